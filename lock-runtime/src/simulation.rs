@@ -1,6 +1,11 @@
-//! Lets the project's simulation run a client in a simulated world. Not public API.
+//! Lets the project's simulation run a client with a simulated clock and network. This module is not public API.
 
-use std::sync::Arc;
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::{self, Poll, ready},
+};
 
 pub use lock_core::{backend::BoxFuture, lease::Moment};
 use redis::{AsyncConnectionConfig, RedisResult, aio::MultiplexedConnection};
@@ -22,22 +27,39 @@ pub trait World: Send + Sync {
     /// Returns 128 random bits.
     fn random(&self) -> u128;
 
-    /// Connects to a server.
+    /// Connects to a Redis server.
     fn connect<'a>(
         &'a self,
         client: &'a redis::Client,
         config: &'a AsyncConnectionConfig,
     ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>>;
+
+    /// Completes at once while the process runs. While the process is stopped, returns `Pending`, and wakes the task
+    /// when the process continues.
+    fn poll_running(&self, cx: &mut task::Context<'_>) -> Poll<()>;
+}
+
+/// Polls `future` only while the process of `world` runs.
+pub(crate) async fn while_running<F: Future>(world: Option<Arc<dyn World>>, future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        if let Some(world) = &world {
+            ready!(world.poll_running(cx));
+        }
+        future.as_mut().poll(cx)
+    })
+    .await
 }
 
 /// Makes the builder's client use `world` as its environment. The client's engine runs on the caller's runtime.
 pub fn in_world(mut builder: LockClientBuilder, world: Arc<dyn World>) -> LockClientBuilder {
-    let context = Context::new(
+    let mut context = Context::new(
         Box::new(InWorld(world.clone())),
         Box::new(InWorld(world.clone())),
-        Box::new(InWorld(world)),
+        Box::new(InWorld(world.clone())),
         Handle::current(),
     );
+    context.world = Some(world);
     builder.context = Some(Arc::new(context));
     builder
 }

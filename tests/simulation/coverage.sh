@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs the simulation for some seconds (120 unless named), and prints which lines of the two state machines no run has
-# reached. Needs LLVM's coverage tools in the version of the compiler: `rustup component add llvm-tools`, or Debian's
-# package `llvm-22` for LLVM 22.
+# Runs the simulation for the given number of seconds (120 by default), and prints which lines of `AttemptState` and
+# `Cohort` no run has reached. The script needs LLVM's coverage tools in the version of the compiler: `rustup component
+# add llvm-tools`, or Debian's package `llvm-22` for LLVM 22.
 set -eu
 cd "$(dirname "$0")/../.."
 major=$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p')

@@ -31,12 +31,12 @@ pub(crate) use tokio_util::{
 pub(crate) mod clock;
 pub(crate) mod watched;
 
-/// The time for which the engine waits before it first polls a background release. Most releases are confirmed within
-/// that time.
+/// The time for which the engine waits before it first polls a background release. Most background releases are
+/// confirmed within that time.
 const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 
-/// The time for which the engine waits, after [`HANDOFF_DELAY`], for the answer to a release over the caller's
-/// connection.
+/// The time for which the engine waits, after [`HANDOFF_DELAY`], for the answer to a background release that was sent
+/// over the caller's connection.
 const HANDOFF_PATIENCE: Duration = Duration::from_millis(20);
 
 /// Returns a handle to the runtime that runs on the engine's thread. A process has one engine thread, which starts when
@@ -59,13 +59,13 @@ fn start_engine() -> Handle {
     handle
 }
 
-/// Locks a mutex, and ignores poisoning. This is safe because no panic in the engine can leave the data behind a mutex
-/// half changed.
+/// Locks a mutex, and ignores poisoning. Ignoring poisoning is safe, because no panic in the engine can leave the data
+/// behind a mutex half changed.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until none of the tasks is left. New tasks may start during the wait and afterwards.
+/// Waits until all tasks have ended. New tasks may start during the wait and afterwards.
 pub(crate) async fn drained(tasks: &TaskTracker) {
     tasks.close();
     tasks.wait().await;
@@ -119,7 +119,10 @@ pub(crate) struct Context {
     clock: Box<dyn Clock>,
     random: Box<dyn Random>,
     runtime: Handle,
-    /// The futures that were passed to [`finish`](Self::finish), and that the engine has not yet taken up.
+    /// The simulated world; `None` if the client runs in the real one.
+    #[cfg(feature = "__simulation")]
+    pub(crate) world: Option<Arc<dyn crate::simulation::World>>,
+    /// The futures that were passed to [`finish`](Self::finish), and that the engine does not poll yet.
     unfinished: Mutex<Vec<BoxFuture<'static, ()>>>,
 }
 
@@ -132,7 +135,8 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
-    /// Returns the context that the clients of this process share. Its thread starts at first use.
+    /// Returns the context that the clients of this process share. The engine's thread starts at the first call of this
+    /// function.
     pub(crate) fn of_process() -> &'static Arc<Self> {
         static CONTEXT: Lazy<Arc<Context>> = Lazy::new(|| {
             let runtime = engine().clone();
@@ -158,6 +162,8 @@ impl Context {
             clock,
             random,
             runtime,
+            #[cfg(feature = "__simulation")]
+            world: None,
             unfinished: Mutex::default(),
         }
     }
@@ -220,7 +226,18 @@ impl Context {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.runtime.spawn(future)
+        self.spawn_on(&self.runtime, future)
+    }
+
+    /// Runs a future on `runtime`, which may be a user's runtime.
+    pub(crate) fn spawn_on<F>(&self, runtime: &Handle, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        #[cfg(feature = "__simulation")]
+        let future = crate::simulation::while_running(self.world.clone(), future);
+        runtime.spawn(future)
     }
 
     /// Runs `future` on the engine's thread, so that it proceeds however rarely the caller is polled. Dropping the
@@ -241,8 +258,9 @@ impl Context {
         task.await
     }
 
-    /// Finishes a future that nobody awaits. The engine polls such futures together after a short delay, when most of
-    /// them are ready. Waking the engine's thread for each future would cost more than the rest of the work.
+    /// Polls a future that nobody awaits, until the future is ready or a short time limit has passed. The engine first
+    /// polls such futures together after a delay of a few ms, when most of them are ready. Waking the engine's thread
+    /// for each future separately would cost more than the rest of the work.
     pub(crate) fn finish(self: &Arc<Self>, future: BoxFuture<'static, ()>) {
         let mut unfinished = lock(&self.unfinished);
         unfinished.push(future);
@@ -251,8 +269,8 @@ impl Context {
             self.spawn(async move {
                 time::sleep(HANDOFF_DELAY).await;
                 for future in std::mem::take(&mut *lock(&context.unfinished)) {
-                    // The caller's connection might no longer make progress. If the timeout drops the future, the
-                    // release continues over the engine's own connections.
+                    // The future waits for an answer over the caller's connection, which might no longer make progress.
+                    // If the timeout drops the future, the release continues over the engine's own connections.
                     context.spawn(time::timeout(HANDOFF_PATIENCE, future));
                 }
             });

@@ -1,10 +1,10 @@
-//! Runs seeds one after another, and reports those that break a promise:
-//! `cargo run --release --example simulate -- --minutes 60`.
+//! Runs the simulation with one seed after another, and reports the seeds that break a promise: `cargo run --release
+//! --example simulate -- --minutes 60`.
 //!
 //! - `--seconds N`, `--minutes N`: the length of the run (10 s by default).
 //! - `--from N`: the first seed (by default derived from the current time).
 //! - `--threads N`: the number of seeds that run at once (by default one for each core).
-//! - `--first`: stops at the first seed that fails and does not shrink it.
+//! - `--first`: stops at the first seed that fails, and does not shrink its plan.
 //! - `--seed N [--steps 3,0,1]`: runs only this seed, and writes its timeline to `target/simulation`. With `--steps`,
 //!   runs the smaller plan to which these steps of an earlier shrinking lead.
 //!

@@ -18,10 +18,11 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     chance::Chance,
-    late::late,
+    late::{Lateness, late},
     ledger::{CallId, Ledger, Presence, Wanted},
     network::HostId,
     plan::{Plan, Store},
+    stop::StopSignal,
 };
 
 /// How a caller uses locks.
@@ -33,7 +34,7 @@ pub enum Way {
     RunInBackground,
     /// Runs a body under a lock with a minimum hold.
     RunForAtLeast,
-    /// Calls a function that has the attribute.
+    /// Calls a function that has the attribute `#[distributed_lock]`.
     Function,
     /// Acquires a guard and releases it.
     Guard,
@@ -72,7 +73,7 @@ impl fmt::Debug for Process {
 }
 
 impl Process {
-    /// Drops the calls that were forgotten.
+    /// Drops the calls that are never polled again.
     pub fn drop_forgotten(&self) {
         let mut forgotten = self
             .forgotten
@@ -140,7 +141,7 @@ impl Way {
         !matches!(self, Self::Select | Self::Forgotten | Self::Buffered)
     }
 
-    /// Returns whether calls that are made in this way enter in the order in which they began.
+    /// Returns whether calls that are made in this way get their lock in the order in which they began.
     #[must_use]
     pub fn is_orderly(self) -> bool {
         self.is_prompt()
@@ -174,14 +175,16 @@ pub struct Process {
     pub forgotten: Arc<Mutex<Vec<Forgotten>>>,
     /// Set once the process holds a lock that nobody will release.
     pub leaks: Arc<AtomicBool>,
+    /// Stops the process and lets it continue.
+    pub stop: StopSignal,
 }
 
 /// One task of a process.
 pub struct Caller {
     process: Process,
     chance: Arc<Chance>,
-    /// The longest time from a wake-up of one of this task's calls to the next poll of the call.
-    late: Duration,
+    /// How late each of this task's calls is polled after a wake-up.
+    late: Lateness,
 }
 
 impl fmt::Debug for Caller {
@@ -195,14 +198,18 @@ impl Caller {
     #[must_use]
     pub fn new(process: &Process, chance: Chance) -> Arc<Self> {
         let late = if chance.percent(process.plan.slow) {
-            chance.pick(&[20, 300, 1_500, 4_000])
+            if chance.percent(70) {
+                Lateness::UpTo(chance.pick(&[20, 300, 1_500, 4_000]))
+            } else {
+                Lateness::Always(chance.pick(&[300, 900, 1_100, 1_500, 1_900, 2_500]))
+            }
         } else {
-            0
+            Lateness::Never
         };
         Arc::new(Self {
             process: process.clone(),
             chance: Arc::new(chance),
-            late: Duration::from_millis(late),
+            late,
         })
     }
 
@@ -222,7 +229,7 @@ impl Caller {
         format!("k{}", self.chance.index(self.process.plan.keys))
     }
 
-    /// Draws a lock and its options, and begins a call.
+    /// Draws a lock and its options at random, and begins a call.
     fn begin(&self, way: Way, key: &str) -> (Lock, CallId) {
         let plan = &self.process.plan;
         let strategy = self.chance.pick(&plan.strategies);
@@ -256,7 +263,7 @@ impl Caller {
             way: way.name(),
             keys,
             wait,
-            prompt: way.is_prompt() && self.late.is_zero(),
+            prompt: way.is_prompt() && self.late == Lateness::Never,
             queues: strategy == Strategy::Handoff
                 && !wait.is_zero()
                 && self.process.plan.store == Store::Redis,
@@ -295,7 +302,8 @@ impl Caller {
                     .await
                     .is_err()
                 {
-                    let _ = tokio::spawn(calling).await;
+                    let stop = self.process.stop.clone();
+                    let _ = tokio::spawn(stop.while_running(calling)).await;
                 }
             }
             Way::Buffered => {
@@ -434,7 +442,8 @@ impl Caller {
                     let task = async move {
                         let _ = inner.run(this.again(&outer, None)).await;
                     };
-                    let _ = tokio::spawn(task.in_current_hold()).await;
+                    let stop = self.process.stop.clone();
+                    let _ = tokio::spawn(stop.while_running(task.in_current_hold())).await;
                 }
                 _ => drop(inner.run(this.again(&outer, None)).await),
             }
@@ -444,8 +453,8 @@ impl Caller {
         self.end(call, ended.err());
     }
 
-    /// Runs the body of a nested call, and checks that the call has entered the hold `outer` again. Siblings share
-    /// `beside`, which is set while one of them is inside.
+    /// Runs the body of a nested call, and checks that the call has entered the hold `outer` again. Sibling calls share
+    /// the flag `beside`, which is set while one of them runs its body.
     async fn again(&self, outer: &Hold, beside: Option<&AtomicBool>) {
         let hold = Hold::current().expect("a body is inside its hold");
         let ledger = &self.process.ledger;
@@ -498,7 +507,8 @@ impl Caller {
             let mut forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
             forgotten.push(calling);
         }
-        // Each forgotten call may delay other callers by a claim, so this task pauses before its next call.
+        // Each call that is never polled again may delay other callers by a claim, so this task pauses before its next
+        // call.
         sleep(Duration::from_secs(3)).await;
     }
 }

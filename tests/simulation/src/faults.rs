@@ -50,11 +50,13 @@ pub enum Fault {
     ClockBack,
     /// A process is killed, and another one is started.
     Crash,
+    /// A process is stopped for a while.
+    StopProcess,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Break,
         Self::HalfOpen,
         Self::HoldUp,
@@ -73,6 +75,7 @@ impl Fault {
         Self::ClockAhead,
         Self::ClockBack,
         Self::Crash,
+        Self::StopProcess,
     ];
 
     fn name(self) -> &'static str {
@@ -95,6 +98,7 @@ impl Fault {
             Self::ClockAhead => "the server's clock is set ahead",
             Self::ClockBack => "the server's clock is set back",
             Self::Crash => "a process is killed",
+            Self::StopProcess => "a process is stopped",
         }
     }
 }
@@ -192,7 +196,7 @@ impl World {
                 network.at_server(server, |redis, _| redis.set_mode(Mode::Normal));
             }
             Fault::ClockAhead => {
-                self.ledger.lose_state(); // as after a loss of state, leases end early
+                self.ledger.lose_state(); // leases end early, as after a loss of state
                 network.set_clock(server, micros(chance.millis(1..10_000)));
             }
             Fault::ClockBack => {
@@ -201,6 +205,7 @@ impl World {
                 network.set_clock(server, -micros(back));
             }
             Fault::Crash => self.replace(host).await,
+            Fault::StopProcess => self.stop(host, 3 * a_while).await,
         }
         self.ledger.disturb("over");
     }

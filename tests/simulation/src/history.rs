@@ -1,5 +1,5 @@
-//! The events of a run, in order. They are printed as the timeline of a failed run, and tests compare them to check
-//! that a seed always has the same history.
+//! The events of a run, in order. The events of a failed run are printed as its timeline. Tests compare the events of
+//! two runs to check that a seed always has the same history.
 
 use std::{
     fmt,
@@ -28,11 +28,11 @@ impl fmt::Display for Line {
     }
 }
 
-/// The history of one run. Clones share it.
+/// The history of one run. All clones share one history.
 #[derive(Debug, Clone)]
 pub struct History {
     lines: Arc<Mutex<Vec<Line>>>,
-    /// Whether lines are stored. Otherwise, they are only counted.
+    /// Whether lines are stored; if not, they are only counted.
     kept: bool,
     counted: Arc<AtomicU64>,
     began: Instant,
@@ -56,7 +56,7 @@ impl History {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Adds a line. The functions that make its text are called only if lines are stored.
+    /// Adds a line. The functions that make the line's text are called only if lines are stored.
     pub fn add(&self, who: impl FnOnce() -> String, what: impl FnOnce() -> String) {
         self.counted.fetch_add(1, Ordering::Relaxed);
         if self.kept {

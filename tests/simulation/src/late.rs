@@ -16,7 +16,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::chance::Chance;
 
-/// The waker of the inner future. It records the wake-up, and wakes the task that polls the [`Late`].
+/// The waker of the inner future, which records the wake-up, and wakes the task that polls the [`Late`].
 #[derive(Default)]
 struct Woken {
     is: AtomicBool,
@@ -33,24 +33,34 @@ impl Wake for Woken {
     }
 }
 
+/// How late a future is polled after a wake-up, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lateness {
+    /// The future is polled at once.
+    Never,
+    /// The future is polled after a random pause of at most this length. Most pauses are much shorter.
+    UpTo(u64),
+    /// The future is always polled after a pause of this length.
+    Always(u64),
+}
+
 /// A future that is polled late.
 pub struct Late<F> {
     inner: Pin<Box<F>>,
     chance: Arc<Chance>,
-    /// The longest pause, in milliseconds.
-    longest: u64,
+    lateness: Lateness,
     woken: Arc<Woken>,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-/// Delays each poll of `future` by at most `longest`. If `longest` is zero, the future is polled whenever it is woken.
-pub fn late<F: Future>(future: F, longest: Duration, chance: &Arc<Chance>) -> Late<F> {
+/// Delays the polls of `future`.
+pub fn late<F: Future>(future: F, lateness: Lateness, chance: &Arc<Chance>) -> Late<F> {
     let woken = Woken::default();
     woken.is.store(true, Ordering::Release);
     Late {
         inner: Box::pin(future),
         chance: chance.clone(),
-        longest: u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
+        lateness,
         woken: Arc::new(woken),
         pause: None,
     }
@@ -63,15 +73,19 @@ impl<F> fmt::Debug for Late<F> {
 }
 
 impl<F> Late<F> {
-    /// Draws a pause: none for half of the polls, up to 20 ms for most others, up to 500 ms for three in twenty, and up
-    /// to `longest` for one in twenty. No pause exceeds `longest`.
+    /// Draws a pause. For [`Lateness::UpTo`], half of the pauses have zero length, most others last up to 20 ms, three
+    /// in twenty last up to 500 ms, and one in twenty lasts up to the longest time.
     fn draw(&self) -> Duration {
+        let longest = match self.lateness {
+            Lateness::Never => return Duration::ZERO,
+            Lateness::Always(pause) => return Duration::from_millis(pause),
+            Lateness::UpTo(longest) => longest,
+        };
         let most = match self.chance.among(0..20) {
-            _ if self.longest == 0 => 0,
             0..10 => 0,
-            10..16 => self.longest.min(20),
-            16..19 => self.longest.min(500),
-            _ => self.longest,
+            10..16 => longest.min(20),
+            16..19 => longest.min(500),
+            _ => longest,
         };
         if most == 0 {
             Duration::ZERO
@@ -86,7 +100,7 @@ impl<F: Future> Future for Late<F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        if this.longest == 0 {
+        if this.lateness == Lateness::Never {
             return this.inner.as_mut().poll(cx);
         }
         *this

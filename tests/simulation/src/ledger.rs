@@ -1,5 +1,5 @@
-//! The judge of a run. It records which callers wait and which callers are inside with which tokens, and detects broken
-//! promises.
+//! The ledger of a run, which records which callers wait and which callers hold a lock with which tokens, and detects
+//! broken promises.
 
 use std::{
     collections::BTreeMap,
@@ -14,8 +14,8 @@ use crate::{history::History, network::HostId};
 
 /// The longest time between a grant and the entry of its owner, in milliseconds: a claim and half a second.
 const GRANTED_BEFORE: u64 = 2_500;
-/// The longest time by which a prompt call may exceed its `wait`, in milliseconds: 200 ms to leave the queue, and 500
-/// ms for the delays of messages.
+/// The longest time by which a call that is polled without delay may exceed its `wait`, in milliseconds: 200 ms to
+/// leave the queue, and 500 ms for the delays of messages.
 const WAIT_SLACK: u64 = 700;
 /// The longest time that a single attempt waits for its answer, in milliseconds.
 const TRY: u64 = 1_000;
@@ -30,7 +30,7 @@ pub struct Violation {
     pub at: u64,
     /// The name of the promise.
     pub promise: &'static str,
-    /// What happened instead.
+    /// What happened, contrary to the promise.
     pub seen: String,
 }
 
@@ -97,7 +97,7 @@ pub struct Wanted {
 struct Call {
     wanted: Wanted,
     began: u64,
-    /// True until the call enters its body.
+    /// Whether the call has not yet entered its body.
     waits: bool,
     /// Whether the call will never be polled again.
     is_forgotten: bool,
@@ -126,7 +126,7 @@ struct State {
     next: u64,
     calls: BTreeMap<CallId, Call>,
     keys: BTreeMap<String, Key>,
-    /// The times at which the server lost state or its clock was set ahead. In both cases, leases end early.
+    /// The times at which the server lost state or its clock was set ahead, which ends leases early.
     losses: Vec<u64>,
     /// The total time by which the server's clock was set back.
     set_back: u64,
@@ -138,9 +138,11 @@ struct State {
     longest_lease: u64,
     /// Whether callers have to enter in the order in which they began.
     ordered: bool,
+    /// The process that is stopped, and the time at which it was stopped.
+    stopped: Option<(HostId, u64)>,
 }
 
-/// The ledger of one run. Clones share it.
+/// The ledger of one run. All clones share one ledger.
 #[derive(Clone)]
 pub struct Ledger {
     state: Arc<Mutex<State>>,
@@ -153,7 +155,7 @@ impl fmt::Debug for Ledger {
     }
 }
 
-/// A caller that is inside. It leaves when this value is dropped.
+/// A caller that runs its body. The caller leaves when this value is dropped.
 #[derive(Debug)]
 pub struct Presence {
     ledger: Ledger,
@@ -227,7 +229,7 @@ impl Ledger {
         call
     }
 
-    /// Records that a call has entered with this hold.
+    /// Records that a call has entered its body with this hold.
     #[must_use]
     pub fn enter(&self, call: CallId, hold: Hold) -> Presence {
         let now = self.history.now();
@@ -269,9 +271,9 @@ impl Ledger {
         }
         if let Some((highest, at)) = this.highest
             && token <= highest
-            // There are two exceptions to this rule. First, the owner of a grant that was given before a loss of state
-            // may enter after the owner of a later grant. Second, if a server has lost its counter and its clock was
-            // set back, its tokens continue from a lower number.
+            // Tokens may fall in two cases. First, the owner of a grant that was given before a loss of state may enter
+            // after the owner of a later grant. Second, if a server has lost its counter and its clock was set back,
+            // its tokens continue from a lower number.
             && !losses.iter().any(|loss| {
                 *loss <= at && loss + GRANTED_BEFORE + longest_lease >= at || has_set_back && *loss >= at
             })
@@ -374,6 +376,25 @@ impl Ledger {
         *state.counts.faults.entry(fault).or_default() += 1;
     }
 
+    /// Records that a process is stopped.
+    pub fn stop(&self, host: HostId) {
+        let now = self.history.now();
+        self.state().stopped = Some((host, now));
+    }
+
+    /// Records that a process continues. The time during which it was stopped does not count as a time in which its
+    /// calls have waited.
+    pub fn go_on(&self, host: HostId) {
+        let now = self.history.now();
+        let mut state = self.state();
+        let since = state.stopped.take().map_or(now, |(_, since)| since);
+        for call in state.calls.values_mut() {
+            if call.wanted.host == host {
+                call.began += now - since.max(call.began);
+            }
+        }
+    }
+
     /// Records that the server has lost state.
     pub fn lose_state(&self) {
         let now = self.history.now();
@@ -406,13 +427,14 @@ impl Ledger {
         let mut found = Vec::new();
         let mut guard = self.state();
         let state = &mut *guard;
+        let stopped = state.stopped.map(|(host, _)| host);
         for (key, this) in &mut state.keys {
             let held = |inside: &Inside| !inside.hold.remaining().is_zero();
             if this.inside.values().any(held) {
                 this.moved = now;
                 continue;
             }
-            // A call that waits for several keys may already hold this one.
+            // A call that waits for several keys may already hold this key.
             let keeps = |call: &Call| {
                 call.waits && call.wanted.keys.len() > 1 && call.wanted.keys.contains(key)
             };
@@ -431,6 +453,7 @@ impl Ledger {
                 wants(call)
                     && call.wanted.prompt
                     && call.wanted.queues
+                    && stopped != Some(call.wanted.host)
                     && call.began.max(this.moved) + patience < now
                     && quiet < now
             });
@@ -489,7 +512,8 @@ impl State {
         })
     }
 
-    /// Checks that no prompt caller in the queue of this lock began its call more than 100 ms before this caller.
+    /// Checks that no other caller in the queue of this lock began its call more than 100 ms before this caller.
+    /// Callers that are polled late are ignored.
     fn check_order(&self, call: CallId, key: &str) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         if !self.ordered || !this.waits {

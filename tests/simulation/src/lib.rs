@@ -13,5 +13,6 @@ pub mod plan;
 pub mod process;
 pub mod redis;
 pub mod shrink;
+pub mod stop;
 mod watchdog;
 pub mod world;

@@ -28,7 +28,7 @@ impl Store {
     }
 }
 
-/// Everything that a run depends on.
+/// All inputs that determine a run.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The source of all random numbers.
@@ -197,8 +197,9 @@ impl Plan {
         self.waits.iter().copied().max().unwrap_or_default()
     }
 
-    /// Returns whether callers have to enter in the order in which they began. This requires short bodies: if a holder
-    /// overran its lease, other callers might enter before the members of its cohort have returned to their places.
+    /// Returns whether callers have to enter in the order in which they began. An order requires short bodies: if a
+    /// holder overran its lease, other callers might enter before the members of its cohort have returned to their
+    /// places.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.faults.is_empty()

@@ -1,6 +1,10 @@
 //! A process: a client on a host with its own clock.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use lock_core::{backend::BoxFuture, lease::Moment};
 use lock_runtime::{
@@ -17,6 +21,7 @@ use crate::{
     chance::Chance,
     network::{HostId, Network, ServerId},
     plan::Store,
+    stop::StopSignal,
 };
 
 /// The time that each host's clock shows at the beginning.
@@ -28,8 +33,9 @@ struct Host {
     network: Network,
     chance: Chance,
     began: Instant,
-    /// How much too fast the host's clock runs, in millionths. Negative if it runs too slowly.
+    /// How much too fast the host's clock runs, in millionths. The value is negative if the clock runs too slowly.
     drift: i64,
+    stop: StopSignal,
 }
 
 impl Host {
@@ -80,9 +86,13 @@ impl World for Host {
                 config.clone(),
             )
             .await?;
-            tokio::spawn(driving);
+            tokio::spawn(self.stop.clone().while_running(driving));
             Ok(connection)
         })
+    }
+
+    fn poll_running(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.stop.poll_running(cx)
     }
 }
 
@@ -110,6 +120,7 @@ pub async fn start(
     chance: Chance,
     drift: i64,
     store: Store,
+    stop: StopSignal,
 ) -> Result<LockClient, ConnectError> {
     let world = Host {
         number: host,
@@ -117,6 +128,7 @@ pub async fn start(
         chance,
         began: network.began(),
         drift,
+        stop,
     };
     let servers: Vec<String> = (0..store.servers()).map(address_of).collect();
     let scheme = match store {

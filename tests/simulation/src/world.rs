@@ -24,7 +24,9 @@ use crate::{
     network::{HostId, Network},
     panics,
     plan::Plan,
-    process, watchdog,
+    process,
+    stop::StopSignal,
+    watchdog,
 };
 
 /// How long a shutdown may take: 10 s for the holds, and 2 s for the delays of messages.
@@ -158,8 +160,10 @@ impl World {
             most => self.chance.among(0..2 * most).cast_signed() - most.cast_signed(),
         };
         let random = Chance::new(self.plan.seed, stream);
-        let Ok(client) = process::start(host, &self.network, random, drift, self.plan.store).await
-        else {
+        let stop = StopSignal::default();
+        let (store, stopping) = (self.plan.store, stop.clone());
+        let started = process::start(host, &self.network, random, drift, store, stopping).await;
+        let Ok(client) = started else {
             return;
         };
         let process = Process {
@@ -170,11 +174,13 @@ impl World {
             is_over: self.is_over.clone(),
             forgotten: Arc::default(),
             leaks: Arc::default(),
+            stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
         for task in 0..self.plan.tasks {
             let chance = Chance::new(self.plan.seed, stream + 1 + task as u64);
-            tasks.spawn(Caller::new(&process, chance).live());
+            let caller = Caller::new(&process, chance);
+            tasks.spawn(stop.clone().while_running(caller.live()));
         }
         let running = Running {
             client,
@@ -195,6 +201,18 @@ impl World {
             0
         } else {
             self.chance.pick(&hosts)
+        }
+    }
+
+    /// Stops a process for a while, and then lets it continue.
+    pub(crate) async fn stop(&self, host: HostId, time: Duration) {
+        let process = self.running().get(&host).map(|running| running.process.clone());
+        if let Some(process) = process {
+            self.ledger.stop(host);
+            process.stop.stop();
+            sleep(time).await;
+            self.ledger.go_on(host);
+            process.stop.go_on();
         }
     }
 
@@ -230,7 +248,7 @@ impl World {
         });
     }
 
-    /// Waits until all calls have ended, shuts down the clients, and checks that nothing is left.
+    /// Waits until all calls have ended, shuts down the clients, and checks that no lock keys and no tasks are left.
     async fn end(&self) {
         if self.ledger.is_violated() {
             return;
@@ -283,8 +301,8 @@ impl World {
         self.look_at_the_rest(has_crashed || leaks);
     }
 
-    /// Checks that nothing is left on the servers. Unless `may_run_on` is set, also checks that no task of an engine
-    /// still runs.
+    /// Checks that no lock keys are left on the servers. Unless `may_run_on` is set, also checks that no task of an
+    /// engine still runs.
     fn look_at_the_rest(&self, may_run_on: bool) {
         for server in 0..self.plan.store.servers() {
             let left = self.network.at_server(server, crate::redis::Redis::keys);

@@ -44,7 +44,7 @@ pub enum Way {
 /// How a connection breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Break {
-    /// Both sides notice the break at once. Messages under way are lost.
+    /// Both sides of the connection notice the break at once. Messages under way are lost.
     Both,
     /// The client notices the break at once, and the server notices it after this time. Messages that the client sent
     /// before the break may still arrive.
@@ -94,7 +94,7 @@ struct Connection {
 struct Server {
     redis: Redis,
     connections: BTreeMap<ConnectionId, u64>,
-    /// How far the server's clock was set ahead, in microseconds. Negative if it was set back.
+    /// How far the server's clock was set ahead, in microseconds. The value is negative if the clock was set back.
     set: i64,
     /// The latest time that the server has read from its clock.
     told: u64,
@@ -117,7 +117,7 @@ struct State {
     next: u64,
 }
 
-/// The network. Clones share it.
+/// The network. All clones share one network.
 #[derive(Clone)]
 pub struct Network {
     state: Arc<Mutex<State>>,
@@ -293,7 +293,8 @@ impl Network {
             .map(|(number, _)| *number)
             .collect();
         for number in numbers {
-            // Only the server has to notice the end, because the client has crashed with its host.
+            // Only the server has to notice that the connection has ended, because the client has crashed with its
+            // host.
             let later = now + state.chance.among(0..2_000);
             state.at(later, Event::ServerSees(number));
             if let Some(connection) = state.connections.get_mut(&number) {
@@ -305,7 +306,7 @@ impl Network {
         self.earlier.notify_one();
     }
 
-    /// Stops a server. When it continues, it reads the messages that have arrived meanwhile.
+    /// Stops a server. When the server continues, it reads the messages that have arrived meanwhile.
     pub fn stop(&self, server: ServerId) {
         self.state().servers[server]
             .backlog
@@ -395,7 +396,7 @@ fn run_id(server: usize, restarts: u64) -> String {
 }
 
 impl State {
-    /// Returns the time of a server in microseconds. Like the time of a real server, it is later at each call, unless
+    /// Returns the time of a server in microseconds. Like a real server's time, this time is later at each call, unless
     /// the clock was set back since the previous call.
     fn time(&mut self, server: ServerId) -> u64 {
         let elapsed = self.history.now() * 1000;

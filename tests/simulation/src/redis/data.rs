@@ -50,8 +50,8 @@ pub struct DataSet {
     entries: BTreeMap<Box<[u8]>, Entry>,
 }
 
-/// Defines one accessor for each type. It returns the value at a key, `None` if the key does not exist, or an error if
-/// the value is of another type. The accessor with `_or_new` creates the key first if it does not exist.
+/// Defines one accessor for each type. An accessor returns the value at a key, `None` if the key does not exist, or an
+/// error if the value is of another type. The accessor with `_or_new` creates the key first if it does not exist.
 macro_rules! typed {
     ($($name:ident $(, $or_new:ident)?: $variant:ident($inner:ty);)*) => { $(
         pub(crate) fn $name(&mut self, key: &[u8], ms: i64) -> Result<Option<&mut $inner>, Fault> {

@@ -1,7 +1,8 @@
-//! One Redis server as a library: it takes bytes and the time, and returns bytes. It reads no clock, starts no thread,
-//! and draws no random numbers, so the same calls have the same results.
+//! One Redis server as a library: it takes bytes and the time, and returns bytes. The library reads no clock, starts no
+//! thread, and draws no random numbers, so the same calls have the same results.
 //!
-//! `tests/redis.rs` compares its replies to commands and script calls with those of a real server of version 7.0.
+//! `tests/redis.rs` compares the library's replies to commands and script calls with those of a real server of version
+//! 7.0.
 
 mod commands;
 mod data;
@@ -51,7 +52,7 @@ pub enum Mode {
     /// The server accepts all commands.
     #[default]
     Normal,
-    /// The memory is full: the server refuses commands that need more.
+    /// The memory is full: the server refuses commands that need more memory.
     OutOfMemory,
     /// The server is a replica: it refuses writes.
     ReadOnly,
@@ -69,7 +70,7 @@ impl Redis {
         })
     }
 
-    /// Opens a connection. IDs count from 1, and begin at 1 again after a restart.
+    /// Opens a connection. Connection IDs count from 1, and begin at 1 again after a restart.
     pub fn connect(&mut self) -> ConnectionId {
         self.0.last_id += 1;
         let id = ConnectionId(self.0.last_id);

@@ -35,8 +35,8 @@ macro_rules! part {
     };
 }
 
-/// The scripts as the engine assembles them, under the engine's names. Each begins with [`FIXED_TIME`], which takes the
-/// time from the last argument and rounds the rest of each lease up.
+/// The scripts as the engine assembles them, under the engine's names. Each script begins with [`FIXED_TIME`], which
+/// takes the time from the last argument and rounds the rest of each lease up.
 pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
     let (next_token, grant_next) = (part!("native/next_token"), part!("native/grant_next"));
     let (mark, owner) = (part!("quorum/mark"), part!("redisson/owner"));
@@ -119,13 +119,14 @@ pub(crate) struct Call {
     wait: &'static str,
     claim: &'static str,
     /// Selects the remaining arguments, such as the floor of the token and the deadline of the request. Each decimal
-    /// place makes one choice.
+    /// digit of the number makes one choice.
     choices: usize,
-    /// An argument, and a text that replaces it. Without a text, this argument and all arguments after it are removed.
+    /// An argument, and a text that replaces it. If there is no text, this argument and all arguments after it are
+    /// removed.
     junk: Option<(Index, Option<&'static str>)>,
 }
 
-/// Returns the channels of two of the three sessions. Only these two are ever subscribed to.
+/// Returns the channels of two of the three sessions. The tests subscribe only to these two channels.
 pub(crate) fn channels() -> Vec<String> {
     let digest = |session: &str| sha1(session.as_bytes());
     let sessions = SESSIONS[..2].iter();
@@ -135,17 +136,17 @@ pub(crate) fn channels() -> Vec<String> {
 }
 
 fn sha1(bytes: &[u8]) -> String {
-    // The server identifies scripts by this digest, and the channel of a session is named by it.
+    // The server identifies a script by its SHA-1 digest, and the name of a session's channel contains such a digest.
     sha1_smol::Sha1::from(bytes).digest().to_string()
 }
 
 impl Call {
-    /// Returns the element of `of` that the choice at this decimal place selects.
+    /// Returns the element of `of` that the decimal digit at this place selects.
     fn choice<T: Copy>(&self, place: u32, of: &[T]) -> T {
         of[self.choices / 10_usize.pow(place) % of.len()]
     }
 
-    /// Builds the command. Only the server knows the token of a grant, so it is read from the simulated server.
+    /// Builds the command. Only the server knows the token of a grant, so the token is read from the simulated server.
     pub(crate) fn command(&self, pair: &mut Pair) -> Vec<String> {
         let (name, source) = &SCRIPTS[self.script];
         let is_redisson = name.starts_with("redisson");

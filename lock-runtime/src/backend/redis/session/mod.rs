@@ -1,6 +1,6 @@
-//! A session: one notification channel, its connection, and the callers that wait in the session. The connection is
-//! replaced whenever it breaks. The session also determines when each lock that its callers wait for is probed: when
-//! the holder's lease ends, and at the latest after 200 ms.
+//! A session: one notification channel, its connection, and the callers that wait in the session. A session replaces
+//! its connection whenever the connection breaks. The session also determines when each lock that its callers wait for
+//! is probed: when the holder's lease ends, and at the latest after 200 ms.
 //!
 //! A session runs on the runtime of its callers, so that a command needs no switch to another thread. The engine has a
 //! session of its own, the home session, for everything that has to outlive a caller's runtime.
@@ -43,16 +43,16 @@ pub(crate) mod waiters;
 /// The period of the heartbeat, and the longest time between two probes of a lock that callers wait for. A session
 /// whose callers wait for very many locks probes each of these locks less often.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
-/// The pauses between two tries to connect. The first value is the first pause, and the second is the longest.
+/// The first and the longest pause between two tries to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
-/// The time for which a connection has to last before it ends an outage, if the previous connection was demoted: its
-/// server was no longer a master, or a request came too late.
+/// The time for which a new connection has to last before it ends an outage, if the previous connection was given up
+/// because its server was no longer a master, or because a request came too late.
 const TRIAL: Duration = Duration::from_secs(1);
 /// The time from the expected end of a lease to the probe of its lock. After this time, the lease has ended on the
 /// server, too.
 const LEASE_ENDED: Duration = Duration::from_millis(1);
 
-/// Drives a session: receives its events, and decides what is sent.
+/// Receives the events of a session, and decides which requests the session sends.
 pub(crate) trait Driver: Send + Sync {
     /// Called when a session has started to run.
     fn started(self: Arc<Self>, session: &Arc<Session>);
@@ -76,8 +76,8 @@ enum State {
 }
 
 pub(crate) struct Session {
-    /// The secret from which the name of the notification channel is derived. Known only to this process and to the
-    /// server.
+    /// The secret from which the name of the notification channel is derived. Only this process and the server know the
+    /// session id.
     pub(crate) session_id: Arc<str>,
     channel: String,
     context: Arc<Context>,
@@ -92,7 +92,7 @@ pub(crate) struct Session {
     pub(crate) unanswered: Unanswered,
     /// The callers that wait without a place in the queue.
     pub(crate) subscribers: Subscribers,
-    /// The place where the heartbeat sleeps while there is nothing to watch.
+    /// Lets the heartbeat sleep while the session is idle.
     parking: Arc<Parking>,
     /// Notified when a lock has to be probed before the next heartbeat.
     earlier: Notify,
@@ -108,7 +108,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Creates a session. It does not connect before [`run`](Self::run).
+    /// Creates a session, which does not connect before [`run`](Self::run).
     pub(crate) fn new(context: &Arc<Context>) -> Arc<Self> {
         let session_id = format!("{:032x}", context.unique());
         Arc::new(Self {
@@ -142,7 +142,7 @@ impl Session {
             connector: connector.clone(),
             presence: connector.outages.session(),
         };
-        runtime.spawn(ending.supervise());
+        self.context.spawn_on(runtime, ending.supervise());
         if let Some(driver) = driver.upgrade() {
             driver.started(self);
         }
@@ -151,9 +151,8 @@ impl Session {
     /// Spawns a future on the session's runtime. The future ends with that runtime.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let runtime = self.runtime.get();
-        runtime
-            .unwrap_or_else(|| self.context.handle())
-            .spawn(future);
+        let runtime = runtime.unwrap_or_else(|| self.context.handle());
+        self.context.spawn_on(runtime, future);
     }
 
     pub(crate) fn channel(&self) -> &str {
@@ -164,7 +163,7 @@ impl Session {
         &self.parking
     }
 
-    /// Records a message without a valid signature. Returns whether it is the first one.
+    /// Records a message without a valid signature. Returns whether this message is the first one of the session.
     pub(crate) fn is_first_forgery(&self) -> bool {
         !self.forged.swap(true, Ordering::AcqRel)
     }
@@ -182,7 +181,8 @@ impl Session {
         }
     }
 
-    /// Returns the newest connection, even if it is broken, until the session begins to replace it.
+    /// Returns the newest connection, even if it is broken. Returns `None` while the session makes a new connection,
+    /// and after the session has ended.
     pub(crate) fn latest(&self) -> Option<Arc<Connection>> {
         match &*self.state.get() {
             State::Up(connection) => Some(connection.clone()),
@@ -216,7 +216,7 @@ impl Session {
         matches!(&*self.state.get(), State::Ended)
     }
 
-    /// Ends the session for good. Gives up its connection, and dismisses its waiters.
+    /// Ends the session: gives up its connection, and removes its waiters without an offer.
     pub(crate) fn end(&self) {
         let last = self.state.replace(State::Ended);
         if let State::Up(connection) = last {
@@ -226,7 +226,7 @@ impl Session {
         self.parking.leave();
     }
 
-    /// Dismisses the waiters for these locks, because another server stores the locks now.
+    /// Makes the callers that wait for these locks ask for a new session, because another server stores the locks now.
     pub(crate) fn dismiss(&self, has_moved: impl Fn(&LockName) -> bool) {
         self.subscribers.wake_moved(&has_moved);
         self.waiters.dismiss(has_moved);
@@ -238,7 +238,7 @@ impl Session {
         self.waiters.clear();
     }
 
-    /// Wakes the heartbeat, because there is something to watch.
+    /// Wakes the heartbeat, because the session is no longer idle.
     pub(crate) fn watch(&self) {
         self.parking.watch();
     }
@@ -263,8 +263,8 @@ impl Session {
         }
     }
 
-    /// Returns whether the session is connected and the heartbeat has nothing to watch: no command is under way, there
-    /// are no waiters, and no caller has an unread answer.
+    /// Returns whether the session is connected and idle: no command is under way, no caller waits in the queue, and no
+    /// caller has an unread answer.
     pub(crate) fn is_idle(&self) -> bool {
         let quiet = match &*self.state.get() {
             State::Up(connection) => connection.health.is_idle(),
@@ -273,9 +273,9 @@ impl Session {
         quiet && self.waiters.is_empty() && self.unanswered.is_empty()
     }
 
-    /// Sends the requests of queued callers again, with their old places: of the callers of the lock `only`, or of all
-    /// callers if `only` is `None`. Needed after a reconnect, when the server has lost a queue or a grant, and when the
-    /// local deadline of a grant has passed.
+    /// Sends the requests of the queued callers of the lock `only` again, with their old places. Sends the requests of
+    /// all queued callers if `only` is `None`. The queued callers have to queue again after a reconnect, when the
+    /// server has lost a queue or a grant, and when the local deadline of a grant has passed.
     pub(crate) fn requeue(self: &Arc<Self>, only: Option<&LockName>) {
         for name in self.waiters.requeue(only) {
             self.enqueue(&name);
@@ -299,7 +299,8 @@ struct Ending {
 }
 
 impl Ending {
-    /// Connects. If the client has not checked the server when it was created, checks it first.
+    /// Connects to the server. If the client did not check the server when the client was created, checks the server
+    /// first.
     async fn open(
         &self,
         previous: Option<Identity>,
@@ -320,7 +321,7 @@ impl Ending {
         opening.await.map_err(|error| error.to_string())
     }
 
-    /// Waits until the connection is broken, or leads to a server that is no longer the primary of its group.
+    /// Waits until the connection is broken, or its server is no longer the primary of its group.
     async fn until_useless(&self, connection: &Connection) {
         tokio::select! {
             biased;
@@ -358,8 +359,9 @@ impl Ending {
                         return;
                     }
                     self.session.requeue(None);
-                    // A replica accepts connections, too. If the previous connection was demoted, the new connection
-                    // may lead to the same replica, so the new connection ends the outage only if it lasts.
+                    // A replica accepts connections, too. If the server of the previous connection was no longer a
+                    // master, the new connection may lead to the same server. The new connection therefore ends the
+                    // outage only if it lasts.
                     let trial = if demoted { TRIAL } else { Duration::ZERO };
                     let is_trial_over = self.connector.context.sleep(trial);
                     tokio::select! {

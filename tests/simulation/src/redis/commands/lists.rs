@@ -1,4 +1,4 @@
-//! Commands for lists, which tests put at keys where a lock does not expect them.
+//! Commands for lists, which tests store at keys where a lock does not expect a list.
 
 use super::{
     super::{data::DataSet, resp::Reply},

@@ -1,5 +1,5 @@
-//! The commands that the server knows. Each has the same arity as in Redis, and is refused in the same states and
-//! contexts.
+//! The commands that the server knows. Each command has the same arity as in Redis, and is refused in the same states
+//! and contexts.
 
 mod channels;
 mod clients;

@@ -100,7 +100,7 @@ pub(crate) fn info(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     Ok(Reply::Bulk(texts.join("\r\n").into_bytes()))
 }
 
-/// Returns settings. Only the eviction policy is known.
+/// Returns settings. This server knows only the setting of the eviction policy.
 pub(crate) fn config_get(_: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     let policy = args[2..]
         .iter()

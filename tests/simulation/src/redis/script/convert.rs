@@ -13,7 +13,7 @@ use super::super::{
 /// The largest depth of nested tables in the result of a script.
 const DEEPEST: usize = 1000;
 
-/// Writes an argument of `redis.call`. Returns false if it is neither a string nor a number.
+/// Writes an argument of `redis.call`. Returns false if the argument is neither a string nor a number.
 pub(super) fn write_argument(out: &mut Vec<u8>, value: &Value) -> bool {
     match value {
         Value::String(text) => out.extend_from_slice(&text.as_bytes()),

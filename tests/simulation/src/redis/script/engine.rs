@@ -115,7 +115,7 @@ fn current_line(lua: &Lua) -> Option<usize> {
             let is_script = frame.source().source.as_deref() == Some(CHUNK);
             frame.current_line().filter(|_| is_script)
         });
-        // The search ends at the first level without a frame.
+        // The search for the line ends at the first stack level without a frame.
         line.map_or(Some(None), |line| line.map(Some))
     })?
 }
