@@ -4,10 +4,10 @@
 //!
 //! `cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]`
 //!
-//! Measures the memory on a Redis server of its own and on the in-process backend, and the renewals only on the Redis
-//! server. The memory is the number of bytes that the process has requested from its allocator and has not freed.
-//! `--quick` takes fewer locks for a shorter time. A run without the argument `--bench` is quick too: `cargo test
-//! --all-targets` starts the benchmark without that argument.
+//! The benchmark measures the memory on a Redis server of its own and on the in-process backend, and the renewals only
+//! on the Redis server. The memory is the number of bytes that the process has requested from its allocator and has not
+//! freed. `--quick` takes fewer locks for a shorter time. A run without the argument `--bench` is quick too: `cargo
+//! test --all-targets` starts the benchmark without that argument.
 //!
 //! The benchmark prints whether each target was reached. A missed target does not fail the run, because machines
 //! differ. A lost lease ends the run with status 1.

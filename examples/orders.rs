@@ -5,8 +5,8 @@
 //! cargo run --example orders -- --redis redis://127.0.0.1/      the same locks, shared by all processes
 //! ```
 //!
-//! Exits with 0 only if no two payments of an order overlapped, callers entered in the order in which they asked, and
-//! each call had its expected result.
+//! The example exits with 0 only if no two payments of an order overlapped, callers entered in the order in which they
+//! asked, and each call had its expected result.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -59,8 +59,8 @@ async fn pay_by_phone<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// Runs the three scenes at the shop. The scenes wait for events instead of fixed times. Only the bank takes a fixed
-/// time.
+/// Runs the three scenarios of the example. The scenarios wait for events instead of fixed times. Only the simulated
+/// bank takes a fixed time.
 async fn open(shop: &Arc<Shop>) -> Result<(), PayError> {
     let bank_takes = || async { sleep(Duration::from_millis(50)).await };
 
@@ -170,7 +170,7 @@ fn lock_url(mut arguments: impl Iterator<Item = String>) -> Result<String, Strin
 
 type Caller = &'static str;
 
-/// The proof of a payment. Its token shows which of two payments came later.
+/// The proof of a payment. The fencing token shows which of two payments came later.
 struct Receipt(FencingToken);
 
 /// The reason why an order was not paid. The error type of a guarded function needs only a conversion from
@@ -218,7 +218,8 @@ struct Book {
     mistakes: Vec<String>,
 }
 
-/// Marks a caller as being inside its body. Dropped when the body ends or is dropped, which removes the mark.
+/// Marks a caller as being inside its body. This value is dropped when the body ends or is dropped, and then removes
+/// the mark.
 struct Inside {
     shop: Arc<Shop>,
     id: u64,
@@ -278,7 +279,7 @@ impl Shop {
         let token = hold.token();
         {
             let mut book = self.book();
-            // A caller whose lease has ended is no longer inside, because its body is never polled again.
+            // A caller whose lease has ended is no longer inside the lock, because its body is never polled again.
             if let Some((other, held)) = book.inside.insert(id, (who, hold.clone()))
                 && held.loss().is_none()
             {
@@ -359,7 +360,7 @@ impl Shop {
         }
     }
 
-    /// Checks that exactly these callers were inside for this order, in this sequence, and that their tokens rise.
+    /// Checks that exactly these callers held the lock of this order, in this sequence, and that their tokens rise.
     fn expect_entered(&self, id: u64, expected: &[Caller]) {
         let book = self.book();
         let of_order = || book.entries.iter().filter(|entry| entry.0 == id);

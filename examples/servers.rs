@@ -1,5 +1,5 @@
 //! Starts servers on free ports of this machine, to try the locks on them: a Redis Cluster, or a primary with replicas
-//! and Sentinels. Needs `redis-server`. The servers end with this program.
+//! and Sentinels. The example needs `redis-server`. The servers end with this program.
 //!
 //! ```text
 //! cargo run --example servers -- cluster

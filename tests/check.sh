@@ -1,12 +1,12 @@
 #!/bin/sh
 # The project's one test command: sh tests/check.sh
 #
-# Installs what is missing: redis-server, and the components rustfmt and clippy. Then checks format and lints, runs the
-# unit, documentation, compile-fail and integration tests on real Redis processes, ten mutants, a short soak with
-# faults, and the tests against the real Redisson, builds the documentation, and runs two examples. The example
-# `inventory` asserts how a sale ends under each kind of guard. Without a JDK and Maven, the tests against Redisson are
-# left out with a message.
-# Stops at the first failure. The long soak and the benchmark have commands of their own; see CONTRIBUTING.md.
+# Installs what is missing: redis-server, and the components rustfmt and clippy. Then checks format and lints, and runs
+# the unit, documentation, compile-fail and integration tests on real Redis processes. After these tests, runs ten
+# mutants (small changes that the tests must detect), a short soak with faults, and the tests against the real Redisson.
+# At the end, builds the documentation and runs two examples. The example `inventory` sells items under several kinds of
+# locks, and asserts how each sale ends. Without a JDK and Maven, the tests against Redisson are left out with a
+# message. Stops at the first failure. The long soak and the benchmark have commands of their own; see CONTRIBUTING.md.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,7 @@ step() {
     printf '\n== %s\n' "$*"
 }
 
-# Succeeds for root, and for those who can become root.
+# Succeeds if the user is root, or can become root with sudo.
 can_be_root() {
     [ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null 2>&1
 }
@@ -67,7 +67,8 @@ step 'tests'
 cores=$(getconf _NPROCESSORS_ONLN)
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((cores < 4 ? 4 : cores))} cargo test --workspace --all-features
 step 'ten mutants'
-# The mutants' copy of the sources shares this target directory, so only the project's own crates are compiled again.
+# Mutants are compiled in a copy of the sources that shares this target directory, so only the project's own crates are
+# compiled again.
 CARGO_TARGET_DIR=$PWD/target cargo run --bin mutants -- --draw 10 1
 step 'soak'
 cargo run --bin soak -- --seconds 40 --faults

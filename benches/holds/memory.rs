@@ -7,7 +7,7 @@ use lock_runtime::LockClient;
 
 use crate::{ALLOCATOR, Scale, renewals::take, targets::Targets};
 
-/// The `wait` of the waiting calls. It is far longer than a run of the benchmark.
+/// The `wait` of the waiting calls, which is far longer than a run of the benchmark.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn live() -> f64 {
@@ -15,8 +15,8 @@ fn live() -> f64 {
     stats.bytes_allocated as f64 - stats.bytes_deallocated as f64
 }
 
-/// Waits until the process's memory hardly changes any more. Before that, the memory of commands that are under way
-/// would be measured too.
+/// Waits until the process's memory hardly changes any more. An earlier measurement would include the memory of
+/// commands that are under way.
 async fn quiet() {
     let mut before = live();
     loop {
@@ -90,8 +90,8 @@ pub(crate) async fn waiting(place: &str, url: &str, scale: Scale, targets: &mut 
             let unpolled = live() - before;
             until_all_wait(&mut calls, &client, &keys).await;
             quiet().await;
-            // By now, the requests of the last calls are answered. When such a call is polled, it frees the memory of
-            // its request.
+            // At this point, the requests of the last calls are answered. A call frees the memory of its request when
+            // the call is polled.
             poll_all(&mut calls).await;
             quiet().await;
             let each = |bytes: f64| bytes / keys.len() as f64;
@@ -121,8 +121,8 @@ async fn until_all_wait(calls: &mut [Call<'_>], client: &LockClient, keys: &[Str
     next.dedup();
     let each = keys.len() / next.len();
     for part in calls.chunks_mut(64) {
-        // Only one part of the calls at a time sends its requests. If all calls sent them at once, the requests would
-        // enlarge buffers that never shrink.
+        // Only a part of the calls sends its requests at a time. If all calls sent their requests at once, the requests
+        // would enlarge buffers that never shrink.
         for _ in 0..3 {
             poll_all(part).await;
             tokio::time::sleep(Duration::from_millis(2)).await;

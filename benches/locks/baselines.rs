@@ -91,7 +91,8 @@ pub(crate) async fn load(connection: &mut MultiplexedConnection, script: &str) -
     hash.into()
 }
 
-/// The baseline `baseline-sha`. It uses a pair of scripts like Redisson's, and tries every 5 ms until it gets the lock.
+/// The baseline `baseline-sha`, which uses a pair of scripts like Redisson's, and tries every 5 ms until it gets the
+/// lock.
 #[derive(Debug, Clone)]
 pub(crate) struct ShaBaseline {
     connection: MultiplexedConnection,
@@ -147,7 +148,7 @@ impl ShaBaseline {
     }
 }
 
-/// The baseline `baseline-set`. It acquires with `SET NX PX`, tries every 5 ms until it gets the lock, and releases
+/// The baseline `baseline-set`, which acquires with `SET NX PX`, tries every 5 ms until it gets the lock, and releases
 /// with a script that compares the owner and deletes the key.
 #[derive(Debug, Clone)]
 pub(crate) struct SetBaseline {
@@ -202,8 +203,8 @@ impl SetBaseline {
 
 type Gate = Arc<tokio::sync::Mutex<()>>;
 
-/// The baseline `baseline-gate`. It is `baseline-sha` behind a local FIFO mutex for each key. Of the tasks in one
-/// process, only the task that holds the mutex tries to acquire the lock.
+/// The baseline `baseline-gate`: `baseline-sha` behind a local FIFO mutex for each key. Of the tasks in one process,
+/// only the task that holds the mutex tries to acquire the lock.
 #[derive(Debug, Clone)]
 pub(crate) struct GateBaseline {
     pub(crate) inner: ShaBaseline,

@@ -10,10 +10,10 @@ use crate::{
     clock::now,
 };
 
-/// The lease of every lock in this benchmark. It is far longer than any hold.
+/// The lease of every lock in this benchmark, which is far longer than any hold.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
-/// The `wait` of this project's locks. It is far longer than any task really waits.
+/// The `wait` of this project's locks, which is far longer than any task really waits.
 pub(crate) const WAIT: Duration = Duration::from_secs(60);
 
 const NAMESPACE: &str = "bench";
@@ -69,7 +69,7 @@ impl FromStr for Who {
     }
 }
 
-/// The place of one task at a lock: the lock's key and channel, and the owner name of the task.
+/// The values with which one task uses a lock: the lock's key and channel, and the owner name of the task.
 #[derive(Debug, Clone)]
 pub(crate) struct Seat {
     pub(crate) key: String,
@@ -107,7 +107,7 @@ pub(crate) trait Cycle: Clone + Send + Sync + 'static {
 /// Takes and releases a lock once, so that the additional work of a first call is not measured.
 pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
     let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
-    // This call runs on a worker thread, like the measured calls.
+    // The first call runs on a worker thread, like the measured calls.
     let first = tokio::spawn(async move {
         candidate.cycle(&seat, u64::MAX, async {}).await;
         candidate
@@ -136,7 +136,8 @@ pub(crate) enum Candidate {
 }
 
 impl Candidate {
-    /// Connects, and takes and releases a lock once, so that the additional work of a first call is not measured.
+    /// Connects a lock of this kind, and takes and releases a lock once, so that the additional work of a first call is
+    /// not measured.
     pub(crate) async fn connect(who: Who, url: &str) -> Self {
         let ours = async |release| Self::Ours(ours(url, Strategy::Handoff, release).await);
         warm(match who {

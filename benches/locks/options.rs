@@ -46,8 +46,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Parses the arguments, and checks that `redis-server` is installed. If either fails, prints the reason and
-    /// returns the exit code.
+    /// Parses the arguments, and checks that `redis-server` is installed. If an argument is wrong or `redis-server` is
+    /// missing, prints the reason and returns the exit code.
     pub(crate) fn read(
         args: impl Iterator<Item = String>,
         defaults: &Defaults,

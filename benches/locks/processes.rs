@@ -1,8 +1,8 @@
 //! The workload with several processes. This executable starts itself again, once for each worker.
 //!
-//! A worker connects, writes `ready`, and reads when to begin and when to end. Then it runs its tasks, and writes a
-//! line for each task with the times of the task's visits. The results count only the time in which every worker was
-//! served.
+//! A worker connects, writes `ready`, and reads when to begin and when to end. Then the worker runs its tasks, and
+//! writes a line for each task with the times of the task's visits. The results count only the time in which every
+//! worker was served.
 
 use std::{
     io::{self, BufRead, BufReader, Lines, Write},
@@ -24,14 +24,14 @@ use crate::{
     waiters::{Detector, Visit, Waiters, Window, overlaps, sit},
 };
 
-/// The first argument of a worker. The URL, the name of the lock and the key follow.
+/// The first argument of a worker. The next arguments are the URL, the name of the lock and the key.
 pub(crate) const WORKER: &str = "--worker";
 
 const READY: &str = "ready";
 pub(crate) const PROCESSES: usize = 4;
 pub(crate) const TASKS: usize = 16;
 
-/// The time between the message that gives the workers the window and the beginning of that window.
+/// The time between the message that tells the workers when to begin and the beginning of their run.
 pub(crate) const LEAD: Duration = Duration::from_millis(200);
 
 /// The handle of a worker in the process that has started it.
@@ -112,7 +112,7 @@ fn parse_visits(line: &str) -> Vec<Visit> {
     visits.collect()
 }
 
-/// Returns the part of the window that lies between the first and the last entry of every process.
+/// Returns the part of the measured window that lies between the first and the last entry of every process.
 fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
     let served = |tasks: &Vec<Vec<Visit>>| {
         let visits = tasks.iter().flatten();

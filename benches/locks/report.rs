@@ -298,7 +298,7 @@ impl Report {
         });
     }
 
-    /// Returns how often, in all runs, two bodies were inside one lock at once.
+    /// Returns how often, in all runs, two bodies held one lock at the same time.
     pub(crate) fn overlaps(&self) -> u64 {
         let runs = self
             .tables

@@ -1,4 +1,4 @@
-//! The helpers of a run: keys and seats, the callers of a guarded function, and the figures of a run.
+//! The helpers of a run: keys and [`Seat`]s, the callers of a guarded function, and the figures of a run.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,12 +18,13 @@ use crate::{
 /// for the baselines.
 pub(crate) const SLICES: u32 = 10;
 
-/// The number of concurrent tasks in W2. W3 runs with several numbers of tasks, and most of its targets use this one.
+/// The number of concurrent tasks in the workload W2. The workload W3 runs with several numbers of tasks, and most
+/// targets of W3 use this number.
 pub(crate) const WAITERS: usize = 64;
 
 /// The number of concurrent callers of one guarded function.
 pub(crate) const CALLER_COUNT: u32 = 100;
-/// The time for which each of the callers stays inside.
+/// The time for which each of the callers stays inside the guarded function.
 pub(crate) const CALLER_BODY: Duration = Duration::from_millis(20);
 
 /// The time between the moment at which the callers are spawned and the moment at which they call.
@@ -118,8 +119,8 @@ impl Callers {
     }
 
     /// Returns the figures of the callers and of the commands that they sent. The total time of the bodies, `bodies_s`,
-    /// is measured. It cannot be computed from the number of bodies, because a timer may end a body up to a millisecond
-    /// late, or later on a busy machine.
+    /// is measured and not computed from the number of bodies, because a timer may end a body up to a millisecond late,
+    /// or later on a busy machine.
     pub(crate) fn run(&self, sent: Sent) -> Run {
         let seconds = |nanos| Duration::from_nanos(nanos).as_secs_f64();
         let wall = seconds(self.done - self.begin);

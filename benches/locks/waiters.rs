@@ -27,7 +27,7 @@ const WATCHED_FOR_A_SPAN: usize = 2_500;
 /// The largest number of spans in a run.
 const LONGEST_SPANS: usize = 4;
 
-/// Detects two bodies that are inside at the same time.
+/// Detects two bodies that hold the lock at the same time.
 #[derive(Debug, Default)]
 pub(crate) struct Detector {
     inside: AtomicBool,
@@ -64,7 +64,8 @@ impl Window {
         Self::warmed_up(lead, span / 10, span)
     }
 
-    /// Returns the window of this many concurrent tasks. It counts for `span`, or longer if there are many tasks.
+    /// Returns the window of this many concurrent tasks. The window counts for `span`, or longer if there are many
+    /// tasks.
     pub(crate) fn of(tasks: usize, span: Duration) -> Self {
         let count = tasks as u32;
         let lead = LEAD + LEAD_OF_ONE * count;
@@ -216,8 +217,8 @@ impl Waiters {
     }
 }
 
-/// Runs one task for each seat, and returns their results. All tasks share the given detector. If none is given, each
-/// task has a detector of its own.
+/// Runs one task for each seat, and returns the results of the tasks. All tasks share the given detector. Without a
+/// given detector, each task has a detector of its own.
 pub(crate) async fn gather<C: Cycle>(
     candidate: &C,
     seats: Vec<Seat>,

@@ -28,7 +28,7 @@ pub(crate) const NAMES: [&str; 7] = [
 
 const OURS: &str = "ours";
 
-/// W4 has at most this many rounds, because each of its runs takes two seconds.
+/// The workload W4 has at most this many rounds, because each of its runs takes two seconds.
 const CALLER_ROUNDS: usize = 3;
 
 /// The smallest number of tasks at one key. The fewer tasks wait, the less of a lock's own work overlaps with their

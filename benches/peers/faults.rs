@@ -23,8 +23,8 @@ use crate::{
     runs::fresh_key,
 };
 
-/// The number of callers that are to be dropped while they acquire. Each of them gets slightly more time than the
-/// previous one.
+/// The number of callers that are to be dropped while they acquire. Each caller gets slightly more time than the
+/// previous caller.
 const ASKING: u32 = 1000;
 /// The time after which the last of the `ASKING` callers is dropped.
 const LATEST: Duration = Duration::from_micros(500);
@@ -32,8 +32,8 @@ const LATEST: Duration = Duration::from_micros(500);
 /// The number of callers that are dropped while they hold the lock.
 const HOLDING: u32 = 100;
 
-/// The time that a lock gets to clean up after dropped callers. It is far shorter than the lease, so no key disappears
-/// because its lease ends.
+/// The time that a lock gets to clean up after dropped callers, which is far shorter than the lease, so that no key
+/// disappears because its lease ends.
 const SETTLING: Duration = Duration::from_secs(1);
 
 /// The lease that the work outlasts. A much shorter lease would not suit rslock, which renews half a second before a
@@ -152,7 +152,7 @@ pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Contest {
     pub(crate) told: Told,
-    /// The number of seconds during which both callers were inside.
+    /// The number of seconds during which both callers were inside the lock.
     pub(crate) overlap_s: f64,
     /// The number of seconds from the holder's entry until its work ended or was stopped.
     pub(crate) worked_s: f64,

@@ -35,7 +35,7 @@ pub(crate) const SOCKET: &str = "a bare socket";
 /// The name of the row for round trips with the client library.
 pub(crate) const CRATE: &str = "the redis crate";
 
-/// The participants that run in this process. [`connect`] connects each of them.
+/// The participants that run in this process. [`connect`] connects each of these participants.
 pub(crate) const RUST: [&str; 16] = [
     SHA,
     SET,
@@ -89,8 +89,8 @@ pub(crate) const AT_ONE_KEY: [&str; 16] = [
     REDISSON_FAIR,
 ];
 
-/// The participants that run with every number of tasks that they can serve, and with several processes. Each of them
-/// uses its documented settings.
+/// The participants that run with every number of tasks that they can serve, and with several processes. Each of these
+/// participants uses its documented settings.
 pub(crate) const EVERY_SIZE: [&str; 11] = [
     SHA,
     GATE,

@@ -154,7 +154,7 @@ impl Measured {
         grid
     }
 
-    /// Returns the generated tables of `docs/performance.md`, each with the name of the marks that enclose it in the
+    /// Returns the generated tables of `docs/performance.md`, each with the name of the markers that enclose it in the
     /// page.
     pub(crate) fn performance_page(&self) -> [(&'static str, String); 4] {
         let of = |id| self.report.of(id);

@@ -31,15 +31,15 @@ const DOCUMENTED: Duration = Duration::from_millis(100);
 /// The pause between two tries of the baselines.
 const QUICK: Duration = Duration::from_millis(5);
 
-/// The longest wait of the peers that have such a setting. It is far longer than any task really waits.
+/// The longest wait of the peers that have such a setting, which is far longer than any task really waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often a peer that polls tries again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Poll {
-    /// As often as the peer's documentation says.
+    /// The peer tries again as often as its documentation says.
     Documented,
-    /// Every 5 ms, like the baselines.
+    /// The peer tries again every 5 ms, like the baselines.
     Quick,
 }
 
@@ -195,8 +195,8 @@ impl Peer {
         }
     }
 
-    /// Returns the peer with this lease. Connects it again if the lease is a setting of the connection; the other peers
-    /// get the lease with each call.
+    /// Returns the peer with this lease. Connects the peer again if the lease is a setting of the peer's connection;
+    /// the other peers get the lease with each call.
     pub(crate) async fn with_lease(self, url: &str, lease: Duration) -> Self {
         match self {
             Self::DistributedLockRedis(_, poll) => {
@@ -257,8 +257,8 @@ async fn poll_for(
     }
 }
 
-/// Runs `work` under a lock of redis-lock. redis-lock accepts only bodies that borrow nothing. The body that it gets
-/// therefore only reports that it is inside, and waits until `work` is done.
+/// Runs `work` under a lock of redis-lock. redis-lock accepts only bodies that borrow nothing. The body that redis-lock
+/// gets therefore only reports that the lock is held, and waits until `work` is done.
 async fn lock_across<F: Future<Output = ()> + Send>(
     connection: &MultiplexedConnection,
     key: &str,

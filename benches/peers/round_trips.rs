@@ -54,7 +54,7 @@ pub(crate) async fn of_a_socket(server: &RedisServer, span: Duration) -> f64 {
 }
 
 /// Returns the time of a round trip with the client library over a shared connection, in µs. Unlike the time on a bare
-/// socket, it includes the time of the library and of the library's own task.
+/// socket, this time includes the time of the library and of the library's own task.
 pub(crate) async fn of_the_crate(server: &RedisServer, span: Duration) -> f64 {
     let mut connection = connect(&server.url(), Tuning::Ours).await;
     let asking = async move {

@@ -33,15 +33,16 @@ pub(crate) const NAMES: [&str; 7] = [
     ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES, SERVER, FAULTS,
 ];
 
-/// W4 has at most this many rounds, because a run takes ten seconds under a lock that polls every 100 ms.
+/// The workload W4 has at most this many rounds, because a run takes ten seconds under a lock that polls every 100 ms.
 const CALLER_ROUNDS: usize = 3;
-/// W3 runs with [`WAITERS`] tasks in every round, and with other numbers of tasks in at most this many rounds.
+/// The workload W3 runs with [`WAITERS`] tasks in every round, and with other numbers of tasks in at most this many
+/// rounds.
 const OTHER_ROUNDS: usize = 3;
 
 /// With this many tasks or more, only this project's lock with its default strategy runs after the first round.
 const LARGE: usize = 1_000;
 
-/// The time for which the Redisson processes of W5 warm up under each kind of lock.
+/// The time for which the Redisson processes of the workload W5 warm up under each kind of lock.
 const WARMING_UP: Duration = Duration::from_secs(5);
 
 /// Returns the name of the row for this many tasks at one lock.
@@ -340,7 +341,8 @@ impl Bench {
                 measured.faults_of(name).acquiring = Some(leak);
             }
         }
-        // The contests run concurrently. They spend nearly all their time waiting, so they do not disturb each other.
+        // The contests run concurrently, because they spend nearly all their time waiting and do not disturb each
+        // other.
         let contests = names::OUTLASTING.map(|name| {
             let (peer, renew) = match name {
                 OURS_RENEWED => (self.peer(OURS), true),

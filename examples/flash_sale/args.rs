@@ -30,7 +30,7 @@ impl Sale {
     }
 }
 
-/// Where the stock and the locks are.
+/// Where the stock and the locks are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The stock and the locks are in the memory of this process.

@@ -174,8 +174,8 @@ impl Floor {
         open_doors(&mut self.workers[..last]).await
     }
 
-    /// Lets in the buyers of the other workers, and waits until they are queued behind the victim. Then kills the
-    /// victim, which holds the lock.
+    /// Lets in the buyers of the other workers, and waits until they are queued behind the victim. After that, kills
+    /// the victim, which holds the lock.
     async fn kill(&mut self) -> Result<(), Failure> {
         let Some((victim, others)) = self.workers.split_first_mut() else {
             return Err("no worker to kill".into());

@@ -8,7 +8,7 @@
 //! cargo run --release --example flash_sale -- --processes 4 --redis redis://127.0.0.1/ --kill-one
 //! ```
 //!
-//! Exits with 0 if the sale was exact, with 2 if the arguments are wrong, and with 1 otherwise.
+//! The program exits with 0 if the sale was exact, with 2 if the arguments are wrong, and with 1 otherwise.
 
 mod args;
 mod buyer;

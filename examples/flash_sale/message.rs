@@ -12,7 +12,7 @@ pub(crate) enum Message {
     Inside,
     /// A buyer has finished its purchase.
     Purchase(Purchase),
-    /// All buyers of the worker have finished. The fields are counters of its lock client.
+    /// All buyers of the worker have finished. The fields are counters of the worker's lock client.
     Done { acquired: u64, commands: u64 },
 }
 

@@ -33,7 +33,7 @@ impl Report {
         }
     }
 
-    /// Starts a new record with a new clock. The host calls this when it lets the buyers in.
+    /// Starts a new record with a new clock. The host calls this method when it lets the buyers in.
     pub(crate) fn reopen(&mut self) {
         *self = Self::open(self.stock);
     }
@@ -104,7 +104,7 @@ impl Report {
         println!("locks       {commands} commands for {acquired} acquisitions ({each:.2} each)");
     }
 
-    /// Judges the remaining stock and the receipts. Returns whether the sale was exact: each item was sold once,
+    /// Checks the remaining stock and the receipts. Returns whether the sale was exact: each item was sold once,
     /// nothing else was sold, and nothing failed.
     pub(crate) fn judge(self, left: u64, receipts: &[Receipt]) -> bool {
         let sold = receipts.len() as u64;

@@ -1,5 +1,5 @@
-//! The inventory: the remaining stock, and the list of receipts. Neither is protected against buyers that write at the
-//! same time.
+//! The inventory: the remaining stock, and the list of receipts. Neither the stock nor the list is protected against
+//! buyers that write at the same time.
 
 use std::{
     fmt,
@@ -50,8 +50,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Returns the number of remaining items.
     fn stock(&self) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Writes the remaining stock and the receipt of a sale. Writes both or neither, because a buyer may be killed at
-    /// any point.
+    /// Writes the remaining stock and the receipt of a sale. Writes both the stock and the receipt or neither, because
+    /// a buyer may be killed at any point.
     fn sell(
         &self,
         left: u64,
@@ -101,7 +101,7 @@ impl Store for MemoryStore {
     }
 }
 
-/// An inventory on a Redis server. Its keys begin with the prefix of its sale.
+/// An inventory on a Redis server. The keys of an inventory begin with the prefix of its sale.
 #[derive(Debug, Clone)]
 pub(crate) struct RedisStore {
     connection: MultiplexedConnection,

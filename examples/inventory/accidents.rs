@@ -1,5 +1,5 @@
-//! The accidents: a buyer that dies inside, and a buyer that is slower than its lease. In both cases, the unlucky buyer
-//! runs in a separate process, and other buyers want to buy while it is inside.
+//! The accidents: a buyer that dies during its purchase, and a buyer that is slower than its lease. In both cases, the
+//! unlucky buyer runs in a separate process, and other buyers want to buy during its purchase.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,10 @@ use crate::{
 
 const ITEMS: u64 = 10;
 
-/// The number of purchases that the other buyers want to make while the slow buyer is inside.
+/// The number of purchases that the other buyers want to make during the slow buyer's purchase.
 const MEANWHILE: u64 = 3;
 
-/// The number of sessions that the other buyers share. With more than one session, they compete like buyers of
+/// The number of sessions that the other buyers share. With more than one session, the buyers compete like buyers of
 /// different processes.
 const SESSIONS: usize = 2;
 
@@ -43,7 +43,7 @@ pub(crate) enum Aftermath {
     StandsStill,
 }
 
-/// The result of a sale in which a buyer was killed while it was inside.
+/// The result of a sale in which a buyer was killed during its purchase.
 #[derive(Debug)]
 pub(crate) struct Death {
     pub(crate) aftermath: Aftermath,
@@ -53,7 +53,7 @@ pub(crate) struct Death {
 /// The result of a sale in which a buyer was slower than its lease.
 #[derive(Debug)]
 pub(crate) struct Late {
-    /// Whether other buyers entered while the slow buyer was inside.
+    /// Whether other buyers began to buy before the slow buyer had finished.
     pub(crate) others_came_in: bool,
     pub(crate) ended: Outcome,
     pub(crate) audit: Audit,
@@ -109,8 +109,8 @@ impl Fixture {
         })
     }
 
-    /// Waits until the other buyers have bought, and returns their purchases. Returns `None` if the lock for which they
-    /// wait never expires.
+    /// Waits until the other buyers have bought, and returns their purchases. Returns `None` if the lock for which the
+    /// buyers wait never expires.
     async fn come_in(
         &self,
         others: &mut JoinHandle<Result<Vec<Visit>, Failure>>,
@@ -134,7 +134,7 @@ impl Fixture {
     }
 }
 
-/// Runs a sale in which a buyer is killed while it is inside. Afterwards, the other buyers buy the remaining items,
+/// Runs a sale in which a buyer is killed during its purchase. Afterwards, the other buyers buy the remaining items,
 /// unless nobody can enter.
 pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Failure> {
     let mut fixture = Fixture::open(servers, guard, Pace::Dies).await?;

@@ -1,6 +1,6 @@
 //! Compares the ways to guard a stock. The same sale runs without a guard, under `WATCH`, under hand-written locks that
 //! are common in articles, and under the locks of this project. There are three scenarios: a rush, a buyer that dies
-//! while it is inside, and a buyer that is slower than its lease.
+//! during its purchase, and a buyer that is slower than its lease.
 //!
 //! ```text
 //! cargo run --release --example inventory
@@ -8,8 +8,9 @@
 //! cargo run --example inventory -- --quick
 //! ```
 //!
-//! The example starts its own servers and needs `redis-server`. It exits with 0 if each guard had its expected result,
-//! with 2 if the arguments are wrong, and with 1 otherwise. For some guards, the expected result is that they oversell.
+//! The example starts its own servers and needs `redis-server`. The example exits with 0 if each guard had its expected
+//! result, with 2 if the arguments are wrong, and with 1 otherwise. For some guards, the expected result is that they
+//! oversell.
 
 mod accidents;
 mod args;
@@ -67,7 +68,7 @@ async fn main() -> ExitCode {
 }
 
 /// Runs all scenarios, and prints the tables. Returns whether all results were as expected. Writes the tables into the
-/// pages only if they were.
+/// pages only if all results were as expected.
 async fn host(job: Job) -> Result<bool, Failure> {
     let size = if job.quick { Size::QUICK } else { Size::FULL };
     let servers = Servers::start().await;

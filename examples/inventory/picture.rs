@@ -1,5 +1,5 @@
-//! The picture `docs/inventory.svg`. It has a row for each guard, and shows on logarithmic axes how long buyers wait
-//! and how many commands the guard sends.
+//! The picture `docs/inventory.svg`. The picture has a row for each guard, and shows on logarithmic axes how long
+//! buyers wait and how many commands the guard sends.
 
 use crate::{
     guard::Guard,

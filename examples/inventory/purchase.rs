@@ -22,12 +22,12 @@ pub(crate) const INSIDE: &str = "inside";
 pub(crate) enum Pace {
     /// Thinks for this long, as if it checked a card or printed a label.
     Thinks(Duration),
-    /// Does not buy, but stays inside for this long and leaves.
+    /// Does not buy, but stays inside the lock for this long and leaves.
     Stays(Duration),
-    /// Stays inside until its process is killed.
+    /// Stays inside the purchase until its process is killed.
     Dies,
-    /// Awaits the shop's permission to continue. The shop gives it once other buyers have bought, or once it is clear
-    /// that the lock never expires.
+    /// Awaits the shop's permission to continue. The shop gives this permission once other buyers have bought, or once
+    /// it is clear that the lock never expires.
     Awaits,
     /// Waits for the same permission as [`Awaits`](Self::Awaits), but with calls that block the thread.
     Blocks,
@@ -156,8 +156,8 @@ impl<'a> Purchase<'a> {
         Ok(accepted(shop.sell(item, self.buyer, token)?))
     }
 
-    /// Runs the purchase without a lock. Repeats it until nobody changes the stock between its read and its write, or
-    /// until everything is sold.
+    /// Runs the purchase without a lock. Repeats the purchase until nobody changes the stock between its read and its
+    /// write, or until everything is sold.
     pub(crate) async fn run_optimistic(&mut self) -> Result<Outcome, Failure> {
         let outcome = loop {
             self.enter();

@@ -32,7 +32,7 @@ pub(crate) const WAITING: [Guard; 5] = [
 pub(crate) struct Size {
     pub(crate) items: u64,
     pub(crate) rush: Plan,
-    /// How long each caller holds the one key that all of them want. Each of these times is measured separately.
+    /// How long each caller holds the one key that all of them want. Each hold time is measured separately.
     pub(crate) holds: &'static [Duration],
     /// The number of callers that want the one key.
     pub(crate) callers: usize,
@@ -117,7 +117,7 @@ async fn bounded<T>(
     }
 }
 
-/// Lets all buyers start at once. Together they want to buy more items than there are.
+/// Lets all buyers start at once. Together, the buyers want to buy more items than there are.
 async fn rush(servers: &Servers, guard: Guard, size: Size) -> Result<(Waiters, Audit), Failure> {
     let sale = new_sale();
     let shop = Shop::open(&servers.urls(guard).stock, &sale).await?;

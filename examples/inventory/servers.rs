@@ -8,7 +8,7 @@ use crate::guard::Guard;
 /// The number of servers of a Redlock.
 const QUORUM: usize = 5;
 
-/// All servers of a run. They stop when the program ends.
+/// All servers of a run. The servers stop when the program ends.
 #[derive(Debug)]
 pub(crate) struct Servers {
     stock: RedisServer,

@@ -15,7 +15,7 @@ use crate::{
     shop::Shop,
 };
 
-/// The lease in scenarios with a buyer that dies or is slow. This lease is not renewed.
+/// The lease, without renewal, in scenarios with a buyer that dies or is slow.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(1);
 
 /// The lease of hand-written locks in other scenarios. In those scenarios, the locks of this project use their default
@@ -62,14 +62,14 @@ pub(crate) struct Visit {
     pub(crate) entered: Instant,
     /// The time from the call until the buyer last entered.
     pub(crate) waited: Duration,
-    /// The time that the buyer was inside, or `None` if its body was dropped.
+    /// The duration of the buyer's body, or `None` if the body was dropped.
     pub(crate) inside: Option<Duration>,
     pub(crate) tries: u64,
 }
 
 impl Session {
-    /// Connects. A client of this project's locks takes one lock here, so that the additional work of its first call is
-    /// not measured.
+    /// Opens a session. A client of this project's locks takes one lock here, so that the additional work of its first
+    /// call is not measured.
     pub(crate) async fn open(guard: Guard, urls: &Urls, sale: &str) -> Result<Self, Failure> {
         let by_hand =
             async |kind| Ok::<_, Failure>(Locks::ByHand(ByHand::connect(kind, &urls.locks).await?));
@@ -155,8 +155,8 @@ impl Session {
         })
     }
 
-    /// Returns whether the lock is held and never expires, so that somebody must delete it by hand. False for this
-    /// project's locks, which always expire.
+    /// Returns whether the lock is held and never expires, so that somebody must delete it by hand. The result is false
+    /// for this project's locks, which always expire.
     pub(crate) async fn has_no_end(&self) -> Result<bool, Failure> {
         match &self.locks {
             Locks::ByHand(locks) => Ok(locks.has_no_end(&lock_key(&self.sale)).await?),

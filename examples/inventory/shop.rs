@@ -1,5 +1,5 @@
-//! The stock and the records of its sales on a Redis server. Their Redis keys begin with a prefix that contains the
-//! name of the sale.
+//! The stock and the records of its sales on a Redis server. The Redis keys of the stock and of the records begin with
+//! a prefix that contains the name of the sale.
 
 use std::{collections::BTreeSet, fmt, sync::LazyLock};
 
@@ -105,7 +105,7 @@ impl Shop {
     }
 
     /// Records the sale of one item, and writes the remaining stock, if the stock has not changed since
-    /// [`watch`](Self::watch). Returns whether it wrote them.
+    /// [`watch`](Self::watch). Returns whether the record and the stock were written.
     pub(crate) async fn sell_unchanged(&self, item: u64, buyer: &str) -> RedisResult<bool> {
         let written: Option<()> = pipe()
             .atomic()
@@ -123,7 +123,8 @@ impl Shop {
         self.connection.clone().rpush(self.key("word"), "go").await
     }
 
-    /// Waits for permission to continue. The waiting command blocks its connection, so it uses a separate one.
+    /// Waits for permission to continue. The waiting command blocks its connection, so the command uses a separate
+    /// connection.
     pub(crate) async fn word(&self) -> RedisResult<()> {
         let mut connection = connect(&self.client).await?;
         let () = connection.blpop(self.key("word"), 0.0).await?;

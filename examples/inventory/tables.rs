@@ -13,9 +13,9 @@ use crate::{
     servers::Servers,
 };
 
-/// The name of the marks that enclose a table of guards in a page.
+/// The name of the markers that enclose a table of guards in a page.
 const GUARDS: &str = "guards";
-/// The name of the marks that enclose the table of waiting callers.
+/// The name of the markers that enclose the table of waiting callers.
 const WAITS: &str = "waits";
 
 const FIRST_COLUMN: &str = "guard";

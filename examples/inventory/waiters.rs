@@ -170,7 +170,7 @@ impl Waiters {
 }
 
 /// Returns the number of tries that ended in a refused write. The commands of a refused transaction were sent, but the
-/// server did not run them, so its own count leaves them out.
+/// server did not run them, so the server's count of commands leaves them out.
 fn refused(visits: &[Vec<Visit>]) -> u64 {
     let visits = visits.iter().flatten();
     visits.map(|visit| visit.tries.saturating_sub(1)).sum()

@@ -36,10 +36,10 @@ pub fn advised(error: &dyn Error) -> String {
     }
 }
 
-/// The details of a failure, usually the message from the server or the network. The error returns them as its
-/// [`source`](Error::source).
+/// The details of a failure, usually the message from the server or the network. The error that describes the failure
+/// returns the details as its [`source`](Error::source).
 ///
-/// The message can name users, commands and addresses, so the error's own text leaves it out.
+/// The message can name users, commands and addresses, so the error's own text leaves the message out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detail(Box<str>);
 

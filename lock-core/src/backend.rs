@@ -1,8 +1,8 @@
 //! The contract between the engine and its backends: Redis, a quorum of Redis servers, and the in-process backend.
 //!
-//! A backend supplies primitives. The engine does the rest: pauses between tries, renewal, re-entry and loss detection.
-//! Every primitive that changes a lock names an owner or a token, so sending it twice has the effect of sending it
-//! once.
+//! A backend supplies primitives such as acquire, renew and release. The engine adds pauses between tries, scheduled
+//! renewal, re-entry and loss detection. Every request that changes a lock names an owner or a token, so a request that
+//! is sent twice has the same effect as one that is sent once.
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
@@ -20,15 +20,16 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// What an acquisition asks for.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The lock.
+    /// The name of the lock.
     pub name: LockName,
     /// The acquisition's identity.
     pub owner: OwnerId,
     /// The lease time, and whether it is renewed.
     pub lease: LeaseTerms,
-    /// How long to wait. Zero makes one attempt without queueing.
+    /// How long the acquisition may wait. Zero makes one attempt without queueing.
     pub wait: Duration,
-    /// How to wait. The backend does not wait for a request with [`Strategy::Spin`]: the engine repeats the request.
+    /// How the acquisition waits. The backend does not wait for a request with [`Strategy::Spin`]: the engine repeats
+    /// the request.
     pub strategy: Strategy,
 }
 
@@ -46,14 +47,14 @@ pub enum Answer {
 pub enum MultiAnswer {
     /// All locks were granted. The grants are in the order of the requests.
     Granted(Vec<Grant>),
-    /// No lock was taken. Carries the index of the first request whose lock is not free.
+    /// No lock was taken. The value is the index of the first request whose lock is not free.
     Busy(usize),
 }
 
 /// The result of leaving the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaving {
-    /// The owner is no longer queued, or never was.
+    /// The owner is no longer in the queue, or was never in the queue.
     Left,
     /// The owner was granted the lock before it could leave the queue, and now holds the lock.
     Granted(Grant),
@@ -62,12 +63,12 @@ pub enum Leaving {
 /// What a renewal does to a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extend {
-    /// Changes nothing, and only reads whether the grant still exists.
+    /// Only reads whether the grant still exists, and changes nothing.
     Check,
-    /// Makes the lease last this long from now, unless it already lasts longer.
+    /// Makes the lease last this long from now, unless the lease already lasts longer.
     To(Duration),
-    /// Makes the lease last this long from now, even if the lease then ends earlier than before. Only valid while
-    /// nobody relies on the lease yet.
+    /// Makes the lease last this long from now, even if the lease then ends earlier than before. The caller must ensure
+    /// that no code relies on the old end of the lease, for example because no body has begun yet.
     Restart(Duration),
 }
 
@@ -91,9 +92,9 @@ impl Extend {
 /// One of several grants to renew or check.
 #[derive(Debug, Clone, Copy)]
 pub struct ToRenew<'a> {
-    /// The lock.
+    /// The name of the lock.
     pub name: &'a LockName,
-    /// The grant.
+    /// The fencing token of the grant.
     pub token: FencingToken,
     /// What to do with the grant's lease.
     pub extend: Extend,
@@ -111,13 +112,13 @@ pub enum Renewed {
 /// The result of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
-    /// The grant with this token existed, and was ended.
+    /// The release ended the grant with this token.
     Released,
-    /// The grant with this token no longer existed, so nothing was changed.
+    /// The grant with this token no longer existed, so the release changed nothing.
     NotHeld,
 }
 
-/// The state of a lock, seen from outside. It may be stale by the time it is read.
+/// A snapshot of the state of a lock. The state may have changed by the time the caller reads the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The holder, if the lock is held.
@@ -134,7 +135,8 @@ pub struct Holder {
     pub owner: OwnerId,
     /// The holder's fencing token; `None` for a holder without a token, such as a plain Redisson lock.
     pub token: Option<FencingToken>,
-    /// The time left of the holder's lease; `None` while the backend itself keeps the lease.
+    /// The time left of the holder's lease; `None` while the backend itself maintains the lease, as the in-process
+    /// backend does.
     pub remaining: Option<Duration>,
 }
 
@@ -167,14 +169,15 @@ impl fmt::Display for BackendError {
 
 impl std::error::Error for BackendError {}
 
-/// One acquisition in progress. If the attempt is dropped before an answer has settled it, the backend gives up the
-/// attempt's grant or place in the queue in the background.
+/// One acquisition in progress. If the attempt is dropped before its caller has received an answer, the backend gives
+/// up the attempt's grant or place in the queue in the background.
 pub trait Attempt: Send {
-    /// Tries to take the lock, and queues if the request may wait. A queued attempt returns when its turn comes,
-    /// however long that takes.
+    /// Tries to take the lock, and queues if the request may wait. A queued attempt waits for its turn without a time
+    /// limit: the caller of this method bounds the wait.
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>>;
 
-    /// Leaves the queue, or returns the grant if the lock was granted before that. Either answer settles the attempt.
+    /// Leaves the queue, or returns the grant if the lock was granted before the attempt could leave. Either answer
+    /// ends the attempt.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>>;
 }
 
@@ -186,22 +189,23 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Waits until `deadline` by the local clock.
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()>;
 
-    /// Returns whether the backend itself keeps the leases of living holders, so that nothing has to be renewed or
-    /// checked.
+    /// Returns whether the backend itself maintains the leases of live holders, so that the engine has nothing to renew
+    /// or check.
     fn maintains_leases(&self) -> bool;
 
-    /// Begins an acquisition. Nothing is sent before [`Attempt::enter`] is polled.
+    /// Begins an acquisition. No request is sent before the future of [`Attempt::enter`] is polled.
     fn attempt(&self, request: Request) -> Box<dyn Attempt>;
 
-    /// Takes several locks in one step if each of them is free and has no waiters, otherwise none. Never queues. If the
-    /// future is dropped before its answer, the backend gives back in the background any lock that was taken.
+    /// Takes several locks in one step if each of them is free and has no waiters; otherwise takes none, and never
+    /// queues. If the future is dropped before it completes, the backend gives back in the background any lock that was
+    /// taken.
     fn acquire_multi(
         &self,
         requests: Vec<Request>,
     ) -> BoxFuture<'_, Result<MultiAnswer, BackendError>>;
 
     /// Grants the lock to the next waiter, or frees it if nobody waits. If `retain_until` is later than now, the lock
-    /// first stays taken until that moment. In both cases the grant can no longer be renewed.
+    /// first stays taken until that moment. After a release, the grant can no longer be renewed.
     fn release<'a>(
         &'a self,
         name: &'a LockName,
@@ -209,10 +213,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         retain_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>>;
 
-    /// Starts a release in the background, which is retried until the lease ends by itself.
+    /// Starts a release in the background. The backend retries the release until the lease ends by itself.
     ///
-    /// A `lease_ends` of `None` means that the lease was lost. If the backend still has the grant, the grant is given
-    /// back, but is not counted as a release.
+    /// A `lease_ends` of `None` means that the lease was lost. If the backend still has the grant of a lost lease, it
+    /// gives the grant back, but does not count a release.
     fn release_in_background(
         &self,
         name: &LockName,
@@ -234,8 +238,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         1
     }
 
-    /// Renews or checks several grants, and returns the answers in the same order. A failure of one grant does not
-    /// affect the others.
+    /// Renews or checks several grants, and returns the answers in the same order. A failure to renew one grant does
+    /// not affect the other grants.
     fn renew_all<'a>(
         &'a self,
         grants: &'a [ToRenew<'a>],
@@ -249,21 +253,23 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Returns why the latest unanswered command got no answer, or `None` if no command has failed recently. The error
-    /// of a caller that gives up includes this text.
+    /// Returns why the latest unanswered command got no answer, or `None` if no command has failed recently. A caller
+    /// that gives up includes this text in its error.
     fn last_error(&self) -> Option<String>;
 
     /// Reads who holds the lock, and how many waiters it has.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
-    /// Returns a number that is the same for all locks that [`acquire_multi`](Self::acquire_multi) can take in one step.
+    /// Returns the shard of a lock. [`acquire_multi`](Self::acquire_multi) can take locks in one step only if their
+    /// shards are equal.
     fn shard(&self, name: &LockName) -> u16 {
         let _ = name;
         0
     }
 
-    /// Returns whether the server that stores `name` answers within this time; if `name` is `None`, whether all servers
-    /// do. If they do, they are reachable, and a command that has no answer yet is only delayed by other commands.
+    /// Returns whether the server that stores `name` answers within this time, or whether all servers answer if `name`
+    /// is `None`. For a Redlock, returns whether a majority of its nodes answers. If the servers answer, a command that
+    /// has no answer yet is only delayed by other commands.
     fn is_answering<'a>(
         &'a self,
         name: Option<&'a LockName>,
@@ -273,7 +279,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(true))
     }
 
-    /// Makes every attempt from now on end with [`BackendError::ShutDown`], including those that are waiting.
+    /// Makes every attempt from now on end with [`BackendError::ShutDown`], including attempts that are waiting.
     fn begin_shutdown(&self);
 
     /// Waits until all abandoned attempts have been cleaned up.
@@ -281,8 +287,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(()))
     }
 
-    /// Waits until each background release is done or its lease has ended, and then closes the backend. Does not wait
-    /// beyond `until`.
+    /// Waits until each background release is done or its lease has ended, but not beyond `until`, and then closes the
+    /// backend.
     fn close(&self, until: Moment) -> BoxFuture<'_, ()>;
 }
 

@@ -14,14 +14,15 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BusyWith {
-    /// Another process, as far as this process knows.
+    /// The holder is another process, as far as this process knows.
     AnotherProcess,
-    /// Another call of this process.
+    /// The holder is another call of this process.
     ThisProcess,
-    /// A sibling: another call nested in the same enclosing call.
+    /// The holder is a sibling: another call nested in the same enclosing call.
     Sibling,
-    /// Unknown: any of the above. The lock sorts before a lock that an enclosing call holds. Waiting for it out of
-    /// order could deadlock, so it was tried only once.
+    /// The holder is unknown, and can be any of the above. The lock's name sorts before the name of a lock that an
+    /// enclosing call holds. Waiting for locks out of order could deadlock, so the call tried to take the lock only
+    /// once.
     OutOfOrder,
 }
 
@@ -37,26 +38,26 @@ pub enum LossReason {
 
 /// Why a guarded call did not return its body's result.
 ///
-/// In every variant but [`Lost`](Self::Lost) the body did not run.
+/// For every variant except [`Lost`](Self::Lost), the body did not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockError {
     /// The lock was not free within `wait`. The call may be repeated.
     Busy {
-        /// The lock.
+        /// The lock's key.
         key: LockKey,
         /// How long the call waited.
         waited: Duration,
         /// The holder, as far as it is known.
         with: BusyWith,
     },
-    /// The lease was lost. If the body was running, it was dropped. A lease can also be lost before its body is first
-    /// polled, or while a call with several keys is still waiting for its other locks.
+    /// The lease was lost. If the body was running, the body was dropped. A lease can also be lost before its body is
+    /// first polled, or while a call with several keys is still waiting for its other locks.
     ///
-    /// What the body did before the loss is not undone. Have the guarded resource refuse `token` once it has seen a
-    /// higher token.
+    /// Changes that the body made before the loss are not undone. Have the guarded resource refuse writes with `token`
+    /// once the resource has seen a higher token.
     Lost {
-        /// The lock.
+        /// The lock's key.
         key: LockKey,
         /// The fencing token of the lost hold.
         token: FencingToken,
@@ -65,7 +66,7 @@ pub enum LockError {
     },
     /// The lock server did not answer within `wait`.
     Unreachable {
-        /// The lock.
+        /// The lock's key.
         key: LockKey,
         /// How long the call tried to reach the server.
         waited: Duration,
@@ -74,22 +75,22 @@ pub enum LockError {
     },
     /// The lock server answered with a refusal.
     Refused {
-        /// The lock.
+        /// The lock's key.
         key: LockKey,
-        /// The server's reason.
+        /// The server's message.
         detail: Detail,
     },
     /// The server has something else under the lock's name: a lock in another layout, such as Redisson's, or other
     /// data.
     WrongLayout {
-        /// The lock.
+        /// The lock's key.
         key: LockKey,
     },
     /// The key is not a valid name of a lock.
     InvalidKey(KeyError),
     /// The options are out of range or contradict each other.
     InvalidOptions(OptionsError),
-    /// No client is installed, scoped or named.
+    /// The call names no client, and no client is scoped to its task or installed for the process.
     NoClient,
     /// The client was shut down.
     ShutDown,
@@ -173,7 +174,8 @@ impl Error for LockError {
             Self::WrongLayout { .. } => &Advice(
                 "share a lock in one layout (`LockClientBuilder::layout` for Redisson's), or choose another key or namespace",
             ),
-            // The text of the inner error is already part of this error's text, so only its advice follows.
+            // This error's text already contains the text of the inner error, so the source is the inner error's
+            // advice.
             Self::InvalidKey(error) => return error.source(),
             Self::InvalidOptions(error) => return error.source(),
             Self::NoClient => &Advice(

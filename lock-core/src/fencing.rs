@@ -4,21 +4,23 @@ use std::fmt;
 
 /// An integer that rises with every grant of a key.
 ///
-/// Send it with each write to the guarded resource, and have the resource refuse a token lower than the highest it has
-/// seen. The resource then rejects the writes of a holder that has lost its lease and has not noticed yet.
+/// Send the token with each write to the guarded resource, and have the resource refuse a write whose token is lower
+/// than the highest token so far. The resource then rejects the writes of a holder that has lost its lease and has not
+/// noticed the loss yet.
 ///
 /// The tokens of one key strictly rise in grant order, but are not always consecutive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// Wraps the number that came with a grant.
+    /// Wraps the number that the backend returned with a grant.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// Returns the number, to be stored with the guarded data. It is below 2^53, so any JSON or Lua number can hold it.
+    /// Returns the number, to be stored with the guarded data. The number is below 2^53, so any JSON or Lua number can
+    /// hold it.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0

@@ -11,14 +11,14 @@ use crate::advice::Advice;
 /// The maximum length of a stored name in bytes, including the namespace and the braces of the hash tag.
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// The maximum number of keys in one call. It is limited because a server serves no other client while it takes the
-/// locks of one call.
+/// The maximum number of keys in one call. The limit exists because a Redis server serves no other client while it
+/// takes the locks of one call.
 pub const MAX_KEYS: usize = 1000;
 
 /// A value that can fill a placeholder of a key: any [`Display`] type, such as `u64`, `&str`, `Uuid` or your own
-/// `OrderId`. `Option` and `()` are excluded, because absent values would all share one lock.
+/// `OrderId`. An `Option` or `()` cannot fill a placeholder, because all absent values would share one lock.
 ///
-/// Different values must print differently: two values that print alike share one lock.
+/// Different values must have different `Display` texts, because two values with the same text share one lock.
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] `{Self}` cannot be part of a lock's key",
     label = "this value stands in the key and must implement `Display`",
@@ -29,7 +29,7 @@ pub trait KeyPart {
     /// Writes the value's text, unescaped.
     ///
     /// # Errors
-    /// Returns the error of the writer.
+    /// Returns an error if writing to `out` fails.
     fn write_part(&self, out: &mut dyn fmt::Write) -> fmt::Result;
 }
 
@@ -40,21 +40,22 @@ impl<T: Display + ?Sized> KeyPart for T {
     }
 }
 
-/// Why a key is refused. When this error is returned, nothing has been sent, and the body has not run.
+/// Why a key is refused. When this error is returned, nothing has been sent to the server, and the guarded body has not
+/// run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
     /// The key or the namespace is empty.
     Empty,
-    /// The value of this placeholder is empty. It is refused because all empty values would share one lock.
+    /// The value of this placeholder is empty. Empty values are refused because they would all share one lock.
     EmptyPart {
         /// The placeholder as written, without its brackets.
         placeholder: &'static str,
     },
     /// The key and its namespace together are longer than [`MAX_KEY_BYTES`].
     TooLong {
-        /// The length in bytes of the part that was printed. Printing stops soon after the limit, so the whole key can
-        /// be longer.
+        /// The length in bytes of the rendered part of the key. Rendering stops soon after [`MAX_KEY_BYTES`], so the
+        /// whole key can be longer than `bytes`.
         bytes: usize,
     },
     /// The key has a control character, a line separator or a mark of writing direction: see [`is_control`].
@@ -65,7 +66,7 @@ pub enum KeyError {
     ReservedName,
     /// The key ends with a suffix that is reserved for the lock's own state.
     ReservedSuffix {
-        /// The suffix.
+        /// The reserved suffix.
         suffix: &'static str,
     },
     /// The list of keys is empty, so nothing would be locked.
@@ -140,7 +141,7 @@ impl LockKey {
     /// Wraps a rendered text without escaping it.
     ///
     /// # Errors
-    /// [`KeyError`] if the text is empty, has control characters or is longer than [`MAX_KEY_BYTES`].
+    /// Returns [`KeyError`] if the text is empty, has control characters or is longer than [`MAX_KEY_BYTES`].
     pub fn new(text: impl Into<String>) -> Result<Self, KeyError> {
         let text = text.into();
         if text.is_empty() {
@@ -170,25 +171,26 @@ impl Display for LockKey {
 /// The name of the counter that issues all fencing tokens of a server.
 pub const FENCE: &str = "lock:fence";
 
-/// The suffixes of the names under which a lock's own state is stored. Only a key with a hash tag can collide with such
-/// a name: any other key is wrapped in braces, so its stored name ends with a brace.
+/// The suffixes of the names under which a lock's own state is stored. The suffixes are reserved only for keys with a
+/// hash tag: any other key is wrapped in braces, so its stored name ends with a brace.
 const RESERVED_SUFFIXES: [&str; 3] = [":queue", ":claim", ":fence"];
 
 /// The name under which a backend stores a lock.
 ///
-/// In the native layout it consists of the escaped namespace and the key, with exactly one Redis Cluster hash tag, so
-/// all Redis keys of one lock share a slot. A key with a hash tag keeps it. Any other key is wrapped in braces together
-/// with its namespace.
+/// In the native layout, the stored name consists of the escaped namespace and the key. The stored name has exactly one
+/// Redis Cluster hash tag, so all Redis keys of one lock share a slot. A key that contains a hash tag keeps that tag. A
+/// key without a hash tag is wrapped in braces together with its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName(Arc<str>);
 
 impl LockName {
-    /// Joins a namespace and a key. The namespace is escaped, so different pairs never give the same name.
+    /// Joins a namespace and a key. The namespace is escaped, so different pairs of a namespace and a key never give
+    /// the same name.
     ///
     /// # Errors
-    /// [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than [`MAX_KEY_BYTES`],
-    /// [`KeyError::StrayBrace`] for a key whose braces are not one hash tag, and [`KeyError::ReservedSuffix`] for a key
-    /// that ends with a suffix reserved for a lock's own state.
+    /// Returns [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than
+    /// [`MAX_KEY_BYTES`], [`KeyError::StrayBrace`] for a key whose braces are not one hash tag, and
+    /// [`KeyError::ReservedSuffix`] for a key that ends with a suffix reserved for a lock's own state.
     ///
     /// ```
     /// # use lock_core::key::{LockKey, LockName};
@@ -229,14 +231,15 @@ impl LockName {
         }
     }
 
-    /// Returns the key as is, with the namespace (if any) in front of it. Used for names that other software defines.
+    /// Returns the key as is, with the namespace (if any) in front of it. This form is for names that other software,
+    /// such as Redisson, defines.
     ///
-    /// The name gets no hash tag. A caller that needs all Redis keys of a lock in one slot has to write a hash tag into
-    /// the key.
+    /// No hash tag is added to the name. A caller that needs all Redis keys of a lock in one slot has to write a hash
+    /// tag into the key.
     ///
     /// # Errors
-    /// [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than [`MAX_KEY_BYTES`],
-    /// [`KeyError::ReservedName`] for the name of the token counter.
+    /// Returns [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than
+    /// [`MAX_KEY_BYTES`], [`KeyError::ReservedName`] for the name of the token counter.
     pub fn plain(namespace: Option<&str>, key: &LockKey) -> Result<Self, KeyError> {
         let name = match namespace {
             None => key.0.clone(),
@@ -265,7 +268,7 @@ impl LockName {
         Self(name.into())
     }
 
-    /// Returns the stored form.
+    /// Returns the name in its stored form.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -303,13 +306,13 @@ impl KeyBuilder {
         self
     }
 
-    /// Adds a value, percent-escaped to `[A-Za-z0-9._~-]`.
+    /// Adds a value, with every byte outside `[A-Za-z0-9._~-]` percent-escaped.
     #[must_use]
     pub fn part<T: KeyPart + ?Sized>(self, placeholder: &'static str, value: &T) -> Self {
         self.value(placeholder, value, true)
     }
 
-    /// Adds a value unescaped, for a placeholder `<arg:raw>`.
+    /// Adds a value without escaping it, for a placeholder `<arg:raw>`.
     #[must_use]
     pub fn raw<T: KeyPart + ?Sized>(self, placeholder: &'static str, value: &T) -> Self {
         self.value(placeholder, value, false)
@@ -321,7 +324,7 @@ impl KeyBuilder {
         value: &T,
         escape: bool,
     ) -> Self {
-        // The key keeps its first error, so later values are not printed.
+        // The builder reports only its first error, so values after that error are not rendered.
         if self.error.is_some() {
             return self;
         }
@@ -345,7 +348,8 @@ impl KeyBuilder {
     /// Returns the finished key.
     ///
     /// # Errors
-    /// The first [`KeyError`] of a part. If each part is valid, the [`KeyError`] of the whole key.
+    /// Returns the first [`KeyError`] of a part. If each part is valid, returns the [`KeyError`] of the whole key, if
+    /// any.
     pub fn build(self) -> Result<LockKey, KeyError> {
         match self.error {
             Some(error) => Err(error),
@@ -367,7 +371,7 @@ struct Bounded<'a> {
 }
 
 impl fmt::Write for Bounded<'_> {
-    /// Fails once the key exceeds the limit, which stops a `Display` that prints endlessly.
+    /// Fails once the key exceeds [`MAX_KEY_BYTES`], which stops a `Display` implementation that writes endlessly.
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for char in text.chars() {
             if self.out.len() > MAX_KEY_BYTES {
@@ -409,8 +413,8 @@ pub fn is_control(char: char) -> bool {
         )
 }
 
-/// Returns whether escaping leaves this byte unchanged. An escaped value consists of such bytes and `%`, so a template
-/// can use any other byte as a separator.
+/// Returns whether escaping leaves this byte unchanged. An escaped value consists of unreserved bytes and `%`, so a
+/// template can use any other byte as a separator.
 #[must_use]
 pub const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-')
@@ -448,7 +452,7 @@ mod tests {
         assert_eq!(key.unwrap().as_str(), "{a}:a%3Ab%2Fc%25d%20%C3%A9|r:w");
     }
 
-    /// A value that prints far more than a key can hold, and counts its writes.
+    /// A value whose `Display` writes far more than a key can hold, and counts its writes.
     struct Endless(Cell<usize>);
     impl Display for Endless {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -469,7 +473,7 @@ mod tests {
                 true => key.raw("endless", &endless),
                 false => key.part("endless", &endless),
             };
-            // A value after the first error is not printed, and its own error does not replace the first one.
+            // A value after the first error is not rendered, and its own error does not replace the first error.
             let after = Endless(Cell::new(0));
             let refused = key.text(":").part("after", &after).build();
             let Err(KeyError::TooLong { bytes }) = refused else {
@@ -542,7 +546,7 @@ mod tests {
             let key = LockKey::new(format!("a{char}b"));
             assert_eq!(key, Err(KeyError::ControlCharacter), "{char:?}");
         }
-        // Within an escaped value, a control character is allowed, because it is escaped.
+        // A value that is escaped may contain control characters.
         assert_eq!(key("a\u{202E}b").unwrap().as_str(), "order:a%E2%80%AEb");
         assert!(LockKey::new("日本語 עברית \u{200B}").is_ok());
     }
@@ -552,7 +556,8 @@ mod tests {
         let native = |key: &LockKey| LockName::new("é", key).map(|name| name.as_str().len());
         let plain = |key: &LockKey| LockName::plain(Some("é"), key).map(|name| name.as_str().len());
         let key = |bytes: usize| LockKey::new("k".repeat(bytes)).unwrap();
-        // The native name is `{%C3%A9:…}`, 9 bytes longer than the key. The plain name is `é:…`, 3 bytes longer.
+        // The native name is `{%C3%A9:…}`, 9 bytes longer than the key. The plain name is `é:…`, 3 bytes longer than
+        // the key.
         assert_eq!(native(&key(MAX_KEY_BYTES - 9)), Ok(MAX_KEY_BYTES));
         let bytes = MAX_KEY_BYTES + 1;
         assert_eq!(

@@ -1,21 +1,21 @@
-//! How locks are stored on a server, and how that affects their names and the ways to wait for them.
+//! How locks are stored on a server, and how the layout affects the names of locks and the ways to wait for locks.
 
 use crate::{
     key::{KeyError, LockKey, LockName},
     options::Strategy,
 };
 
-/// The namespace of a client that sets none.
+/// The namespace of a client for which no namespace is set.
 const DEFAULT_NAMESPACE: &str = "lock";
 
 /// How locks are stored on a server, and under which names. All services that share a lock have to use the same layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Layout {
-    /// This crate's own layout, with a queue. All guarantees hold.
+    /// This crate's own layout, with a queue of waiting callers. All guarantees of this crate hold in this layout.
     #[default]
     Native,
-    /// The layout of Redisson's `RLock`, to share locks with JVM services: see `LockClientBuilder::layout` in
-    /// `lock-runtime`.
+    /// The layout of Redisson's `RLock`, in which Rust and JVM services can share locks: see
+    /// `LockClientBuilder::layout` in `lock-runtime`.
     Redisson,
 }
 
@@ -34,7 +34,7 @@ impl Layout {
     pub const fn allows(self, strategy: Strategy) -> bool {
         match self {
             Self::Native => true,
-            // Redisson takes a free lock even if others have queued for it.
+            // A queue would keep no order here, because Redisson takes a free lock even if others have queued for it.
             Self::Redisson => !matches!(strategy, Strategy::Handoff),
         }
     }
@@ -45,7 +45,7 @@ impl Layout {
     /// under exactly the name that a JVM service passes to `getLock`.
     ///
     /// # Errors
-    /// [`KeyError`] if the namespace and the key do not form a valid name.
+    /// Returns [`KeyError`] if the namespace and the key do not form a valid name.
     ///
     /// ```
     /// # use lock_core::{key::LockKey, layout::Layout};

@@ -12,17 +12,17 @@ pub const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The shortest lease that can be renewed. A lease is renewed after each third of its time, and a third has to be long
 /// enough for a round trip.
 pub const MIN_RENEWED_LEASE: Duration = Duration::from_secs(1);
-/// The longest lease. It is limited because a crashed holder blocks its key until its lease ends.
+/// The longest lease. Leases are limited because a crashed holder blocks its key until its lease ends.
 pub const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long a grant that is sent to a waiter lasts, unless the waiter confirms it by a renewal. This time bounds how
-/// long a dead waiter that still looks alive can delay the others.
+/// How long a grant that is sent to a waiter lasts, unless the waiter confirms the grant by a renewal. The claim bounds
+/// how long a waiter that no longer responds, but whose connection is still open, delays the other waiters.
 pub const CLAIM: Duration = Duration::from_secs(2);
 
 /// Returns how long an offer lasts for a waiter that has already missed `missed` offers.
 ///
-/// The time shrinks to a tenth with each of the first three missed offers, so a waiter that is polled too rarely delays
-/// the others by little more than one claim in total.
+/// The time of an offer shrinks to a tenth with each of the first three missed offers, so a waiter that is polled too
+/// rarely delays the other waiters by little more than one claim in total.
 #[must_use]
 pub fn claim_after(missed: u32) -> Duration {
     CLAIM / 10_u32.pow(missed.min(3))
@@ -71,9 +71,9 @@ impl Sub<Duration> for Moment {
 /// Whether a lease is extended while the body runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// Never. If the lease ends before the body does, the lease is lost.
+    /// The lease is never extended. If the lease ends before the body does, the lease is lost.
     Fixed,
-    /// Every third of the lease, until the body ends or has run for `max_hold`.
+    /// The lease is extended after each third of its time, until the body ends or has run for `max_hold`.
     WhileHeld {
         /// How long the body may run before the renewal stops; `None` sets no limit.
         max_hold: Option<Duration>,
@@ -95,17 +95,18 @@ pub struct Grant {
     /// The fencing token, which also identifies the grant.
     pub token: FencingToken,
     /// The local deadline: the backend admits nobody else before this moment of its local clock. `None` means that the
-    /// backend itself keeps the lease until the release, so nothing has to be renewed.
+    /// backend itself maintains the lease until the release, so the engine has nothing to renew.
     pub valid_until: Option<Moment>,
-    /// The time for which the grant is valid, counted from a moment known to lie before the grant. A claim can be
-    /// shorter than the requested lease. The first renewal then extends the grant to that lease.
+    /// The time for which the grant is valid, counted from a moment known to lie before the grant. A grant that is sent
+    /// to a waiter lasts for at most a claim, which can be shorter than the requested lease: the first renewal extends
+    /// such a grant to the requested lease.
     pub validity: Duration,
     /// Whether the owner had to queue.
     pub queued: bool,
 }
 
 impl Grant {
-    /// Returns how long the grant is still valid at `now`; `None` while the backend itself keeps the lease.
+    /// Returns how long the grant is still valid at `now`; `None` while the backend itself maintains the lease.
     #[must_use]
     pub fn remaining(&self, now: Moment) -> Option<Duration> {
         self.valid_until.map(|until| until.since(now))

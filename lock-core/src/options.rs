@@ -17,48 +17,48 @@ pub enum OnLost {
     /// Drops the body at its next `.await`; the call returns [`Lost`](crate::error::LockError::Lost).
     #[default]
     Cancel,
-    /// Lets the body continue without the protection of the lock. The loss is logged and counted, and the hold reports
-    /// it.
+    /// Lets the body continue without the protection of the lock. The loss is logged and counted, and the body can
+    /// query it through its hold.
     Continue,
 }
 
 /// How a caller waits for a lock that is not free.
 ///
 /// Callers with different strategies can share one lock: a release serves the queue first, and a caller that does not
-/// queue never takes a lock while somebody queues for it.
+/// queue never takes a lock while another caller queues for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// Queues. The release hands the lock on in order: first come, first served.
+    /// Waits in a queue. A release grants the lock to the first caller in the queue: first come, first served.
     #[default]
     Handoff,
-    /// Tries again when woken by a release that found nobody in the queue. Such callers race, and enter in no
-    /// particular order.
+    /// Tries again when woken by a release that found nobody in the queue. Callers with this strategy race, and enter
+    /// in no particular order.
     Notify,
-    /// Tries again and again, and sleeps between two tries for the pause that a [`Backoff`] sets. Such callers enter in
-    /// no particular order.
+    /// Tries again and again, and sleeps between two tries for the pause that a [`Backoff`] sets. Callers with this
+    /// strategy enter in no particular order.
     Spin,
 }
 
 /// When a call returns after its body has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Release {
-    /// Once the server has confirmed the release, so anyone who learns of the result finds the lock free, or held by
-    /// the next waiter. If no confirmation arrives within one second, the call returns and the release is retried in
-    /// the background.
+    /// The call returns once the server has confirmed the release, so code that receives the result finds the lock
+    /// free, or held by the next waiter. If no confirmation arrives within one second, the call returns and the release
+    /// is retried in the background.
     #[default]
     Confirmed,
-    /// Once the release is on its way, which is one round trip earlier. The release is retried in the background until
-    /// the lease ends.
+    /// The call returns without waiting for the server to confirm the release, one round trip earlier than with
+    /// [`Release::Confirmed`]. The release is retried in the background until the lease ends.
     ///
-    /// The next acquisition on the same runtime is sent after the release (on a Redlock only once the runtime has
-    /// connections of its own). Any other caller that learns of the result can find the lock taken until the release is
-    /// done.
+    /// The next acquisition on the same tokio runtime is sent after the release (on a Redlock only once the runtime has
+    /// connections of its own). Callers in other runtimes and processes can find the lock taken until the server has
+    /// processed the release.
     Background,
 }
 
-/// How long a spinning caller sleeps between two tries. The pause doubles after each try up to `most`, and each pause
-/// is shortened at random by up to one half.
+/// How long a caller with [`Strategy::Spin`] sleeps between two tries. The pause doubles after each try up to `most`,
+/// and each pause is shortened at random by up to one half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Backoff {
     /// The pause after the first try: 1 ms by default.
@@ -77,8 +77,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Returns the pause after this many failed tries. `chance` is 32 random bits: the larger the number, the shorter
-    /// the pause.
+    /// Returns the pause after `failed` failed tries. `chance` is 32 random bits: a larger number gives a shorter
+    /// pause.
     #[must_use]
     pub fn pause(self, failed: u32, chance: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(failed.saturating_sub(1));
@@ -87,17 +87,17 @@ impl Backoff {
     }
 }
 
-/// The options of one call. A field that is `None` takes the client's default.
+/// The options of one call. For a field that is `None`, the client's default applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LockOptions {
     /// How long the acquisition may take, end to end; zero makes one attempt.
     pub wait: Option<Duration>,
-    /// The lease time. Without `renew`, an explicit lease is fixed.
+    /// The lease time. An explicit lease is not renewed unless `renew` is `Some(true)`.
     pub lease: Option<Duration>,
-    /// Whether the lease is renewed while the body runs. With `None`, the lease is renewed only if `lease` is `None`
-    /// too.
+    /// Whether the lease is renewed while the body runs. If `renew` is `None`, the lease is renewed only if `lease` is
+    /// `None` too.
     pub renew: Option<bool>,
-    /// How long a body may run before its renewal stops.
+    /// How long a body may run before the renewal of its lease stops.
     pub max_hold: Option<Duration>,
     /// What happens to the body if the lease is lost.
     pub on_lost: OnLost,
@@ -116,11 +116,11 @@ pub struct Defaults {
     pub wait: Duration,
     /// The lease time: 30 s, renewed every 10 s (a third of the lease).
     pub lease: Duration,
-    /// How to wait. `None` uses the layout's default, which is handoff in the native layout.
+    /// How a caller waits for a lock. `None` selects the layout's default, which is handoff in the native layout.
     pub strategy: Option<Strategy>,
-    /// The pauses between the tries of calls that spin.
+    /// The pauses between the tries of calls with [`Strategy::Spin`].
     pub backoff: Backoff,
-    /// When calls return: once their release is confirmed.
+    /// When calls return: once the server has confirmed their release.
     pub release: Release,
     /// How the locks are stored: in the native layout.
     pub layout: Layout,
@@ -152,13 +152,14 @@ pub struct Terms {
     pub hold_at_least: Duration,
     /// How the caller waits for a lock that is not free.
     pub strategy: Strategy,
-    /// The pauses between tries, if the caller spins.
+    /// The pauses between tries of a caller with [`Strategy::Spin`].
     pub backoff: Backoff,
     /// When the call returns after its body has ended.
     pub release: Release,
 }
 
-/// Why options are refused. When this error is returned, nothing has been sent, and the body has not run.
+/// Why options are refused. When this error is returned, nothing has been sent to the server, and the guarded body has
+/// not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionsError {
@@ -170,11 +171,11 @@ pub enum OptionsError {
     LeaseTooLong,
     /// The wait is longer than [`MAX_WAIT`].
     WaitTooLong,
-    /// `max_hold` limits the renewal, but a fixed lease is not renewed.
+    /// `max_hold` is set, which limits the renewal of a lease, but the lease is not renewed.
     MaxHoldWithoutRenewal,
     /// `hold_at_least` is longer than the lease that the call sets, or than [`MAX_LEASE`].
     HoldAtLeastAboveLease,
-    /// The first pause of a caller that spins is zero, or longer than the longest pause.
+    /// In the client's [`Backoff`], the first pause is zero, or longer than the longest pause.
     BackoffOutOfRange,
     /// The strategy is handoff, and the layout of the client's locks has no queue.
     NoQueue,
@@ -227,12 +228,12 @@ impl Error for OptionsError {
 }
 
 impl LockOptions {
-    /// Fills in the client's defaults, and checks the result.
+    /// Replaces unset options by the client's defaults, and checks all values.
     ///
     /// # Errors
-    /// [`OptionsError`] if options are out of range or contradict each other.
+    /// Returns [`OptionsError`] if options are out of range or contradict each other.
     pub fn complete(&self, defaults: &Defaults) -> Result<Terms, OptionsError> {
-        // Servers count in milliseconds, so a wait of less than 1 ms is a single attempt, as with zero.
+        // Servers count in milliseconds, so a wait of less than 1 ms makes a single attempt, like a wait of zero.
         let wait = self.wait.unwrap_or(defaults.wait);
         let wait = if wait < Duration::from_millis(1) {
             Duration::ZERO
@@ -258,8 +259,8 @@ impl LockOptions {
             (false, Some(_)) => return Err(OptionsError::MaxHoldWithoutRenewal),
             (false, None) => Renewal::Fixed,
         };
-        // An explicit lease limits `hold_at_least`. A default lease does not: it is extended as far as `hold_at_least`
-        // needs.
+        // An explicit lease limits `hold_at_least`. The client's default lease does not limit `hold_at_least`: the
+        // lease is extended as far as `hold_at_least` needs.
         if self.hold_at_least > self.lease.unwrap_or(MAX_LEASE) {
             return Err(OptionsError::HoldAtLeastAboveLease);
         }

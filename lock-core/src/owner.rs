@@ -4,10 +4,10 @@ use std::fmt;
 
 const HEX: [u8; 16] = *b"0123456789abcdef";
 
-/// The identity of one acquisition, chosen before anything is sent.
+/// The identity of one acquisition, chosen before the acquisition sends its first request.
 ///
-/// A retry with the same owner is the same acquisition, and no two calls share an owner. An owner is written as 32
-/// hexadecimal digits.
+/// A retry with the same owner belongs to the same acquisition, and no two calls share an owner. An owner is written as
+/// 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(u128);
 
@@ -21,7 +21,8 @@ impl OwnerId {
 
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Every acquisition formats its owner, and `{:032x}` executes twice as many instructions as this loop.
+        // Every acquisition formats its owner, and formatting with `{:032x}` executes twice as many instructions as
+        // this loop.
         let mut digits = [0; 32];
         for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
             pair.copy_from_slice(&[byte >> 4, byte & 15].map(|digit| HEX[usize::from(digit)]));

@@ -49,14 +49,14 @@ pub(crate) enum Keys {
     Several(Vec<Key>),
 }
 
-/// A parsed key. Its errors point at the whole literal, because a part of a literal has no span of its own.
+/// A parsed key. Errors about a key point at the whole literal, because a part of a literal has no span of its own.
 pub(crate) struct Key {
     pub(crate) literal: LitStr,
     pub(crate) pieces: Vec<Piece>,
 }
 
 impl Args {
-    /// Reads all options. Continues after a mistake, so that every mistake is reported.
+    /// Reads all options. Continues after a mistake in an option, so that every mistake is reported.
     pub(crate) fn read(tokens: TokenStream, mistakes: &mut Mistakes) -> Self {
         let mut args = Self {
             key: None,
@@ -85,14 +85,14 @@ impl Args {
             Ok(())
         };
         match read.parse2(tokens) {
-            // The parser fails if tokens are left unread. After a mistake, these tokens belong to it and need no error
-            // of their own.
+            // The parser fails if tokens are left unread. If there is a mistake already, the unread tokens belong to
+            // that mistake and need no error of their own.
             Err(error) if mistakes.is_empty() => mistakes.add_at(error.span(), error),
             _ => {}
         }
         let named = |name: &str| seen.iter().any(|seen| seen == name);
-        // A missing key is reported only if there is no other mistake, because an unknown option may be a wrong name
-        // for `key`.
+        // A missing key is reported only if there is no other mistake, because an unknown option may be a misspelt
+        // `key`.
         if !named("key") && !named("keys") && mistakes.is_empty() {
             mistakes.add_at(
                 Span::call_site(),
@@ -162,12 +162,13 @@ impl Args {
         }
     }
 
-    /// Refuses literals that contradict each other or exceed a limit. lock-core does the check, and repeats it at run
-    /// time for values that are known only then.
+    /// Refuses literals that contradict each other or exceed a limit. The check is `LockOptions::complete` of
+    /// lock-core, which also checks values that are known only at run time.
     fn agree(&mut self, mistakes: &mut Mistakes) {
         let mut options = LockOptions {
             wait: self.wait.as_ref().and_then(Length::known),
-            // A lease whose value is unknown here is assumed to be within the limits, and is checked later.
+            // A lease that is not a literal is assumed to be within the limits here, and is checked when the user's
+            // crate is compiled or runs.
             lease: self
                 .lease
                 .as_ref()
@@ -180,14 +181,14 @@ impl Args {
             on_lost: OnLost::Cancel,
             strategy: None,
             release: None,
-            // If the value of the lease is unknown here, `hold_at_least` is checked against it at run time.
+            // If the lease is not a literal, `hold_at_least` is compared with the lease only at run time.
             hold_at_least: match &self.lease {
                 Some(Length::Value(_)) => None,
                 _ => self.hold_at_least.as_ref().and_then(Length::known),
             }
             .unwrap_or_default(),
         };
-        // Each round removes the refused value, so that the next round finds the next mistake.
+        // Each iteration removes the refused value, so that the next iteration finds the next mistake.
         while let Err(error) = options.complete(&Defaults::default()) {
             let refused = match error {
                 OptionsError::WaitTooLong => {

@@ -41,11 +41,11 @@ impl Length {
     /// ```
     ///
     /// `option` is the path of the constant function that checks the value. A `const` item cannot refer to the generics
-    /// of the function or to `Self`. A constant that may refer to them is therefore checked in a `const` block, which
-    /// is evaluated only where the function is used.
+    /// of the function or to `Self`. A constant that may refer to generics or `Self` is therefore checked in a `const`
+    /// block, which is evaluated only if the function is used.
     pub(crate) fn expand(&self, option: &TokenStream) -> TokenStream {
         let span = Span::mixed_site().located_at(self.tokens().span());
-        // With this span, rustc reports a failed check at the option's value.
+        // The path of the check gets the span of the option's value, so rustc reports a failed check at that value.
         let option = option.clone().into_iter().map(|mut token| {
             token.set_span(token.span().located_at(span));
             token

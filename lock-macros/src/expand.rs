@@ -1,7 +1,7 @@
 //! Last stage: generates the locked function from a function and its options.
 //!
-//! The expansion only calls into `lock_runtime::__private`, which contains the logic. Generated names have the span
-//! `mixed_site`, so they cannot clash with the user's names.
+//! The generated code only calls functions of `lock_runtime::__private`, which contains the logic. Generated names have
+//! the span `mixed_site`, so they cannot clash with the user's names.
 
 use lock_core::options::OnLost;
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
@@ -111,9 +111,9 @@ impl Guarded<'_> {
     /// ```
     ///
     /// The key is rendered first, before any argument is moved. The key and the call have statements of their own, so
-    /// their borrows end before the `.await` and the future does not have to store them. The macro generates the braces
-    /// of the block, so they have the macro's edition, 2024. In that edition, temporaries of the body's tail expression
-    /// are dropped before the arguments, as in a plain `async fn`.
+    /// the borrows in these statements end before the `.await` and are not stored in the future. The macro generates
+    /// the braces of the block, so the block has the macro's edition, 2024. In edition 2024, temporaries of the body's
+    /// tail expression are dropped before the arguments, as in a plain `async fn`.
     fn async_body(&self, key: &ResolvedKeys<'_>, body: &Group) -> TokenStream {
         let rendered = key.expand(&private(self.args));
         let mut names = key.used().into_iter().map(|name| name.to_string());
@@ -167,10 +167,10 @@ impl Guarded<'_> {
     /// }
     /// ```
     ///
-    /// The key is rendered outside the block, where the names are still the user's: `#[async_trait]` renames `self` to
-    /// `__self` inside the block. The tail expression keeps the form `Box::pin(async move { … })`, because other
-    /// attributes look for that form too. The arguments need no bindings in the block, because `async move` moves what
-    /// the block captures.
+    /// The key is rendered outside the `async move` block, where the names are still the user's: `#[async_trait]`
+    /// renames `self` to `__self` inside the block. The tail expression keeps the form `Box::pin(async move { … })`,
+    /// because other attributes look for that form too. The block needs no bindings for the arguments, because `async
+    /// move` moves the captured arguments into the block.
     fn boxed_body(
         &self,
         key: &ResolvedKeys<'_>,
@@ -200,7 +200,7 @@ impl Guarded<'_> {
     /// }, FAILED).await
     ///
     /// // on_busy = fallback(sold_out): the body is built only after the grant, because until then the fallback may
-    /// // need its arguments
+    /// // need the arguments
     /// let __call = CALL;
     /// match __call.enter().await {
     ///     Ok(__inside) => __inside.run(async move { … }, FAILED).await,
@@ -213,8 +213,8 @@ impl Guarded<'_> {
     /// ```
     ///
     /// The generated code has the span of the return type, so if that type cannot carry a lock error, rustc reports the
-    /// error there. The inner braces are the user's own, with their spans and edition, so incomplete code in them is
-    /// reported only once.
+    /// mistake at the return type. The braces around the body are the user's own tokens, with the user's spans and
+    /// edition, so incomplete code in the body is reported only once.
     fn run(&self, move_in: &TokenStream, body: &Group) -> TokenStream {
         let Self { args, output, .. } = self;
         let private = private(args);
@@ -222,8 +222,9 @@ impl Guarded<'_> {
         let call = made("__call");
         let guard = args.guard.as_ref().map(|guard| hold(args, guard));
         let fake_return = fake_return(output);
-        // The label keeps rustc from warning about needless braces around a single expression. The whole block has the
-        // user's span, so rustc reports a body of the wrong type in the same way as without the attribute.
+        // The label `'__body` keeps rustc from warning about needless braces around a single expression. The labelled
+        // block has the user's span, so rustc reports a body of the wrong type in the same way as without the
+        // attribute.
         let label = Lifetime::new("'__body", body.span());
         let block = quote!(#fake_return #guard #label: #body);
         let at_output = Span::mixed_site().located_at(output.span());
@@ -237,8 +238,9 @@ impl Guarded<'_> {
         let (inside, error) = (made("__inside"), made("__error"));
         let handed = self.arguments.hand_over();
         let at_path = Span::mixed_site().located_at(path.span());
-        // The path is bound to a variable first, and not called directly. If the path names a method without `Self::`,
-        // rustc suggests `Self::later` for a variable, which is right, but `self.later` for a call, which is wrong.
+        // The path of the fallback is bound to a variable first, so that rustc gives the right hint if the path names a
+        // method without `Self::`. For a variable rustc suggests `Self::later`, which is right, but for a direct call
+        // it suggests `self.later`, which is wrong.
         let fallback = quote_spanned!(at_path=> {
             let __fallback = #path;
             __fallback(#(#handed,)* #error).await
@@ -254,8 +256,8 @@ impl Guarded<'_> {
     }
 }
 
-/// Generates the function that converts a lock error into the result of the user's function. By default this is a
-/// pointer to the public trait's method, so that rustc reports an unsuitable error type only once.
+/// Generates the function that converts a lock error into the result of the user's function. By default, this function
+/// is a pointer to `LockResult::from_lock_error`, so that rustc reports an unsuitable error type only once.
 ///
 /// ```text
 ///                              <OUTPUT as ROOT::LockResult>::from_lock_error as fn(ROOT::LockError) -> _
@@ -272,7 +274,8 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
     let output = inferable(output);
     let failed = match &args.map_err {
         Some(function) => {
-            // The call has the span of the `map_err` function, so rustc reports a wrong error type at that function.
+            // The call of the `map_err` function has that function's span, so rustc reports a wrong error type at the
+            // function.
             let at_function = Span::mixed_site().located_at(function.span());
             let mapped = quote_spanned!(at_function=> __map_err(__error));
             let (map_err, error) = (
@@ -309,7 +312,8 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
 /// }
 /// ```
 ///
-/// The client is bound to a reference in a statement of its own, so it can have any type that dereferences to a client.
+/// The `client` expression is bound to a reference in a statement of its own, so it can have any type that dereferences
+/// to a client.
 fn call(args: &Args) -> TokenStream {
     let Args {
         wait,
@@ -393,7 +397,8 @@ fn words(tokens: TokenStream) -> Vec<Ident> {
 }
 
 /// Generates an unreachable `return` of the user's return type at the start of the block. rustc thus knows the type
-/// before it checks the body, and reports a wrong `?`, `return` or tail expression only once, where it is written.
+/// before it checks the body, and reports a wrong `?`, `return` or tail expression only once, at the place of that
+/// expression.
 ///
 /// ```text
 /// -> Result<impl Iterator<Item = u8>, E>
@@ -454,7 +459,7 @@ pub(crate) fn hold(args: &Args, guard: &Ident) -> TokenStream {
     quote!(let #guard = #private::#hold();)
 }
 
-/// Returns the path of the module that the expansion uses, in the version that belongs to this macro.
+/// Returns the path of the module that the generated code uses, in the version that belongs to this macro.
 fn private(args: &Args) -> TokenStream {
     let root = &args.root;
     quote!(#root::__private::v1)
@@ -465,8 +470,8 @@ fn made(name: &str) -> Ident {
 }
 
 /// Generates a block whose braces have the hygiene of the call site. An attribute below this one, such as
-/// `#[instrument(err)]`, may give the span of the braces to names that it generates, and these names resolve only with
-/// that hygiene.
+/// `#[instrument(err)]`, may give the span of the braces to names that it generates. Such names resolve only if the
+/// braces have the hygiene of the call site.
 fn braced(place: Span, stream: TokenStream) -> TokenStream {
     let mut group = Group::new(Delimiter::Brace, stream);
     group.set_span(Span::call_site().located_at(place));

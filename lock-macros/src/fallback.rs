@@ -1,4 +1,5 @@
-//! Generates the expansion after a mistake: the errors and the item, so that uses of the item are not errors too.
+//! Generates the expansion for incorrect input: the errors, and the item itself, so that uses of the item are not
+//! errors too.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::quote;
@@ -21,7 +22,7 @@ use crate::{attribute_args::Args, expand};
 pub(crate) fn expand(item: TokenStream, args: &Args, errors: &syn::Error) -> TokenStream {
     let item = with_guard(item, args);
     let errors = errors.to_compile_error();
-    // An argument can be used only in the key, which is not expanded here. rustc must not report that argument as
+    // An argument may be used only in the key, which this expansion leaves out, so rustc would report the argument as
     // unused.
     quote!(#[allow(unused_variables)] #item #errors)
 }

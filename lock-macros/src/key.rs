@@ -107,7 +107,7 @@ impl Source<'_> {
 }
 
 impl<'a> Resolved<'a> {
-    /// Resolves the placeholders, and reports each one that refers to no argument.
+    /// Resolves the placeholders, and reports each placeholder that refers to no argument.
     fn read(key: &'a Key, arguments: &'a Arguments, mistakes: &mut Mistakes) -> Self {
         let mut parts = Vec::new();
         for piece in &key.pieces {
@@ -142,7 +142,8 @@ impl<'a> Resolved<'a> {
         sources.cloned().collect()
     }
 
-    /// Generates the code that renders the key. The code only borrows the values, so the body can move them afterwards.
+    /// Generates the code that renders the key. The generated code only borrows the values, so the body can move the
+    /// values afterwards.
     ///
     /// ```text
     /// "order:<id>:<req.user.0:raw>"
@@ -174,7 +175,7 @@ impl<'a> Resolved<'a> {
         })
     }
 
-    /// Generates an iterator that borrows the items of a list. The same code works for a list of any type.
+    /// Generates an iterator that borrows the items of a list. The generated code is the same for lists of all types.
     ///
     /// ```text
     /// {
@@ -197,9 +198,9 @@ impl<'a> Resolved<'a> {
         }}
     }
 
-    /// Returns the span for errors about a value in the key. This is the span of the argument's type. The type of a
-    /// field, or of a name in a pattern, is not in the signature, so for these values it is the span of the key's
-    /// literal.
+    /// Returns the span for errors about a value in the key. For a whole argument, this is the span of the argument's
+    /// type. For a field, or for a name in a pattern, this is the span of the key's literal, because the signature does
+    /// not contain the type of such a value.
     fn place(&self, placeholder: &Placeholder, source: &Source<'_>) -> Span {
         match source {
             Source::Argument(argument) if placeholder.fields.is_empty() => argument.ty.span(),
@@ -230,7 +231,7 @@ impl<'a> Resolved<'a> {
             Source::Part(_, name) => (*name).clone(),
         };
         name.set_span(name.span().located_at(place));
-        // `Arguments::lend` has already bound this name as a reference.
+        // `Arguments::lend` has already bound the name from the pattern as a reference.
         if let Source::Part(argument, _) = source
             && argument.is_lent()
             && placeholder.fields.is_empty()
@@ -242,7 +243,7 @@ impl<'a> Resolved<'a> {
         quote_spanned!(generated=> &#name #(.#fields)*)
     }
 
-    /// Returns the name or the index of a field of the user's type. It has the span of generated code, because
+    /// Returns the name or the index of a field of the user's type. The member has the span of generated code, because
     /// otherwise rustc would suggest replacing the key's literal with the name of another field.
     fn member(&self, field: &str) -> Member {
         let place = Span::mixed_site().located_at(self.literal);
@@ -355,7 +356,7 @@ fn unknown(placeholder: &Placeholder, arguments: &Arguments) -> String {
     }
 }
 
-/// Returns whether the tokens show that this is an `Option`, possibly behind references.
+/// Returns whether the tokens show that the type is an `Option`, possibly behind references.
 fn is_option(ty: &Type) -> bool {
     match ungrouped(ty) {
         Type::Reference(reference) => is_option(&reference.elem),

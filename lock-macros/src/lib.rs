@@ -1,12 +1,13 @@
-//! The attribute of `lock-runtime`. Depend on that crate, which re-exports the attribute as
+//! The attribute macro of `lock-runtime`. Services depend on `lock-runtime`, which re-exports the attribute as
 //! `lock_runtime::distributed_lock`.
 //!
 //! The modules are the stages of one expansion. `attribute_args` and `template` parse the attribute, `signature` parses
-//! the function, `key` resolves the placeholders, and `expand` generates the locked function. After a mistake
-//! `fallback` generates the errors and keeps the function, so that its callers still compile.
+//! the function, `key` resolves the placeholders, and `expand` generates the locked function. If the attribute or the
+//! function has a mistake, `fallback` generates the errors and keeps the function, so that callers of the function
+//! still compile.
 
-// `lock-fuzz` compiles these files as an ordinary library, because a macro crate cannot export the checks in
-// `robustness`. An ordinary library cannot use `proc_macro`.
+// `lock-fuzz` compiles the files of this crate as an ordinary library, because a macro crate cannot export the checks
+// in `robustness`. An ordinary library cannot use `proc_macro`.
 #[cfg(not(fuzzing))]
 use proc_macro::TokenStream;
 
@@ -36,12 +37,13 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// #[distributed_lock(key = "order:<id>", wait = "5s", lease = "30s")]
 /// async fn pay(id: u64, amount: Money) -> Result<Receipt, PayError> {
-///     // Nobody else pays this order now.
+///     // No other call pays this order now.
 /// }
 /// ```
 ///
-/// The function returns a `Result` whose error type implements `From<lock_runtime::LockError>`. If the lock is busy,
-/// lost or unreachable, the call returns that error. The body never runs without the lock.
+/// The function returns a `Result` whose error type implements `From<lock_runtime::LockError>`. If the lock is busy or
+/// lost, or its server cannot be reached, the call returns a `LockError`, converted into this error type. The body
+/// never runs without the lock.
 ///
 /// # Options
 ///
@@ -72,15 +74,15 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// before the lock is requested.
 ///
 /// A wait is at most 24 hours. A lease is at least 10 ms, or 1 s if it is renewed, and at most 24 hours. A literal or a
-/// constant out of range is a compile error. An associated constant such as `Self::WAIT` is checked only where the
-/// function is used. Any other value out of range is `LockError::InvalidOptions` when the call runs. A path is treated
+/// constant out of range is a compile error. An associated constant such as `Self::WAIT` is checked only if the
+/// function is used. Any other value out of range makes the call return `LockError::InvalidOptions`. A path is treated
 /// as a constant if its last name is written in capitals.
 ///
-/// If a nested call re-enters a lock of an enclosing call, and the lease of the hold ends earlier than the nested call
-/// asks for, the nested call first extends that lease. The later deadline remains after the nested call has ended,
-/// because no lease is ever shortened. If the nested call has the lease renewed automatically, the renewal stops when
-/// the nested call ends. For example, after a nested call without a `lease`, an enclosing call with `lease = "1s"` can
-/// have up to 30 s left.
+/// A nested call can re-enter a lock that an enclosing call holds. If the lease of that lock ends earlier than the
+/// nested call asks for, the nested call first extends the lease. The later deadline remains after the nested call has
+/// ended, because no lease is ever shortened. If the nested call has the lease renewed automatically, the renewal stops
+/// when the nested call ends. For example, after a nested call without a `lease`, an enclosing call with `lease = "1s"`
+/// can have up to 30 s left.
 ///
 /// # Keys
 ///
@@ -94,52 +96,54 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// | `<<`, `>>` | a literal `<`, `>` |
 /// | `{…}` | a Redis Cluster hash tag, kept as is: `"{order:<id>}:pay"` |
 ///
-/// A value can have any type that implements `Display`, except `Option` and `()`, because absent values would all share
-/// one lock. Two placeholders have to be separated by a character that no escaped value contains, such as `:` or `/`.
-/// Different arguments therefore never give the same key, unless they print alike or `:raw` turns the escaping off. A
-/// key needs no placeholder: `key = "nightly-report"`.
+/// A value in a key can have any type that implements `Display`. `Option` and `()` are refused, because all absent
+/// values would share one lock. Two placeholders have to be separated by a character that no escaped value contains,
+/// such as `:` or `/`. Different arguments therefore never give the same key, unless their `Display` texts are equal or
+/// `:raw` turns the escaping off. A key needs no placeholder: `key = "nightly-report"`.
 ///
 /// # Several keys
 ///
 /// The call sorts its `keys` and removes duplicates, so `transfer(1, 2)` and `transfer(2, 1)` take their locks in the
-/// same order and never deadlock. If all locks are free, they are taken in one step. Otherwise they are taken one after
-/// another, within one `wait`: locks taken so far stay held in the meantime, and a fixed lease begins when the last
-/// lock is taken. If a lock is lost before the last one is taken, the call starts over within its `wait`. `wait = "0s"`
-/// takes all or none. If one of the locks is lost, the body is dropped, unless `on_lost = continue` is set.
+/// same order and never deadlock. If all locks are free, they are taken in one step. If one of the locks is not free,
+/// the call takes the locks one after another, within one `wait`. A lock that is already taken stays held while the
+/// call waits for the next lock, and a fixed lease begins when the last lock is taken. If a lock is lost before the
+/// last one is taken, the call starts over within its `wait`. With `wait = "0s"`, the call takes all locks or none. If
+/// one of the locks is lost, the body is dropped, unless `on_lost = continue` is set.
 ///
-/// `<ids..>` stands for each item of a list. The list is an argument, or a field of one: a slice, an array, a `Vec` or
-/// any other type that can be iterated over by reference, with items that implement `Display`. `keys = "item:<ids..>"`
-/// takes one lock for each item. A key has at most one such list. With `guard = hold` the holds are in the order of the
-/// keys, and within one key in the order of its items. Two items that give the same key are one lock, whose hold
-/// appears at both positions. If all lists are empty and no other key is named, the call fails with
-/// `LockError::InvalidKey` and `KeyError::NoKeys`, and its body does not run.
+/// `<ids..>` stands for each item of a list. The list is an argument, or a field of an argument: a slice, an array, a
+/// `Vec` or any other type that can be iterated over by reference, with items that implement `Display`. `keys =
+/// "item:<ids..>"` takes one lock for each item. A key has at most one list placeholder. With `guard = hold` the holds
+/// are in the order of the keys, and within one key in the order of its items. Two items that give the same key are one
+/// lock, and the hold of that lock appears at both positions. If all lists are empty and no other key is named, the
+/// call fails with `LockError::InvalidKey` and `KeyError::NoKeys`, and its body does not run.
 ///
-/// The order matters for nested calls too. If the nested or the enclosing call has several keys, a lock that sorts
-/// before a held one is tried only once. If it is not free, the call is `Busy`, because waiting could deadlock. Nested
-/// calls with one key each may take their locks in any order; a deadlock between them lasts no longer than `wait`.
+/// The order of locks matters for nested calls too. If the nested or the enclosing call has several keys, the nested
+/// call tries a lock whose name sorts before the name of a held lock only once. If such a lock is not free, the nested
+/// call returns `Busy`, because waiting could deadlock. Nested calls with one key each may take their locks in any
+/// order; a deadlock between such calls lasts no longer than `wait`.
 ///
 /// # Busy locks and minimum holds
 ///
-/// `on_busy` applies only to `LockError::Busy`. An unreachable server and a lost lease are still errors. With a
-/// `fallback` the body is built only after the grant, so the arguments move into either the body or the fallback, and
-/// nothing is cloned.
+/// `on_busy` applies only to `LockError::Busy`. If the server is unreachable or the lease is lost, the call still
+/// returns an error. With a `fallback` the body is built only after the grant, so the arguments move into either the
+/// body or the fallback, and nothing is cloned.
 ///
 /// Use `hold_at_least` for jobs that several machines start at about the same time. The call returns as soon as its
-/// body has ended, but the lock stays taken until this time has passed, so that nobody repeats the job. The time counts
-/// from the grant. It applies whether the body returns `Ok` or `Err`. If the body panics, is dropped or loses its
-/// lease, the lock is free at once.
+/// body has ended, but the lock stays taken until the time of `hold_at_least` has passed, so that no other machine
+/// repeats the job. The time of `hold_at_least` counts from the grant, and applies whether the body returns `Ok` or
+/// `Err`. If the body panics, is dropped or loses its lease, the lock is free at once.
 ///
 /// # How to wait
 ///
 /// | strategy | what a caller does if the lock is not free | order | commands for each acquisition that waits |
 /// |---|---|---|---|
-/// | `handoff` | queues; the release hands it the lock | first come, first served | at most 2, far fewer if many callers of a process wait; one more for a hold of over 100 ms |
-/// | `notify` | tries again when woken by a release that found nobody in the queue, which wakes one caller of each process | none | about 3 for each process that waits |
+/// | `handoff` | waits in a queue; each release grants the lock to the next waiter | first come, first served | at most 2, far fewer if many callers of a process wait; one more for a hold of over 100 ms |
+/// | `notify` | tries again when a release wakes it; a release that finds nobody in the queue wakes one caller of each process | none | about 3 for each process that waits |
 /// | `spin` | tries again and again, after pauses that double from 1 to 128 ms, each shortened by a random part of up to one half | none | one for each try |
 ///
 /// Callers with different strategies can share one lock. A release serves the queue first, and a caller that does not
-/// queue never takes a lock while somebody queues for it. So callers with `notify` or `spin` can starve while others
-/// queue.
+/// queue never takes a lock while another caller queues for it. Callers with `notify` or `spin` can therefore starve
+/// while others queue.
 ///
 /// # When the call returns
 ///
@@ -147,29 +151,30 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// lock free, or held by the next waiter. If no confirmation arrives within one second, the call returns and the
 /// release is retried in the background.
 ///
-/// With `release = background` the call returns once the release is on its way, one round trip earlier. The release is
-/// retried until the lease ends. The runtime's next acquisition comes after the release, because both use the same
-/// connection. Any other caller that learns of the result at once can still find the lock taken, so its call with `wait
-/// = "0s"` can be `Busy`.
+/// With `release = background` the call does not wait for the server to confirm the release, so it returns one round
+/// trip earlier. The release is retried until the lease ends. The next acquisition on the same tokio runtime reaches
+/// the server after the release, because both use the same connection. Until the server has processed the release,
+/// other callers find the lock taken, so a call with `wait = "0s"` can be `Busy`.
 ///
 /// # Supported functions
 ///
 /// The attribute supports any `async fn`: a free function, a method with any receiver, or a default method of a trait,
-/// with generics, lifetimes, and patterns as arguments. It also supports methods under `#[async_trait]`, and functions
-/// that end in `Box::pin(async move { … })`, even if their return type is an alias. It can be placed above
-/// `#[tokio::main]` and `#[tokio::test]`. There it needs `client = …`, because no client is installed yet when such a
-/// function starts.
+/// with generics, lifetimes, and patterns as arguments. The attribute also supports methods under `#[async_trait]`, and
+/// functions that end in `Box::pin(async move { … })`, even if their return type is an alias. The attribute can be
+/// placed above `#[tokio::main]` and `#[tokio::test]`. Such a function needs `client = …`, because no client is
+/// installed yet when the function starts.
 ///
-/// `#[tracing::instrument]` can be placed below the attribute, with any of its options. Its span then covers the
-/// waiting too, and its `err` and `ret` report lock errors. Above the attribute, its span covers only the body. If the
-/// pattern of an argument binds one name, `#[instrument]` below the attribute uses that name for the whole argument:
-/// with `Path(id): Path<u64>`, write `skip(id)` and `fields(order = id.0)`. If the pattern binds several names, the
-/// argument has no name there, and only `skip_all` leaves it out of the span.
+/// `#[tracing::instrument]` can be placed below the attribute, with any of its options. Below the attribute, the span
+/// of `#[instrument]` also covers the time of waiting, and its options `err` and `ret` report lock errors. Above the
+/// attribute, the span of `#[instrument]` covers only the body. If the pattern of an argument binds only one name,
+/// `#[instrument]` below the attribute uses that name for the whole argument: with `Path(id): Path<u64>`, write
+/// `skip(id)` and `fields(order = id.0)`. If the pattern binds several names, `#[instrument]` has no name for the
+/// argument, and only `skip_all` leaves the argument out of the span.
 ///
 /// Options can use names that a pattern binds. With `State(app): State<App>` and `Path((user, id)): Path<(u64, u64)>`,
 /// the handler of an axum router can have `key = "order:<user>:<id>", client = app.locks`. In the options, a name that
-/// a pattern binds is a reference. Under `#[async_trait]` an argument needs one name, as in `id: Path<u64>` and
-/// `<id.0>`.
+/// a pattern binds is a reference. Under `#[async_trait]`, an argument that an option uses needs a plain name instead
+/// of a pattern, as in `id: Path<u64>` with the placeholder `<id.0>`.
 ///
 /// # Expansion
 ///
@@ -201,15 +206,15 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///     }
 /// ```
 ///
-/// The key is rendered before the body can move the values that it names. The body owns every argument, including
-/// unused ones. The arguments are dropped in the same order as in a plain function, before the lock is released. The
-/// future is `Send` if the body's future is.
+/// The expansion renders the key before the body can move the values that the key names. The body owns every argument,
+/// including unused ones. The arguments are dropped in the same order as in a plain function, before the lock is
+/// released. The future is `Send` if the body's future is.
 ///
 /// # Errors
 ///
 /// Returns the errors of the body, and every `LockError`, converted by `From`: `Busy` after `wait`, `Lost` if the lease
-/// was lost, and the other reasons why a lock could not be acquired. Incorrect use of the attribute is a compile error
-/// that says what to write instead.
+/// was lost, and the other reasons why a lock could not be acquired. If the attribute is used incorrectly, a compile
+/// error says what to write instead.
 ///
 /// # Fairness
 ///
@@ -218,10 +223,10 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// # Cancel safety
 ///
-/// Dropping the future of a call that waits gives up its place in the queue. Dropping the future of a call that holds
-/// its lock drops the body and then releases the lock. Every early exit (`return`, `?`) releases the lock too. While
-/// the server cannot be reached, a leftover grant stays until its claim (2 s) or its lease ends, and a leftover place
-/// in the queue until `wait` ends.
+/// Dropping the future of a call that waits gives up the call's place in the queue. Dropping the future of a call that
+/// holds its lock drops the body and then releases the lock. Every early exit (`return`, `?`) releases the lock too.
+/// While the server cannot be reached, the grant of a dropped call stays until its claim (2 s) or its lease ends, and
+/// the call's place in the queue stays until `wait` ends.
 ///
 /// # Panics
 ///
@@ -254,7 +259,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// ```ignore
 /// #[distributed_lock(keys = ["account:<from.0>", "account:<to.0>"], wait = "2s", on_busy = fallback(later))]
 /// async fn transfer(from: Account, to: Account, amount: Money) -> Result<Receipt, TransferError> {
-///     // Both balances are ours.
+///     // No other call uses these two accounts now.
 /// }
 ///
 /// async fn later(from: Account, to: Account, amount: Money, busy: LockError) -> Result<Receipt, TransferError> {

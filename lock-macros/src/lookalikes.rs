@@ -1,5 +1,6 @@
 //! Detects literal text that was probably meant as a placeholder, in the syntax of `format!`, of Spring's expression
-//! language, of SQL or of routers. Taken literally, that text would give all calls the same key, and so one lock.
+//! language, of SQL or of routers. If the macro took a meant placeholder literally, all calls would have the same key
+//! and share one lock.
 
 use lock_core::key::{KeyError, LockKey, LockName};
 use syn::ext::IdentExt as _;
@@ -36,7 +37,7 @@ impl Named {
         Self(names)
     }
 
-    /// Returns whether the path begins with one of these names.
+    /// Returns whether the path begins with the name of an argument.
     fn has(&self, path: &str) -> bool {
         let head = path.split('.').next().unwrap_or_default();
         self.0.iter().any(|name| name == head)
@@ -47,7 +48,7 @@ impl Named {
 fn braced(text: &str, names: &Named) -> Option<String> {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {
-        // A hash tag that contains a placeholder has its closing brace in another piece, so the search ends there.
+        // A hash tag that contains a placeholder has its closing brace in another piece of the key, so the search ends.
         let (inside, next) = after.split_once('}')?;
         if let Some(sign) = before.chars().last().filter(|sign| "#$".contains(*sign)) {
             let path = inside.trim_start_matches('#');
@@ -77,8 +78,8 @@ fn braced(text: &str, names: &Named) -> Option<String> {
     None
 }
 
-/// Finds `#id`, `$id` and `%id` anywhere, and `:id` at the start of the key or of a path segment. Elsewhere a colon is
-/// a separator.
+/// Finds `#id`, `$id` and `%id` anywhere, and `:id` at the start of the key or of a path segment. At any other
+/// position, a colon is a separator.
 fn signed(text: &str, begins_key: bool, names: &Named) -> Option<String> {
     text.match_indices(['#', '$', '%', ':']).find_map(|(at, sign)| {
         let path = leading_path(&text[at + 1..]);
@@ -122,8 +123,8 @@ fn is_path(text: &str) -> bool {
 }
 
 /// Returns why a key of this template cannot be stored, whatever its values are: for example, its braces are not one
-/// hash tag, or it ends with a suffix reserved for a lock's own state. An escaped value cannot make such a key valid. A
-/// raw value can, so a template with a raw value is not checked.
+/// hash tag, or it ends with a suffix reserved for a lock's own state. A raw value can make such a key valid, and an
+/// escaped value cannot, so only templates without raw values are checked.
 pub(crate) fn unusable(pieces: &[Piece]) -> Option<KeyError> {
     let mut sample = String::new();
     for piece in pieces {

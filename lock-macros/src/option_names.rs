@@ -2,7 +2,8 @@
 
 use crate::suggest;
 
-/// Each option with an example. `mode` comes last, because messages do not list it: it has only one value so far.
+/// Each option with an example. `mode` comes last, because error messages do not list this option, which has only one
+/// value so far.
 const OPTIONS: [(&str, &str); 17] = [
     ("key", "key = \"order:<id>\""),
     ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),

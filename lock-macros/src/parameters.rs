@@ -28,7 +28,8 @@ pub(crate) struct Argument {
     taken: bool,
     /// The argument's `cfg` attributes. Generated code for the argument gets the same attributes.
     conditions: Vec<Attribute>,
-    /// The argument's lint levels. They apply to the binding, which moves into the body.
+    /// The argument's lint attributes, such as `#[allow(..)]`, which move into the body together with the argument's
+    /// binding.
     lints: Vec<Attribute>,
 }
 
@@ -160,7 +161,7 @@ impl Arguments {
     /// ```text
     /// (self, mut id: u64, (a, _): Pair, _: Guard)
     ///
-    /// let _ = &self;                  // captured as a whole, even if the body uses only one field or none
+    /// let _ = &self;                  // captures all of `self`, even if the body uses only one field or none
     /// let mut id = id;
     /// let __arg1 = __arg1;
     /// let (a, _) = __arg1;
@@ -179,7 +180,8 @@ impl Arguments {
         quote!(#receiver #(#typed)*)
     }
 
-    /// Binds the names in patterns that the options use, because outside the body only whole arguments have names.
+    /// Generates bindings for the names in patterns that the options use, because outside the body only whole arguments
+    /// have names.
     ///
     /// ```text
     /// (Path((user, mut id)): Path<(u64, u64)>, Pair { left, .. }: Pair)
@@ -214,7 +216,7 @@ impl Argument {
         let mut pattern = self.pattern.clone();
         Lent(used).visit_pat_mut(&mut pattern);
         // `used` contains every identifier in the options, including the names of methods and fields. A variable that
-        // only shares its name with a method or a field is unused.
+        // only shares its name with a method or a field is unused, and rustc must not report that variable.
         quote!(#(#conditions)* #[allow(unused_variables)] let #pattern = &#outer;)
     }
 
@@ -233,13 +235,13 @@ impl Argument {
         } = self;
         match pattern {
             Pat::Ident(pattern) if is_plain(pattern) => {
-                // If the key, the client or the fallback uses the argument, rustc must not report it as unused in the
-                // body.
+                // If the key, the client or the fallback uses the argument, rustc must not report the argument as
+                // unused in the body.
                 let used = used
                     .contains(outer)
                     .then(|| quote!(#[allow(unused_variables)]));
-                // clippy reports each use of a name with a leading `_`. This move is not a use by the user's code, so
-                // the lint is off.
+                // clippy reports each use of a name with a leading `_`. The generated move of the argument is not a use
+                // by the user's code, so the lint is off.
                 let hidden = outer.to_string().starts_with('_');
                 let hidden = hidden.then(|| {
                     quote!(#[allow(clippy::used_underscore_binding, clippy::no_effect_underscore_binding)])
@@ -247,9 +249,10 @@ impl Argument {
                 quote!(#(#conditions)* #(#lints)* #used #hidden let #pattern = #outer;)
             }
             Pat::Wild(_) => quote!(#(#conditions)* let #outer = #outer;),
-            // `outer` is `mut` because the pattern may contain a `ref mut`.
+            // The variable `outer` is `mut` because the pattern may contain a `ref mut`.
             pattern => {
-                // If the key or the client uses a name, rustc must not report it as unused in the body.
+                // If the key or the client uses a name of the pattern, rustc must not report that name as unused in the
+                // body.
                 let used = self.bound().filter(|name| used.contains(name));
                 let used = used.map(|name| quote!(#(#conditions)* let _ = &#name;));
                 quote! {
@@ -286,7 +289,7 @@ fn is_lint(attr: &Attribute) -> bool {
         .any(|level| attr.path().is_ident(level))
 }
 
-/// Rewrites a pattern so that it only borrows the argument, and binds only these names.
+/// Rewrites a pattern so that it only borrows the argument, and binds only the given names.
 ///
 /// ```text
 /// Path((user, &mut ref id))  ⇒  Path((_, id))

@@ -1,8 +1,8 @@
 //! Properties that hold for any input: no two argument lists give the same key, and the macro never panics.
 //!
-//! The checks take bytes, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` runs that search
-//! and stores the interesting inputs, and the tests in this file replay them. The property tests in `cases` build
-//! inputs from words that the macro recognises.
+//! The checks take bytes, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` runs such a
+//! fuzzer and stores the inputs that it finds, and the tests in this file run the checks on the stored inputs. The
+//! property tests in `cases` build inputs from words that the macro recognises.
 
 use std::fmt;
 
@@ -16,17 +16,17 @@ use crate::template::{self, Piece, Placeholder};
 #[cfg(test)]
 mod cases;
 
-/// The byte that separates the texts in an input of [`keys`]. It never occurs in UTF-8 text.
+/// The byte that separates the texts in an input of [`keys`]: FF, which never occurs in UTF-8 text.
 const NO_TEXT: u8 = 0xFF;
 
-/// Checks that different values have different keys, and equal values the same key.
+/// Checks that different values have different keys, and that equal values have the same key.
 ///
 /// The input consists of a template, two lists with a value for each placeholder, and a namespace, all separated by the
 /// byte FF. A value that is missing in the first list is `0`. A value that is missing in the second list is copied from
-/// the first. Returns whether the two lists differed and both gave a key, because other inputs prove little.
+/// the first. Returns whether the two lists differed and both gave a key, because other inputs test little.
 ///
 /// # Panics
-/// If the property does not hold.
+/// Panics if different values give the same key, or equal values give different keys.
 pub fn keys(data: &[u8]) -> bool {
     let mut texts = data
         .split(|byte| *byte == NO_TEXT)
@@ -107,8 +107,9 @@ impl fmt::Display for ByCharacter<'_> {
     }
 }
 
-/// Checks that the values can be read back from the key, so no other values give the same key. This check is stronger
-/// than comparing two keys, which finds a fault only if the input happens to have two lists of values that collide.
+/// Checks that the values can be read back from the key, so no other values give the same key. Reading values back is a
+/// stronger check than comparing two keys, which finds a fault only if the input happens to have two lists of values
+/// that collide.
 fn read_back(pieces: &[Piece], values: &[String], key: &LockKey) {
     let mut rest = values.iter();
     let mut expected = String::new();
@@ -143,8 +144,8 @@ fn name_read_back(space: &str, key: &LockKey) {
     assert_eq!(rest, key.as_str(), "`{name}`");
 }
 
-/// Returns whether an escaped value can contain the byte. The set is copied from the documentation, so that the check
-/// is independent of lock-core's code.
+/// Returns whether an escaped value can contain the byte. The set of bytes is copied from the documentation, so that
+/// the check is independent of lock-core's code.
 fn escaping_yields(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._~-%".contains(&byte)
 }
@@ -200,17 +201,17 @@ const INVISIBLE: &str = "invisible";
 /// The maximum depth of nested groups. Deeper nesting overflows the stack of any recursive parser, such as syn.
 const DEPTH: usize = 32;
 
-/// The maximum number of `..` in an input. With more of them, syn can take minutes to print an expression: for
-/// `-..-.._..` the time doubles with each `-..`.
+/// The maximum number of `..` in an input. With more `..`, syn can take minutes to print an expression: for `-..-.._..`
+/// the time doubles with each `-..`.
 const RANGES: usize = 8;
 
 /// Checks that the macro generates valid tokens from any tokens, and that each error message comes from the macro.
 ///
 /// The input consists of the attribute's arguments, a NUL, and the item below the attribute (a plain function if it is
-/// missing). Returns whether the attribute was accepted.
+/// missing). Returns whether the macro accepted the attribute.
 ///
 /// # Panics
-/// If the property does not hold.
+/// Panics if the macro generates invalid tokens, or if an error message does not come from the macro.
 pub fn tokens(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
     if text.matches("..").count() > RANGES {
@@ -250,8 +251,9 @@ pub fn tokens(data: &[u8]) -> bool {
     messages.is_empty()
 }
 
-/// Checks that an accepted function is locked, and that its name, its return type and the number of its arguments stay
-/// the same. Parses the function in each place where it can be written: as a free item, in an `impl` and in a trait.
+/// Checks that the macro locks an accepted function, and that its name, its return type and the number of its arguments
+/// stay the same. Parses the function in each place where it can be written: as a free item, in an `impl` and in a
+/// trait.
 fn locked(item: &TokenStream, output: &TokenStream) {
     assert!(names(output, "__private"), "no lock: {output}");
     for (before, after) in signatures(item).into_iter().zip(signatures(output)) {
@@ -269,8 +271,9 @@ fn locked(item: &TokenStream, output: &TokenStream) {
     }
 }
 
-/// Whether a type ends with a `+`. Such a type is not checked: the expansion writes `as` after the type, and syn would
-/// parse that `as` as another bound. Only a trait object can end with a `+`, and no function can return a trait object.
+/// Whether a type ends with a `+`. A type that ends with a `+` is not checked: the expansion writes `as` after the
+/// type, and syn would parse that `as` as another bound. Only a trait object can end with a `+`, and no function can
+/// return a trait object.
 struct Sums(bool);
 
 impl<'ast> Visit<'ast> for Sums {
@@ -374,8 +377,8 @@ mod tests {
             let mut telling = 0;
             for file in &files {
                 let data = fs::read(file).unwrap();
-                // syn recurses, and its stack frames are large in an unoptimised build, so the check needs a large
-                // stack.
+                // The parser syn recurses, and its stack frames are large in an unoptimised build, so the check needs a
+                // large stack.
                 let tried = thread::Builder::new()
                     .stack_size(64 << 20)
                     .spawn(move || check(&data));

@@ -26,13 +26,13 @@ pub(crate) enum Body {
         before: TokenStream,
         /// `Box::pin`
         pin: TokenStream,
-        /// The braces of the block.
+        /// The block of the `async move` expression, with its braces.
         block: Group,
     },
 }
 
-/// Checks the signature, and finds the part of the body that runs asynchronously. Returns that part and its output
-/// type, or reports a mistake and returns `None`.
+/// Checks the signature, and finds the part of the body that runs asynchronously. Returns the asynchronous part and its
+/// output type, or reports a mistake and returns `None`.
 pub(crate) fn asynchronous(
     attrs: &[Attribute],
     sig: &Signature,
@@ -57,8 +57,8 @@ pub(crate) fn asynchronous(
     if let ReturnType::Type(_, returned) = &sig.output {
         if let Some(output) = boxed_output(returned) {
             let declared = match ungrouped(output) {
-                // `#[async_trait]` generates this type for a method without a return type, so errors are reported at
-                // the method's name.
+                // `#[async_trait]` generates the output type `()` for a method without a return type, so errors are
+                // reported at the method's name.
                 Type::Tuple(unit) if unit.elems.is_empty() => ReturnType::Default,
                 known => ReturnType::Type(Default::default(), Box::new(known.clone())),
             };
@@ -116,7 +116,8 @@ fn names(tokens: TokenStream, word: &str) -> bool {
     })
 }
 
-/// Returns the return type. If its tokens show that it is not a `Result`, reports a mistake and returns `None`.
+/// Returns the return type of a function. If the tokens show that this type is not a `Result`, reports a mistake and
+/// returns `None`.
 fn result(output: &ReturnType, name: Span, mistakes: &mut Mistakes) -> Option<Type> {
     const NOTHING: &str = "the function returns nothing, so a lock that fails could not be told: write `-> Result<(), lock_runtime::LockError>`";
     match output {
@@ -142,7 +143,7 @@ fn tail(body: &Group) -> Option<Body> {
         TokenTree::Group(call) if call.delimiter() == Delimiter::Parenthesis => call,
         _ => return None,
     };
-    // The path is read backwards: `pin`, `::`, `Box`, and any segments before them.
+    // The path of the called function is read backwards: `pin`, `::`, `Box`, and any segments before `Box`.
     let mut start = before.len();
     while start > 0 && continues_path(&before[start - 1], before.get(start)) {
         start -= 1;

@@ -1,7 +1,7 @@
-//! Third stage: parses the annotated item into a [`Function`], or reports why it cannot be locked.
+//! Third stage: parses the annotated item into a [`Function`], or reports why the item cannot be locked.
 //!
-//! Only the signature is parsed. The body stays a token stream, so the macro can expand a function with an incomplete
-//! body too.
+//! The macro parses only the signature of a function. The body stays a token stream, so the macro can expand a function
+//! with an incomplete body too.
 
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use syn::{
@@ -27,12 +27,12 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Reads the item. If it cannot be locked, reports one mistake and returns `None`.
+    /// Reads the item. If the item cannot be locked, reports one mistake and returns `None`.
     pub(crate) fn read(tokens: TokenStream, mistakes: &mut Mistakes) -> Option<Self> {
         let read = |input: ParseStream<'_>| Ok(function(input, mistakes));
         match read.parse2(tokens) {
             Ok(function) => function,
-            // The parser fails if tokens are left unread. They are reported only if there is no other mistake.
+            // The parser fails if tokens are left unread. Unread tokens are reported only if there is no other mistake.
             Err(_) if !mistakes.is_empty() => None,
             Err(error) => {
                 mistakes.add_at(
@@ -98,7 +98,7 @@ fn function(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<Function>
     })
 }
 
-/// A parsed function. The body is optional.
+/// A parsed function with an optional body.
 struct Declared {
     attrs: Vec<Attribute>,
     vis: Visibility,
@@ -178,7 +178,7 @@ pub(crate) fn braces(input: ParseStream<'_>) -> syn::Result<Group> {
 }
 
 /// Moves inner attributes out of the body, because they are allowed only at the start of a body, where the expansion
-/// puts its own code. In front of the function they have the same meaning.
+/// puts its own code. An attribute in front of the function has the same meaning.
 ///
 /// ```text
 /// fn f() { #![allow(lint)] … }   ⇒   #[allow(lint)] fn f() { … }

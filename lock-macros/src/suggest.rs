@@ -1,7 +1,7 @@
 //! "Did you mean": finds the known name nearest to an unknown one.
 
-/// Returns the candidate with the fewest edits, or `None` if every candidate needs too many edits for the length of the
-/// name.
+/// Returns the candidate with the smallest edit distance from `name`, or `None` if every distance is too large for the
+/// length of `name`.
 pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -15,8 +15,8 @@ pub(crate) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// Counts the edits between two names: insertions, deletions, replacements and swaps of adjacent characters. Ignores
-/// case.
+/// Counts the edits between two names without regard to case: insertions, deletions, replacements and swaps of adjacent
+/// characters.
 fn edits(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.to_lowercase().chars().collect();
     let b: Vec<char> = b.to_lowercase().chars().collect();

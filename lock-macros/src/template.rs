@@ -21,7 +21,7 @@ pub(crate) struct Placeholder {
     pub(crate) head: String,
     /// The path from the argument to the value, as names or tuple indices.
     pub(crate) fields: Vec<String>,
-    /// Whether the value is left unescaped.
+    /// Whether the value is written into the key without escaping.
     pub(crate) raw: bool,
     /// Whether the placeholder stands for each item of a list, with one key for each item.
     pub(crate) each: bool,
@@ -35,7 +35,7 @@ pub(crate) fn lists(pieces: &[Piece]) -> impl Iterator<Item = &Placeholder> {
     })
 }
 
-/// Why a text is not a template.
+/// Why a text is not a valid key template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TemplateError {
     Empty,
@@ -153,8 +153,8 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Piece>, TemplateError> {
     if text.is_empty() {
         return Err(TemplateError::Empty);
     }
-    // This check comes before the check for blanks, because a line break at an end is also a blank, and "control
-    // character" describes it better.
+    // The check for control characters comes before the check for blanks, because a line break at an end of the key is
+    // also a blank, and "control character" is the better message.
     if text.chars().any(lock_core::key::is_control) {
         return Err(TemplateError::ControlCharacter);
     }
@@ -256,7 +256,7 @@ fn placeholder(inside: &str) -> Result<Placeholder, TemplateError> {
     }
 }
 
-/// Returns whether this can be a Rust name. Keywords are included, because `<type>` can name an argument `r#type`.
+/// Returns whether the text can be a Rust name. Keywords are included, because `<type>` can name an argument `r#type`.
 pub(crate) fn is_name(text: &str) -> bool {
     use syn::{ext::IdentExt as _, parse::Parser as _};
 
@@ -273,7 +273,7 @@ fn is_index(text: &str) -> bool {
         .is_ok_and(|index| index.to_string() == text)
 }
 
-/// Refuses two lists in one key, which would stand for all pairs of their items.
+/// Refuses two list placeholders in one key, because such a key would stand for all pairs of items of the two lists.
 fn one_list(pieces: &[Piece]) -> Result<(), TemplateError> {
     let mut lists = lists(pieces);
     match (lists.next(), lists.next()) {

@@ -71,7 +71,7 @@ pub(crate) fn keys<'a>(value: &'a Expr, mistakes: &mut Mistakes) -> Option<Vec<&
 /// What a call does if its lock is busy, instead of returning an error.
 pub(crate) enum OnBusy {
     Skip,
-    /// Calls this function instead.
+    /// Calls this function instead of returning an error.
     Fallback(ExprPath),
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn map_err(value: &Expr, mistakes: &mut Mistakes) -> Option<Expr> {
 /// Refuses every mode but `exclusive` and `write`.
 pub(crate) fn mode(value: &Expr, mistakes: &mut Mistakes) {
     let message = match value {
-        // `write` is accepted too, because a writer excludes everybody else.
+        // The mode `write` is accepted too, because a writer excludes everybody else.
         Expr::Path(path) if path.path.is_ident("exclusive") || path.path.is_ident("write") => {
             return;
         }

@@ -1,7 +1,7 @@
 //! Runs a body (the code that the locks guard): acquires the locks, runs the body, and releases the locks.
 //!
-//! Only the code that polls or drops a body is generic over the body's type. The rest works on `dyn` [`Body`], so it is
-//! compiled once instead of once for each of the hundreds of body types that a service may have.
+//! Only the code that polls or drops a body is generic over the body's type. The other code works on `dyn` [`Body`], so
+//! it is compiled once instead of once for each of the hundreds of body types that a service may have.
 
 use std::{
     fmt,
@@ -30,10 +30,11 @@ use crate::{
 
 /// A body whose type is erased.
 pub(crate) trait Body {
-    /// Polls the body inside `frame`. When the body completes, stores its output.
+    /// Polls the body, and makes `frame` the innermost enclosing frame during the poll. When the body completes, stores
+    /// its output.
     fn poll(&mut self, frame: &Arc<Frame>, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Drops the body and everything it owns. Their destructors run inside the body's frame.
+    /// Drops the body and everything it owns, with the body's frame as the innermost enclosing frame.
     fn end(&mut self);
 }
 
@@ -43,7 +44,8 @@ pin_project! {
         #[pin]
         body: Option<F>,
         output: Option<F::Output>,
-        // The frame in which the body runs. Set from the body's first poll until the body is dropped.
+        // The innermost enclosing frame while the body is polled or dropped. The field is set from the body's first
+        // poll until the body is dropped.
         frame: Option<Arc<Frame>>,
     }
 
@@ -101,7 +103,7 @@ pub(crate) struct Inside {
     begun: bool,
     /// Whether the loss of a lease ended the body.
     lost: bool,
-    /// Completes when a lease is lost. `None` until the body first returns `Poll::Pending`.
+    /// A future that completes when a lease is lost. `None` until the body first returns `Poll::Pending`.
     watch: Option<BoxFuture<'static, ()>>,
 }
 
@@ -116,7 +118,7 @@ impl Inside {
         }
     }
 
-    /// Polls the body, unless a lease is lost and the body must not run without it. Completes when the body has
+    /// Polls the body, unless a lease is lost and the body must not run without that lease. Completes when the body has
     /// completed, or when the caller has to drop the body because of a loss.
     pub(crate) fn poll(
         &mut self,
@@ -180,15 +182,15 @@ enum Stage {
     Ended,
 }
 
-/// The state of a call that acquires its locks, runs its body and releases the locks. The owner of this value drops the
-/// body first, because dropping this value releases the locks that are still held.
+/// The state of a call that acquires its locks, runs its body and releases the locks. The owner of a `GuardedCall`
+/// drops the body first, because dropping the `GuardedCall` releases the locks that are still held.
 pub(crate) struct GuardedCall {
     stage: Stage,
     exit: ExitPolicy,
 }
 
 impl GuardedCall {
-    /// Creates a call that has yet to acquire its locks. If `locks` is an error, the call ends with that error.
+    /// Creates a call that has not acquired its locks yet. If `locks` is an error, the call ends with that error.
     pub(crate) fn through(locks: Result<Locks, LockError>) -> Self {
         match locks {
             Ok(locks) => Self {
@@ -213,8 +215,9 @@ impl GuardedCall {
         }
     }
 
-    /// Advances the call. Completes when the call has left its locks, or could not acquire them. As in [`Inside`], most
-    /// code around the poll of the body is in functions that are not inlined.
+    /// Advances the call. Completes when the call has released its locks or handed their release to the background, or
+    /// could not acquire them. As in [`Inside`], most code around the poll of the body is in functions that are not
+    /// inlined.
     pub(crate) fn poll(&mut self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match &mut self.stage {
@@ -303,11 +306,12 @@ pin_project! {
     /// A future that acquires its locks, runs a body under them, and releases them.
     ///
     /// # Cancel safety
-    /// The future may be dropped at any point. Dropping it first drops the body. After that, the engine releases the
+    /// The future may be dropped at any point. Dropping the future drops the body first. The engine then releases the
     /// future's locks and removes the future's place in the queue, both in the background.
     #[must_use = "futures do nothing unless they are awaited"]
     pub struct Run<F: Future> {
-        // Declared before `guarded`, so that everything the body owns is dropped while the locks are still held.
+        // The field is declared before `guarded`, so that everything the body owns is dropped while the locks are still
+        // held.
         #[pin]
         body: BodySlot<F>,
         guarded: GuardedCall,

@@ -22,7 +22,7 @@ pub enum ConnectError {
         /// What is wrong with the URL.
         detail: String,
     },
-    /// A Redlock URL names fewer than three servers. With two servers, the loss of one would stop all locking.
+    /// A Redlock URL names fewer than three servers. With two servers, the loss of one server would stop all locking.
     TooFewServers {
         /// The number of servers that the URL names.
         servers: usize,
@@ -36,14 +36,14 @@ pub enum ConnectError {
     NoQuorum {
         /// The number of usable servers.
         reached: usize,
-        /// The number of usable servers that are needed: a majority.
+        /// The number of usable servers that a majority needs.
         needed: usize,
         /// Why each of the other servers is unusable.
         failures: Vec<ConnectError>,
     },
     /// The client's default options are out of range or contradict each other.
     InvalidDefaults(OptionsError),
-    /// Redisson's layout is available only on a single Redis server: not in a Redis Cluster, on a Redlock or in process.
+    /// Redisson's layout needs a single Redis server, not a Redis Cluster, a Redlock or the in-process backend.
     UnsupportedLayout,
     /// The namespace is empty.
     EmptyNamespace,
@@ -51,7 +51,7 @@ pub enum ConnectError {
     Unreachable {
         /// The server's address.
         server: String,
-        /// How long the client tried.
+        /// How long the client tried to connect.
         waited: Duration,
         /// The error of the last attempt.
         detail: String,
@@ -97,7 +97,7 @@ pub enum ConnectError {
         /// The server's address.
         server: String,
     },
-    /// The Sentinels know no group of this name.
+    /// The Sentinels do not watch a group with the name that the URL contains.
     UnknownGroup {
         /// The URL of the Sentinels, without credentials.
         server: String,
@@ -106,14 +106,14 @@ pub enum ConnectError {
     NoPrimary {
         /// The URL of the Sentinels, without credentials.
         server: String,
-        /// The server that they name, and its role.
+        /// The server that the Sentinels name, and its role.
         detail: String,
     },
     /// The server does not speak Redis's protocol, or is older than Redis 6.2.
     NotRedis {
         /// The server's address.
         server: String,
-        /// The unexpected answer.
+        /// The unexpected answer of the server.
         detail: String,
     },
     /// The server evicts keys when its memory is full, and so could drop held locks.
@@ -133,7 +133,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether the same try may succeed later, because a server is starting.
+    /// Returns whether the same try may succeed later, because a server is starting or a failover is under way.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Closed { .. } | Self::NoPrimary { .. } => true,
@@ -143,7 +143,8 @@ impl ConnectError {
     }
 }
 
-/// The text says in one sentence what is wrong. The [`source`](std::error::Error::source) says what to do.
+/// The text of the error says in one sentence what is wrong. The error's [`source`](std::error::Error::source) says
+/// what to do.
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

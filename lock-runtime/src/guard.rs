@@ -21,7 +21,7 @@ use crate::{
     lease::{hold::HoldState, release::ReleaseOutcome},
 };
 
-/// A handle to a hold. It provides the fencing token, the remaining time of the lease, and a notification when the
+/// A handle to a hold, which provides the fencing token, the remaining time of the lease, and a notification when the
 /// lease is lost.
 ///
 /// The handle does not keep the lock held, and may outlive the hold. In an annotated function, the option `guard =
@@ -46,7 +46,7 @@ impl Hold {
         &self.state.key
     }
 
-    /// Returns the fencing token. Send it with every write to the guarded resource.
+    /// Returns the fencing token. Send the token with every write to the guarded resource.
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.state.token
@@ -59,16 +59,16 @@ impl Hold {
         self.state.remaining()
     }
 
-    /// Returns how the lease was lost, or `None` if it is not lost.
+    /// Returns how the lease was lost, or `None` if the lease is not lost.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         self.state.loss()
     }
 
-    /// Waits until the lease is lost. Never completes if the hold is released first.
+    /// Waits until the lease is lost. The future never completes if the hold is released before a loss.
     ///
     /// # Cancel safety
-    /// The future may be dropped, and the method called again.
+    /// The future may be dropped, and the method may be called again.
     pub async fn lost(&self) -> LossReason {
         self.state.wait_for_loss().await
     }
@@ -82,8 +82,8 @@ impl Hold {
     /// - [`LockError::Lost`] if the hold has ended or its lease is lost, even if this call is the first to notice the
     ///   loss.
     /// - [`LockError::Unreachable`] or [`LockError::Refused`] if the server could not extend the lease. The old
-    ///   deadline stays in force.
-    /// - [`LockError::InvalidOptions`] if the lease would then have more than 24 hours left, which is the maximum.
+    ///   deadline of the lease stays in force.
+    /// - [`LockError::InvalidOptions`] if the extended lease would have more than 24 hours left, which is the maximum.
     ///
     /// # Cancel safety
     /// If the future is dropped, the lease may or may not be extended.
@@ -138,8 +138,8 @@ impl Hold {
 
 /// The holds of a body that runs under several locks, in the order of the keys. Each hold has its own fencing token.
 ///
-/// A key that is named twice is one lock with one hold, which appears at both positions. In a function annotated with
-/// `keys`, the option `guard = ident` binds the holds to the variable `ident`.
+/// If a key is named twice, both positions contain the same hold of the same lock. In a function annotated with `keys`,
+/// the option `guard = ident` binds the holds to the variable `ident`.
 ///
 /// ```
 /// use lock_runtime::{LockClient, LockError, distributed_lock};
@@ -176,7 +176,7 @@ impl Holds {
         }
     }
 
-    /// Returns the remaining time of the lease that ends first. See [`Hold::remaining`] for one lease.
+    /// Returns the remaining time of the lease that ends first, as [`Hold::remaining`] does for one lease.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let all = self.holds.iter().map(Hold::remaining);
@@ -189,10 +189,10 @@ impl Holds {
         self.holds.iter().find_map(Hold::loss)
     }
 
-    /// Waits until one of the holds is lost. Never completes if all of them are released first.
+    /// Waits until one of the holds is lost. The future never completes if all holds are released before a loss.
     ///
     /// # Cancel safety
-    /// The future may be dropped, and the method called again.
+    /// The future may be dropped, and the method may be called again.
     pub async fn lost(&self) -> LossReason {
         let each = self.holds.iter().map(|hold| Box::pin(hold.lost()));
         futures_util::future::select_all(each).await.0
@@ -221,7 +221,7 @@ async fn run_inside<F: Future>(
 
 /// A guard that holds a lock until the guard is released or dropped.
 ///
-/// The guard dereferences to its [`Hold`]. The guard does not stop your code when the lease is lost: watch
+/// The guard dereferences to its [`Hold`]. A guard does not stop your code when the lease is lost: watch
 /// [`lost`](Hold::lost), or run the work in [`run`](Self::run). Code that merely runs while the guard exists is not
 /// inside the hold: a call re-enters the key only if it is made inside `run`.
 ///
@@ -246,15 +246,16 @@ impl LockGuard {
         }
     }
 
-    /// Runs `body` inside the hold. Calls nested in the body re-enter the key. If the lease is lost, the body is
-    /// dropped at its next `.await`.
+    /// Runs `body` inside the hold. Calls for the same key that are nested in the body re-enter the lock. If the lease
+    /// is lost, the body is dropped at its next `.await`.
     ///
-    /// The body is also inside the calls that enclose the first poll of `run`. It is not inside the calls that enclosed
-    /// the acquisition: a guard that is moved to another task lends that task only its own lock. Two `run` futures of
-    /// one guard may be polled concurrently. Calls for the guard's key that are nested in their bodies then take turns.
+    /// The body is also inside the calls that enclose the first poll of `run`. The body is not inside the calls that
+    /// enclosed the acquisition: a guard that is moved to another task lends that task only its own lock. Two `run`
+    /// futures of one guard may be polled concurrently: calls for the guard's key that are nested in the two bodies
+    /// take turns.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if the lease was lost before the body ended.
+    /// Returns [`LockError::Lost`] if the lease was lost before the body ended.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body. The guard keeps its lock.
@@ -267,7 +268,8 @@ impl LockGuard {
     /// The returned outcome says whether the lease had been lost before the release.
     ///
     /// # Cancel safety
-    /// If the future is dropped, or the release is not confirmed within that second, it continues in the background.
+    /// If the future is dropped, or the release is not confirmed within one second, the release continues in the
+    /// background.
     ///
     /// ```
     /// use lock_runtime::{LockClient, ReleaseOutcome};
@@ -289,7 +291,7 @@ impl LockGuard {
     /// Blocking version of [`release`](Self::release), for code outside async.
     ///
     /// # Panics
-    /// If it is called in an async context, where it would block the runtime.
+    /// Panics in an async context, where the method would block the runtime.
     pub fn blocking_release(self) -> ReleaseOutcome {
         Context::of_process().handle().block_on(self.release())
     }
@@ -320,7 +322,7 @@ pub struct MultiLockGuard {
 }
 
 impl MultiLockGuard {
-    /// Creates the guard of a call that has entered its locks. `frame` is the innermost frame of the call.
+    /// Creates the guard of a call that has acquired its locks. `frame` is the innermost frame of the call.
     pub(crate) fn new(entered: Entered, frame: &Frame) -> Self {
         entered.begin_body();
         Self {
@@ -334,7 +336,7 @@ impl MultiLockGuard {
     /// guard's holds.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if one of the leases was lost before the body ended.
+    /// Returns [`LockError::Lost`] if one of the leases was lost before the body ended.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body. The guard keeps its locks.
@@ -346,7 +348,8 @@ impl MultiLockGuard {
     /// outcome for each key, in the order of the keys.
     ///
     /// # Cancel safety
-    /// If the future is dropped, or the releases are not confirmed within that second, they continue in the background.
+    /// If the future is dropped, or the releases are not confirmed within one second, the releases continue in the
+    /// background.
     ///
     /// ```
     /// use lock_runtime::{LockClient, ReleaseOutcome};
@@ -371,7 +374,7 @@ impl MultiLockGuard {
     /// Blocking version of [`release`](Self::release), for code outside async.
     ///
     /// # Panics
-    /// If it is called in an async context, where it would block the runtime.
+    /// Panics in an async context, where the method would block the runtime.
     pub fn blocking_release(self) -> Vec<ReleaseOutcome> {
         Context::of_process().handle().block_on(self.release())
     }

@@ -15,12 +15,12 @@ use crate::{
     client::{LockClient, scoped},
 };
 
-/// Adds the method [`in_current_hold`](Self::in_current_hold) to every future, which makes the future part of the
+/// Adds to every future the method [`in_current_hold`](Self::in_current_hold), which makes the future part of the
 /// current hold.
 pub trait InCurrentHold: Future + Sized {
     /// Makes the future part of the hold that encloses the call of this method, wherever the future is polled later. A
-    /// task spawned with the future re-enters the keys of its parent instead of waiting for them. The hold then lasts
-    /// at least until the future has completed or is dropped.
+    /// task spawned with the future re-enters the locks of its parent instead of waiting for them. The hold lasts at
+    /// least until the future has completed or is dropped.
     ///
     /// The future also inherits the client that is scoped to the current task.
     ///
@@ -28,9 +28,10 @@ pub trait InCurrentHold: Future + Sized {
     ///
     /// - Tasks that a body drives itself, on a `LocalSet` or another tokio runtime, have their own ids, so they are
     ///   outside the body's hold, like spawned tasks.
-    /// - A future that a body passes to `block_on`, and that is not a task, has no id of its own. It runs on the body's
-    ///   call stack, so it is inside the hold.
-    /// - Tasks of other executors have no tokio ids. If a body drives them itself, they are inside the body's hold.
+    /// - A future that a body passes to `block_on` without spawning it runs on the body's call stack without a task id
+    ///   of its own, so it is inside the hold.
+    /// - Tasks of executors other than tokio have no tokio task ids, so they are inside the body's hold if the body
+    ///   drives them itself.
     ///
     /// With this method, the body and the task run at the same time inside one hold, so your code has to coordinate
     /// their access to the guarded resource. If this method is called outside any hold, the future inherits only the

@@ -6,7 +6,7 @@
 //!
 //! #[distributed_lock(key = "order:<id>", wait = "5s", lease = "30s")]
 //! async fn pay(id: u64, cents: u64) -> Result<String, LockError> {
-//!     Ok(format!("order {id}: {cents} cents paid")) // alone for this `id`
+//!     Ok(format!("order {id}: {cents} cents paid")) // no other call with this `id` runs now
 //! }
 //!
 //! #[tokio::main(flavor = "current_thread")]
@@ -17,9 +17,9 @@
 //! }
 //! ```
 //!
-//! - [`distributed_lock`] guards an `async fn`. Its documentation lists all options and placeholders.
-//! - [`LockClient`] says where locks are stored. [`Lock`] and [`MultiLock`] are the explicit API on the same engine.
-//!   [`LockGuard`], [`MultiLockGuard`], [`Hold`] and [`Holds`] represent held locks.
+//! - [`distributed_lock`] guards an `async fn`. The documentation of the attribute lists all options and placeholders.
+//! - A [`LockClient`] connects to the place where locks are stored. [`Lock`] and [`MultiLock`] are the explicit API on
+//!   the same engine. [`LockGuard`], [`MultiLockGuard`], [`Hold`] and [`Holds`] represent held locks.
 //! - [`LockError`] says why a call did not complete under its lock. [`ConnectError`] says why a client could not
 //!   connect.
 //! - [`InCurrentHold`] makes a spawned task part of its parent's hold.
@@ -27,25 +27,25 @@
 //! # Fairness
 //! Callers of one key enter in the order in which they queued, across all processes. A call with a `wait` of zero never
 //! queues, and never overtakes a queued caller. Callers that wait by [`Strategy::Notify`] or [`Strategy::Spin`] do not
-//! queue either: they have no order, and enter only when the queue is empty. On a Redlock and in [Redisson's
-//! layout](Layout::Redisson) there is no queue at all.
+//! queue: they enter in no particular order, and only when the queue is empty. A Redlock and [Redisson's
+//! layout](Layout::Redisson) have no queue.
 //!
 //! # Cancel safety
 //! Every future of this crate may be dropped at any `.await`. A dropped future leaves no key and no place in a queue
-//! behind for longer than one round trip. While the server cannot be reached, a leftover grant stays until its lease
-//! ends (at most 2 s if the caller had not confirmed the grant yet), and a leftover place in the queue stays until the
-//! caller's `wait` ends.
+//! behind for longer than one round trip. While the server cannot be reached, the grant of a dropped future stays until
+//! its lease ends (at most 2 s if the grant was not confirmed yet), and the future's place in the queue stays until
+//! `wait` ends.
 //!
 //! # Loss
-//! A lease can be lost while its body runs: it expires, the server loses it, or the server cannot be reached in time to
-//! renew it. The body is then dropped at its next `.await`. Work that the body has started elsewhere continues. Send
-//! [`Hold::token`] with every write, so that the guarded resource can refuse a late write once it has seen a newer
-//! token.
+//! A lease can be lost while its body runs: the lease expires, the server loses its state, or the server cannot be
+//! reached in time to renew the lease. After a loss, the body is dropped at its next `.await`. Work that the body has
+//! started in other tasks or on other servers continues. Send [`Hold::token`] with every write, so that the guarded
+//! resource can refuse a late write once the resource has seen a newer token.
 //!
 //! # Events
-//! The engine reports every step of a lock's life as a `tracing` event with the target `lock_runtime`. Grants and
-//! releases have level `DEBUG`. Losses, failed renewals and bodies that have used 80 % of a fixed lease have level
-//! `WARN`. [`LockClient::stats`] returns how often each kind of event has happened.
+//! The engine reports every grant, renewal, release and loss of a lock as a `tracing` event with the target
+//! `lock_runtime`. Grants and releases have level `DEBUG`. Losses, failed renewals and bodies that have used 80 % of a
+//! fixed lease have level `WARN`. [`LockClient::stats`] returns how often each kind of event has happened.
 
 mod acquire;
 mod backend;

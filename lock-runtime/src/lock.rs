@@ -23,18 +23,18 @@ use crate::{
 
 /// One lock of a client, and the options for acquiring it.
 ///
-/// Options that are not set take the client's defaults.
+/// For options that are not set, the client's defaults apply.
 ///
 /// # Fairness
 /// Waiters of one key enter in the order in which they queued, across all processes. Callers with a
-/// [`strategy`](Self::strategy) other than handoff have no order, and enter only when the queue is empty. On a Redlock
-/// and in Redisson's layout there is no queue.
+/// [`strategy`](Self::strategy) other than handoff enter in no particular order, and only when the queue is empty. A
+/// Redlock and Redisson's layout have no queue.
 ///
 /// # Cancel safety
 /// Every future that these methods return may be dropped at any `.await`. A dropped future leaves no key and no place
-/// in the queue behind for longer than one round trip. While the server cannot be reached, a leftover grant stays until
-/// its lease ends (at most 2 s if the caller had not confirmed the grant yet), and a leftover place in the queue stays
-/// until `wait` ends.
+/// in the queue behind for longer than one round trip. While the server cannot be reached, the grant of a dropped
+/// future stays until its lease ends (at most 2 s if the grant was not confirmed yet), and the future's place in the
+/// queue stays until `wait` ends.
 ///
 /// ```
 /// use std::time::Duration;
@@ -86,10 +86,11 @@ impl Lock {
     ///
     /// # Errors
     /// - [`LockError::Busy`] if the lock was not granted within `wait`.
-    /// - [`LockError::Unreachable`] if the server did not answer, [`LockError::Refused`] if it answered with a refusal.
+    /// - [`LockError::Unreachable`] if the server did not answer, [`LockError::Refused`] if the server answered with a
+    ///   refusal.
     /// - [`LockError::WrongLayout`] if the server stores other data under the lock's name.
-    /// - [`LockError::InvalidKey`] or [`LockError::InvalidOptions`] if the key or the options are not valid. In this
-    ///   case nothing is sent to the server.
+    /// - [`LockError::InvalidKey`] or [`LockError::InvalidOptions`] if the key or the options are not valid: nothing is
+    ///   sent to the server.
     /// - [`LockError::Lost`] if an enclosing call holds this key and has lost its lease.
     /// - [`LockError::ShutDown`] if the client was shut down.
     ///
@@ -122,11 +123,11 @@ impl Lock {
         }
     }
 
-    /// Takes the lock in one attempt if it is free and has no waiters. This is [`acquire`](Self::acquire) with a `wait`
-    /// of zero.
+    /// Takes the lock in one attempt if it is free and has no waiters, like [`acquire`](Self::acquire) with a `wait` of
+    /// zero.
     ///
     /// # Errors
-    /// The same as [`acquire`](Self::acquire).
+    /// Returns the same errors as [`acquire`](Self::acquire).
     pub fn try_acquire(&self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
         self.clone().wait(Duration::ZERO).acquire()
     }
@@ -137,7 +138,8 @@ impl Lock {
     /// failed release is only logged and counted.
     ///
     /// # Errors
-    /// The same as [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
+    /// Returns the same errors as [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the
+    /// body ran.
     pub fn run<F: Future>(&self, body: F) -> Run<F> {
         Run::new(self.spec().map(Locks::One), body)
     }
@@ -146,8 +148,8 @@ impl Lock {
     /// `wait`, and its answer may be stale when it arrives.
     ///
     /// # Errors
-    /// [`LockError::Unreachable`], [`LockError::Refused`], [`LockError::WrongLayout`], [`LockError::InvalidKey`] or
-    /// [`LockError::ShutDown`].
+    /// Returns [`LockError::Unreachable`], [`LockError::Refused`], [`LockError::WrongLayout`],
+    /// [`LockError::InvalidKey`] or [`LockError::ShutDown`].
     pub async fn status(&self) -> Result<Status, LockError> {
         let (key, name) = self.name()?;
         let Settings {
@@ -170,8 +172,8 @@ impl Lock {
         }
     }
 
-    /// Returns whether a call that encloses the current code holds the lock with a valid lease. Holds of other calls in
-    /// this process do not count.
+    /// Returns whether a call that encloses the current code holds the lock with a valid lease. A hold of another call
+    /// in this process does not count.
     #[must_use]
     pub fn is_held_here(&self) -> bool {
         let Ok((_, name)) = self.name() else {
@@ -187,10 +189,10 @@ impl Lock {
     /// Blocking version of [`acquire`](Self::acquire), for code outside async.
     ///
     /// # Errors
-    /// The same as [`acquire`](Self::acquire).
+    /// Returns the same errors as [`acquire`](Self::acquire).
     ///
     /// # Panics
-    /// If it is called in an async context, where it would block the runtime.
+    /// Panics in an async context, where the method would block the runtime.
     pub fn blocking_acquire(&self) -> Result<LockGuard, LockError> {
         Context::of_process().handle().block_on(self.acquire())
     }
@@ -198,10 +200,10 @@ impl Lock {
     /// Blocking version of [`try_acquire`](Self::try_acquire), for code outside async.
     ///
     /// # Errors
-    /// The same as [`acquire`](Self::acquire).
+    /// Returns the same errors as [`acquire`](Self::acquire).
     ///
     /// # Panics
-    /// If it is called in an async context, where it would block the runtime.
+    /// Panics in an async context, where the method would block the runtime.
     pub fn blocking_try_acquire(&self) -> Result<LockGuard, LockError> {
         Context::of_process().handle().block_on(self.try_acquire())
     }

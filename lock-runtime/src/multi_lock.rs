@@ -16,18 +16,19 @@ use crate::{
     options::{ClientHandle, Settings, option_setters},
 };
 
-/// Several locks of a client, and the options for acquiring them. This is the equivalent of the attribute's `keys` for
-/// keys that are known only at run time.
+/// Several locks of a client, and the options for acquiring them. A `MultiLock` is the equivalent of the attribute's
+/// option `keys` for keys that are known only at run time.
 ///
-/// The options are the same as for a [`Lock`](crate::Lock), and apply to all of the locks. Options that are not set
-/// take the client's defaults.
+/// The options are the same as for a [`Lock`](crate::Lock), and apply to all of the locks. For options that are not
+/// set, the client's defaults apply.
 ///
 /// # Order
-/// If all locks are free, they are taken in one step. Otherwise they are taken one after another, in the order of their
-/// names, within one `wait`. Two calls that name the same keys in opposite orders therefore never deadlock. A lock that
-/// has been taken stays held while the call waits for the next lock. Fixed leases begin when the last lock is taken. If
-/// an enclosing call holds a lock, this call never waits for a lock whose name sorts before the name of the held lock:
-/// it tries to take such a lock once, and fails with `Busy` if the lock is not free.
+/// If all locks are free, they are taken in one step. If one of the locks is not free, the call takes the locks one
+/// after another, in the order of their names, within one `wait`. Two calls that name the same keys in opposite orders
+/// therefore never deadlock. A lock that has been taken stays held while the call waits for the next lock. Fixed leases
+/// begin when the last lock is taken. If an enclosing call holds a lock, this call never waits for a lock whose name
+/// sorts before the name of the held lock: it tries to take such a lock once, and fails with `Busy` if the lock is not
+/// free.
 ///
 /// # Number of keys
 /// A key that is named twice is one lock. An empty list is refused with [`KeyError::NoKeys`], so that no body runs
@@ -41,8 +42,8 @@ use crate::{
 ///
 /// # Cancel safety
 /// Every future that these methods return may be dropped at any `.await`. A dropped future leaves no key and no place
-/// in a queue behind for longer than one round trip. While the server cannot be reached, a leftover grant stays until
-/// its lease ends (at most 2 s if the caller had not confirmed the grant yet), and a leftover place in a queue stays
+/// in a queue behind for longer than one round trip. While the server cannot be reached, the grant of a dropped future
+/// stays until its lease ends (at most 2 s if the grant was not confirmed yet), and the future's place in a queue stays
 /// until `wait` ends.
 ///
 /// ```
@@ -92,13 +93,13 @@ impl MultiLock {
     /// Acquires all of the locks, and waits for them for at most `wait` in total.
     ///
     /// # Errors
-    /// The same as [`Lock::acquire`](crate::Lock::acquire). [`LockError::Busy`] names the lock that was not granted.
-    /// The call then holds none of the locks. [`LockError::InvalidKey`] contains [`KeyError::NoKeys`] if there are no
-    /// keys.
+    /// Returns the same errors as [`Lock::acquire`](crate::Lock::acquire). [`LockError::Busy`] names the lock that was
+    /// not granted. After an error, the call holds none of the locks. [`LockError::InvalidKey`] contains
+    /// [`KeyError::NoKeys`] if there are no keys.
     ///
     /// # Cancel safety
-    /// Dropping the future gives back the locks that it has taken, and its place in the queue. The future borrows
-    /// nothing, so it can be a branch of a `select!`:
+    /// Dropping the future gives back the locks that the future has taken, and its place in the queue. The future
+    /// borrows nothing, so it can be a branch of a `select!`:
     ///
     /// ```
     /// use std::time::Duration;
@@ -125,11 +126,11 @@ impl MultiLock {
         }
     }
 
-    /// Takes all of the locks in one attempt if each is free and has no waiters, and otherwise takes none. This is
-    /// [`acquire`](Self::acquire) with a `wait` of zero.
+    /// Takes all of the locks in one attempt if each is free and has no waiters, and otherwise takes none.
+    /// `try_acquire` is the same as [`acquire`](Self::acquire) with a `wait` of zero.
     ///
     /// # Errors
-    /// The same as [`acquire`](Self::acquire).
+    /// Returns the same errors as [`acquire`](Self::acquire).
     ///
     /// ```
     /// use lock_runtime::{LockClient, LockError};
@@ -159,8 +160,8 @@ impl MultiLock {
     /// [`Holds::current`](crate::Holds::current) returns one hold for each key.
     ///
     /// # Errors
-    /// The same as [`acquire`](Self::acquire), and [`LockError::Lost`] if one of the leases was lost while the body
-    /// ran.
+    /// Returns the same errors as [`acquire`](Self::acquire), and [`LockError::Lost`] if one of the leases was lost
+    /// while the body ran.
     ///
     /// ```
     /// use lock_runtime::{Holds, KeyError, LockClient, LockError};
@@ -187,10 +188,10 @@ impl MultiLock {
     /// Blocking version of [`acquire`](Self::acquire), for code outside async.
     ///
     /// # Errors
-    /// The same as [`acquire`](Self::acquire).
+    /// Returns the same errors as [`acquire`](Self::acquire).
     ///
     /// # Panics
-    /// If it is called in an async context, where it would block the runtime.
+    /// Panics in an async context, where the method would block the runtime.
     pub fn blocking_acquire(&self) -> Result<MultiLockGuard, LockError> {
         Context::of_process().handle().block_on(self.acquire())
     }
@@ -198,10 +199,10 @@ impl MultiLock {
     /// Blocking version of [`try_acquire`](Self::try_acquire), for code outside async.
     ///
     /// # Errors
-    /// The same as [`acquire`](Self::acquire).
+    /// Returns the same errors as [`acquire`](Self::acquire).
     ///
     /// # Panics
-    /// If it is called in an async context, where it would block the runtime.
+    /// Panics in an async context, where the method would block the runtime.
     pub fn blocking_try_acquire(&self) -> Result<MultiLockGuard, LockError> {
         Context::of_process().handle().block_on(self.try_acquire())
     }

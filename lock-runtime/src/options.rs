@@ -1,5 +1,5 @@
-//! The option setters that [`Lock`](crate::Lock) and [`MultiLock`](crate::MultiLock) share, and the settings behind
-//! them.
+//! The option setters that [`Lock`](crate::Lock) and [`MultiLock`](crate::MultiLock) share, and the settings that the
+//! setters change.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     lease::{scheduler::Renewals, shared::Shared},
 };
 
-/// The parts of a client that its locks need.
+/// The parts of a client that the client's locks need.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientHandle {
     pub(crate) shared: Arc<Shared>,
@@ -23,7 +23,7 @@ pub(crate) struct ClientHandle {
     pub(crate) defaults: Defaults,
 }
 
-/// The client and options of a lock. Options that are not set take the client's defaults.
+/// The client and options of a lock. For options that are not set, the client's defaults apply.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) client: ClientHandle,
@@ -62,8 +62,8 @@ impl Settings {
         })
     }
 
-    /// Returns one spec for each key, in the same order. Returns an error for an empty list, and for more than
-    /// [`MAX_KEYS`] keys.
+    /// Returns one acquisition spec for each key, in the same order. Returns an error for an empty list, and for more
+    /// than [`MAX_KEYS`] keys.
     pub(crate) fn several(
         &self,
         keys: impl IntoIterator<Item = Result<LockKey, KeyError>>,
@@ -88,12 +88,12 @@ macro_rules! option_setters {
             self
         }
 
-        /// Sets the lease time, from 10 ms to 24 hours. The lease is fixed, unless [`renew`](Self::renew) is set too. A
-        /// renewed lease lasts at least one second.
+        /// Sets the lease time, from 10 ms to 24 hours. The lease is not renewed, unless [`renew`](Self::renew) is set
+        /// too. A renewed lease must be at least one second long.
         ///
-        /// If an enclosing call holds the lock with a lease that ends earlier, the nested call first extends that
-        /// lease. The later deadline remains after the nested call has ended, because no lease is ever shortened. If
-        /// only a nested call asks for renewal, the renewal ends with that call.
+        /// If an enclosing call holds the lock with a lease that ends earlier, the nested call first extends the
+        /// enclosing call's lease. The later deadline remains after the nested call has ended, because no lease is ever
+        /// shortened. If only a nested call asks for renewal, the renewal ends with that call.
         pub fn lease(mut self, lease: Duration) -> Self {
             self.settings.options.lease = Some(lease);
             self
@@ -105,18 +105,18 @@ macro_rules! option_setters {
             self
         }
 
-        /// Sets for how long after the grant the lease is renewed. After that time, the lease is not renewed again and
-        /// runs out.
+        /// Sets for how long after the grant the lease is renewed. After the time of `max_hold`, the lease is not
+        /// renewed again and runs out.
         pub fn max_hold(mut self, max_hold: Duration) -> Self {
             self.settings.options.max_hold = Some(max_hold);
             self
         }
 
-        /// Sets the minimum time for which the lock stays taken. If the body ends before that time is over, the call
-        /// returns at once, and the lock becomes free at the end of the time.
+        /// Sets the minimum time for which the lock stays taken. If the body ends before this minimum time, the call
+        /// returns at once, and the lock becomes free at the end of the minimum time.
         ///
-        /// The time counts from the grant, and must not exceed an explicit lease. The lock is free at once if the body
-        /// panics or is dropped, or if a guard is dropped.
+        /// The minimum time counts from the grant, and must not exceed an explicit lease. The lock is free at once if
+        /// the body panics or is dropped, or if a guard is dropped.
         pub fn hold_at_least(mut self, hold_at_least: Duration) -> Self {
             self.settings.options.hold_at_least = hold_at_least;
             self
@@ -134,8 +134,8 @@ macro_rules! option_setters {
             self
         }
 
-        /// Sets when [`run`](Self::run) returns: once the server has confirmed the release, or once the release is on
-        /// its way. A guard's release always waits for the confirmation.
+        /// Sets when [`run`](Self::run) returns: after the server has confirmed the release, or without waiting for the
+        /// confirmation. A guard's release always waits for the confirmation.
         pub fn release(mut self, release: Release) -> Self {
             self.settings.options.release = Some(release);
             self

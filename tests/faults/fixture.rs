@@ -25,7 +25,8 @@ pub(crate) async fn client(url: &str) -> LockClient {
         .connect()
         .await
         .expect("the test server can be reached");
-    // Connecting opens only the engine's connection. The first call opens the connection of this runtime.
+    // `connect` opens only the engine's own connection. The first call on a tokio runtime opens that runtime's
+    // connection.
     let warm = format!("warm:{}", Uuid::new_v4());
     client
         .lock(warm)
@@ -35,12 +36,12 @@ pub(crate) async fn client(url: &str) -> LockClient {
     client
 }
 
-/// Waits until this many callers wait for `k`.
+/// Waits until `waiters` callers wait for the lock `k`.
 pub(crate) async fn until_waiting(client: &LockClient, waiters: usize) {
     until(async || client.lock("k").status().await.unwrap().waiters == waiters).await;
 }
 
-/// Starts a task that acquires the lock. The task returns the moment at which it entered, and the guard.
+/// Starts a task that acquires the lock. The task returns the moment at which it acquired the lock, and the guard.
 pub(crate) fn entering(lock: Lock) -> JoinHandle<(Instant, LockGuard)> {
     tokio::spawn(async move {
         let guard = lock.acquire().await.unwrap();
@@ -61,7 +62,7 @@ pub(crate) fn token_of(grant: &str) -> u64 {
     grant.split('|').next().unwrap().parse().unwrap()
 }
 
-/// Starts a worker process that carries out `task` with the lock `k`, and prints what happens.
+/// Starts a worker process that carries out `task` with the lock `k` and prints each step.
 pub(crate) fn worker(server: &RedisServer, task: &str, lease_ms: u64) -> Worker {
     worker_at(&server.url(), task, lease_ms)
 }

@@ -1,5 +1,5 @@
-//! The tests of the fault matrix, against real servers. If a row says that a process is killed or stopped, the test of
-//! that row uses a real process.
+//! The tests of the fault matrix, against real servers. If a row of the matrix says that a process is killed or
+//! stopped, the row's test kills or stops a real process.
 //!
 //! In the bounds of the matrix, ε is the time that a loaded machine may add to a promised time.
 

@@ -16,14 +16,14 @@ use tokio::{
 
 use crate::fixture::{NAME, QUEUE, SECOND, until};
 
-/// A caller that has entered.
+/// A caller that has acquired the lock `k`.
 #[derive(Debug)]
 pub(crate) struct Entered {
     pub(crate) caller: usize,
     pub(crate) at: Instant,
     pub(crate) guard: LockGuard,
-    /// Counts the caller as inside. `None` once the test has taken the lock away, because another caller may then be
-    /// inside before this caller is notified.
+    /// The record in the history that the caller is inside. `None` after the test has taken the lock away from the
+    /// caller, because another caller may then enter before this caller is notified.
     inside: Option<Inside>,
 }
 
@@ -95,7 +95,7 @@ impl Waiters {
         self.until_queued(before + 1).await;
     }
 
-    /// Starts this many callers, one after another.
+    /// Starts `many` callers, one after another.
     pub(crate) async fn queue_many(&mut self, many: usize, lock: &Lock) {
         for _ in 0..many {
             self.queue(lock.clone()).await;
@@ -134,7 +134,7 @@ impl Waiters {
         }
     }
 
-    /// Drops the future of a caller at the `.await` that it has reached.
+    /// Drops the future of a caller at the `.await` that the future has reached.
     pub(crate) async fn cancel(&mut self, caller: usize) {
         let number = u64::try_from(caller).unwrap();
         self.history.gave_up("k", number);
@@ -177,7 +177,7 @@ impl Waiters {
         }
     }
 
-    /// Asserts exclusion and rising tokens, but no order. Meant for tests in which a caller has to enter out of order.
+    /// Asserts exclusion and rising tokens, but no order. Serves tests in which a caller has to enter out of order.
     pub(crate) fn assert_exclusive(&self) {
         let report = self.history.check();
         assert!(
@@ -193,7 +193,7 @@ impl Waiters {
     }
 }
 
-/// The stored grant of `k`.
+/// The grant of the lock `k`, as the server stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) token: u64,
@@ -218,7 +218,7 @@ impl Stored {
     }
 }
 
-/// Waits until the server has granted `k` to a cohort of this many members, and returns that grant.
+/// Waits until the server has granted `k` to a cohort with this number of members, and returns that grant.
 pub(crate) async fn until_cohort(server: &RedisServer, members: usize) -> Stored {
     let mut found = None;
     until(async || {

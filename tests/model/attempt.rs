@@ -1,5 +1,5 @@
-//! An acquisition from its first request to its grant or its end. The engine's [`AttemptState`] makes the
-//! decisions. This file drives it in the same way as the runtime's `attempt/mod.rs` and `cleanup.rs`.
+//! An acquisition from its first request to its grant or its end. The engine's [`AttemptState`] makes the decisions.
+//! This file drives [`AttemptState`] in the same way as the runtime's `attempt/mod.rs` and `cleanup.rs`.
 //!
 //! [`AttemptState`]: crate::attempt_state::AttemptState
 
@@ -48,8 +48,9 @@ impl Protocol {
         self.ask(state, id);
     }
 
-    /// Asks for the lock on behalf of an owner, as the engine's `RedisAttempt::ask` does: in a batch if the owner comes
-    /// back to a place or another caller of its process waits for the lock or holds it, otherwise alone.
+    /// Asks for the lock on behalf of an owner, as the engine's `RedisAttempt::ask` does: in a batch if the owner
+    /// returns to its old place, or if another caller of its process waits for the lock or holds it; otherwise in a
+    /// request of its own.
     pub(crate) fn ask(&self, state: &mut State, id: CallerId) {
         let now = state.now;
         if self.scenario.terms.is_slow(id) {
@@ -72,11 +73,11 @@ impl Protocol {
         self.send_acquire(state, id);
     }
 
-    /// Reports an event to the acquisition and carries out its next step.
+    /// Reports an event to the acquisition, and carries out the acquisition's next step.
     pub(crate) fn on(&self, state: &mut State, id: CallerId, event: Event) {
         match state.caller(id).attempt.0.on(event) {
             Step::Ask => self.ask_alone(state, id),
-            // Once the session is connected again, it sends the request.
+            // The session sends the request once it is connected again.
             Step::AskLater => state.caller(id).phase = Phase::Asking,
             Step::AwaitTurn => {
                 state.caller(id).phase = Phase::Queued;
@@ -91,7 +92,7 @@ impl Protocol {
         }
     }
 
-    /// Notifies a caller of its turn. A queued caller that is not slow is polled at once.
+    /// Notifies a caller of its turn. Polls a queued caller at once, unless the scenario declares it slow.
     pub(crate) fn tell(&self, state: &mut State, id: CallerId, token: Token) {
         let caller = state.caller(id);
         caller.told = Some(token);
@@ -109,12 +110,12 @@ impl Protocol {
         }
     }
 
-    /// Returns whether the gate is open: no batch with this caller is unanswered, so the caller may enter or leave.
+    /// Returns whether the caller may enter or leave, because no batch with this caller is unanswered.
     fn is_gate_open(&self, caller: &Caller) -> bool {
         !caller.resending || self.is(Broken::EntersBesideItsRequest)
     }
 
-    /// Returns whether polling a slow caller would change anything.
+    /// Returns whether polling a slow caller would change the state of the model.
     pub(crate) fn may_poll(&self, state: &State, id: CallerId) -> bool {
         let caller = &state.callers[usize::from(id)];
         let renewing = || {
@@ -156,8 +157,7 @@ impl Protocol {
                 token,
                 answer: Some(until),
             } => {
-                // In the variant `AnswerSeats`, as in the engine before cohorts had offers, the caller enters without
-                // asking its cohort.
+                // In the variant `AnswerSeats`, the caller enters without asking its cohort.
                 caller.phase = Phase::Queued;
                 let validity = until.since(self.clock_of(state, id));
                 let grant = queued_grant(token, until, validity);
@@ -334,8 +334,8 @@ impl Protocol {
                 Event::Granted(self.described(state, process, sent, found).sole())
             }
             Acquired::Held(found) => {
-                // The caller becomes a waiter before the grant is taken up. If the local deadline of the grant has
-                // passed, `take_up` can then make the caller queue again.
+                // The caller becomes a waiter before `take_up` registers the grant. If the local deadline of the grant
+                // has passed, `take_up` can then make the caller queue again.
                 self.on(state, id, Event::Queued);
                 let grant = self.described(state, process, sent, found);
                 return self.take_up(state, process, &grant, By::Resend);
@@ -366,8 +366,8 @@ impl Protocol {
             && state.now >= caller.asked + self.scenario.terms.claim
     }
 
-    /// Gives up the grant that a reply may contain, as the engine does. This is one atomic step, which comes either
-    /// before or after the caller reads the reply.
+    /// Gives up the grant that a reply may contain, as the engine does. The engine gives up the grant in one atomic
+    /// step, either before or after the caller reads the reply.
     pub(crate) fn revoke(&self, state: &mut State, id: CallerId) {
         state.observed.revoked = true;
         let caller = state.caller(id);
@@ -375,12 +375,12 @@ impl Protocol {
         if !self.is(Broken::RevokedEnters) {
             caller.phase = Phase::Revoked;
         } else {
-            caller.asked = Tick::MAX / 2; // so that the reply is revoked only once
+            caller.asked = Tick::MAX / 2; // so that the grant is given up only once
         }
         self.clean_up(state, id);
     }
 
-    /// Opens the gate of a caller after its batch was answered or the connection of the batch was replaced.
+    /// Lets a caller enter or leave again after its batch was answered or the connection of the batch was replaced.
     pub(crate) fn open_gate(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id);
         caller.resending = false;
@@ -409,8 +409,8 @@ impl Protocol {
         ) && state.now >= caller.wait_until
     }
 
-    /// Ends the wait. A caller with an offer is polled once more and may enter. A caller that may be in the queue
-    /// leaves it. Any other caller ends at once.
+    /// Ends the wait of a caller. A caller with an offer is polled once more and may enter. A caller that may be in the
+    /// queue leaves the queue. Any other caller ends at once.
     pub(crate) fn stop_waiting(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         let once = self.scenario.terms.wait(id) == 0;

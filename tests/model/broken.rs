@@ -1,6 +1,6 @@
 //! Variants of the protocol, each with one rule removed. The checker has to find a broken promise in each variant.
 
-/// The rule that is removed. The comment of each variant describes the protocol without the rule.
+/// The rule that a variant of the protocol lacks. The comment of each variant describes the protocol without the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Broken {
     /// The local deadline of a grant counts from the arrival of the reply, not from the sending of the request.
@@ -42,14 +42,14 @@ pub(crate) enum Broken {
     Barging,
     /// A waiter that queues again goes to the end of the queue, not to its old place.
     PlaceForgotten,
-    /// A waiter's place is the server's time, even if the clock was set back. The waiter thus overtakes older waiters.
+    /// A waiter's place is the server's time, even if the clock was set back, so the waiter overtakes older waiters.
     PlaceByClockAlone,
     /// A waiter's wait restarts with each new connection.
     WaitBeginsAgain,
     /// When a member leaves its cohort, the server takes the grant from the whole cohort and gives it to the next
     /// waiter.
     LeaveFreesTheCohort,
-    /// When the last waiting member of a cohort leaves, the grant is released although another member is inside.
+    /// When the last waiting member of a cohort leaves, the grant is released although another member holds the lock.
     LastWaiterReleases,
     /// When a message describes a cohort that the process knows already, the cohort's turns begin again with the first
     /// member.
@@ -63,8 +63,8 @@ pub(crate) enum Broken {
     /// A cohort whose deadline has passed is released before its waiting members queue again, so waiters behind them
     /// get the lock first.
     LostCohortReleasedFirst,
-    /// A caller that comes back with an old place sends its own request, as if it had never queued. That request gives
-    /// a free lock to the head of the queue, although the caller's old place is before the head.
+    /// A caller that comes back with an old place sends its own request, as if it had never queued. The request gives a
+    /// free lock to the head of the queue, although the caller's old place is before the head.
     HeadBeforeWhoComesBack,
     /// A caller that never learned its place does not queue again when its cohort or its connection is lost.
     ComesBackToAPlaceOnly,
@@ -89,8 +89,7 @@ pub(crate) enum Broken {
     /// A member that is given its turn enters while a batch that includes the member is unanswered.
     EntersBesideItsRequest,
     /// A caller renews its turn by itself. When the caller is polled, the server's answer lets it in, even if the
-    /// caller has lost its turn since. Nobody passes on a turn that its caller does not take. This was the protocol
-    /// before cohorts had offers.
+    /// caller has lost its turn since. Nobody passes on a turn that its caller does not take.
     AnswerSeats,
     /// A caller that was notified of its turn enters although the offer has been passed on.
     EntersWithoutOffer,

@@ -51,7 +51,7 @@ pub(crate) fn is_known(scenario: Scenario, promise: &'static str) {
 }
 
 /// Returns the promise that can be broken in the fewest steps, and these steps, or `None` if no promise can be broken.
-/// If `reaches` is set, panics if no promise can be broken but the scenario does not reach all of its conditions.
+/// If `reaches` is set and no promise can be broken, panics unless the scenario reaches all of its conditions.
 fn run(protocol: &Protocol, reaches: bool) -> Option<(&'static str, String)> {
     let started = Instant::now();
     let properties = protocol.properties();

@@ -1,5 +1,5 @@
-//! Scenarios in which several callers of one process form a cohort. They check the protocol with all of its rules;
-//! `cohort_variants.rs` removes one rule at a time.
+//! Scenarios in which several callers of one process form a cohort. These scenarios check the protocol with all of its
+//! rules; `cohort_variants.rs` removes one rule at a time.
 
 use crate::{
     check,
@@ -11,7 +11,7 @@ use crate::{
     state::ProcessId,
 };
 
-/// Returns the options of callers that begin at once, have short leases and waits, and stay inside only briefly.
+/// Returns the options of callers that begin at once, have short leases and waits, and hold the lock only briefly.
 pub(crate) fn callers(callers: &[ProcessId]) -> Terms {
     Terms {
         lease: 3,
@@ -37,7 +37,7 @@ pub(crate) fn late_cohort() -> Scenario {
     }
 }
 
-/// Skipped unless `MODEL_DEEPER` is set, because it takes half a minute or more.
+/// This test is skipped unless `MODEL_DEEPER` is set, because it takes half a minute or more.
 #[test]
 fn a_cohort_is_late_and_others_wait() {
     if std::env::var_os("MODEL_DEEPER").is_some() {
@@ -80,7 +80,7 @@ fn two_things_go_wrong_with_a_cohort() {
     );
 }
 
-/// Skipped unless `MODEL_DEEPER` is set, because it takes minutes.
+/// This test is skipped unless `MODEL_DEEPER` is set, because it takes minutes.
 #[test]
 fn one_thing_goes_wrong_with_a_cohort_and_all_is_late() {
     if std::env::var_os("MODEL_DEEPER").is_none() {

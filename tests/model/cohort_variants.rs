@@ -128,8 +128,8 @@ fn a_member_of_a_lost_cohort_queues_again() {
     check::are_caught(&broken, &late_cohort(), ORDER);
 }
 
-/// A caller learns its place from the reply to its request. If the server grants the lock to the caller before it reads
-/// that request, the reply contains no place.
+/// A caller learns its place from the reply to its request. If the server grants the lock to the caller before reading
+/// the request, the reply contains no place.
 #[test]
 fn a_member_without_a_known_place_queues_again() {
     let terms = Terms {

@@ -1,5 +1,6 @@
 //! The registry of a process's cohorts, and the batches that queue several of its callers. The engine's [`Cohort`]
-//! makes the decisions. This file drives it in the same way as the runtime's `cohort_registry.rs` and `grants.rs`.
+//! makes the decisions. This file drives [`Cohort`] in the same way as the runtime's `cohort_registry.rs` and
+//! `grants.rs`.
 
 use std::time::Duration;
 
@@ -68,8 +69,8 @@ impl Protocol {
         caller.expect("an owner is a caller").0
     }
 
-    /// Returns whether another caller of the process waits for the lock or holds it. If another one does, the caller
-    /// queues in a batch.
+    /// Returns whether a caller queues in a batch, because another caller of its process waits for the lock or holds
+    /// it.
     pub(crate) fn has_company(&self, state: &State, id: CallerId) -> bool {
         self.callers_of(self.process_of(id)).any(|other| {
             let other_phase = state.callers[usize::from(other)].phase;
@@ -153,8 +154,8 @@ impl Protocol {
         self.send_batch(state, process);
     }
 
-    /// Takes up a grant that a reply describes. The validity of the grant counts from the moment when the request was
-    /// sent.
+    /// Begins the cohort of a grant that a reply describes. The validity of the grant counts from the moment when the
+    /// request was sent.
     pub(crate) fn take_up_described(
         &self,
         state: &mut State,
@@ -196,7 +197,7 @@ impl Protocol {
         GrantSnapshot::parse(&text, terms.millis(left), asked).expect("a reply can be read")
     }
 
-    /// Takes up a pushed grant.
+    /// Begins the cohort of a grant that a push describes.
     pub(crate) fn take_up_pushed(&self, state: &mut State, process: ProcessId, push: Push) {
         let Push { owners, token } = push;
         let terms = &self.scenario.terms;
@@ -293,8 +294,8 @@ impl Protocol {
             .any(|id| state.callers[usize::from(id)].is_waiting())
     }
 
-    /// Returns whether the cohort with the first token `first` may offer a turn to a caller. It may if the caller is
-    /// waiting and has no offer, or has an offer from an older grant, which the server has lost.
+    /// Returns whether the cohort with the first token `first` may offer a turn to a caller. A waiting caller may get
+    /// an offer if it has none, or if its offer is from an older grant, which the server has lost.
     fn may_be_told(&self, state: &State, id: CallerId, first: Token) -> bool {
         let caller = &state.callers[usize::from(id)];
         let is_newer = |older: Token| older < first && !self.is(Broken::OlderGrantStands);
@@ -356,8 +357,8 @@ impl Protocol {
     }
 
     /// Marks the cohort of a grant as released, after the release was confirmed or given up. Forgets the cohort only if
-    /// no caller of the process is waiting. Otherwise a late message that describes the grant would begin the cohort
-    /// again.
+    /// no caller of the process is waiting, because a late message that describes the grant could otherwise begin the
+    /// cohort again.
     pub(crate) fn forget(&self, state: &mut State, process: ProcessId, token: Token) {
         let at_lock = self.callers_of(process).any(|id| state.caller(id).waits());
         let known = &mut state.processes[process].entry;
@@ -378,8 +379,7 @@ impl Protocol {
         }
     }
 
-    /// Sends a renewal on behalf of a caller (`Broken::AnswerSeats`). Before cohorts had offers, each caller renewed
-    /// its turn in this way.
+    /// Sends a renewal on behalf of a caller, in the variant `Broken::AnswerSeats`.
     pub(crate) fn renew_by_itself(&self, state: &mut State, id: CallerId, token: Token) {
         let renewal = Renewal {
             token,

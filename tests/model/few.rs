@@ -1,6 +1,6 @@
 //! A list of at most four items that implements `Copy`.
 
-/// The maximum length of a list. It is enough, because no process has more than four owners.
+/// The maximum length of a list. Four items are enough, because no process has more than four owners.
 const MOST: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -65,7 +65,7 @@ impl Protocol {
             return None;
         }
         // If the server neither loses its state nor has a clock that jumps, a check cannot find a loss. Scenarios
-        // without these faults therefore leave checks out.
+        // without lost state and clock jumps therefore leave out the checks.
         let checks =
             faults.state_losses + faults.restarts + faults.jumps_ahead + faults.jumps_back > 0;
         match (terms.renewed, hold.claim, checks) {
@@ -76,7 +76,7 @@ impl Protocol {
         }
     }
 
-    /// Sends the renewal or the check that is due, as the engine's `tend` does.
+    /// Sends the renewal or the check that is due, as the engine's `renew_together` does.
     pub(crate) fn tend(&self, state: &mut State, id: CallerId) {
         let now = state.now;
         let (Some(lease), Phase::Inside(mut hold)) =
@@ -177,8 +177,8 @@ impl Protocol {
         }
     }
 
-    /// Ends a call that is inside or awaits its release. If the grant has to be released, the release continues in the
-    /// background, as in the engine's `release_until`.
+    /// Ends a call that holds the lock or awaits its release. If the grant has to be released, the release continues in
+    /// the background, as in the engine's `release_until`.
     pub(crate) fn end_inside(
         &self,
         state: &mut State,

@@ -1,5 +1,5 @@
 //! A model of the handoff protocol, checked in every reachable state. `cargo test --test model` runs the checks. With
-//! `-- --nocapture`, it also prints the number of states of each scenario.
+//! `-- --nocapture`, the command also prints the number of states of each scenario.
 //!
 //! # The real types
 //!
@@ -14,11 +14,11 @@
 //! never again, so slow callers read offers and answers late. A caller that misses its turn continues as another owner,
 //! and keeps its place.
 //!
-//! - `server.rs`: the grant, the queue and the fence, and each script as one step that decides as the script does
-//!   (`acquire`, with `acquire_free` before it, `queue`, `release`, `renew`, `leave`, `probe`, `grant_next`,
-//!   `next_token`).
-//! - `attempt.rs`: drives an `AttemptState`. This file sends the requests that the state asks for, asks the cohort to
-//!   let the caller in, gives up, and cleans up.
+//! - `server.rs`: the grant, the queue and the counter of fencing tokens, and each script as one step that decides as
+//!   the script does (`acquire`, with `acquire_free` before it, `queue`, `release`, `renew`, `leave`, `probe`,
+//!   `grant_next`, `next_token`).
+//! - `attempt.rs`: drives an `AttemptState`. `attempt.rs` also sends the requests that the state asks for, asks the
+//!   cohort to let the caller in, gives up, and cleans up.
 //! - `cohorts.rs`: drives a `Cohort` as the registry of a process does, and sends the batches that queue several
 //!   callers.
 //! - `session.rs`: the sessions with their pushes, probes and heartbeat, and the effects of a broken connection.
@@ -37,9 +37,9 @@
 //!
 //! `scenarios.rs` and `cohort_scenarios.rs` check the unchanged protocol. `variants.rs` and `cohort_variants.rs` remove
 //! one rule at a time (`broken.rs`), and the checker has to find that the promise which the rule protects is broken.
-//! For slow callers, `slow.rs` contains checks of both kinds. Where one of the engine's types implements a rule, the
-//! model removes the rule by ignoring or altering the answer of that type. A failed check prints the steps that lead to
-//! the broken promise.
+//! For slow callers, `slow.rs` checks both the unchanged protocol and variants without a rule. Where one of the
+//! engine's types implements a rule, the model removes the rule by ignoring or altering the answer of that type. A
+//! failed check prints the steps that lead to the broken promise.
 //!
 //! # Time
 //!
@@ -50,7 +50,7 @@
 //!
 //! # Defects that the model has found
 //!
-//! The model has found the following defects. For each defect, a variant in `broken.rs` reproduces it:
+//! The model has found the following defects, each of which a variant in `broken.rs` reproduces:
 //!
 //! - defects of the runtime: `Broken::GateOpensWithTheBreak`, `Broken::OlderGrantStands`,
 //!   `Broken::HeadBeforeWhoComesBack`, `Broken::ComesBackToAPlaceOnly`, `Broken::DeadPlaceStands` and
@@ -62,9 +62,9 @@
 //! The tests at the end of `variants.rs` show the known gaps of the protocol.
 //!
 //! One rule is part of the model but not yet of the engine. If the server has lost a grant and then grants the lock to
-//! the same owner again, an offer from the newer grant replaces the offer from the older grant
-//! (`Broken::OlderGrantStands`). In the engine, nobody uses the newer grant. When its claim ends, the lock goes to the
-//! next waiter.
+//! the same owner again, the model replaces the offer from the older grant by an offer from the newer grant
+//! (`Broken::OlderGrantStands`). In the engine, nobody uses such a newer grant. When the claim of the newer grant ends,
+//! the lock goes to the next waiter.
 //!
 //! With `MODEL_DEEPER=1`, every scenario whose states fit into 17 GB of memory keeps its promises. Two scenarios need
 //! more memory: `one_thing_goes_wrong_with_a_cohort_and_all_is_late` and `a_cohort_is_late_and_others_wait`.
@@ -73,14 +73,14 @@
 //!
 //! Several keys, a retained lock (`hold_at_least`), `notify` and `spin`, Redlock, re-entry with its restarted leases, a
 //! server that refuses commands (out of memory, read only), `extend`, and `max_hold` of a renewed lease are not
-//! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant it one.
-//! Waiters of a process that is not listening keep their places, although the scripts remove the waiters of such a
-//! process.
+//! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant it one. In
+//! the model, waiters of a process that is not listening keep their places, although the scripts remove the waiters of
+//! such a process.
 //!
 //! Liveness is checked by conditions that must never hold: a caller waits for a free lock for two ticks at which
 //! nothing is due, a wait is longer than allowed, or a grant or a waiter is left at the horizon, the tick at which all
 //! calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants in a tick. When
-//! the server loses its state, one tick passes.
+//! the server of the model loses its state, one tick passes.
 //!
 //! # How to check deeper
 //!

@@ -56,8 +56,8 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
     if !loses_state || faults.jumps_back == 0 || scenario.shows_gaps {
         promises.push((TOKENS, |_, state| !state.observed.token_fell));
     }
-    // If the server loses its state or its clock jumps ahead, bodies may overlap until the first holder is notified of
-    // its loss. This gap is documented.
+    // As documented, if the server loses its state or its clock jumps ahead, bodies may overlap until the first holder
+    // is notified of its loss.
     if !loses_state && faults.jumps_ahead == 0 || scenario.shows_gaps {
         promises.push((EXCLUSION, |protocol, state| inside(protocol, state) <= 1));
         promises.push((BEGUN, |_, state| !state.observed.begun_fell));
@@ -109,13 +109,13 @@ fn holds(protocol: &Protocol, state: &State) -> impl Iterator<Item = Hold> {
         })
 }
 
-/// Returns the number of bodies whose local deadlines have not passed.
+/// Returns the number of running bodies whose local deadlines have not passed.
 fn inside(protocol: &Protocol, state: &State) -> usize {
     holds(protocol, state).count()
 }
 
-/// Returns whether the server's grant is accounted for: one of the owners is inside with the grant, will be notified of
-/// it or is giving it back, or the process of the owners is dead.
+/// Returns whether the server's grant is accounted for: one of the owners holds the lock with the grant, will be
+/// notified of the grant or is giving it back, or the process of the owners is dead.
 fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     let Some(grant) = state.server.grant else {
         return true;
@@ -137,16 +137,17 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     if sent.any(releases) {
         return true; // a release of this grant is on its way to the server
     }
-    // After a loss of state, the server may grant the lock to a caller again while the caller is inside by the older
-    // grant or after the caller has left. If the push of the newer grant is lost, nobody gives that grant back. It then
-    // lasts until its claim ends, which `CLAIM` checks.
+    // After a loss of state, the server may grant the lock to a caller again while the caller still holds the lock by
+    // the older grant, or after the caller has left. If the push of the newer grant is lost, nobody gives that grant
+    // back. The newer grant then lasts until its claim ends, which the promise `CLAIM` checks.
     let (left, at_first) = (&state.faults, &protocol.scenario.faults);
     let lost_state = left.state_losses < at_first.state_losses || left.restarts < at_first.restarts;
     let lost_push = state.observed.lost_push == Some(grant.token);
     if lost_push && lost_state && grant.claimed_until.is_some() {
         return true;
     }
-    // A grant with an untaken offer is accounted for, because `TAKEN` checks that no offer stays untaken for too long.
+    // A grant with an untaken offer is accounted for, because the promise `TAKEN` checks that no offer stays untaken
+    // for too long.
     let cohort = process.entry.as_ref().map(|entry| &entry.cohort);
     let cohort = cohort.filter(|cohort| cohort.first() == u64::from(grant.token));
     let is_offered = cohort.is_some_and(|cohort| {
@@ -193,7 +194,7 @@ fn wait_is_bounded(protocol: &Protocol, state: &State) -> bool {
         })
 }
 
-/// Returns whether a late message from a cohort would let in only callers that have an offer.
+/// Returns whether a late message from a cohort could let only callers with an offer enter.
 fn offers_are_asked_for(_: &Protocol, state: &State) -> bool {
     let word = queued_grant(0, Moment::new(Duration::ZERO), Duration::ZERO);
     state.callers.iter().all(|caller| {
@@ -211,7 +212,7 @@ fn claim_ends(_: &Protocol, state: &State) -> bool {
 /// the next heartbeat, the late ticks, and the ticks that passed while the server lost its state.
 fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
     if protocol.is(Broken::AnswerSeats) {
-        return true; // in this variant, nobody passes an offer on
+        return true; // in the variant `AnswerSeats`, nobody passes an offer on
     }
     let (terms, faults) = (&protocol.scenario.terms, &protocol.scenario.faults);
     let late = (faults.late - state.faults.late + faults.state_losses - state.faults.state_losses

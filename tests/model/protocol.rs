@@ -55,7 +55,7 @@ pub(crate) enum Action {
     Revoke(CallerId),
     /// The heartbeat suspends a cohort, passes on its offer, or renews the grant of its offer.
     TendCohort(ProcessId, Chore),
-    /// A caller inside loses its hold, because the local deadline has passed.
+    /// A caller that holds the lock loses its hold, because the local deadline has passed.
     Lose(CallerId),
     /// The heartbeat probes on behalf of a waiter.
     Probe(CallerId),
@@ -155,7 +155,8 @@ impl Protocol {
             && (index == 0 || state.callers[index - 1].phase != Phase::Idle)
     }
 
-    /// Adds the actions that are due. Due actions happen before the next tick. A tick that passes earlier is late.
+    /// Adds the actions that are due. Due actions happen before the next tick. If a tick passes before a due action,
+    /// that tick is late.
     fn due(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, process) in state.processes.iter().enumerate() {
             if !process.main.requests.is_empty() {
@@ -198,7 +199,7 @@ impl Protocol {
         }
     }
 
-    /// Adds the actions that may happen at any time, or never.
+    /// Adds the actions that may happen at any time, and need not happen.
     fn free(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, caller) in (0..).zip(&state.callers) {
             if self.may_begin(state, id) {
@@ -361,7 +362,7 @@ impl Protocol {
 
     pub(crate) fn is_over(&self, state: &State) -> bool {
         let ended = (0..).zip(&state.callers).all(|(id, caller)| {
-            // A slow caller may never be polled again, and then it never ends.
+            // A slow caller that is never polled again never ends.
             let forgotten = self.scenario.terms.is_slow(id) && caller.waits();
             let never = caller.phase == Phase::Idle && !self.may_begin(state, id);
             caller.has_ended() || never || forgotten && caller.behind.is_none()
@@ -536,7 +537,7 @@ impl Model for Protocol {
     }
 }
 
-/// Clears values that have no further effect. Otherwise the checker would visit states that differ only in these
+/// Clears values that have no further effect, so that the checker does not visit states that differ only in such
 /// values.
 fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
     if let Phase::Ended(_) = caller.phase {

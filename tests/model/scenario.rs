@@ -67,7 +67,7 @@ pub(crate) struct Faults {
     pub(crate) jumps_back: u8,
     /// The number of milliseconds by which the processes' clocks may fall behind in total.
     pub(crate) lags: u8,
-    /// The limit for all of these faults together, not counting the late ticks.
+    /// The limit for all faults together, not counting late ticks.
     pub(crate) any: u8,
 }
 
@@ -188,8 +188,8 @@ impl Scenario {
 }
 
 impl Terms {
-    /// Returns the options of one caller for each entry of `callers`. The entry is the caller's process. The callers
-    /// begin at once and stay inside only briefly.
+    /// Returns the options of one caller for each element of `callers`. Each element is the process of one caller. The
+    /// callers begin at once and hold the lock only briefly.
     pub(crate) fn of(callers: &[ProcessId]) -> Self {
         Self {
             callers: callers.to_vec(),

@@ -1,5 +1,5 @@
-//! Scenarios with all kinds of faults. They check the protocol with all of its rules; `variants.rs` removes one rule at
-//! a time.
+//! Scenarios with all kinds of faults. These scenarios check the protocol with all of its rules; `variants.rs` removes
+//! one rule at a time.
 
 use crate::{
     check,
@@ -67,7 +67,7 @@ fn one_thing_goes_wrong_and_all_is_late() {
     );
 }
 
-/// Skipped unless `MODEL_DEEPER` is set, because it takes half a minute in a debug build.
+/// This test is skipped unless `MODEL_DEEPER` is set, because it takes half a minute in a debug build.
 #[test]
 fn two_things_go_wrong() {
     if std::env::var_os("MODEL_DEEPER").is_none() {
@@ -98,7 +98,7 @@ fn callers_of_one_process() {
     );
 }
 
-/// Skipped unless `MODEL_DEEPER` is set, because it takes half a minute or more.
+/// This test is skipped unless `MODEL_DEEPER` is set, because it takes half a minute or more.
 #[test]
 fn three_processes() {
     if std::env::var_os("MODEL_DEEPER").is_none() {

@@ -1,6 +1,7 @@
 //! The server: the state that it stores for one lock, and for each script a function that decides as the script does.
 //!
-//! The scripts are in `lock-runtime/src/backend/redis/protocol/native/*.lua`. Each function is named after its script.
+//! The scripts are in `lock-runtime/src/backend/redis/protocol/native/*.lua`. Each function has the name of the script
+//! that it models.
 
 use crate::{
     broken::Broken,
@@ -48,8 +49,8 @@ pub(crate) struct Member {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Server {
     pub(crate) clock: Tick,
-    /// The number of waiters that have queued in this tick. It is added to the places of new waiters, so that no two
-    /// waiters get the same place.
+    /// The number of waiters that have queued in this tick. The number is added to the places of new waiters, so that
+    /// no two waiters get the same place.
     pub(crate) into_tick: Place,
     pub(crate) grant: Option<Grant>,
     /// The waiters in the order of their places.
@@ -307,8 +308,8 @@ impl Server {
     }
 
     /// Queues an owner at its old place or at the end, unless the owner is in the queue already (as `ZADD NX` does). If
-    /// the clock has jumped and the owner's wait at its old place is over, the owner queues at the end. At its old
-    /// place, the server would remove the owner each time that it queues.
+    /// the clock has jumped and the owner's wait at its old place is over, the owner queues at the end. The server
+    /// would remove the owner from its old place each time that the owner queues.
     fn join(&mut self, run: &Run<'_>, owner: CallerId, place: Option<Place>) -> Place {
         let stands = |place: &Place| {
             let place = *place;
@@ -383,8 +384,8 @@ impl Server {
         true
     }
 
-    /// Runs `renew.lua`. If `lease` is 0, this is a check, which extends nothing. Returns the time left of the grant,
-    /// or `None` if the lock is not held with this token.
+    /// Runs `renew.lua`. If `lease` is 0, the script is a check, which extends nothing. Returns the time left of the
+    /// grant, or `None` if the lock is not held with this token.
     pub(crate) fn renew(
         &mut self,
         run: &Run<'_>,
@@ -423,8 +424,8 @@ impl Server {
     }
 
     /// Runs `leave.lua`. If the caller owns the current grant, returns that grant, so that the caller can enter. With
-    /// `abandon`, a grant whose only owner is the caller is released instead. The grant of a cohort is returned in both
-    /// cases, because only the cohort's process may release it.
+    /// `abandon`, a grant whose only owner is the caller is released instead. The grant of a cohort is returned even
+    /// with `abandon`, because only the cohort's process may release it.
     pub(crate) fn leave(
         &mut self,
         run: &mut Run<'_>,

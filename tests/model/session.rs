@@ -139,7 +139,7 @@ impl Protocol {
 
     /// Sends a probe, as the engine's `beat` does. If no other request is unread, the server executes the probe in the
     /// same step. If the probe then finds nothing and no other message is pending, the process reads the reply in this
-    /// step too. This keeps the number of states small.
+    /// step too. Joining these steps keeps the number of states small.
     pub(crate) fn probe(&self, state: &mut State, id: CallerId) {
         let process = self.process_of(id);
         let this = &mut state.processes[process];
@@ -187,7 +187,7 @@ impl Protocol {
             .callers_of(process)
             .filter(|id| state.caller(*id).phase == Phase::Queued && state.caller(*id).is_waiting())
             .collect();
-        // A caller in an unanswered batch is not sent a second time.
+        // The session does not send a caller again that is already in an unanswered batch.
         queued.retain(|id| !state.caller(*id).resending);
         if self.is(Broken::ComesBackToAPlaceOnly) {
             queued.retain(|id| state.caller(*id).place.is_some());
@@ -198,8 +198,8 @@ impl Protocol {
         self.send_batch(state, process);
     }
 
-    /// Breaks the session's connection for its process. The server notices this later, and may read the unread requests
-    /// until then.
+    /// Breaks the session's connection on the side of the process. The server notices the break later, and may read the
+    /// unread requests until then.
     pub(crate) fn break_main(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         this.main.up = false;
@@ -219,8 +219,9 @@ impl Protocol {
             if let Some(Behind::Leave { .. }) = caller.behind {
                 self.leave_from_home(state, id);
             }
-            // The gate stays shut until the process has reconnected and, if it may, has closed the old connection on
-            // the server. Only the variant `GateOpensWithTheBreak` opens the gate now.
+            // A caller in an unanswered batch may neither enter nor leave until the process has reconnected and, if
+            // permitted, has closed the old connection on the server. Only the variant `GateOpensWithTheBreak` lets the
+            // caller enter or leave at once.
             if state.caller(id).resending && self.is(Broken::GateOpensWithTheBreak) {
                 self.open_gate(state, id);
             }
@@ -239,7 +240,7 @@ impl Protocol {
         this.main.answered = now;
         for id in self.callers_of(process) {
             if let Phase::Leaving { .. } = state.caller(id).phase {
-                state.caller(id).resending = false; // the leave is resent below
+                state.caller(id).resending = false; // `send_leave` resends the `leave` below
             } else if state.caller(id).resending {
                 self.open_gate(state, id);
             }

@@ -8,8 +8,8 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// Returns the options of three callers of one process. The second caller is slow. If it misses its turn, it continues
-/// as owner 3.
+/// Returns the options of three callers of one process. The second caller is slow. If the second caller misses its
+/// turn, it continues as owner 3.
 fn slow_member() -> Terms {
     Terms {
         once: vec![0],
@@ -20,8 +20,8 @@ fn slow_member() -> Terms {
     }
 }
 
-/// Returns the options of two callers of different processes. The first caller is slow. If it misses its turn, it
-/// continues as owner 2.
+/// Returns the options of two callers of different processes. The first caller is slow. If the first caller misses its
+/// turn, it continues as owner 2.
 fn slow_holder() -> Terms {
     Terms {
         slow: vec![0],
@@ -51,7 +51,7 @@ fn is_caught(broken: Broken, terms: Terms, faults: Faults, promise: &'static str
     check::is_caught(broken, scenario, promise);
 }
 
-/// The engine had the defect `AnswerSeats` before cohorts had offers. The defect appears without any fault.
+/// The variant `AnswerSeats` breaks the promise without any fault.
 #[test]
 fn an_answer_of_the_server_seats_nobody() {
     is_caught(Broken::AnswerSeats, slow_member(), late(0), EXCLUSION);
@@ -90,7 +90,7 @@ fn late_answers() -> Scenario {
     }
 }
 
-/// Skipped unless `MODEL_DEEPER` is set, because it takes minutes.
+/// This test is skipped unless `MODEL_DEEPER` is set, because it takes minutes.
 #[test]
 fn renewals_of_a_cohort_are_answered_late() {
     if std::env::var_os("MODEL_DEEPER").is_some() {
@@ -122,7 +122,7 @@ fn comes_back() -> Scenario {
     }
 }
 
-/// Skipped unless `MODEL_DEEPER` is set, because it takes half a minute or more.
+/// This test is skipped unless `MODEL_DEEPER` is set, because it takes half a minute or more.
 #[test]
 fn a_slow_caller_comes_back_to_its_place() {
     if std::env::var_os("MODEL_DEEPER").is_some() {

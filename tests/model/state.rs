@@ -24,7 +24,7 @@ pub(crate) type CallerId = u8;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    /// The true time. Each process's clock shows this time minus its lag.
+    /// The true time. Each process's clock shows the true time minus the process's lag.
     pub(crate) now: Tick,
     pub(crate) server: Server,
     pub(crate) processes: Vec<Process>,
@@ -45,7 +45,7 @@ pub(crate) struct Observed {
     /// The newest token with which a body has begun.
     pub(crate) begun: Token,
     pub(crate) begun_fell: bool,
-    /// Whether a process was killed while its grant was to last for longer than the lease of the caller inside.
+    /// Whether a process was killed while its grant had more time left than the lease of the caller that held the lock.
     pub(crate) outlived: bool,
     /// A caller that was granted the lock out of order, and a waiting caller that had queued before it.
     pub(crate) overtaken: Option<(CallerId, CallerId)>,
@@ -108,7 +108,7 @@ pub(crate) struct Entry {
     pub(crate) by: By,
 }
 
-/// Hashes only values that have a further effect. Otherwise the checker would visit states that differ only in the
+/// Hashes only values that have a further effect, so that the checker does not visit states that differ only in the
 /// other values. If the cohort is over, only its first token, its last turn, and whether it was released or suspended
 /// have a further effect.
 impl Hash for Entry {
@@ -138,7 +138,8 @@ pub(crate) struct Session {
     pub(crate) events: Vec<Event>,
 }
 
-/// The connection for background work. Nothing relies on the order of its messages, so they are delivered in any order.
+/// The connection for background work. Nothing relies on the order of messages on this connection, so they are
+/// delivered in any order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Home {
     pub(crate) floor: Token,
@@ -157,7 +158,7 @@ pub(crate) struct Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Script {
-    /// The caller's own request. It is sent if the caller makes a single attempt, or if the caller has never had a
+    /// The caller's own request. A caller sends this request if it makes a single attempt, or if it has never had a
     /// place and no other caller of its process waits for the lock or holds it.
     Acquire {
         not_after: Option<Tick>,
@@ -232,21 +233,21 @@ pub(crate) struct Caller {
     pub(crate) phase: Phase,
     /// When the caller's `wait` ends.
     pub(crate) wait_until: Tick,
-    /// When the call began. Only the properties use it.
+    /// When the call began. Only the properties use this time.
     pub(crate) began: Tick,
     /// When the request of a slow caller was sent. If the caller does not read the reply in time, the engine gives up
     /// the grant in the reply.
     pub(crate) asked: Tick,
     pub(crate) place: Option<Place>,
-    /// The caller's number in the order of joining the queue. Only the properties use it.
+    /// The caller's number in the order of joining the queue. Only the properties use this number.
     pub(crate) joined: Option<u8>,
     pub(crate) attempt: Attempt,
     /// The token of the newest turn that was offered to the caller, until the caller's future reads the offer.
     pub(crate) told: Option<Token>,
     /// Whether the next batch includes the caller.
     pub(crate) joins: bool,
-    /// Whether an unanswered batch of the session includes the caller. Until the answer arrives, the gate is shut: the
-    /// caller neither enters nor leaves.
+    /// Whether an unanswered batch of the session includes the caller. Until the batch is answered, the caller neither
+    /// enters nor leaves.
     pub(crate) resending: bool,
     /// Whether the connection that carried the caller's newest request still exists, or `None` if the caller has sent
     /// no request.
@@ -279,11 +280,11 @@ pub(crate) enum Phase {
     },
     /// The engine has given up the grant that the reply may contain, and the caller's future has not been polled since.
     Revoked,
-    /// The caller waits for its turn, or it has an offer and waits until the gate opens or the engine has renewed the
-    /// grant.
+    /// The caller waits for its turn, or it has an offer and waits until its batch is answered or the engine has
+    /// renewed the grant.
     Queued,
-    /// The caller renews its turn by itself (`Broken::AnswerSeats`). `answer` is the local deadline, once the server
-    /// has answered.
+    /// The caller renews its turn by itself (`Broken::AnswerSeats`). `answer` is the local deadline, or `None` until
+    /// the server has answered.
     Confirming {
         token: Token,
         answer: Option<Moment>,
@@ -337,7 +338,7 @@ pub(crate) enum End {
 /// Background work for a caller that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Behind {
-    /// Waits until the gate opens, and then gives back the offer with this token, if any.
+    /// Waits until the batch with the owner is answered, and then gives back the offer with this token, if any.
     Gate(Option<Token>),
     /// Sends `leave` over the connection that carried the caller's request, so that the server reads the request first.
     Leave {
@@ -394,7 +395,7 @@ impl Caller {
         self.told.or_else(|| self.attempt.0.offer().map(token_of))
     }
 
-    /// Returns a token of the grant with which the caller is inside or which the caller is releasing.
+    /// Returns a token of the grant with which the caller holds the lock or which the caller is releasing.
     pub(crate) fn held(&self) -> Option<Token> {
         match (self.phase, self.behind) {
             (Phase::Inside(hold), _) => Some(hold.token),

@@ -73,8 +73,8 @@ impl Protocol {
             Script::Acquire { not_after } => {
                 let caller = &mut state.callers[usize::from(owner)];
                 if caller.place.is_none() && !server.is_queued(owner) {
-                    // The caller may have had a place, but it never learned of it and cannot come back to it. Its order
-                    // of joining counts from this request.
+                    // The caller may have had a place, but it never learned of it and cannot come back to it. The
+                    // caller's order of joining counts from this request.
                     caller.joined = None;
                 }
                 Reply::Acquired(server.acquire(&mut run, owner, not_after))

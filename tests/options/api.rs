@@ -86,7 +86,7 @@ async fn tls_works_and_a_mismatch_is_told() {
 }
 
 /// A client can be used in a new runtime after the runtime in which it was created has ended. Tests that share a client
-/// rely on this, because each `#[tokio::test]` has its own runtime.
+/// need such a client, because each `#[tokio::test]` has its own runtime.
 #[test]
 fn a_client_outlives_the_runtime_that_made_it() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();
@@ -98,7 +98,7 @@ fn a_client_outlives_the_runtime_that_made_it() {
     guard.blocking_release();
 }
 
-/// The first call runs on the handle of a runtime that has already ended.
+/// The first calls of this test run on the handle of a runtime that has already ended.
 #[test]
 fn a_runtime_that_has_ended_does_not_stop_a_client() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();
@@ -128,7 +128,7 @@ async fn a_dropped_client_closes_its_connections() {
 }
 
 /// A client has a connection for each runtime that uses it, and one more for renewals and clean-up. A shutdown closes
-/// them all.
+/// all connections of the client.
 #[test]
 fn a_client_has_a_connection_for_each_runtime_and_one_more() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();
@@ -174,7 +174,8 @@ fn the_blocking_form_works_outside_async() {
     }
 }
 
-/// The caller's runtime drives neither sockets nor timers. The engine's own runtime drives them instead.
+/// The caller's runtime drives neither sockets nor timers. The engine's own runtime drives the sockets and timers of
+/// the locks.
 #[test]
 fn a_runtime_without_drivers_works() {
     let url = tokio::runtime::Runtime::new()
@@ -294,8 +295,7 @@ async fn under_a_paused_clock_nothing_is_waited_for() {
     assert!(started.elapsed() < 5 * SECOND);
 }
 
-/// If the clock is paused, it jumps ahead while the body awaits real I/O, so the lease ends. A running clock does not
-/// jump.
+/// A paused tokio clock jumps ahead while the body awaits real I/O, so the lease ends. A running clock does not jump.
 #[test]
 fn a_lease_lasts_over_real_io_where_the_clock_runs() {
     let wait_for_a_thread = |paused: bool| {

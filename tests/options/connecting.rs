@@ -14,8 +14,8 @@ use support::{
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A lazy client needs neither a server nor a runtime to be created. A call at a server that is down ends after its
-/// `wait`, and a call that is waiting when the server starts enters.
+/// A lazy client can be created without a server and without a runtime. While the server is down, a call ends after its
+/// `wait`. A call that is waiting when the server starts acquires the lock.
 #[test]
 fn a_lazy_client_connects_at_the_first_call() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -41,7 +41,7 @@ fn a_lazy_client_connects_at_the_first_call() {
     });
 }
 
-/// If only some of the new servers are up when the client connects, the others do not count until the longest lease,
+/// If only some of the new nodes are up when the client connects, the other nodes do not count until the longest lease,
 /// here one second, has passed.
 #[tokio::test]
 async fn a_lazy_redlock_connects_at_the_first_call() {
@@ -70,7 +70,7 @@ async fn a_lazy_redlock_connects_at_the_first_call() {
     client.shutdown().await;
 }
 
-/// A call is dropped after the shutdown of a lazy client. Its clean-up opens no connection.
+/// A call is dropped after the shutdown of a lazy client. The clean-up of the dropped call opens no connection.
 #[tokio::test]
 async fn a_lazy_client_stays_closed() {
     let server = RedisServer::start().await;
@@ -90,7 +90,7 @@ async fn a_lazy_client_stays_closed() {
     guard.release().await;
 }
 
-/// A lazy client makes the checks of `connect` at its first call. Once the server passes them, calls enter.
+/// A lazy client makes the checks of `connect` at its first call. Calls enter once the server passes these checks.
 #[tokio::test]
 async fn a_lazy_client_uses_no_server_that_evicts_keys() {
     let server = RedisServer::builder()
@@ -113,7 +113,7 @@ async fn a_lazy_client_uses_no_server_that_evicts_keys() {
     lock.run(async {}).await.unwrap();
 }
 
-/// A lazy client reports the errors of its settings at once.
+/// `connect_lazy` reports wrong settings at once, although it opens no connection.
 #[test]
 fn a_lazy_client_reports_wrong_settings() {
     let lazy = |url: &str| LockClient::builder().url(url).connect_lazy();
@@ -151,7 +151,7 @@ async fn connecting_can_wait_for_a_server_that_starts() {
     client.lock("order:42").run(async {}).await.unwrap();
 }
 
-/// Waiting does not help against a wrong password.
+/// `connect_within` does not wait if the password is wrong, because waiting does not help.
 #[tokio::test]
 async fn connecting_does_not_wait_for_what_does_not_pass() {
     let server = RedisServer::builder()
@@ -169,7 +169,8 @@ async fn connecting_does_not_wait_for_what_does_not_pass() {
     assert!(started.elapsed() < epsilon());
 }
 
-/// The server lists the connections of a client under the client's name, or under the name of the program.
+/// The server lists the connections of a client under the client's name, or under the name of the program if the client
+/// has no name.
 #[tokio::test]
 async fn connections_have_the_name_of_their_client() {
     let server = RedisServer::start().await;
@@ -205,7 +206,8 @@ async fn connections_have_the_name_of_their_client() {
     assert_eq!(names().await, [program]);
 }
 
-/// The errors of a Sentinel URL name what is wrong. The password for the Sentinels is not the one of the servers.
+/// The error for a wrong Sentinel URL names the fault. The Sentinels have a password of their own, which differs from
+/// the password of the servers.
 #[tokio::test]
 async fn sentinel_errors_say_what_is_wrong() {
     let group = SentinelGroup::start().await;
@@ -251,7 +253,7 @@ async fn sentinel_errors_say_what_is_wrong() {
     client.lock("order:42").run(async {}).await.unwrap();
 }
 
-/// Two of three Sentinels are gone, one of them silent. A client still finds the primary at once.
+/// One of three Sentinels is stopped, and another is killed. A client still finds the primary at once.
 #[tokio::test]
 async fn one_sentinel_is_enough() {
     let mut group = SentinelGroup::start().await;
@@ -264,11 +266,11 @@ async fn one_sentinel_is_enough() {
     group.sentinels[0].continue_process();
 }
 
-/// A lazy client of a Redis Cluster learns its servers at the first call.
+/// A lazy client of a Redis Cluster learns the servers of the cluster at its first call.
 #[tokio::test]
 async fn a_lazy_client_finds_its_cluster() {
     let url = shared_cluster().await.url();
-    // The first host does not exist, and the others are found from the second one.
+    // No server listens at the first address, so the client learns of the other servers from the second one.
     let second = url.split(',').nth(1).unwrap();
     let builder = LockClient::builder().url(format!("redis+cluster://127.0.0.1:1,{second}"));
     let client = builder.namespace("lazy").connect_lazy().unwrap();
@@ -285,7 +287,7 @@ async fn a_lazy_client_finds_its_cluster() {
     );
 }
 
-/// A user of a Redis Cluster needs no more than the general rights and the rights that the guide lists.
+/// A user of a Redis Cluster needs only the rights that docs/guides/acl.md and docs/guides/cluster.md list.
 #[tokio::test]
 async fn a_user_with_few_rights_can_use_a_cluster() {
     let cluster = ClusterServers::start(3).await;
@@ -317,7 +319,7 @@ async fn a_user_with_few_rights_can_use_a_cluster() {
     let waiting = second.lock("k").wait(20 * SECOND);
     let waiting = tokio::spawn(async move { waiting.acquire().await.unwrap() });
     support::until(async || first.lock("k").status().await.unwrap().waiters == 1).await;
-    // The lock moves to another server, and the grant is renewed while it moves.
+    // The test moves the lock to another server. The client renews the grant during the move.
     let slot = cluster.slot_of("{lock:k}").await;
     let to = (cluster.primary_of(slot).await + 1) % 3;
     cluster.begin_move(slot, to).await;

@@ -42,8 +42,8 @@ async fn extensions_called_together_do_not_add_up() {
     .await;
 }
 
-/// A grant that a release has passed on lasts only for a claim until it is confirmed. Even so, an extension counts from
-/// the end of the whole lease that the caller asked for.
+/// A grant that a release passes to a waiter lasts only for a claim until it is confirmed. An extension nevertheless
+/// counts from the end of the whole lease that the waiter requested.
 #[tokio::test]
 async fn a_hold_that_was_handed_on_is_extended_from_the_end_of_its_lease() {
     on_stores_with_a_queue(|store| async move {
@@ -71,7 +71,7 @@ async fn an_extension_lasts_as_long_as_the_lease_is_renewed() {
         let lock = client.lock("k").lease(SECOND).renew(true);
         let guard = lock.acquire().await.unwrap();
         let mut extending = Box::pin(guard.extend(5 * SECOND));
-        // The engine can answer during this poll.
+        // The answer of the engine can arrive during this first poll.
         let first = poll_fn(|cx| Poll::Ready(extending.as_mut().poll(cx))).await;
         thread::sleep(1500 * MS);
         let left = match first {

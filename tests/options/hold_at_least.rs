@@ -42,7 +42,7 @@ async fn the_value_returns_at_once_and_the_next_one_enters_at_the_end() {
             assert_eq!(client.scope(job(result.clone())).await, result);
             let returned = start.elapsed();
             assert!(returned < SECOND / 2, "{returned:?}");
-            // The lock is busy even for the client that held it.
+            // During the minimum hold, the lock is busy even for the client that held it.
             let busy = client.scope(job(Ok(1))).await;
             assert_busy(&busy);
             let entered = next(&other, start).await;
@@ -130,8 +130,8 @@ async fn a_neighbour_that_is_polled_late_waits_for_the_end() {
         }
     }
     guard.release().await;
-    // By now more than a third of the grant's claim has passed, so the caller that gets the turn has to confirm the
-    // grant.
+    // After this pause, more than a third of the grant's claim has passed, so the caller that gets the turn has to
+    // confirm the grant.
     tokio::time::sleep(SECOND).await;
     poll(0);
     for _ in 0..250 {

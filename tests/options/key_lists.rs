@@ -213,7 +213,7 @@ async fn the_list_may_be_moved_by_the_body_and_by_the_fallback() {
     let guard = hold(&other, "2").await;
     assert_eq!(client.scope(now(vec![1, 2])).await.unwrap(), 200);
     guard.release().await;
-    // A call with an empty list fails with its own error, and is not reported as busy.
+    // A call with an empty list fails with `KeyError::NoKeys`, and is not reported as busy.
     let refused = client.scope(now(Vec::new())).await;
     assert!(
         matches!(refused, Err(LockError::InvalidKey(KeyError::NoKeys))),
@@ -240,7 +240,7 @@ async fn it_waits_for_each_item_in_turn() {
     .await;
 }
 
-/// A type with a field that is the list.
+/// A type with a field that is a list of items.
 struct Cart {
     items: Vec<Item>,
 }

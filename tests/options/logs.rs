@@ -17,8 +17,9 @@ fn of_level(level: Level, records: &[Record]) -> Vec<&Record> {
         .collect()
 }
 
-/// A client logs one WARN when an outage begins and one INFO with the length of the outage when it is over, regardless
-/// of the number of calls and sessions. For a hold whose renewals are not answered, it logs one WARN.
+/// A client logs one WARN when an outage begins and one INFO with the length of the outage when the outage is over,
+/// regardless of the number of calls and sessions. The client logs one WARN for each hold whose renewals are not
+/// answered.
 #[tokio::test]
 async fn an_outage_is_told_once() {
     log::keep();
@@ -76,7 +77,7 @@ async fn an_outage_is_told_once() {
     }
 }
 
-/// The beginning and the end of the outage of one server of a quorum are each logged once, although no call fails.
+/// A client of a Redlock logs the beginning and the end of the outage of one node once each, although no call fails.
 #[tokio::test]
 async fn an_outage_of_a_server_of_a_quorum_is_told_once() {
     log::keep();
@@ -118,8 +119,8 @@ async fn nothing_is_told_of_a_server_that_answers() {
     assert!(log::about("server", &address).is_empty());
 }
 
-/// A call with several keys loses one of its locks while it waits for another lock. No loss is logged, because the call
-/// acquires the lost lock again.
+/// A call with several keys loses one of its locks while it waits for another lock. The client logs no loss, because
+/// the call acquires the lost lock again.
 #[tokio::test]
 async fn a_lock_that_nobody_used_is_not_told_as_lost() {
     log::keep();

@@ -306,7 +306,7 @@ async fn what_runs_in_a_guard_enters_again() {
     on_every_store(|store| async move {
         let [client, other] = store.clients().await;
         let guard = client.locks(["b", "a"]).acquire().await.unwrap();
-        // Only code that runs in the guard can reenter the guard's locks.
+        // Only code that runs in `guard.run` can reenter the guard's locks.
         for key in ["a", "b"] {
             let stranger = client.lock(key).try_acquire().await;
             assert_busy(&stranger);
@@ -369,8 +369,8 @@ async fn nested_in_a_guard_nothing_waits_out_of_order() {
     .await;
 }
 
-/// A nested call learns of the loss of an enclosing lock in the same poll in which it reads the grant of two others. It
-/// gives both back.
+/// A nested call learns of the loss of an enclosing lock in the same poll in which it reads the grants of two other
+/// locks. The nested call gives both other locks back.
 #[tokio::test]
 async fn a_loss_that_is_read_together_with_the_grant_of_others_leaves_nothing() {
     let store = Store::redis().await;
@@ -391,8 +391,8 @@ async fn a_loss_that_is_read_together_with_the_grant_of_others_leaves_nothing() 
     until_free(&other, "c").await;
 }
 
-/// A grant is read after its lease has ended, and after a newer call of the same client has taken the lock. The newer
-/// call keeps it.
+/// A call reads its grant after the lease has ended, and after a newer call of the same client has taken the lock. The
+/// newer call keeps the lock.
 #[tokio::test]
 async fn a_grant_that_is_read_too_late_leaves_a_newer_hold_alone() {
     let store = Store::redis().await;
@@ -403,7 +403,8 @@ async fn a_grant_that_is_read_too_late_leaves_a_newer_hold_alone() {
     let mut late = Box::pin(short.wait(20 * SECOND).acquire());
     assert!((&mut late).now_or_never().is_none(), "it asks");
     until(async || !held(&other, &["k"]).await.is_empty()).await;
-    until_free(&other, "k").await; // its lease has ended
+    // The lock of `k` is free when its lease has ended.
+    until_free(&other, "k").await;
     let both = client.locks(["k", "l"]).wait(20 * SECOND);
     let both = tokio::spawn(async move { both.run(async {}).await });
     until(async || !held(&other, &["k"]).await.is_empty()).await;
@@ -471,7 +472,7 @@ async fn free_ones_are_taken_in_one_script() {
     for _ in 0..10 {
         locks.acquire().await.unwrap().release().await;
     }
-    // Each acquisition needs one script to enter, and one for each lock when it is released.
+    // Each acquisition needs one script for all three locks, and its release needs one script for each lock.
     assert_eq!(server.scripts().await - before, 10 * 4);
 }
 
@@ -519,7 +520,7 @@ async fn a_list_of_more_keys_than_allowed_is_refused() {
     .await;
 }
 
-/// A slow line shows that the requests for all keys are under way at the same time.
+/// Over a slow connection, the duration of a call shows that the requests for all keys are under way at the same time.
 #[tokio::test]
 async fn on_a_redlock_several_keys_are_requested_in_parallel() {
     const KEYS: usize = 5;
@@ -539,7 +540,7 @@ async fn on_a_redlock_several_keys_are_requested_in_parallel() {
     let start = Instant::now();
     let guard = locks.acquire().await.unwrap();
     let took = start.elapsed();
-    // If the nodes offer different tokens, a second round trip follows.
+    // The bound is two round trips, because a second round trip follows if the nodes offer different tokens.
     assert!(took < 2 * ROUND_TRIP + epsilon(), "{took:?}");
     let sent = client.stats().commands - before;
     assert!(sent >= 3 * KEYS as u64, "{sent} commands");

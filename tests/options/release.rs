@@ -21,7 +21,8 @@ use crate::stores::{MS, SECOND, Store, on_every_store, on_stores_with_a_queue, u
 /// The longest time that a call waits for the confirmation of its release.
 const PATIENCE: Duration = SECOND;
 
-/// A client whose servers' replies can be held back, and a client that is connected to the servers directly.
+/// A client behind proxies that can hold back the servers' replies, and a client that is connected to the servers
+/// directly.
 struct Fixture {
     store: Store,
     proxies: Vec<FaultProxy>,
@@ -56,7 +57,7 @@ impl Fixture {
         self.proxies.iter().for_each(|proxy| proxy.hold_replies(on));
     }
 
-    /// Runs a call whose release is not answered, and returns how long the call takes.
+    /// Runs a call whose release gets no answer, and returns how long the call takes.
     async fn unanswered(&self, call: impl Future<Output = Result<u8, LockError>>) -> Duration {
         let started = Instant::now();
         assert_eq!(self.behind.scope(call).await, Ok(7));
@@ -66,8 +67,8 @@ impl Fixture {
         took
     }
 
-    /// Serves as the body of a call for `unanswered`. From the start of the body on, the servers' replies are held
-    /// back.
+    /// Serves as the body of a call for `unanswered`. From the start of the body on, the proxies hold back the servers'
+    /// replies.
     async fn body(&self) -> u8 {
         self.hold_replies(true);
         tokio::task::yield_now().await;
@@ -75,8 +76,8 @@ impl Fixture {
     }
 }
 
-/// Makes the client connect from this runtime. Before it has connected, calls to a quorum use the engine's own
-/// connections.
+/// Opens the client's connections for this runtime. Before these connections are open, calls to a Redlock use the
+/// engine's own connections.
 async fn warm(store: &Store, client: &LockClient) {
     client.lock("warm").run(async {}).await.unwrap();
     if store.is_redlock() {
@@ -404,7 +405,7 @@ async fn a_lock_that_is_kept_stays_taken() {
     .await;
 }
 
-/// In process, a release needs no answer, so the lock is free before the value returns.
+/// With the in-process backend, a release needs no answer, so the lock is free before the value returns.
 #[tokio::test]
 async fn in_process_both_settings_behave_in_the_same_way() {
     let [client, other] = Store::memory().clients().await;

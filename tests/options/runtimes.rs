@@ -90,7 +90,7 @@ fn with_a_server_a_runtime_needs_no_drivers() {
     on_bare_runtimes(&store, enters_waits_and_loses);
 }
 
-/// A caller whose waker polls it at once, on the waking thread.
+/// A caller whose waker polls the caller at once, on the waking thread.
 struct Inline(Mutex<Option<BoxFuture<'static, ()>>>);
 
 impl Inline {
@@ -102,7 +102,8 @@ impl Inline {
 impl Wake for Inline {
     fn wake(self: Arc<Self>) {
         let Some(mut caller) = self.0.lock().unwrap().take() else {
-            return; // already being polled, or has ended
+            // The caller is being polled already, or has ended.
+            return;
         };
         let waker = self.clone().into();
         if caller
@@ -114,8 +115,8 @@ impl Wake for Inline {
     }
 }
 
-/// In the in-process backend, a release and the end of a turn wake the next caller. The waker of that caller can poll
-/// it at once, on the same thread.
+/// In the in-process backend, a release and the end of a turn wake the next caller. The waker of the next caller can
+/// poll this caller at once, on the same thread.
 #[test]
 fn a_caller_may_be_polled_by_the_one_that_wakes_it() {
     let (ended, has_ended) = mpsc::channel();
@@ -159,8 +160,8 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// A call for several locks sends its request on a runtime that then ends, and continues on another runtime. It keeps
-/// the locks that it takes there.
+/// A call for several locks sends its request on a runtime that then ends, and continues on another runtime. The call
+/// keeps the locks that it takes on the second runtime.
 #[test]
 fn several_locks_are_kept_by_a_call_that_changes_its_runtime() {
     let second = runtime();
@@ -196,8 +197,8 @@ fn several_locks_are_kept_by_a_call_that_changes_its_runtime() {
     }
 }
 
-/// A call waits on a runtime that then ends, or that nobody drives any longer. On another runtime it waits on, and
-/// enters, or is busy in time.
+/// A call waits on a runtime that then ends, or that nobody drives any longer. On another runtime, the call continues
+/// to wait, and enters or returns `Busy` in time.
 #[test]
 fn a_waiting_call_changes_its_runtime() {
     let second = runtime();
@@ -232,8 +233,8 @@ fn a_waiting_call_changes_its_runtime() {
     }
 }
 
-/// The runtime of calls shuts down while threads outside of it poll the calls by its handle. The calls continue to wait,
-/// and enter, or are busy in time.
+/// A runtime shuts down while other threads block on calls with the runtime's handle. The calls continue to wait, and
+/// enter or return `Busy` in time.
 #[test]
 fn calls_outlive_the_shutdown_of_the_runtime_whose_handle_polls_them() {
     let second = runtime();
@@ -267,8 +268,8 @@ fn calls_outlive_the_shutdown_of_the_runtime_whose_handle_polls_them() {
     }
 }
 
-/// A call waits on a runtime that nobody drives any longer, and then continues on another runtime. There it enters as
-/// soon as the lock is free.
+/// A call waits on a runtime that nobody drives any longer, and then continues on another runtime. On the second
+/// runtime, the call enters as soon as the lock is free.
 #[test]
 fn a_call_leaves_a_runtime_that_nobody_drives() {
     let second = runtime();
@@ -281,8 +282,8 @@ fn a_call_leaves_a_runtime_that_nobody_drives() {
     };
     for store in second.block_on(stores) {
         let strategies = [Strategy::Handoff, Strategy::Notify, Strategy::Spin];
-        // The call reads the answers of the server on the first runtime, or they arrive there and it reads them on the
-        // second one.
+        // Either the call reads the server's answers on the first runtime, or the answers arrive on the first runtime
+        // and the call reads them on the second one.
         let cases = strategies.map(|strategy| [(strategy, true), (strategy, false)]);
         for (strategy, reads_answers) in cases.into_iter().flatten() {
             let [client, other] = second.block_on(store.clients());
@@ -312,8 +313,8 @@ fn a_call_leaves_a_runtime_that_nobody_drives() {
     }
 }
 
-/// Two runtimes poll a call in turn, and both are driven. Each answer comes over the session of the first one, so the
-/// call enters a free lock at once.
+/// Two runtimes poll a call in turn, and both runtimes are driven. Each answer arrives over the session of the first
+/// runtime, so the call enters a free lock at once.
 #[test]
 fn a_call_that_two_runtimes_poll_in_turn_enters() {
     let driven = || {
@@ -353,7 +354,8 @@ fn a_call_that_two_runtimes_poll_in_turn_enters() {
     }
 }
 
-/// A call for several locks is polled once on a runtime that nobody drives any longer.
+/// A call for several locks is polled once on a runtime that nobody drives after that. The call enters on another
+/// runtime.
 #[test]
 fn a_call_for_several_locks_leaves_a_runtime_that_nobody_drives() {
     let second = runtime();
@@ -380,8 +382,9 @@ fn a_call_for_several_locks_leaves_a_runtime_that_nobody_drives() {
     }
 }
 
-/// Polls a call once on a runtime, until `carried_out` sees that the server has carried out its request. Nobody drives
-/// the returned runtime any longer, so the answer, which `proxy` holds back until then, is not read there.
+/// Polls a call once on a new runtime, and returns the runtime when `carried_out` sees that the server has carried out
+/// the call's request. `proxy` holds the answer back until then, and nobody drives the returned runtime, so the call
+/// does not read the answer on this runtime.
 fn ask_and_stand_still<F: Future + Unpin>(
     client: &LockClient,
     proxy: &FaultProxy,
@@ -413,7 +416,8 @@ fn a_call_that_changes_its_runtime_does_not_wait_for_its_own_grant() {
         for strategy in store.strategies() {
             for (number, wait) in [0, 20, 90, 300].into_iter().enumerate() {
                 if *strategy == Strategy::Spin && (1..150).contains(&wait) {
-                    continue; // the last try is under way on the first runtime
+                    // With such a short `wait`, the last try of the call is under way on the first runtime.
+                    continue;
                 }
                 let key = format!("{strategy:?}:{number}");
                 let lock = client.lock(&key).strategy(*strategy).wait(wait * MS);
@@ -440,7 +444,8 @@ async fn until_held(client: &LockClient, key: &str) {
     support::until(async || client.lock(key).status().await.unwrap().holder.is_some()).await;
 }
 
-/// A call is queued, but does not read the answer on its first runtime. On its second runtime it has its old place.
+/// A call is queued, but does not read the answer on its first runtime. On its second runtime, the call has its old
+/// place in the queue.
 #[test]
 fn a_call_that_changes_its_runtime_keeps_its_place() {
     let second = runtime();
@@ -456,7 +461,7 @@ fn a_call_that_changes_its_runtime_keeps_its_place() {
         let late = other.lock("k").wait(10 * SECOND);
         let mut late = tokio::spawn(async move { late.acquire().await.unwrap() });
         until_waiting(&other, "k", 2).await;
-        // In this time the call changes its runtime.
+        // During this timeout, the call changes to its second runtime.
         assert!(timeout(400 * MS, &mut early).await.is_err(), "it waits");
         held.release().await;
         let first = tokio::select! {
@@ -468,8 +473,8 @@ fn a_call_that_changes_its_runtime_keeps_its_place() {
     });
 }
 
-/// Calls that share a request are queued, but do not read the answer on their first runtime. On their second runtime
-/// they enter before a later call.
+/// Calls that share a request are queued, but do not read the answer on their first runtime. On their second runtime,
+/// these calls enter before a later call.
 #[test]
 fn calls_that_share_a_request_keep_their_places_on_another_runtime() {
     const CALLS: usize = 3;
@@ -495,7 +500,7 @@ fn calls_that_share_a_request_keep_their_places_on_another_runtime() {
     second.block_on(async {
         let late = tokio::spawn(enter(&other, "late"));
         until_waiting(&other, "k", CALLS + 1).await;
-        // In this time the calls change their runtime.
+        // During this timeout, the calls change to their second runtime.
         assert!(timeout(400 * MS, &mut early).await.is_err(), "they wait");
         held.release().await;
         early.await;
@@ -508,7 +513,7 @@ fn calls_that_share_a_request_keep_their_places_on_another_runtime() {
 }
 
 /// A lock is granted to a call that does not read the answer on its first runtime. The second runtime has no connection
-/// yet, and the wait ends before it has one. The call still gets the lock.
+/// yet, and the call's `wait` ends before this runtime has a connection. The call still gets the granted lock.
 #[test]
 fn a_call_that_changes_to_a_runtime_without_a_connection_keeps_its_grant() {
     let admin = runtime();
@@ -529,7 +534,7 @@ fn a_call_that_changes_to_a_runtime_without_a_connection_keeps_its_grant() {
     }
 }
 
-/// The runtime of a call ends while the call leaves the queue. The call ends on another runtime, as busy.
+/// The runtime of a call ends while the call leaves the queue. On another runtime, the call returns `Busy`.
 #[test]
 fn a_call_that_changes_its_runtime_while_it_leaves_is_busy() {
     let second = runtime();

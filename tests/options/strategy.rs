@@ -106,7 +106,7 @@ async fn those_who_queue_come_first() {
             lock.run(body).await.unwrap();
         };
         let queued_later = async || {
-            // By now the callers that do not queue have been waiting for a while.
+            // After this pause, the callers with `notify` and `spin` have been waiting for a while.
             sleep(300 * MS).await;
             caller(Strategy::Handoff).await;
         };
@@ -141,7 +141,8 @@ async fn a_release_wakes_who_is_notified() {
         let guard = other.acquire().await.unwrap();
         let before = server.scripts().await;
         let (entered, released) = tokio::join!(lock.acquire(), async {
-            // The process has just found the lock taken. Without a message it would probe again only after 200 ms.
+            // The waiting process has just found the lock taken. Without a message, the process would probe the lock
+            // again only after 200 ms.
             until(async || server.scripts().await > before).await;
             let released = Instant::now();
             guard.release().await;
@@ -189,7 +190,7 @@ async fn each_is_busy_at_the_end_of_its_wait_and_leaves_nothing() {
                 }
                 other => panic!("{strategy:?}: {other:?}"),
             }
-            // A caller that is dropped while it waits leaves nothing behind either.
+            // A caller that is dropped while it waits leaves no key behind.
             let lock = client.lock("k").strategy(strategy).wait(20 * SECOND);
             let dropped = tokio::time::timeout(100 * MS, lock.acquire()).await;
             assert!(dropped.is_err());
@@ -274,7 +275,8 @@ async fn a_client_has_a_default_and_shuts_down_in_any() {
     guard.release().await;
 }
 
-/// A call without the option waits by its client's strategy, and queues if its client has none either.
+/// A call without `strategy` waits with the strategy of its client. If the client has no strategy either, the call
+/// queues.
 #[tokio::test]
 async fn a_call_waits_as_its_client_says_and_queues_by_default() {
     let store = Store::redis().await;
@@ -314,8 +316,8 @@ async fn a_call_waits_as_its_client_says_and_queues_by_default() {
     guard.release().await;
 }
 
-/// The connection of a session that waits for a message breaks, and its caller gives up. The session's marker stays in
-/// the queue for a while, and keeps nobody out.
+/// The connection of a session breaks, and the session's caller, which waits with `notify`, gives up. The session's
+/// marker stays in the queue for up to 2 s, and keeps no other caller out.
 #[tokio::test]
 async fn a_marker_of_a_session_that_is_cut_off_keeps_nobody_out() {
     let proxy = FaultProxy::start(shared_server().await.port()).await;
@@ -346,7 +348,7 @@ async fn a_marker_of_a_session_that_is_cut_off_keeps_nobody_out() {
     }
 }
 
-/// On a Redlock every caller tries again and again. Only a caller with `spin` pauses as its client says.
+/// On a Redlock every caller tries again and again. Only a caller with `spin` uses the pauses that its client sets.
 #[tokio::test]
 async fn on_a_redlock_a_caller_that_does_not_spin_uses_the_default_pauses() {
     let store = Store::redlock().await;
@@ -363,7 +365,8 @@ async fn on_a_redlock_a_caller_that_does_not_spin_uses_the_default_pauses() {
         let mut waiting = Box::pin(lock.acquire());
         let tried = async {
             until(async || client.stats().commands >= before + 3).await;
-            // The answer comes over the connections of the first try, so it comes after those of the try.
+            // The answers to `status` use the connections of the first try, so they arrive after the answers to the
+            // try.
             client.lock("k").status().await.unwrap();
         };
         tokio::select! {
@@ -380,7 +383,8 @@ async fn on_a_redlock_a_caller_that_does_not_spin_uses_the_default_pauses() {
     }
 }
 
-/// Callers that wait for a message try five times a second without one, however many they are.
+/// If no message arrives, all callers of a session that wait with `notify` together try five times a second, however
+/// many callers wait.
 #[tokio::test]
 async fn a_session_that_waits_for_a_message_tries_five_times_a_second() {
     for layout in [Layout::Native, Layout::Redisson] {
@@ -485,15 +489,15 @@ async fn a_lock_that_is_free_when_the_wait_ends_is_entered() {
     .await;
 }
 
-/// One caller of a process waits but is not polled. It does not keep the other callers of the process from entering.
+/// One caller of a process waits but is not polled. The other callers of the process enter nevertheless.
 #[tokio::test]
 async fn a_waiter_that_is_not_polled_keeps_no_turn() {
     const OTHERS: usize = 3;
     for store in [Store::redis().await, Store::redisson().await] {
         eprintln!("on {store:?}");
         let (client, holder) = (store.client().await, store.client().await);
-        // The caller is no longer polled after its first attempt, after it has begun to wait, or after it has waited
-        // for more than one heartbeat.
+        // In each case, the caller is polled for a different time: until its first attempt, until it has begun to wait,
+        // or until it has waited for more than one heartbeat.
         for polled in [1, 2, 30] {
             let guard = hold(&holder, "k").await;
             let lock = client

@@ -76,21 +76,22 @@ const CALLERS: usize = 5;
 type Steps = Vec<(usize, u64)>;
 
 /// Generates a list of steps, and whether bodies take more than one poll. A step is a caller to poll, or a guard to
-/// acquire or drop, with the number of milliseconds that pass before it.
+/// acquire or drop, with the number of milliseconds that pass before the step.
 pub(crate) fn steps() -> impl Strategy<Value = (Steps, bool)> {
     let times = select(vec![0, 1, 700, 1999, 2001, 3100]);
     (vec((0..CALLERS + 2, times), 0..60), any::<bool>())
 }
 
-/// Returns a runtime with a paused clock, which advances only when nothing else is left to do.
+/// Returns a runtime with a paused clock, which advances only when no task can run.
 pub(crate) fn runtime() -> Runtime {
     let mut builder = Builder::new_current_thread();
     let builder = builder.enable_all().start_paused(true);
     builder.build().expect("a runtime can be built")
 }
 
-/// Polls the callers as the steps say, and replaces each call that has ended. Then stops polling them. If `long` is not
-/// set, no body can be inside at this point, so another caller then has to get each of the keys.
+/// Polls the callers in the order of `steps`, and replaces each call that has ended by a new one. Polls no caller after
+/// the last step. If `long` is not set, no body is inside after the last step, so another caller has to get each of the
+/// keys.
 pub(crate) async fn poll(client: &LockClient, steps: Steps, long: bool, keys: &[&str]) {
     let visits = Visits {
         long,

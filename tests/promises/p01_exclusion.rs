@@ -112,7 +112,7 @@ async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
         info.contains("master_link_status:up")
     })
     .await;
-    // Promotes the replica now, so that it receives none of the grants that the master makes from here on.
+    // Promotes the replica here, so that it receives none of the master's later grants.
     ask::<()>(
         &mut on_replica,
         redis::cmd("REPLICAOF").arg("NO").arg("ONE"),

@@ -31,7 +31,8 @@ async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
 }
 
 /// If one caller of a process owns the current grant, the reply to another caller that queues describes that grant too.
-/// If the owner reads its own reply later than the other caller, it is nevertheless granted the lock only once.
+/// If the owner of the grant reads its own reply after the other caller has read that reply, the owner is nevertheless
+/// granted the lock only once.
 #[tokio::test]
 async fn a_grant_that_its_owner_reads_late_is_its_own() {
     let store = Store::redis().await;
@@ -46,7 +47,8 @@ async fn a_grant_that_its_owner_reads_late_is_its_own() {
     until(async || status().await.holder.is_some()).await;
     let other = tokio::spawn(acquired(lock));
     until(async || status().await.waiters == 1).await;
-    tokio::time::sleep(100 * MS).await; // by now the reply to `other` has been read too
+    // After this pause, the client has also read the reply to `other`.
+    tokio::time::sleep(100 * MS).await;
 
     let guard = late.await.unwrap();
     // This sleep is longer than an offer lasts.
@@ -60,7 +62,7 @@ async fn a_grant_that_its_owner_reads_late_is_its_own() {
     other.release().await;
 }
 
-/// Polls a future of this client until this many callers wait for the key and the future has read the reply with its
+/// Polls a future of this client until `waiters` callers wait for the key and the future has read the reply with its
 /// place in the queue.
 async fn poll_until_waiting<T>(
     future: &mut Pin<Box<impl Future<Output = T>>>,
@@ -137,8 +139,8 @@ async fn forgotten_between(
     until_free(&other, two).await;
 }
 
-/// A call for two locks is not polled while it waits for the second lock. Whatever the lease of the call, its locks
-/// pass to other callers, even if the second lock is granted to it in the meantime.
+/// A call for two locks is not polled while it waits for the second lock. The locks of the call pass to other callers,
+/// whatever its lease, and even if the second lock is granted to the call in the meantime.
 #[tokio::test]
 async fn a_lock_whose_body_has_not_begun_is_passed_on() {
     on_stores_with_a_queue(|store| async move {
@@ -154,8 +156,8 @@ async fn a_lock_whose_body_has_not_begun_is_passed_on() {
     .await;
 }
 
-/// Two neighbours in the queue are no longer polled. Each of them delays the callers behind it by at most one claim.
-/// When the two are polled again, they get their old places back.
+/// Two neighbours in the queue are no longer polled. Each of the two neighbours delays the callers behind it by at most
+/// one claim. When the two neighbours are polled again, they get their old places back.
 #[tokio::test]
 async fn callers_that_are_forgotten_one_behind_the_other_are_passed_over() {
     on_stores_with_a_queue(|store| async move {
@@ -197,8 +199,8 @@ async fn callers_that_are_forgotten_one_behind_the_other_are_passed_over() {
     .await;
 }
 
-/// A caller that is not polled loses its turn before it has read the reply with its place in the queue. When it is
-/// polled again, it gets that place back.
+/// A caller that is not polled loses its turn before it has read the reply with its place in the queue. When the caller
+/// is polled again, it gets its place back.
 #[tokio::test]
 async fn a_caller_comes_back_to_a_place_of_which_it_has_not_read() {
     on_stores_with_a_queue(|store| async move {
@@ -242,9 +244,9 @@ proptest! {
     }
 }
 
-/// A call is polled so rarely that too little of its lease is left whenever it reads an answer. Another caller waits no
-/// longer than a claim. A call that is polled more often than once in a claim enters, because the engine renews its
-/// lease until its body begins.
+/// A call is polled so rarely that too little of its lease is left whenever it reads an answer. The rarely polled call
+/// delays another caller by at most a claim. A call that is polled more often than once in a claim enters, because the
+/// engine renews its lease until its body begins.
 #[tokio::test]
 async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
     for (lease, pause, enters) in [(SECOND, 450 * MS, true), (3 * SECOND, 1900 * MS, false)] {
@@ -282,8 +284,8 @@ async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
     }
 }
 
-/// A caller reads its grant shortly before its claim ends, and is never polled again. The lock is not kept for a second
-/// claim.
+/// A caller reads its grant shortly before its claim ends, and is never polled again. The caller does not keep the lock
+/// for a second claim.
 #[tokio::test]
 async fn a_grant_that_is_read_late_does_not_begin_another_claim() {
     let store = Store::redis().await;
@@ -307,8 +309,8 @@ async fn a_grant_that_is_read_late_does_not_begin_another_claim() {
     assert!(delay < DELAY + epsilon(), "{delay:?}");
 }
 
-/// In process, a caller that is polled every 2.5 s delays the others by only one claim in total, because the other
-/// waiters pass over its later turns.
+/// With the in-process backend, a caller that is polled every 2.5 s delays the other callers by only one claim in
+/// total, because the other waiters skip its later turns.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_is_polled_rarely_delays_others_once() {
     const CALLERS: u32 = 5;
@@ -344,12 +346,13 @@ async fn a_caller_that_is_polled_rarely_delays_others_once() {
     );
 }
 
-/// In process, the head of the queue is not polled any longer, and the holder forgets its guard. The next caller enters
-/// at most a claim after the end of the lease.
+/// With the in-process backend, the first waiter is no longer polled, and the holder forgets its guard. The second
+/// waiter enters at most a claim after the end of the lease.
 #[tokio::test(start_paused = true)]
 async fn a_head_that_is_not_polled_delays_others_by_a_claim_after_the_lease() {
     const LEASE: Duration = Duration::from_millis(2500);
-    // The next caller queues at several moments, because the moments at which it checks follow from that.
+    // The test tries several moments at which the second waiter queues, because they determine when this waiter checks
+    // the lock.
     for pause in [Duration::ZERO, 400 * MS, SECOND] {
         let client = LockClient::connect("memory:").await.unwrap();
         let guard = client.lock("k").lease(LEASE).acquire().await.unwrap();
@@ -369,7 +372,7 @@ async fn a_head_that_is_not_polled_delays_others_by_a_claim_after_the_lease() {
 }
 
 /// On a server, a caller that is polled rarely returns to its place at the head of the queue each time that it misses
-/// its turn. Only the first offer to this caller lasts a whole claim. Later offers are shorter.
+/// its turn. Only the first offer to this caller lasts a whole claim. Later offers to the same caller are shorter.
 #[tokio::test]
 async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
     const OTHERS: usize = 4;
@@ -403,8 +406,8 @@ async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
         () = rarely => {}
     }
     let took = released.elapsed();
-    // The bound is the sum of the first missed offer (`DELAY`), the four bodies, and one second. That second covers a
-    // later offer, which lasts a tenth of a claim, and the heartbeat that ends the offer.
+    // The bound is the sum of the first missed offer (`DELAY`), the four bodies, and one second. The additional second
+    // covers a later offer, which lasts a tenth of a claim, and the heartbeat that ends the offer.
     assert!(
         took < DELAY + OTHERS as u32 * 500 * MS + SECOND + epsilon(),
         "{took:?}"

@@ -29,8 +29,8 @@ async fn waiters_enter_in_the_order_in_which_they_queued() {
     .await;
 }
 
-/// Neighbours in the queue that belong to one client share a grant, and pass it to each other in order. They do not
-/// overtake the callers of other clients.
+/// Neighbours in the queue that belong to one client share a grant, and pass it to each other in order. The neighbours
+/// do not overtake the callers of other clients.
 #[tokio::test]
 async fn neighbours_of_one_client_keep_the_order_with_others() {
     const CLIENTS: [usize; 20] = [1, 1, 1, 2, 2, 1, 2, 1, 1, 1, 1, 2, 0, 0, 1, 0, 2, 2, 2, 1];
@@ -68,14 +68,14 @@ async fn neighbours_of_one_client_keep_the_order_with_others() {
     .await;
 }
 
-/// Returns the current grant as the server stores it.
+/// Returns the current grant of `k`, as the server stores it.
 async fn stored(store: &Store) -> String {
     let mut redis = shared_server().await.connection().await;
     ask(&mut redis, redis::cmd("GET").arg(store.name("k"))).await
 }
 
-/// A Redlock and Redisson's layout have no queue. Callers that wait leave nothing on the servers, so nobody knows their
-/// order, and all of them enter.
+/// A Redlock and Redisson's layout have no queue. A waiting caller stores nothing on the servers, so the servers know
+/// no order of the callers, but all callers enter.
 #[tokio::test]
 async fn without_a_queue_the_servers_know_nobody_who_waits_and_all_enter() {
     const CALLERS: usize = 10;
@@ -89,7 +89,7 @@ async fn without_a_queue_the_servers_know_nobody_who_waits_and_all_enter() {
             let lock = client.lock("k").wait(20 * SECOND);
             callers.spawn(async move { lock.run(async {}).await });
         }
-        // By then each caller has tried, or waits for its turn to try.
+        // After this number of commands, each caller has tried, or waits for its turn to try.
         until(async || client.stats().commands > before + 4 * CALLERS as u64).await;
         let mut keys = store.keys().await;
         keys.dedup();

@@ -70,7 +70,7 @@ async fn a_silent_server_is_unreachable_within_wait() {
     let client = Store::on(&proxy.url()).client().await;
     hold(&client, "before").await.release().await;
     proxy.blackhole(true);
-    // A single attempt gives up after one second.
+    // A call with a `wait` of zero gives up after one second.
     let started = Instant::now();
     let refused = client.lock("k").try_acquire().await.unwrap_err();
     let took = started.elapsed();
@@ -106,8 +106,8 @@ async fn a_silent_server_is_unreachable_within_wait() {
         .await;
 }
 
-/// A nested call has to extend the lease of the call around it, and the server is silent. The `wait` of the nested call
-/// bounds this extension too.
+/// A nested call has to extend the lease of the enclosing call, and the server is silent. The `wait` of the nested call
+/// also bounds the extension of the lease.
 #[tokio::test]
 async fn an_extension_by_a_nested_call_ends_with_its_wait() {
     let proxy = FaultProxy::start(shared_server().await.port()).await;
@@ -133,8 +133,8 @@ async fn an_extension_by_a_nested_call_ends_with_its_wait() {
     );
 }
 
-/// A nested call that extends the lease of the call around it is polled rarely, so it misses its turn again and again.
-/// It ends when it is polled after its `wait`.
+/// A nested call that extends the lease of the enclosing call is polled rarely, so it misses its turn again and again.
+/// The nested call ends when it is polled after its `wait`.
 #[tokio::test]
 async fn a_nested_call_that_is_polled_rarely_ends_after_its_wait() {
     let client = Store::redis().await.client().await;
@@ -152,9 +152,9 @@ async fn a_nested_call_that_is_polled_rarely_ends_after_its_wait() {
     assert_busy(&outer.run(body).await.unwrap());
 }
 
-/// A call for several keys has a lease of a few round trips, and gets its last key shortly before its `wait` ends. While
-/// one of its leases is confirmed, the others become too short for a body. The call ends in time all the same, and
-/// leaves nothing behind.
+/// A call for several keys has a lease of a few round trips, and gets its last key shortly before its `wait` ends.
+/// While the call confirms one of its leases, the other leases become too short for a body. The call ends in time
+/// nevertheless, and leaves no grant behind.
 #[tokio::test]
 async fn several_keys_over_a_slow_line_end_in_time() {
     let proxy = FaultProxy::start(shared_server().await.port()).await;
@@ -222,8 +222,8 @@ async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
     .await;
 }
 
-/// A process has so many callers that it cannot send the requests of all within their `wait`. Some callers time out,
-/// but they do not report the server as unreachable, because it answers other requests of the process.
+/// A process has so many callers that it cannot send the requests of all callers within their `wait`. Some callers time
+/// out, but they do not report the server as unreachable, because the server answers other requests of the process.
 #[tokio::test]
 async fn many_waiters_are_late_and_their_server_is_not_unreachable() {
     const CALLERS: usize = 10_000;

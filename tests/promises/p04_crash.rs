@@ -15,8 +15,8 @@ use tokio::{
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
-/// The test forgets a guard instead of killing its process. To other processes, both look the same. `tests/faults`
-/// kills real processes.
+/// The test forgets a guard instead of killing its process. To other processes, a forgotten guard looks the same as a
+/// killed process. `tests/faults` kills real processes.
 #[tokio::test]
 async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     let store = Store::redis().await;
@@ -40,8 +40,9 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     entered.release().await;
 }
 
-/// Queues this many callers of one process, and then cuts the process off silently. The server does not notice this,
-/// and grants the callers the lock. Asserts that they delay the next caller by at most two seconds.
+/// Queues this many callers of one process, and then cuts the process off silently. The server does not notice the cut,
+/// and grants the silent callers the lock. Asserts that all silent callers together delay the next caller by at most
+/// two seconds.
 async fn delayed_by_silent(callers: usize) {
     let store = Store::redis().await;
     let proxy = FaultProxy::start(shared_server().await.port()).await;
@@ -77,14 +78,15 @@ async fn a_cohort_that_only_looks_alive_delays_by_two_seconds_at_most() {
     delayed_by_silent(8).await;
 }
 
-/// A script examines at most 2,000 entries of a queue. The next scripts still know that the process is silent.
+/// A script examines at most 2,000 entries of a queue. The next scripts still know that the process of the remaining
+/// entries is silent.
 #[tokio::test]
 async fn thousands_of_waiters_that_only_look_alive_delay_by_two_seconds_at_most() {
     delayed_by_silent(5000).await;
 }
 
 /// A member of a cohort forgets its guard, and its process continues to run. The other members and the caller behind
-/// them in the queue enter when the lease has ended.
+/// the cohort enter when the lease has ended.
 #[tokio::test]
 async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
     const MEMBERS: usize = 4;
@@ -116,7 +118,7 @@ async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
         callers.push(caller);
     }
     // When the lease ends, the caller of the other client is in the queue, so it may enter before the members. The
-    // members enter in their order.
+    // members of the cohort enter in their order.
     callers.retain(|caller| *caller < MEMBERS);
     assert_eq!(callers, [1, 2, 3]);
 }
@@ -127,8 +129,8 @@ async fn rest(client: &LockClient, key: &str) -> Duration {
     holder.remaining.unwrap()
 }
 
-/// A call for several keys renews its earlier locks while it waits for the last one. If its process ends, these locks
-/// are free after their lease and 250 ms.
+/// A call for several keys renews its earlier locks while it waits for the last one. If the process of the call ends,
+/// the earlier locks are free after the length of their lease plus 250 ms at most.
 #[tokio::test]
 async fn a_call_that_waits_for_another_key_keeps_its_earlier_locks_little_longer_than_their_lease()
 {
@@ -151,8 +153,8 @@ async fn a_call_that_waits_for_another_key_keeps_its_earlier_locks_little_longer
     waiting.await.unwrap().unwrap().release().await;
 }
 
-/// A body with `hold_at_least` has returned, and its neighbour in the queue waits. If their process ends, the lock is
-/// free after the lease and 250 ms.
+/// A body with `hold_at_least` has returned, and another member of its cohort waits. If the process of the cohort ends,
+/// the lock is free after the length of the lease plus 250 ms at most.
 #[tokio::test]
 async fn a_lock_that_a_cohort_retains_stays_taken_little_longer_than_its_lease() {
     const LEASE: Duration = Duration::from_secs(1);
@@ -181,8 +183,8 @@ async fn a_lock_that_a_cohort_retains_stays_taken_little_longer_than_its_lease()
     second.release().await;
 }
 
-/// A member of a cohort leaves while its extension of the lease is still under way to the server. The next member has
-/// only its own lease.
+/// A member of a cohort leaves while its extension of the lease is still under way to the server. The extension does
+/// not lengthen the lease of the next member.
 #[tokio::test]
 async fn an_extension_under_way_does_not_reach_the_next_member() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -206,7 +208,7 @@ async fn an_extension_under_way_does_not_reach_the_next_member() {
     first.release().await;
     let second = second.await.unwrap().unwrap();
     assert!(second.remaining() <= LEASE, "{:?}", second.remaining());
-    // The second member confirms its claim after 100 ms. By then, the extension has arrived.
+    // The second member confirms its claim after 100 ms. After this pause, the extension has also reached the server.
     sleep(300 * MS).await;
     let rest = rest(&client, "k").await;
     assert!(rest <= LEASE, "{rest:?}");
@@ -214,8 +216,8 @@ async fn an_extension_under_way_does_not_reach_the_next_member() {
     second.release().await;
 }
 
-/// A caller is no longer polled, so it stays in the queue. Once its `wait` is over, the server does not grant it the
-/// lock.
+/// A caller is no longer polled, so it stays in the queue. Once the `wait` of this caller is over, the server does not
+/// grant it the lock.
 #[tokio::test]
 async fn a_place_whose_wait_is_over_is_passed_by() {
     // No other test uses this server, so only this test takes tokens from it.
@@ -235,7 +237,7 @@ async fn a_place_whose_wait_is_over_is_passed_by() {
     let token = guard.token();
     guard.release().await;
     let next = next.await.unwrap().unwrap();
-    // The tokens are consecutive, so there was no grant in between.
+    // The tokens are consecutive, so the server granted the lock to nobody in between.
     assert_eq!(next.token().get(), token.get() + 1);
     next.release().await;
     drop(silent);

@@ -1,4 +1,5 @@
-//! Promise 5: the holder is notified of a loss. Its body is dropped, and the call returns the reason.
+//! Promise 5: the holder is notified of a loss. The body of the holder is dropped, and the call returns the reason for
+//! the loss.
 
 use std::{
     sync::{
@@ -81,7 +82,8 @@ async fn the_body_is_dropped_at_the_end_of_a_fixed_lease() {
     .await;
 }
 
-/// The engine checks the deadline before each poll, so a body that blocks beyond its deadline is not polled again.
+/// The engine checks the deadline before each poll of a body, so a body that blocks beyond its deadline is not polled
+/// again.
 #[tokio::test]
 async fn a_body_is_never_polled_after_its_deadline() {
     on_every_store(|store| async move {
@@ -173,7 +175,7 @@ async fn a_deletion_on_a_majority_is_seen_at_the_next_third() {
             sleep(lease / 2).await;
             let hold = Hold::current().expect("a body has a hold");
             assert_eq!(hold.loss(), None);
-            // A renewal has stored the hold on the first node again, so it can be deleted there a second time.
+            // A renewal stores the grant on the first node again, so the test can delete the grant there a second time.
             let other = if renewed { 0 } else { 2 };
             delete(&quorum.servers[1]).await;
             delete(&quorum.servers[other]).await;
@@ -217,8 +219,8 @@ async fn a_renewed_lease_outlives_its_time_and_max_hold_ends_it() {
     .await;
 }
 
-/// If a nested call has a fixed lease renewed, the renewal ends when the nested call leaves. The deadline that the last
-/// renewal has set remains.
+/// A nested call with `renew` has the fixed lease of its enclosing call renewed until the nested call leaves. The
+/// deadline that the last renewal has set remains.
 #[tokio::test]
 async fn a_fixed_lease_is_fixed_again_when_a_renewed_call_in_it_has_left() {
     on_every_store(|store| async move {
@@ -238,7 +240,8 @@ async fn a_fixed_lease_is_fixed_again_when_a_renewed_call_in_it_has_left() {
             lasted > 600 * MS && lasted < SECOND + support::epsilon(),
             "{lasted:?}"
         );
-        // The renewal of a call nested in a guard ends in the same way, although nothing polls a guard.
+        // The renewal for a call that is nested in a guard also ends when the nested call leaves, although nothing
+        // polls a guard.
         let guard = client.lock("k").lease(300 * MS).acquire().await.unwrap();
         guard.run(nested.run(async {})).await.unwrap().unwrap();
         let next = client.lock("k").wait(5 * SECOND).acquire().await;
@@ -308,8 +311,8 @@ async fn what_a_lost_body_owned_is_dropped_inside_its_hold() {
     .await;
 }
 
-/// A loss ends the body, and nothing that the body has started elsewhere: a spawned task, a blocking call and a query
-/// that was sent all complete.
+/// A loss ends only the body. Everything that the body has started elsewhere completes: a spawned task, a blocking
+/// call, and a query that was sent.
 #[tokio::test]
 async fn what_a_lost_body_has_started_elsewhere_goes_on() {
     let server = RedisServer::start().await;

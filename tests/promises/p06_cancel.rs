@@ -72,7 +72,8 @@ async fn calls_dropped_at_any_moment_leave_nothing() {
     .await;
 }
 
-/// Calls that get no answer return an error. Their requests reach the server later, and the engine cleans up after them.
+/// Calls that get no answer return an error. The unanswered requests reach the server later, and the engine cleans up
+/// after them.
 #[tokio::test]
 async fn calls_that_get_no_answer_leave_nothing() {
     for store in [Store::redis().await, Store::redisson().await] {
@@ -175,7 +176,7 @@ async fn shutting_down_drains() {
 }
 
 /// A call that waits for the second of two locks is never polled again. The engine gives the first lock back, and a
-/// shutdown does not wait for the call. When the call is polled after all, it ends.
+/// shutdown does not wait for the call. If the call is polled after the shutdown, it returns an error.
 #[tokio::test]
 async fn a_call_that_is_not_polled_does_not_keep_a_shutdown_waiting() {
     on_every_store(|store| async move {
@@ -255,7 +256,7 @@ async fn a_guard_that_is_forgotten_is_renewed_no_longer_than_its_client_lives() 
     .await;
 }
 
-/// In process nothing is renewed, so a forgotten guard keeps its lock without its client.
+/// The in-process backend renews nothing, so a forgotten guard keeps its lock even after its client is dropped.
 #[tokio::test]
 async fn in_process_a_forgotten_guard_keeps_its_lock_as_long_as_its_options_say() {
     let store = Store::memory();
@@ -272,7 +273,7 @@ async fn in_process_a_forgotten_guard_keeps_its_lock_as_long_as_its_options_say(
     }
 }
 
-/// A shutdown waits for a body that has lost its lease and goes on.
+/// A shutdown waits for a holder that has lost its lease and has not left yet.
 #[tokio::test]
 async fn a_shutdown_waits_for_the_body_of_a_lost_hold() {
     on_every_store(|store| async move {

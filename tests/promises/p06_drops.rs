@@ -49,7 +49,7 @@ impl Fixture {
             observer: server.connection().await,
             namespace: namespace.clone(),
         };
-        // Makes both clients connect from this runtime before anything is dropped.
+        // Opens the connections of both clients before any call is dropped.
         fixture.dropping.lock("warm").run(async {}).await.unwrap();
         fixture.other.lock("warm").run(async {}).await.unwrap();
         fixture
@@ -129,7 +129,7 @@ async fn unanswered() {
         assert!(poll_once(call.as_mut()).is_pending());
         drops += 1;
         if drops % 3 == 0 {
-            // The runtime writes the request, but reads no answer yet.
+            // During this yield, the runtime writes the request, but reads no answer yet.
             tokio::task::yield_now().await;
         }
         drop(call);
@@ -313,7 +313,7 @@ async fn at_every_byte() {
             }
             let lock = fixture.dropping.lock(format!("k{side}:{bytes}"));
             let mut call = Box::pin(lock.wait(10 * SECOND).lease(lease).acquire());
-            // Polls the call until it is inside or its client connects again.
+            // Polls the call until it is ready or its client reconnects.
             while poll_once(call.as_mut()).is_pending() && proxy.connections() == connections {
                 tokio::task::yield_now().await;
             }

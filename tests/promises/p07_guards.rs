@@ -82,8 +82,8 @@ async fn siblings_below_one_guard_take_turns() {
         let guard = hold(&client, "k").await;
         let (a, b) = tokio::join!(guard.run(nested()), guard.run(nested()));
         a.unwrap().and(b.unwrap()).unwrap();
-        // Siblings also take turns inside a call that has entered through the guard. There, `guard.run` and a nested
-        // call are siblings.
+        // Siblings, which are calls that one task runs concurrently, also take turns inside a call that has entered
+        // through the guard. In such a call, `guard.run` and a nested call are siblings.
         let below = lock.run(async {
             let (a, b) = tokio::join!(guard.run(nested()), nested());
             a.unwrap().and(b)
@@ -105,7 +105,7 @@ async fn siblings_below_one_guard_take_turns() {
     .await;
 }
 
-/// A guard that was acquired in a turn keeps that turn, wherever the guard moves.
+/// A guard that was acquired in the turn of a sibling keeps that turn until its release, wherever the guard moves.
 #[tokio::test]
 async fn a_guard_keeps_the_turn_that_it_was_acquired_in() {
     on_every_store(|store| async move {

@@ -14,7 +14,7 @@ use tokio::runtime::Builder;
 use crate::{chance, stores::Store};
 
 const KEYS: [&str; 2] = ["j", "k"];
-/// The number of rooms of a program, each of which can store one guard.
+/// The number of slots of a program, each of which can store one guard.
 const GUARDS: usize = 3;
 
 /// How a task is started.
@@ -27,11 +27,11 @@ enum Task {
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// Calls the lock with this index and runs these operations in its body.
+    /// Calls the lock with this index, and runs these operations in the body of the call.
     Run(usize, Vec<Op>),
-    /// Acquires a guard of the lock with the first index, and stores the guard in the room with the second index.
+    /// Acquires a guard of the lock with the first index, and stores the guard in the slot with the second index.
     Acquire(usize, usize),
-    /// Runs operations in the guard that is stored in this room.
+    /// Runs operations in the guard that is stored in the slot with this index.
     RunIn(usize, Vec<Op>),
     Release(usize),
     Task(Task, Vec<Op>),
@@ -188,7 +188,7 @@ impl Program {
                 let inside = [&stack[..], &[entry]].concat();
                 let ops = self.clone().run_all(ops, inside);
                 guard.run(ops).await.expect("nothing is lost");
-                // The operations can have stored another guard in the room. That guard is released.
+                // The operations can have stored another guard in the same slot. The test releases that other guard.
                 let before = self.rooms.lock().unwrap()[room].replace((key, entry, guard));
                 if let Some(before) = before {
                     self.release(before).await;
@@ -214,7 +214,7 @@ impl Program {
         }
     }
 
-    /// Calls a lock. If the call gets inside, its body checks the result against the rule.
+    /// Calls a lock, and checks the result of the call against the rule of re-entry.
     async fn call(self: &Arc<Self>, key: usize, ops: Vec<Op>, stack: &Stack) {
         let lock = self.client.lock(KEYS[key]).wait(std::time::Duration::ZERO);
         let body = async {

@@ -151,7 +151,7 @@ async fn a_nested_entry_extends_a_shorter_lease_and_shortens_none() {
 async fn the_longer_deadline_of_a_nested_entry_outlasts_it() {
     on_every_store(|store| async move {
         let client = store.client().await;
-        // The first call has the default lease of 30 s, which is renewed.
+        // The first nested call has the default lease of 30 s, which is renewed.
         for nested in [client.lock("k"), client.lock("k").lease(30 * SECOND)] {
             let guard = client.lock("k").lease(SECOND).acquire().await.unwrap();
             guard.run(nested.run(async {})).await.unwrap().unwrap();
@@ -246,7 +246,7 @@ async fn tasks_of_a_runtime_that_a_body_drives_are_strangers() {
                 is_stranger(inner.block_on(inner.spawn(nested(50 * MS))).unwrap());
                 let taken_along = inner.spawn(nested(SECOND).in_current_hold());
                 inner.block_on(taken_along).unwrap().unwrap();
-                // The body's call stack continues in a future that the body blocks on.
+                // A future that the body passes to `block_on` is on the body's call stack, so its calls are nested.
                 inner.block_on(nested(SECOND)).unwrap();
                 Handle::current().block_on(nested(SECOND)).unwrap();
             });
@@ -310,7 +310,7 @@ fn polled_by_hand_outside_any_runtime_a_nested_call_enters_again() {
     output.unwrap().unwrap();
 }
 
-/// A task of an executor that gives its tasks no tokio task ID is part of the body that drives it.
+/// A task of an executor that gives its tasks no tokio task ID is part of the body that drives the task.
 #[tokio::test]
 async fn a_task_of_another_executor_that_a_body_drives_is_part_of_the_body() {
     on_every_store(|store| async move {
@@ -363,8 +363,8 @@ fn tick(client: LockClient, left: usize, done: oneshot::Sender<()>) -> BoxFuture
     })
 }
 
-/// Each task starts the next one with `in_current_hold`. The cost of starting and ending a task does not depend on the
-/// length of the chain.
+/// Each task of a chain starts the next one with `in_current_hold`. The cost of starting and ending a task does not
+/// depend on the length of the chain.
 #[tokio::test]
 async fn a_chain_of_tasks_that_take_each_other_along_ends() {
     const STEPS: usize = 20_000;

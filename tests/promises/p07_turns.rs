@@ -1,4 +1,5 @@
-//! Promise 7: siblings take turns, and a turn that a sibling does not take passes to the next sibling.
+//! Promise 7: siblings, which are calls for one key that one task runs concurrently, take turns. A turn that a sibling
+//! does not take passes to the next sibling.
 
 use std::{
     future::Future,
@@ -20,7 +21,7 @@ use crate::stores::{
 /// The maximum time by which a sibling that is not polled delays the next sibling: a claim.
 const DELAY: Duration = Duration::from_secs(2);
 
-/// Runs three siblings in one task. Each sibling stays inside for a while.
+/// Runs three siblings in one task. Each sibling stays inside for 10 ms.
 async fn siblings(client: &LockClient) {
     let inside = Room::default();
     let sibling = || client.lock("k").wait(5 * SECOND).run(inside.stay(10 * MS));
@@ -78,8 +79,8 @@ async fn a_sibling_in_the_way_is_named() {
     .await;
 }
 
-/// A turn lasts until everything nested in it has ended. This includes a call that began in the turn and is polled
-/// elsewhere, and a task that was started with `in_current_hold`.
+/// A sibling's turn lasts until everything that is nested in it has ended. A call that began in the turn and is polled
+/// elsewhere is nested, and so is a task that was started with `in_current_hold`.
 #[tokio::test]
 async fn whatever_was_begun_in_a_turn_keeps_the_next_sibling_waiting() {
     on_every_store(|store| async move {
@@ -156,8 +157,8 @@ async fn k_and_x(client: &LockClient, ran: &AtomicBool) -> Result<(), LockError>
     Ok(())
 }
 
-/// A sibling has its turn at one lock, waits for another lock, and is no longer polled. Its turn passes to the next
-/// sibling.
+/// A sibling has its turn at one lock, waits for another lock, and is no longer polled. The turn of this sibling passes
+/// to the next sibling.
 #[tokio::test]
 async fn a_turn_whose_body_has_not_begun_is_passed_on() {
     on_stores_with_a_queue(|store| async move {
@@ -174,13 +175,13 @@ async fn a_turn_whose_body_has_not_begun_is_passed_on() {
             .await;
             let left = Instant::now();
             lock.run(async {}).await.unwrap();
-            // The turn passes to the next sibling after the first sibling's `wait` and a claim.
+            // The turn passes to the next sibling at most a claim after the end of the first sibling's `wait`.
             let took = left.elapsed();
             assert!(took < SECOND + DELAY + epsilon(), "{took:?}");
             guard.release().await;
             let late = forgotten.await;
             assert_busy(&late);
-            // Both the other lock and the turn are free again.
+            // Both the lock of `x` and the turn at the lock of `k` are free again.
             until_free(&other, "x").await;
             lock.run(async {}).await.unwrap();
         })
@@ -216,8 +217,8 @@ async fn a_hold_is_not_kept_for_a_body_that_has_not_begun() {
     .await;
 }
 
-/// A sibling has its turn and has requested a longer lease, but it is not polled when the answer arrives. Its turn
-/// passes to the next sibling.
+/// A sibling has its turn and has requested a longer lease, but it is not polled when the answer arrives. The turn of
+/// this sibling passes to the next sibling.
 #[tokio::test]
 async fn a_turn_is_passed_on_whose_extension_is_not_read() {
     for store in [Store::redis().await, Store::redlock().await] {
@@ -235,7 +236,7 @@ async fn a_turn_is_passed_on_whose_extension_is_not_read() {
                     if !inside.is_taken() {
                         break call;
                     }
-                    // The answer has arrived during this poll.
+                    // The answer arrived during the poll, so the body has begun, and the test tries again.
                     call.await.unwrap();
                 };
                 let left = Instant::now();

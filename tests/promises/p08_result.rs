@@ -40,8 +40,8 @@ async fn values_and_errors_pass_through() {
     .await;
 }
 
-/// If a body blocks beyond the end of its lease and then completes, the call returns the value of the body. The loss is
-/// counted.
+/// If a body blocks beyond the end of its lease and then completes, the call returns the value of the body. The client
+/// counts a loss.
 #[tokio::test]
 async fn a_body_that_completes_keeps_its_value_though_the_lease_is_lost() {
     on_every_store(|store| async move {
@@ -56,7 +56,7 @@ async fn a_body_that_completes_keeps_its_value_though_the_lease_is_lost() {
     .await;
 }
 
-/// The server is gone when the body ends. The release fails, but the call returns the value of the body.
+/// The server is killed before the body ends. The release fails, but the call returns the value of the body.
 #[tokio::test]
 async fn a_failed_release_does_not_replace_the_value() {
     log::keep();
@@ -113,7 +113,8 @@ async fn a_release_says_what_became_of_the_lock() {
     .await;
 }
 
-/// Calls that lose their leases are counted as lost. What is given back afterwards is not counted as released.
+/// Calls that lose their leases are counted as lost. A lock that is given back after its loss is not counted as
+/// released.
 #[tokio::test]
 async fn a_lost_hold_is_not_counted_as_released() {
     const CALLS: u64 = 5;

@@ -6,7 +6,7 @@ use lock_runtime::{LockClient, LockError, distributed_lock};
 
 use crate::stores::{hold, on_every_store, until_free};
 
-/// Records when it is dropped and whether the lock was held at that moment.
+/// A value that records when it is dropped, and whether the lock is held at that moment.
 struct Witness {
     name: &'static str,
     client: LockClient,

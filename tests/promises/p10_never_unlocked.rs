@@ -125,7 +125,7 @@ async fn senseless_options_are_refused() {
     .await;
 }
 
-/// The limits themselves are allowed.
+/// A `wait` or a lease that equals its limit is allowed.
 #[tokio::test]
 async fn a_wait_and_a_lease_have_limits() {
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -404,7 +404,7 @@ async fn the_rights_in_the_readme_are_enough() {
 }
 
 /// Without the right to read the eviction policy, a client cannot know that the server evicts no keys. The error names
-/// that right.
+/// the missing right.
 #[tokio::test]
 async fn a_server_that_may_evict_is_refused_without_the_right_to_ask() {
     let server = RedisServer::builder()
@@ -427,7 +427,7 @@ async fn a_server_that_may_evict_is_refused_without_the_right_to_ask() {
         .unwrap();
 }
 
-/// `LOCK_URL` is read in a process of its own, because a change to the environment would affect other tests.
+/// A child process reads `LOCK_URL`, because a change to the environment of this process would affect other tests.
 #[test]
 fn an_unset_environment_is_an_error_and_never_memory() {
     let check = |value: Option<&str>| {
@@ -461,7 +461,7 @@ async fn from_env_child() {
     }
 }
 
-/// Connecting fails for a list of servers that cannot form a quorum, and for a quorum with too few usable nodes.
+/// Connecting to a Redlock fails if its list of servers cannot form a quorum, or if too few nodes are usable.
 #[tokio::test]
 async fn every_unusable_quorum_is_a_typed_error() {
     let mut quorum = Quorum::start(3).await.in_use().await;

@@ -141,8 +141,8 @@ async fn inside(name: &str, body: impl Future<Output = ()>) -> Result<(), LockEr
     Ok(())
 }
 
-/// The explicit API uses a key as is. It takes the attribute's lock if the values in its key are escaped, and possibly
-/// another lock if they are not.
+/// The explicit API (`client.lock`) uses a key as it is. A key with escaped values names the lock of the attribute. A
+/// key with unescaped values may name another lock.
 #[tokio::test]
 async fn the_explicit_api_uses_a_key_as_is() {
     on_every_store(|store| async move {

@@ -69,7 +69,7 @@ async fn contended_in_one_process_a_few_scripts_for_all() {
     assert!(scripts <= 12, "{scripts} scripts for 100 acquisitions");
 }
 
-/// Many callers of one process use the same key again and again.
+/// Many callers of one process use the same key again and again, and need at most one script for three acquisitions.
 #[tokio::test]
 async fn a_hot_key_costs_its_process_far_less_than_a_script_each() {
     const CALLERS: u64 = 64;
@@ -110,8 +110,8 @@ async fn a_longer_hold_that_had_waited_costs_one_more() {
         body
     );
     entered.unwrap();
-    // The scripts are the caller's request, the release that granted it the lock, its confirmation, and its own
-    // release.
+    // The four scripts are the caller's request, the release that grants it the lock, the confirmation of the caller's
+    // grant, and the caller's own release.
     assert_eq!(server.scripts().await - before, 4);
 }
 
@@ -170,8 +170,8 @@ async fn re_entry_of_a_renewed_lease_sends_nothing() {
         .unwrap();
 }
 
-/// A session waits for very many locks. Its scripts name at most 100 of them, each by three keys, besides the token
-/// counter.
+/// A session waits for 2,000 locks. Each of its scripts names at most 100 locks, each lock by three keys, and the key
+/// of the token counter.
 #[tokio::test]
 async fn a_probe_covers_at_most_100_locks() {
     const LOCKS: usize = 2000;
@@ -196,7 +196,7 @@ async fn a_probe_covers_at_most_100_locks() {
     for _ in 0..100 {
         let command = loop {
             let command = commands.next().await.expect("the session probes");
-            // Commands that a script runs are shown, too.
+            // The monitor also shows the commands that scripts run, which the loop skips.
             if command.contains("\"EVALSHA\"") {
                 break command;
             }
@@ -214,7 +214,7 @@ async fn a_probe_covers_at_most_100_locks() {
     }
 }
 
-/// A waiter is notified of its grant by a message. Without that message, each handoff would need a probe.
+/// A message notifies a waiter of its grant. Without this message, each handoff would need a probe.
 #[tokio::test]
 async fn a_handoff_needs_no_probe() {
     const ROUNDS: usize = 10;
@@ -232,16 +232,16 @@ async fn a_handoff_needs_no_probe() {
         costs.push(server.scripts().await - before);
         next.release().await;
     }
-    // Most rounds cost only the release. In some rounds the heartbeat also sends a probe.
+    // Most rounds cost only one script, the release. In some rounds the heartbeat also sends a probe.
     let alone = costs.iter().filter(|cost| **cost == 1).count();
     assert!(alone >= ROUNDS / 2, "{costs:?}");
     assert_eq!(other.stats().missed_wakeups, 0);
 }
 
-/// The name of a node's token counter.
+/// The key of a node's token counter.
 const FENCE: &str = "lock:fence";
 
-/// A Redlock with one client, which is connected from this runtime. The token counters of its nodes are equal.
+/// A Redlock whose nodes have equal token counters, with one client that is connected to all nodes.
 struct Redlock {
     quorum: Quorum,
     store: Store,
@@ -257,7 +257,7 @@ impl Redlock {
             store,
             quorum,
         };
-        // As in `store`, each script is used once.
+        // Each script is used once, so that the counts do not depend on whether the nodes know the scripts.
         for _ in 0..3 {
             redlock.call().await;
         }
@@ -301,7 +301,7 @@ impl Redlock {
             grants.iter().all(has_token)
         })
         .await;
-        // By then the client has read the answers, too.
+        // After this pause, the client has also read the answers of all nodes.
         sleep(20 * MS).await;
         guard.release().await;
         until(async || self.grants().await.iter().all(Option::is_none)).await;
@@ -333,8 +333,8 @@ async fn on_a_redlock_one_script_in_and_one_out_for_each_node() {
     assert_eq!(redlock.since(&before).await, [20; 3]);
 }
 
-/// The token counter of one node is ahead of the others. The token on which the nodes agree is then sent to the nodes
-/// that have offered another one.
+/// The token counter of one node is ahead of the others. The client then sends the agreed token to the nodes that have
+/// offered another token.
 #[tokio::test]
 async fn on_a_redlock_counters_that_differ_cost_a_second_round_trip() {
     let redlock = Redlock::start().await;
@@ -343,7 +343,8 @@ async fn on_a_redlock_counters_that_differ_cost_a_second_round_trip() {
     let before = redlock.scripts().await;
     redlock.call().await;
     let scripts = redlock.since(&before).await;
-    // Either the node that is ahead answers before the majority is complete, or it has to take the token of the others.
+    // Either the node that is ahead is part of the majority, and the other two nodes take its token, or this node takes
+    // the token of the other two.
     let asked_again: Vec<_> = scripts.iter().map(|scripts| *scripts > 2).collect();
     assert!(
         asked_again == [false, true, true] || asked_again == [true, false, false],

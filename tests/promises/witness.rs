@@ -1,5 +1,5 @@
-//! A value that records the current hold when it is dropped. It shows tests in which hold the values of a body are
-//! dropped.
+//! A value that records the current hold when it is dropped. Tests use such a value to check in which hold the values
+//! of a body are dropped.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +21,7 @@ impl Seen {
     }
 }
 
-/// Records the current hold when it is dropped.
+/// A value that records the current hold when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Witness(Seen);
 

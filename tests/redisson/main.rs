@@ -23,7 +23,7 @@ const WATCHDOG: Duration = Duration::from_secs(3);
 /// A service on the JVM.
 struct Service {
     worker: Worker,
-    /// The answers that the test has not read yet, each after the name of the thread that sent it.
+    /// The answers that the test has not read yet, each with the name of the thread that sent it.
     answers: VecDeque<(String, String)>,
 }
 
@@ -276,7 +276,7 @@ async fn its_spin_lock_is_the_same_lock() {
     fixture.service.tell("a", &order);
     guard.release().await;
     assert_eq!(fixture.service.answer("a").await, "in");
-    // The release of the spin lock publishes nothing, so a probe has to find the lock free.
+    // The release of Redisson's spin lock publishes no message, so a probe has to find the lock free.
     let lock = fixture.client.lock("k").wait(20 * SECOND);
     let mut entering = Box::pin(lock.acquire());
     assert!(timeout(300 * MS, &mut entering).await.is_err());

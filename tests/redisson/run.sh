@@ -2,7 +2,7 @@
 # Tests Redisson's layout against the real Redisson, in both directions: sh tests/redisson/run.sh
 #
 # Needs redis-server, a JDK (17 or later) and Maven, which fetches Redisson. If Redisson cannot be prepared, prints that
-# nothing was tested. That is a failure if `CI` is set and there is a Java compiler.
+# nothing was tested. If `CI` is set and there is a Java compiler, a missing Redisson is a failure.
 cd "$(dirname "$0")/../.." || exit 1
 
 reason=$(sh tests/redisson/prepare.sh)

@@ -2,12 +2,12 @@
 //!
 //! The model has three nodes, one lock, and two clients with different leases. In each step, one node executes one
 //! request, so the requests of a round, of a marking and of a check are executed in every possible order. Between the
-//! steps, nodes lose their state, leases end, and time passes in ticks. Only its lease limits the length of a round, so
-//! the model allows more than the runtime does. At most one node at a time lacks its state, because the promise holds
-//! only while a majority of the nodes has its state.
+//! steps, nodes lose their state, leases end, and time passes in ticks. In the model, only the lease limits the length
+//! of a round, so the model allows more than the runtime does. At most one node at a time lacks its state, because the
+//! promise holds only while a majority of the nodes has its state.
 //!
 //! The model leaves out tokens, clocks that drift, and clients that ask for the lock before they have marked their
-//! lease. It also leaves out renewals, because a longer lease is marked and counted like a new one.
+//! lease. The model also leaves out renewals, because a longer lease is marked and counted like a new one.
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -28,7 +28,7 @@ const LOSSES: u8 = 2;
 enum Broken {
     Nothing,
     /// The quarantine lasts only as long as the lease of the client that checks the node, even if the marks of other
-    /// nodes contain a longer lease. In an earlier version, any client could end the quarantine in this way.
+    /// nodes contain a longer lease.
     AnyoneAdmits,
     /// A client writes its lease into the marks only with its request for the lock, not into a majority of the marks
     /// before the request.
@@ -70,7 +70,7 @@ enum Client {
         granted: [bool; NODES],
         left: u8,
     },
-    /// The client is inside, and its lease lasts for this many more ticks.
+    /// The client holds the lock, and its lease lasts for this many more ticks.
     Holds(u8),
     Done,
 }
@@ -84,7 +84,7 @@ struct State {
     /// read since the loss.
     told: [[Option<u8>; NODES]; NODES],
     losses: u8,
-    /// Whether two clients were inside at the same time.
+    /// Whether two clients held the lock at the same time.
     overlap: bool,
 }
 

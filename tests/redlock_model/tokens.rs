@@ -5,9 +5,8 @@
 //! are handled in every possible order. Clients give up and leave at any time. A lease may end at any time after its
 //! client is gone. States that differ only in the numbers of the clients count as one state.
 //!
-//! The model leaves out time. While a client asks for the lock or is inside, its lease does not end on any node,
-//! because that is what a lease promises. The model also leaves out renewals, and nodes that lose their state, which
-//! `marks.rs` models.
+//! The model leaves out time. While a client asks for the lock or holds it, its lease does not end on any node, because
+//! a lease promises this. The model also leaves out renewals, and nodes that lose their state, which `marks.rs` models.
 
 use lock_core::fencing::FencingToken;
 use stateright::{Checker, HasDiscoveries, Model, Property};
@@ -23,9 +22,9 @@ const CLIENTS: usize = 3;
 enum Broken {
     Nothing,
     /// A node that has offered a token greater than the agreed one is sent the agreed token and counts toward the
-    /// majority, as in an earlier version.
+    /// majority.
     MoreCounts,
-    /// A node that is sent the agreed token does not raise its fence to that token.
+    /// A node that is sent the agreed token does not raise its counter of fencing tokens to that token.
     FenceStays,
 }
 
@@ -114,7 +113,7 @@ enum Action {
 struct Tokens(Broken);
 
 impl Tokens {
-    /// Applies an offer, or the confirmation of a token if `offer` is `None`, and lets the client in when a majority
+    /// Applies an offer, or the confirmation of a token if `offer` is `None`, and lets the client enter when a majority
     /// knows the token.
     fn read(&self, state: &mut State, client: usize, node: usize, offer: Option<u8>) {
         let Client::Asks(agreement) = &mut state.clients[client] else {

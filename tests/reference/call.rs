@@ -190,7 +190,7 @@ impl Call {
         self.running.is_woken()
     }
 
-    /// Returns the holds of the call while it is inside.
+    /// Returns the holds of the call, or no holds if the call has ended.
     pub(crate) fn holds(&self) -> Vec<Hold> {
         if self.outcome.is_some() {
             return Vec::new();
@@ -202,7 +202,7 @@ impl Call {
         self.outcome.as_ref()
     }
 
-    /// Polls `nested` for the first time, inside this call.
+    /// Polls `nested` for the first time, inside the body or the guard of this call.
     pub(crate) fn around(&mut self, nested: &Rc<RefCell<Self>>) {
         if let Some(guard) = &self.guard {
             let inside = pin!(guard.run(async { nested.borrow_mut().poll() }));

@@ -32,7 +32,7 @@ fn notified(client: usize) -> Spec {
     }
 }
 
-/// The engine's defect: a shutdown waited for a caller with `notify` until the end of the caller's `wait`.
+/// A defect of the engine: a shutdown waited for a caller with `notify` until the end of the caller's `wait`.
 #[test]
 fn a_shutdown_dismisses_who_is_notified() {
     run(vec![
@@ -42,7 +42,7 @@ fn a_shutdown_dismisses_who_is_notified() {
     ]);
 }
 
-/// The engine's defect: nobody woke a caller with `notify` when a retained lock became free. The caller probed again
+/// A defect of the engine: nobody woke a caller with `notify` when a retained lock became free. The caller probed again
 /// only at the end of the lease that it had seen, or never if it had seen no lease.
 #[test]
 fn the_end_of_a_kept_lock_wakes_who_is_notified() {
@@ -58,8 +58,8 @@ fn the_end_of_a_kept_lock_wakes_who_is_notified() {
     ]);
 }
 
-/// The engine's defect: nobody woke a caller with `notify` at the end of a lease that began after the caller had tried
-/// the lock.
+/// A defect of the engine: nobody woke a caller with `notify` at the end of a lease that began after the caller had
+/// tried the lock.
 #[test]
 fn the_end_of_a_later_lease_wakes_who_is_notified() {
     let short = Spec {
@@ -75,7 +75,8 @@ fn the_end_of_a_later_lease_wakes_who_is_notified() {
     ]);
 }
 
-/// The model's defect: it counted the loss of a lock that a call held only while the call waited for a second lock.
+/// A defect of the model: the model counted the loss of a lock that a call held only while the call waited for a second
+/// lock.
 #[test]
 fn a_call_that_is_shut_down_on_its_way_in_has_lost_nothing() {
     let body = Spec {

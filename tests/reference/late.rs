@@ -1,7 +1,7 @@
 //! Callers that are polled late, rarely, once, or never again, on servers whose replies are late. The test cannot
 //! predict the results of the calls, but it checks that these laws hold: no two valid holds overlap, tokens rise in the
-//! order of entry, a caller that was never inside does not report a loss, and a caller that is not polled delays others
-//! by at most one claim.
+//! order of entry, a caller that never held a lock does not report a loss, and a caller that is not polled delays
+//! others by at most one claim.
 //!
 //! The callers of many locks run concurrently, because their pauses take real time. Each round prints its seed. To
 //! repeat a round, set `LATE_SEED` to its seed. `LATE_ROUNDS` sets the number of rounds.
@@ -155,7 +155,7 @@ async fn visit_both(
     Ok(())
 }
 
-/// The result of a call, and whether the caller was ever inside.
+/// The result of a call, and whether the caller ever entered the lock.
 type Came = (Result<(), LockError>, bool);
 
 impl Fixture<'_> {
@@ -196,7 +196,7 @@ impl Fixture<'_> {
         (came, entered.get())
     }
 
-    /// Asserts that the result of a call is allowed: only a caller that was inside reports a loss, and a renewed lock
+    /// Asserts that the result of a call is allowed: only a caller that held a lock reports a loss, and a renewed lock
     /// is lost only if replies stall.
     fn judge(&self, (process, form): (usize, Form), (came, entered): Came) {
         let may_lose = matches!(form, Form::Fixed) || self.stalls[process];
@@ -207,7 +207,7 @@ impl Fixture<'_> {
         }
     }
 
-    /// Makes one call after another as a prompt caller, which is polled whenever it is woken.
+    /// Makes one call after another, each of which is polled whenever it is woken.
     async fn prompt(&self, process: usize) {
         let lock = self.clients[process].lock(&self.names[0]).wait(60 * SECOND);
         loop {
@@ -242,12 +242,12 @@ impl Fixture<'_> {
                 calls[*who] = call(*who);
             }
         }
-        // A caller that is inside and is never polled again keeps the lock, so the test tries the lock only if nobody
-        // is inside.
+        // A caller that holds the lock and is never polled again keeps it, so the test tries the lock only if nobody
+        // holds it.
         if self.inside[0].holds.borrow().is_empty() {
             // Each late caller may delay this call by a claim on this lock and by another claim on the second lock,
-            // because a call with both locks keeps the first while it waits for the second. The prompt caller itself
-            // may add one more claim.
+            // because a call with both locks keeps the first while it waits for the second. The caller that is polled
+            // without delay may add one more claim.
             let claims = u32::try_from(2 * CALLERS + 1).expect("they are few");
             let longest = claims * CLAIM + 2 * SECOND + 5 * SECOND;
             let lock = self.clients[0].lock(&self.names[0]).wait(longest);
@@ -331,7 +331,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Runs as many rounds as `LATE_ROUNDS` says, or `rounds` if it is not set.
+/// Runs as many rounds as `LATE_ROUNDS` says, or `rounds` if this variable is not set.
 async fn rounds(rounds: u64, ways: &[Vec<FaultProxy>], urls: &[String]) {
     let first = number("LATE_SEED").unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0 >> 16);
     for seed in first..first + number("LATE_ROUNDS").unwrap_or(rounds) {

@@ -56,7 +56,7 @@ impl Home for Redis {
     }
 }
 
-/// Returns a configuration with the number of cases in `PROPTEST_CASES`, or `cases` if it is not set.
+/// Returns a configuration with the number of cases in `PROPTEST_CASES`, or `cases` if this variable is not set.
 fn config(cases: u32, regressions: &'static str) -> Config {
     let chosen = std::env::var_os("PROPTEST_CASES").is_some();
     let config = Config::default();
@@ -64,8 +64,8 @@ fn config(cases: u32, regressions: &'static str) -> Config {
         cases: if chosen { config.cases } else { cases },
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(regressions))),
         max_shrink_iters: 2000,
-        // This limit is in ms. Shrinking on a server is slow, because each failing sequence waits for an event that
-        // does not occur, until a time limit.
+        // `max_shrink_time` is in ms. Shrinking on a server is slow, because each failing sequence waits for an event
+        // that does not occur, until a time limit.
         max_shrink_time: 60_000,
         ..config
     }

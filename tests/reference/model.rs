@@ -70,10 +70,10 @@ impl Call {
 pub(crate) struct Hold {
     pub(crate) key: usize,
     pub(crate) client: usize,
-    /// The number of calls that are inside with this hold.
+    /// The number of calls that are inside the lock with this hold.
     pub(crate) entries: usize,
     lease: Lease,
-    /// The local deadline. It has no effect while one of the calls inside asks for renewal.
+    /// The local deadline, which has no effect while one of the calls inside the hold asks for renewal.
     promised: u64,
     pub(crate) keep_until: u64,
     /// Whether the server still has the grant.
@@ -115,7 +115,7 @@ pub(crate) struct Counts {
     pub(crate) failed: u64,
     pub(crate) released: u64,
     pub(crate) lost: u64,
-    /// The number of background releases that may find no grant. The real client may or may not count them in
+    /// The number of background releases that may find no grant. The real client may or may not count such releases in
     /// `released`.
     pub(crate) unsure: u64,
     /// The number of calls whose second lock the real client may or may not count in `waited`, because the holders of
@@ -287,7 +287,7 @@ impl Model {
             .find(|around| self.calls[around].spec.keys.contains(&key))
     }
 
-    /// Returns whether this call would take the lock out of order. It would if a call with several locks, of which one
+    /// Returns whether this call would take the lock out of order, because a call with several locks, of which one
     /// comes later in the order, lies between this call and the enclosing call that has entered the lock.
     fn is_out_of_order(&self, id: CallId, key: usize) -> bool {
         let inside = self.inside_of(id, key);
@@ -367,8 +367,8 @@ impl Model {
         }
     }
 
-    /// Grants a lock to a call. If this is the last of its locks, the call enters. Otherwise it takes its next lock in
-    /// [`arrive`](Self::arrive).
+    /// Grants a lock to a call. A call that has all of its locks enters. A call that lacks further locks takes its next
+    /// lock in [`arrive`](Self::arrive).
     fn grant(&mut self, id: CallId, key: usize, waited: bool) {
         self.give(id, key, waited);
         let call = &self.calls[&id];

@@ -8,7 +8,7 @@ use proptest_state_machine::ReferenceStateMachine;
 
 use crate::model::{CLIENTS, CallId, Form, KEYS, Lease, Model, NAMES, Rules, Spec, Stage, Wait};
 
-/// The largest number of callers that are inside or waiting at the same time.
+/// The largest number of callers that hold a lock or wait at the same time.
 const MOST_CALLS: usize = 8;
 
 #[derive(Clone)]
@@ -19,11 +19,11 @@ pub(crate) enum Step {
     Abandon { client: usize, key: usize },
     /// A caller leaves: the guard is released, or the body ends.
     Release(CallId),
-    /// A call is dropped while it is inside or waiting.
+    /// A call is dropped while it holds a lock or waits.
     Drop(CallId),
     /// A caller leaves, and the call that is next in the queue is dropped before it has noticed its turn.
     ReleaseTo { release: CallId, dropped: CallId },
-    /// A caller that is inside extends the lease of its hold.
+    /// A caller that holds a lock extends the lease of its hold.
     Extend(CallId),
     /// The clock advances by this many ms.
     Advance(u64),
@@ -262,8 +262,8 @@ fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
                         Lease::Short if spins => Lease::Long,
                         lease => lease,
                     },
-                    // The test's functions with two locks have no minimum hold. A spinner may be granted the lock at
-                    // any millisecond, so its minimum hold might end at the same time as another event.
+                    // The test's functions with two locks have no minimum hold. A caller with `spin` may be granted the
+                    // lock at any millisecond, so its minimum hold might end at the same time as another event.
                     at_least: at_least && !several && !spins,
                     under: under.filter(|_| !several),
                     keys,
@@ -317,8 +317,8 @@ fn members(model: &Model) -> Vec<CallId> {
 }
 
 /// Returns whether a caller may begin. Callers that wait outside the queue, and calls with several locks, enter in no
-/// determined order. Therefore at most one of them waits for each lock at a time, and at most one call with several
-/// locks waits in total.
+/// determined order. Therefore at most one such caller or call waits for each lock at a time, and at most one call with
+/// several locks waits in total.
 fn may_begin(model: &Model, spec: &Spec) -> bool {
     let fits = spec.under.is_none_or(|around| {
         let around = model.calls.get(&around);
@@ -335,9 +335,10 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
     fits && (spec.wait == Wait::Zero || !waiting.any(|call| clashes(&call.spec)))
 }
 
-/// Returns whether the model can tell who gets a lock next if its grant is removed. It cannot if no waiter would notice
-/// the removal. It also cannot if the next waiter may be a member of the cohort with the grant, because members return
-/// to the queue only when their process notices the loss.
+/// Returns whether the model can predict who gets a lock next if its grant is removed. The model cannot predict the
+/// next holder if no waiter would notice the removal. The model also cannot predict the next holder if the next waiter
+/// may be a member of the cohort with the grant, because members return to the queue only when their process notices
+/// the loss.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
     let holder = state.held.map(|held| model.holds[held.hold].client);

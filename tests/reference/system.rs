@@ -39,7 +39,7 @@ pub(crate) struct Machine<P>(std::marker::PhantomData<P>);
 
 /// A difference between the system and the model.
 struct Unlike {
-    /// Whether the difference is permanent. Otherwise the test waits for it to disappear.
+    /// Whether the difference is permanent. The test waits for other differences to disappear.
     for_good: bool,
     what: String,
 }
@@ -65,7 +65,7 @@ pub(crate) struct System {
     clients: Vec<LockClient>,
     observer: LockClient,
     tokens: BTreeMap<HoldId, FencingToken>,
-    /// How far the test has advanced tokio's paused clock, in ms. Used only if the rules have `own_clock`.
+    /// How far the test has advanced tokio's paused clock, in ms. The field is used only if the rules have `own_clock`.
     now: u64,
     store: Store,
     runtime: Option<Runtime>,
@@ -283,8 +283,8 @@ impl System {
     /// Carries out an operator's command on a held lock, once its grant is confirmed.
     async fn operate(&self, key: usize, before: &[&str], after: &[&str]) {
         self.confirmed(key).await;
-        // The status does not show whether a later member of a cohort is still confirming its turn. This waits for the
-        // confirmation.
+        // The status does not show whether a later member of a cohort is still confirming its turn. `all_answered`
+        // waits for the confirmation.
         self.all_answered().await;
         let mut server = shared_server().await.connection().await;
         let changed: u8 = ask(
@@ -341,7 +341,8 @@ impl System {
     async fn come_to(&mut self, model: &Model, step: &Step) {
         let start = Instant::now();
         let patience = match step {
-            // After these steps, a dropped call may have a grant. The client must give it back before its claim ends.
+            // After these steps, a dropped call may have a grant, which the client must give back before the grant's
+            // claim ends.
             Step::ReleaseTo { .. } | Step::Drop(_) | Step::Abandon { .. } => CLAIM * 3 / 4,
             _ => PATIENCE,
         };

@@ -43,13 +43,13 @@ pub(crate) async fn run<T: Send + 'static>(future: impl Future<Output = T> + Sen
     }
 }
 
-/// Waits for a real duration.
+/// Waits for a duration of real time.
 pub(crate) async fn sleep(duration: Duration) {
     run(async move { tokio::time::sleep(duration).await }).await;
 }
 
-/// Runs a future on the caller's task, for at most this real duration. Returns `None` if the future does not end within
-/// this duration.
+/// Runs a future on the caller's task, for at most `patience` of real time. Returns `None` if the future does not end
+/// within `patience`.
 pub(crate) async fn within<T>(patience: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;

@@ -15,8 +15,8 @@ pub fn now() -> u64 {
     seconds * 1_000_000_000 + nanos
 }
 
-/// The C source of the preloaded library. It reads two numbers from a file: it adds the first one, in µs, to the time
-/// of day, and subtracts the second one, in ns, from the monotonic clock.
+/// The C source of the preloaded library. The library reads two numbers from a file: it adds the first one, in µs, to
+/// the time of day, and subtracts the second one, in ns, from the monotonic clock.
 const LIBRARY: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -60,7 +60,7 @@ int clock_gettime(clockid_t clock, struct timespec *ts) {
 }
 "#;
 
-/// The clocks of one child process. They work only on Linux.
+/// The clocks of one child process, which a test can set only on Linux.
 #[derive(Debug)]
 pub struct Clocks {
     file: PathBuf,
@@ -99,8 +99,8 @@ impl Clocks {
             .env("CLOCKS_FILE", &self.file);
     }
 
-    /// Sets the time of day this many seconds ahead of the system's. A negative number sets it back. The monotonic
-    /// clock shows the correct time afterwards.
+    /// Sets the time of day this many seconds ahead of the system's. A negative number sets the time of day back. The
+    /// monotonic clock shows the correct time afterwards.
     ///
     /// # Panics
     /// If the folder cannot be written.
@@ -108,8 +108,8 @@ impl Clocks {
         self.set(seconds * 1_000_000, 0);
     }
 
-    /// Sets the monotonic clock back by this much, as if it had stood still for that long, as it does while a machine
-    /// is suspended. The time of day is correct afterwards.
+    /// Sets the monotonic clock back by this much, as if the machine had been suspended for that time. The time of day
+    /// is correct afterwards.
     ///
     /// # Panics
     /// If the folder cannot be written, or the time is longer than 292 years.

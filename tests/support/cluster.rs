@@ -17,7 +17,8 @@ use crate::{
 const SLOTS: u16 = 16384;
 /// The time after which a server counts as failed, in a cluster whose replicas take over.
 const PROMPT_MS: u32 = 1000;
-/// The same in a cluster without replicas. Longer, because a server may be slow on a loaded machine.
+/// The time after which a server counts as failed, in a cluster without replicas. This time is longer than
+/// [`PROMPT_MS`] because a server may be slow on a loaded machine.
 const PATIENT_MS: u32 = 5000;
 /// How long the servers may take to agree about a slot.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -52,7 +53,7 @@ impl ClusterServers {
                 adding.arg(slot);
             }
             ask::<()>(&mut server.connection().await, &adding).await;
-            // The epochs decide which of two servers has a slot.
+            // If two servers claim a slot, the server with the greater epoch has the slot.
             let epoch = (number + 1).to_string();
             cluster
                 .tell::<()>(number, &["SET-CONFIG-EPOCH", &epoch])
@@ -94,7 +95,7 @@ impl ClusterServers {
         cluster
     }
 
-    /// Introduces all servers to each other, and waits until they agree.
+    /// Introduces all servers to each other, and waits until all of them know each other and every slot is served.
     async fn meet(&self) {
         for server in &self.servers[1..] {
             let [port, bus] = [server.port(), server.bus_port()].map(|port| port.to_string());
@@ -124,7 +125,7 @@ impl ClusterServers {
             .map(|(number, _)| number)
     }
 
-    /// Sends `CLUSTER` with these words to the server with this number.
+    /// Sends `CLUSTER` with these arguments to the server with this number.
     pub async fn tell<T: FromRedisValue>(&self, server: usize, words: &[&str]) -> T {
         let mut command = redis::cmd("CLUSTER");
         command.arg(words);
@@ -144,10 +145,10 @@ impl ClusterServers {
         self.tell(0, &["KEYSLOT", key]).await
     }
 
-    /// Returns the number of the primary that stores a slot. Waits until exactly one running server claims it.
+    /// Returns the number of the primary that stores a slot. Waits until exactly one running server claims the slot.
     ///
     /// # Panics
-    /// If that takes longer than 20 s.
+    /// If none or several servers claim the slot for 20 s.
     pub async fn primary_of(&self, slot: u16) -> usize {
         let asked = Instant::now();
         loop {
@@ -217,8 +218,8 @@ impl ClusterServers {
         }
     }
 
-    /// Waits until all running servers know the epochs of all of them, and no two of them have the same epoch. The target
-    /// of a move then gets the greatest epoch, so that no message which the source has sent earlier takes the slot back.
+    /// Waits until all running servers know each other's epochs, and no two servers have the same epoch. The target of
+    /// a move then gets the greatest epoch, so that no earlier message of the source takes the slot back.
     async fn until_epochs_agree(&self) {
         let asked = Instant::now();
         loop {
@@ -256,12 +257,12 @@ impl ClusterServers {
             moving
                 .arg(&["127.0.0.1", &port, "", "0", "5000", "REPLACE", "KEYS"])
                 .arg(keys);
-            // Keys may expire in the meantime.
+            // `MIGRATE` skips keys that have expired in the meantime.
             ask::<Value>(&mut self.servers[from].connection().await, &moving).await;
         }
     }
 
-    /// Adds a primary that stores no slot yet. Returns its number.
+    /// Adds a primary that stores no slot yet. Returns the number of the new primary.
     pub async fn join(&mut self) -> usize {
         self.servers
             .push(RedisServer::builder().cluster(PATIENT_MS).start().await);
@@ -273,11 +274,12 @@ impl ClusterServers {
     /// Overwrites the key.
     ///
     /// # Panics
-    /// If it does not receive it within ten seconds.
+    /// If the replica is not up to date within ten seconds.
     pub async fn until_replicated(&self, key: &str) {
         let primary = self.primary_of(self.slot_of(key).await).await;
         let mut connection = self.servers[primary].connection().await;
-        // `WAIT` waits for the writes of its own connection, and thus for all earlier ones.
+        // `WAIT` waits until the last write of its own connection is replicated, and with it all earlier writes of
+        // other connections.
         let write = redis::cmd("SET").arg(&[key, "1", "PX", "1"]).to_owned();
         ask::<()>(&mut connection, &write).await;
         let mut wait = redis::cmd("WAIT");
@@ -308,8 +310,8 @@ fn number(value: &Value) -> i64 {
     i64::from_redis_value(value.clone()).expect("a number")
 }
 
-/// Returns a cluster of three primaries that all tests of a process share. Its slots stay where they are. The servers
-/// end with the process.
+/// Returns a cluster of three primaries that all tests of a process share. No test moves the slots of this cluster. The
+/// servers end with the process.
 pub async fn shared_cluster() -> &'static ClusterServers {
     static SHARED: OnceCell<ClusterServers> = OnceCell::const_new();
     SHARED

@@ -20,7 +20,7 @@ tokio::task_local! {
     static PROBE: Probe;
 }
 
-/// Counts the calls that are inside, and keeps each of them inside until the test lets it out.
+/// Counts the calls that are inside the guarded body, and keeps each call there until the test lets it leave.
 #[derive(Debug, Clone, Default)]
 pub struct Probe(Arc<Inside>);
 
@@ -42,21 +42,21 @@ impl Default for Inside {
 }
 
 impl Probe {
-    /// Returns the probe of the running call.
+    /// Returns the probe in whose [scope](Self::scope) the current task runs.
     ///
     /// # Panics
-    /// If the current task is not in the [scope](Self::scope) of a probe.
+    /// If the current task does not run in the [scope](Self::scope) of a probe.
     #[must_use]
     pub fn current() -> Self {
         PROBE.with(Clone::clone)
     }
 
-    /// Makes this probe the current one within `call`, on any task or thread that polls the returned future.
+    /// Makes [`current`](Self::current) return this probe inside `call`, on any task that polls the returned future.
     pub fn scope<F: Future>(&self, call: F) -> TaskLocalFuture<Self, F> {
         PROBE.scope(self.clone(), call)
     }
 
-    /// Waits inside the body until the test lets the call out.
+    /// Waits inside the body until the test lets the call leave.
     pub async fn stay(&self) {
         self.0.entered.fetch_add(1, Ordering::SeqCst);
         let permit = self.0.gate.acquire().await;
@@ -77,16 +77,16 @@ impl Probe {
     }
 }
 
-/// Serves as the body of a function under test: stays inside until the test lets the call out.
+/// Serves as the body of a function under test: waits until the test lets the call leave.
 pub async fn stay() {
     Probe::current().stay().await;
 }
 
-/// Makes two calls at once on a store of their own. Checks that they hold the lock `key` one after the other, that each
-/// returns `value`, and that the key is free at the end.
+/// Makes two calls at once on a store of their own. Checks that the two calls hold the lock `key` one after the other,
+/// that each returns `value`, and that the key is free at the end.
 ///
 /// # Panics
-/// If one of these conditions does not hold.
+/// If one of the checks fails.
 pub async fn guarded<T: Debug + PartialEq>(key: &str, value: T, call: impl AsyncFn() -> T) {
     let client = LockClient::connect("memory:").await;
     let client = client.expect("locks in process need no server");
@@ -144,7 +144,7 @@ mod tests {
         Ok(1)
     }
 
-    /// Releases the lock too early, so that another call can enter while this one is still inside.
+    /// Releases the lock too early, so that another call can enter the body while this call still runs its body.
     async fn released_early() -> Result<u8, LockError> {
         let guard = LockClient::current()?.lock("k").acquire().await?;
         guard.release().await;

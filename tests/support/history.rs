@@ -8,7 +8,8 @@ use std::{
     time::Instant,
 };
 
-/// A record of the visits to each lock. Clones share it.
+/// A record of the visits to each lock: when each holder entered the lock, and when it left. All clones share one
+/// record.
 ///
 /// Each holder records its entry while it holds the lock, between the grant and the release, so that the order of the
 /// record is the order of the grants.
@@ -34,12 +35,12 @@ struct Visit {
     token: u64,
     entered: Instant,
     left: Option<Instant>,
-    /// The number of other holders that were inside at the entry. The clock may be too coarse to show that they
-    /// overlapped.
+    /// The number of other holders that were inside the lock when this holder entered. The number is stored because the
+    /// clock may be too coarse to show that two visits overlapped.
     met: usize,
 }
 
-/// A visit that is under way. It ends when this value is dropped.
+/// A visit that is under way. The visit ends when this value is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it is leaving"]
 pub struct Inside {
@@ -49,13 +50,13 @@ pub struct Inside {
 }
 
 impl History {
-    /// Creates an empty record, which [`check`](Self::check) judges.
+    /// Creates an empty record, whose faults [`check`](Self::check) reports.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Creates an empty record that panics as soon as two holders of one key are inside.
+    /// Creates an empty record that panics as soon as two holders of one lock overlap.
     #[must_use]
     pub fn strict() -> Self {
         Self {
@@ -68,10 +69,10 @@ impl History {
         self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a holder with this token is inside from now on.
+    /// Records that a holder with this token has entered the lock `key`.
     ///
     /// # Panics
-    /// If the record is [strict](Self::strict) and another holder of the key is inside.
+    /// If the record is [strict](Self::strict) and another holder of `key` has not left yet.
     pub fn enter(&self, key: &str, token: u64) -> Inside {
         self.note_entry(key, token, None)
     }
@@ -125,8 +126,8 @@ impl History {
         }
     }
 
-    /// Adds a visit that was measured elsewhere. [`check`](Self::check) expects tokens to rise in the order in which
-    /// visits are added.
+    /// Adds a visit whose times the caller has measured. [`check`](Self::check) expects tokens to rise in the order in
+    /// which visits are added.
     pub fn record(&self, key: &str, token: u64, entered: Instant, left: Instant) {
         let mut tracks = self.tracks();
         tracks
@@ -141,7 +142,7 @@ impl History {
             });
     }
 
-    /// Judges the visits recorded so far.
+    /// Checks the visits that were recorded so far.
     #[must_use]
     pub fn check(&self) -> Report {
         let mut report = Report::default();
@@ -177,7 +178,8 @@ impl Track {
     fn check_overlaps(&self, key: &str, overlaps: &mut Vec<Overlap>) {
         let mut by_time: Vec<&Visit> = self.visits.iter().collect();
         by_time.sort_by_key(|visit| visit.entered);
-        // The visit that ends last among those that began earlier. A visit that has not ended counts as endless.
+        // The visit that ends last among the visits that began before `visit`. A visit that has not ended counts as
+        // endless.
         let mut longest: Option<&Visit> = None;
         for visit in by_time {
             let stays_longer = |other: &Visit| other.left.is_none_or(|left| left > visit.entered);
@@ -252,9 +254,9 @@ pub struct Report {
 pub struct Overlap {
     /// The key of the lock.
     pub key: String,
-    /// The token of the holder that was inside.
+    /// The token of the holder that entered first.
     pub first: u64,
-    /// The token of the holder that entered.
+    /// The token of the holder that entered second.
     pub second: u64,
 }
 
@@ -269,26 +271,26 @@ pub struct TokenFault {
     pub token: u64,
 }
 
-/// A caller that entered before it was its turn.
+/// A caller that entered a lock before its turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderFault {
     /// The key of the lock.
     pub key: String,
     /// The caller that entered.
     pub entered: u64,
-    /// The callers that had queued earlier and were still waiting. Empty if the caller that entered was not in the
-    /// queue.
+    /// The callers that had queued before `entered` and were still waiting. The list is empty if `entered` was not in
+    /// the queue.
     pub overtaken: Vec<u64>,
 }
 
 impl Report {
-    /// Returns whether there are no faults.
+    /// Returns whether the report contains no faults.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.overlaps.is_empty() && self.tokens.is_empty() && self.order.is_empty()
     }
 
-    /// Fails the test if there are faults, or if the number of visits is not `holds`.
+    /// Checks that the report contains no faults, and that the number of visits is `holds`.
     ///
     /// # Panics
     /// If either check fails.
@@ -422,7 +424,7 @@ mod tests {
         };
         assert_eq!(of(&[(4, 0, 1), (4, 1, 2)]).tokens, [fault(4, 4)]);
         let report = of(&[(4, 0, 1), (2, 1, 2), (3, 2, 3), (5, 3, 4)]);
-        // The third token is above the second one, but below the highest token that a resource has seen.
+        // Token 3 is above the token before it, but below token 4, the highest that a resource has seen.
         assert_eq!(report.tokens, [fault(4, 2), fault(4, 3)]);
         assert!(!report.is_clean());
     }
@@ -456,7 +458,7 @@ mod tests {
     fn a_mutex_passes_and_a_broken_one_fails() {
         let run = |broken: bool| {
             let (history, turn) = (History::new(), Mutex::new(0));
-            // The broken mutex lets both threads in. Neither leaves before the other is inside.
+            // The broken mutex lets both threads in. Neither thread leaves before the other thread has entered.
             let meeting = std::sync::Barrier::new(2);
             std::thread::scope(|scope| {
                 for _ in 0..2 {

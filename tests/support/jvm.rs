@@ -1,4 +1,4 @@
-//! Java programs that lock with Redisson. Their sources are in `tests/redisson`.
+//! Java programs that lock with Redisson. The sources of these programs are in `tests/redisson`.
 
 use std::{
     path::PathBuf,
@@ -8,13 +8,13 @@ use std::{
 
 use crate::process::dies_with_parent;
 
-/// Prepares the programs, and returns the command that starts the program with this main class.
+/// Compiles the Java programs, and returns the command that starts the program with this main class.
 ///
 /// # Errors
 /// If a JDK, Maven, or the registry from which Maven fetches Redisson is missing. The error names what is missing.
 ///
 /// # Panics
-/// If the programs do not compile.
+/// If the Java programs do not compile.
 pub fn program(class: &str) -> Result<Command, String> {
     static PREPARED: OnceLock<Result<(), String>> = OnceLock::new();
     PREPARED.get_or_init(prepare).clone()?;

@@ -36,7 +36,7 @@ pub fn epsilon() -> Duration {
 /// Returns the root of this checkout.
 ///
 /// # Panics
-/// Never, because this package is in a folder of the checkout.
+/// This function never panics, because this package is in a folder of the checkout.
 #[must_use]
 pub fn root() -> &'static Path {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));

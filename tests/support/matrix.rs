@@ -6,8 +6,8 @@ use crate::epsilon;
 
 /// The environment variable that sets how often each scenario runs. The default is once, or three times if `CI` is set.
 pub const RUNS_VARIABLE: &str = "FAULT_RUNS";
-/// The environment variable that names the folder into which the rows write the times that they have measured. If it is
-/// not set, nothing is written.
+/// The environment variable that names the folder into which the rows write the times that they have measured. If the
+/// variable is not set, the rows write no times.
 pub const SEEN_VARIABLE: &str = "FAULTS_SEEN";
 
 /// A fault, and the promise that holds for it.
@@ -17,7 +17,7 @@ pub struct Row {
     pub number: u8,
     /// The fault.
     pub fault: &'static str,
-    /// What is promised if the fault happens.
+    /// The promise that holds if the fault happens.
     pub expected: &'static str,
 }
 
@@ -333,10 +333,10 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Records a measured time. It may be at most `at_most` plus ε, the tolerance for a loaded machine.
+    /// Records a measured time. The time may be at most `at_most` plus ε, the tolerance for a loaded machine.
     ///
     /// # Panics
-    /// If the time is longer.
+    /// If `took` is longer than `at_most` plus ε.
     pub fn within(&mut self, what: &'static str, at_most: Duration, took: Duration) {
         assert!(
             took <= at_most + epsilon(),
@@ -356,7 +356,7 @@ fn runs() -> u32 {
     asked.unwrap_or(if ci { 3 } else { 1 })
 }
 
-/// Runs the scenario of a row as often as requested, and prints the measured times. Also writes them to a file if
+/// Runs the scenario of a row as often as requested, and prints the measured times. Also writes the times to a file if
 /// [`SEEN_VARIABLE`] is set.
 ///
 /// # Panics

@@ -28,22 +28,22 @@ pub fn assert_lost<T: Debug>(result: &Result<T, LockError>) {
     assert!(lost, "{result:?}");
 }
 
-/// A room in which only one caller may be at a time.
+/// A critical section in which only one caller may be at a time.
 #[derive(Debug, Default)]
 pub struct Room(AtomicBool);
 
 impl Room {
-    /// Enters the room, stays for `time`, and leaves.
+    /// Enters the critical section, stays for `time`, and leaves.
     ///
     /// # Panics
-    /// If another caller is inside.
+    /// If another caller is inside the critical section.
     pub async fn stay(&self, time: Duration) {
         assert!(!self.0.swap(true, Ordering::SeqCst), "two are inside");
         tokio::time::sleep(time).await;
         self.0.store(false, Ordering::SeqCst);
     }
 
-    /// Returns whether a caller is inside.
+    /// Returns whether a caller is inside the critical section.
     pub fn is_taken(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

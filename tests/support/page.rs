@@ -1,5 +1,5 @@
-//! Tables of measurements in Markdown, and the pages that show them. A program replaces the text between two marks of a
-//! page; the rest of the page is written by hand.
+//! Tables of measurements in Markdown, and the pages that show them. A program replaces the text between two markers of
+//! a page; the rest of the page is written by hand.
 
 use std::{fmt::Write as _, fs, io, path::Path};
 
@@ -56,10 +56,10 @@ impl Grid {
     }
 }
 
-/// Replaces the text between the two marks of this name, `<!-- name: begin -->` and `<!-- name: end -->`.
+/// Replaces the text between the two markers of this name, `<!-- name: begin -->` and `<!-- name: end -->`.
 ///
 /// # Errors
-/// If the page cannot be read or written, or does not have these marks.
+/// If the page cannot be read or written, or does not have these markers.
 pub fn update(path: &Path, name: &str, measured: &str) -> io::Result<()> {
     let page = fs::read_to_string(path)?;
     let [begin, end] = ["begin", "end"].map(|side| format!("<!-- {name}: {side} -->"));

@@ -29,8 +29,8 @@ fn has_setpriv() -> bool {
     })
 }
 
-/// Returns a command whose process the system kills when this process ends in any way. On systems that cannot do so,
-/// a process that is started by [`Mortal::start`] is killed as well, and other processes live on.
+/// Returns a command whose process the system kills when this process ends in any way. On systems that cannot do this,
+/// only a process that was started by [`Mortal::start`] is killed when this process ends.
 #[must_use]
 pub fn dies_with_parent(program: impl AsRef<OsStr>) -> Command {
     if has_setpriv() {
@@ -42,8 +42,8 @@ pub fn dies_with_parent(program: impl AsRef<OsStr>) -> Command {
     }
 }
 
-/// A shell that outlives this process for a moment. Its standard input ends when this process ends in any way. The
-/// shell then kills the registered processes and removes the registered folders.
+/// A shell that outlives this process for a moment. The shell's standard input ends when this process ends in any way.
+/// The shell then kills the registered processes and removes the registered folders.
 #[derive(Debug)]
 struct Executor {
     shell: Child,
@@ -85,7 +85,7 @@ impl Executor {
     fn order(&self, order: &str, what: impl std::fmt::Display) {
         let orders = self.orders.as_ref().expect("open until the drop");
         let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);
-        // The order is a single write, so that it arrives as a whole or not at all.
+        // A single write sends the whole order, so that the shell never receives a part of an order.
         let _ = orders.write_all(format!("{order} {what}\n").as_bytes());
     }
 }
@@ -106,8 +106,8 @@ type Order = (Command, mpsc::Sender<io::Result<Child>>);
 
 /// Starts a process from a thread that lives as long as this process. On Linux, a process that [dies with its
 /// parent](dies_with_parent) is killed when the thread that started it ends, and a test's thread ends with its test.
-/// This function does not reap the process. [`Mortal`] does, and makes the process end with this process on every
-/// system.
+/// This function does not reap the process. [`Mortal`] reaps its process, and on every system makes it end with this
+/// process.
 ///
 /// # Errors
 /// The errors of [`Command::spawn`].
@@ -204,7 +204,7 @@ impl Drop for Mortal {
     }
 }
 
-/// A worker process. Each line of its output is an event that a test can wait for.
+/// A worker process. Each line of the worker's output is an event that a test can wait for.
 #[derive(Debug)]
 pub struct Worker {
     process: Mortal,
@@ -262,7 +262,7 @@ impl Worker {
         writeln!(orders, "{line}").expect("the worker listens");
     }
 
-    /// Returns the next line, or `None` if the worker has ended or has closed its output.
+    /// Returns the next line of the worker's output, or `None` if the worker has ended or has closed its output.
     ///
     /// # Panics
     /// If the worker neither writes a line nor closes its output within 30 s.
@@ -272,7 +272,7 @@ impl Worker {
             .expect("the worker neither writes a line nor ends")
     }
 
-    /// Waits for a line that contains a text, and returns it.
+    /// Waits for a line that contains a text, and returns the line.
     ///
     /// # Panics
     /// If the worker ends before it writes such a line, or does not write one within 30 s.

@@ -1,7 +1,8 @@
 //! A TCP proxy that disturbs the connections through it.
 //!
-//! The proxy runs on its own thread, so that it works even if the test's runtime is paused, blocked or gone. Every
-//! control takes effect at once. All controls but [`refuse`](FaultProxy::refuse) affect existing connections.
+//! The proxy runs on its own thread, so that it works even if the test's runtime is paused, blocked or gone. Each
+//! method that sets a fault takes effect at once. All of these methods except [`refuse`](FaultProxy::refuse) affect
+//! existing connections.
 
 use std::{
     future::Future,
@@ -112,7 +113,7 @@ impl FaultProxy {
         self.set(&self.faults.blackhole, on);
     }
 
-    /// Holds back the bytes to the server. Turning this off delivers them in order.
+    /// Holds back the bytes to the server. When the hold is turned off, the proxy delivers the held bytes in order.
     pub fn hold_requests(&self, on: bool) {
         self.set(&self.faults.hold_requests, on);
     }
@@ -123,15 +124,15 @@ impl FaultProxy {
         self.set(&self.faults.hold_old_requests, on);
     }
 
-    /// Holds back the bytes to the client. Turning this off delivers them in order.
+    /// Holds back the bytes to the client. When the hold is turned off, the proxy delivers the held bytes in order.
     pub fn hold_replies(&self, on: bool) {
         self.set(&self.faults.hold_replies, on);
     }
 
     /// Loses the bytes to the client: the server carries out a command, and the client does not learn of it.
     ///
-    /// A connection that has lost a reply stays silent after this is turned off, because its next reply would be taken
-    /// for the lost one. New connections get replies.
+    /// A connection that has lost a reply stays silent after `drop_replies` is turned off, because the client would
+    /// take the next reply for the lost one. New connections get replies.
     pub fn drop_replies(&self, on: bool) {
         self.set(&self.faults.drop_replies, on);
     }
@@ -157,8 +158,8 @@ impl FaultProxy {
         self.faults.set_budget(Way::Reply, bytes);
     }
 
-    /// Lets requests outlive their connection: if it is cut, requests that the proxy has received but not delivered
-    /// still reach the server. Requests that are held back reach it when they are no longer held.
+    /// Lets requests outlive their connection: if the connection is cut, requests that the proxy has received but not
+    /// delivered still reach the server. Requests that the proxy holds back reach the server when the hold ends.
     pub fn deliver_after_cut(&self, on: bool) {
         self.set(&self.faults.deliver_after_cut, on);
     }

@@ -6,8 +6,8 @@ use crate::server::RedisServer;
 /// The measured clients connect before the count begins, so other commands of the set-up need not be listed.
 const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setname", "ping"];
 
-/// Commands that normally only scripts run. The server's statistics include them. If a command is missing from this
-/// list, it counts as sent, so the result is too high and the mistake is noticed.
+/// Commands that normally only scripts run. The server's statistics include the commands that scripts run. If a command
+/// is missing from this list, it counts as sent, so the result is too high and the mistake is noticed.
 const WITHIN_SCRIPTS: [&str; 27] = [
     "del",
     "exists",
@@ -41,7 +41,7 @@ const WITHIN_SCRIPTS: [&str; 27] = [
 /// The commands that clients have sent, and the time that the server spent on them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sent {
-    /// The number of commands. A script counts as one, whatever it calls.
+    /// The number of commands. A script counts as one command, even if it calls others.
     pub commands: u64,
     /// The server's time, in µs. The time of a script includes the commands that it calls.
     pub micros: u64,

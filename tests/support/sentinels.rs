@@ -7,14 +7,14 @@ use crate::{
     until,
 };
 
-/// The name of the group.
+/// The name under which the Sentinels monitor the primary.
 pub const GROUP: &str = "shop";
 
 /// A primary, two replicas, and three Sentinels. The Sentinels promote a replica after the primary has not answered for
 /// half a second.
 #[derive(Debug)]
 pub struct SentinelGroup {
-    /// The servers. The first is the primary at the start.
+    /// The primary and the replicas. The first server is the primary at the start.
     pub servers: Vec<RedisServer>,
     /// The Sentinels.
     pub sentinels: Vec<RedisServer>,
@@ -77,10 +77,11 @@ impl SentinelGroup {
     /// Waits until both replicas have everything that the first server has stored so far.
     ///
     /// # Panics
-    /// If they do not receive it within ten seconds.
+    /// If a replica is not up to date within ten seconds.
     pub async fn until_replicated(&self) {
         let mut primary = self.servers[0].connection().await;
-        // `WAIT` waits for the writes of its own connection, and thus for all earlier ones.
+        // `WAIT` waits until the last write of its own connection is replicated, and with it all earlier writes of
+        // other connections.
         let write = redis::cmd("SET").arg("replicated").arg(1).to_owned();
         ask::<()>(&mut primary, &write).await;
         let mut wait = redis::cmd("WAIT");

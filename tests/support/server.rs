@@ -23,12 +23,12 @@ use crate::{
 const START_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a running server may take to answer a test's command.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// How many ports are tried at most. A foreign process may take a free port before the server does.
+/// How many ports are tried at most. Another process may take a free port before the server does.
 const TRIES: usize = 10;
 
 /// A server that only one test uses.
 ///
-/// Its methods talk to the server in real time, on a thread that a paused clock or a blocked runtime does not affect.
+/// All methods talk to the server in real time, on a thread that a paused clock or a blocked runtime does not affect.
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
@@ -57,11 +57,11 @@ pub struct ServerBuilder {
     tls: Option<(String, String)>,
     /// Whether the server is a Sentinel.
     sentinel: bool,
-    /// How long the other nodes of its cluster wait for the server before they count it as failed, in ms. `None` if the
-    /// server is not a node of a cluster.
+    /// How long the other nodes of its cluster wait for the server before they count it as failed, in ms. The value is
+    /// `None` if the server is not a node of a cluster.
     cluster: Option<u32>,
-    /// How many seconds the server's clock is ahead of the system's clock at the start. `None` if the test cannot set
-    /// the server's clock.
+    /// How many seconds the server's clock is ahead of the system's clock at the start. The value is `None` if the test
+    /// cannot set the server's clock.
     ahead: Option<i64>,
 }
 
@@ -88,7 +88,7 @@ impl ServerBuilder {
     }
 
     /// Sets the server's clock ahead by this many seconds, and lets the test [set](RedisServer::set_clock) it later.
-    /// Works only on Linux.
+    /// The clock can be set only on Linux.
     #[must_use]
     pub fn clock_ahead(mut self, seconds: i64) -> Self {
         self.ahead = Some(seconds);
@@ -238,8 +238,8 @@ impl RedisServer {
         self.process = Some(Mortal::start(command).expect("redis-server can be started"));
     }
 
-    /// Waits until the server answers, and returns true. Returns false if it ends or does not answer in time. Answers
-    /// of a foreign process on its port do not count.
+    /// Waits until the server answers, and returns true. Returns false if the server ends or does not answer in time.
+    /// Answers of another process on the server's port do not count.
     async fn answers(&mut self) -> bool {
         let (client, pid) = (self.client(), self.pid());
         let process = self.process.as_mut().expect("it was started");
@@ -259,7 +259,7 @@ impl RedisServer {
                         .query_async::<String>(&mut connection)
                         .await
                 });
-                // If a foreign process answers, the server finds its port in use and ends.
+                // If another process answers, the server finds its port in use and ends.
                 if let Ok(info) = answer.await
                     && field(&info, "process_id") == pid.to_string()
                 {
@@ -344,7 +344,7 @@ impl RedisServer {
         self.process = None;
     }
 
-    /// Starts the server again, on the same port and with the same settings. Kills it first if it still runs.
+    /// Starts the server again, on the same port and with the same settings. Kills the server first if it still runs.
     ///
     /// # Panics
     /// If the server does not answer.
@@ -364,7 +364,7 @@ impl RedisServer {
         self.spawn();
     }
 
-    /// Sets the server's clock this many seconds ahead of the system's. A negative number sets it back.
+    /// Sets the server's clock this many seconds ahead of the system's. A negative number sets the clock back.
     ///
     /// # Panics
     /// If the server was not started with [`clock_ahead`](ServerBuilder::clock_ahead).
@@ -402,8 +402,8 @@ impl RedisServer {
             .signal(name);
     }
 
-    /// Returns a new connection, which a paused clock or a blocked runtime does not disturb. Its commands wait for
-    /// their answers without a time-out.
+    /// Returns a new connection, which a paused clock or a blocked runtime does not disturb. Commands on this
+    /// connection wait for their answers without a time-out.
     ///
     /// # Panics
     /// If the server cannot be reached.

@@ -142,8 +142,8 @@ impl Store {
     }
 
     /// Returns the keys of this store on its servers, and none for the in-process backend. The last node of a quorum
-    /// may remove a key a moment after the majority, so this waits up to [`epsilon`](crate::epsilon) until a quorum has
-    /// no keys.
+    /// may remove a key a moment after the majority, so this method waits up to [`epsilon`](crate::epsilon) until a
+    /// quorum has no keys.
     pub async fn keys(&self) -> Vec<String> {
         let patience = Instant::now() + crate::epsilon();
         loop {

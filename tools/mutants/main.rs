@@ -1,12 +1,12 @@
-//! Makes one small change at a time to a copy of the engine's sources, and checks that the tests notice it. A mutant
-//! names the tests that must fail. If its suite is `promises`, the tests of all promises run, and no other test may
-//! fail.
+//! Makes one small change at a time to a copy of the engine's sources, and checks that the tests notice each change. A
+//! mutant names the tests that must fail. If its suite is `promises`, the tests of all promises run, and no other test
+//! may fail.
 //!
-//! `cargo run --bin mutants` tries all mutants. With `-- row_2` it tries those that name a test beginning with `row_2`.
-//! With `-- --draw 10 SEED` it tries ten mutants that the seed selects among those whose tests take seconds. Without a
-//! seed, the newest commit selects them.
-//! With `-- --simulate` or `-- --simulate row_2`, the simulation runs for up to two minutes on each mutant of code that
-//! it uses, and the command prints whether it detects the mutant.
+//! `cargo run --bin mutants` tries all mutants. With `-- row_2`, the command tries the mutants that name a test
+//! beginning with `row_2`. With `-- --draw 10 SEED`, it tries ten mutants that the seed selects among the mutants whose
+//! tests take seconds. If no seed is given, the newest commit selects the ten mutants. With `-- --simulate` or `--
+//! --simulate row_2`, the simulation runs for up to two minutes on each mutant of code that it uses, and the command
+//! prints whether the simulation detects the mutant.
 
 use std::{
     collections::BTreeSet,
@@ -142,7 +142,7 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     let outcome = run_tests(copy, patch.suite, &tests);
     patch.revert(copy)?;
     let own = |red: &str, test: &str| match patch.suite {
-        // In these suites, a mutant names a test by the beginning of its path, which includes the module.
+        // A mutant of these suites names a test by the beginning of its path, which includes the module.
         Suite::Promises | Suite::Options | Suite::Simulation | Suite::Soak => red.starts_with(test),
         Suite::Faults | Suite::Unit => red.contains(test),
     };

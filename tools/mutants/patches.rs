@@ -1,5 +1,5 @@
-//! The mutants: small changes to the engine. Each is a patch file, which also names the tests that must notice the
-//! change.
+//! The mutants: small changes to the engine. Each mutant is a patch file, which also names the tests that must notice
+//! the change.
 //!
 //! A file of `patches/` begins with a header:
 //!
@@ -9,7 +9,7 @@
 //! what: a retry does not know its own grant
 //! ```
 //!
-//! An empty line and a diff in the format of `git diff` follow.
+//! An empty line and a diff in the format of `git diff` follow the header.
 
 use std::{
     collections::BTreeSet,
@@ -25,11 +25,11 @@ pub enum Suite {
     Promises,
     /// The rows of the fault matrix that the patch names.
     Faults,
-    /// Those tests in `tests/options` that the patch names.
+    /// The tests in `tests/options` that the patch names.
     Options,
-    /// Those unit tests of the engine that the patch names.
+    /// The unit tests of the engine that the patch names.
     Unit,
-    /// Those tests in `tests/simulation` that the patch names.
+    /// The tests in `tests/simulation` that the patch names.
     Simulation,
     /// The soak that the patch names, for one minute: `calm` has no faults, and `faults` has random ones.
     Soak,
@@ -46,7 +46,8 @@ impl Suite {
         Self::Soak,
     ];
 
-    /// Returns the name of the suite in a header. Except for `unit` and `soak`, it is also the name of the test target.
+    /// Returns the name of the suite in a header. Except for `unit` and `soak`, a suite's name is also the name of its
+    /// test target.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -120,7 +121,7 @@ impl Patch {
     /// Checks whether the patch fits the sources of a folder.
     ///
     /// # Errors
-    /// Git's error if it does not fit.
+    /// Git's error if the patch does not fit.
     pub fn check(&self, sources: &Path) -> Result<(), String> {
         self.git_apply(sources, &["--check"])
     }
@@ -128,7 +129,7 @@ impl Patch {
     /// Changes the sources of a folder.
     ///
     /// # Errors
-    /// Git's error if the patch does not fit. Nothing is changed in this case.
+    /// Git's error if the patch does not fit, in which case no file is changed.
     pub fn apply(&self, sources: &Path) -> Result<(), String> {
         self.git_apply(sources, &[])
     }
@@ -163,7 +164,7 @@ impl Patch {
 /// Returns all patches, in the order of their file names.
 ///
 /// # Errors
-/// Names the file that cannot be read, and the reason.
+/// The error names the file that cannot be read, and the reason.
 pub fn all() -> Result<Vec<Patch>, String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("mutants/patches");
     let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

@@ -2,8 +2,8 @@
 # Changes every decision of lock-core and of those files of the engine that decide without I/O, one decision at a time,
 # and lists the changes that their own unit tests do not notice: sh tools/mutants/pure.sh
 #
-# Needs cargo-mutants (`cargo install cargo-mutants`), and takes five minutes. A further run tries only the changes that
-# were missed.
+# This script needs cargo-mutants (`cargo install cargo-mutants`), and takes five minutes. A further run tries only the
+# changes that were missed.
 set -eu
 cd "$(dirname "$0")/../.."
 if ! cargo mutants --version >/dev/null 2>&1; then

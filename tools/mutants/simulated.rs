@@ -1,5 +1,4 @@
-//! Finds out which mutants the simulation detects without a scenario that was made for them, and how soon it detects
-//! them.
+//! Finds out which mutants the simulation detects without a scenario that was made for them, and how soon.
 
 use std::{path::Path, time::Instant};
 

@@ -28,7 +28,7 @@ use crate::{
     plan::{DELETED_FROM, Poller, read_outcomes},
 };
 
-/// The longest time from the beginning of a visit until the host has its report.
+/// The longest time from a caller's entry into a lock until the host has the report of that visit.
 const LAG: Duration = Duration::from_secs(60);
 /// The longest time, in ns, by which a caller may have asked later than a caller that it overtakes. Requests may reach
 /// the server in a different order from the one in which callers asked: on a busy machine, a debug build may take more
@@ -38,8 +38,8 @@ const ORDER: u64 = 3_000_000_000;
 /// 1 s for the delays of a loaded machine.
 const STANDS: u64 = 2_000_000_000 + 200_000_000 + 1_000_000_000;
 const PROGRESS: Duration = Duration::from_secs(10);
-/// How long the remaining keys may take to disappear, without and with faults. Without faults, all workers have cleaned
-/// up. After faults, the last leases and queues must expire first.
+/// How long the remaining keys may take to disappear, without and with faults. In a run without faults, all workers
+/// have cleaned up when they end. After faults, the last leases and queues must expire first.
 const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The reports of all workers.
@@ -55,7 +55,7 @@ struct Seen {
 #[derive(Debug, Default)]
 struct Waits {
     /// The number of waits for each power of two, in µs. Each wait is counted under the lowest power of two that is
-    /// above it.
+    /// above the wait.
     below: BTreeMap<u64, u64>,
     longest: u64,
 }
@@ -112,7 +112,8 @@ fn memory(pid: u32) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse().ok()
 }
 
-/// A place in the crew, and the settings with which its workers are started.
+/// The position of a worker among the worker processes, and the settings with which workers at this position are
+/// started.
 struct Place {
     index: usize,
     url: String,
@@ -120,7 +121,7 @@ struct Place {
 }
 
 impl Place {
-    /// Starts a worker at this place. `incarnation` is the number of earlier workers at this place.
+    /// Starts a worker at this position. `incarnation` is the number of earlier workers at this position.
     fn start(&self, incarnation: u64) -> Worker {
         let this = std::env::current_exe().expect("a program knows its file");
         let options = &self.options;
@@ -141,8 +142,8 @@ impl Place {
     }
 }
 
-/// Records the reports of the worker at a place. If the worker is killed during the run, starts another one at the same
-/// place.
+/// Records the reports of the worker at a position. If the worker is killed during the run, starts another worker at
+/// the same position.
 async fn employ(
     place: Place,
     mut worker: Worker,
@@ -270,8 +271,8 @@ pub(crate) async fn run(options: Options) -> bool {
     report(&options, &seen, &chaos, took, memory, &left)
 }
 
-/// Waits, for at most `patience`, until no key except for the fence is left on the server. Returns the keys that are
-/// left.
+/// Waits, for at most `patience`, until no key except for the counter of fencing tokens is left on the server. Returns
+/// the keys that are left.
 async fn drained(server: &RedisServer, patience: Duration) -> Vec<String> {
     let started = Instant::now();
     loop {

@@ -1,20 +1,20 @@
-//! The visits to all keys. They are checked as they arrive, so that the ledger does not grow over hours.
+//! The visits to all keys. Visits are checked when their reports arrive, so that the ledger does not grow over hours.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::plan::{BUFFERED, BUFFERED_FROM, Poller};
 
-/// One stay inside a lock. Its times are read from a clock that all processes share.
+/// One stay of a caller inside a lock. All times of a visit are read from a clock that all processes share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Visit {
     pub(crate) key: u32,
     pub(crate) token: u64,
     pub(crate) poller: Poller,
-    /// The time just before the call, in ns. It is 0 if the wait of this caller is not checked.
+    /// The time just before the call, in ns. The time is 0 if the wait of this caller is not checked.
     pub(crate) asked: u64,
     /// The time just after the grant, in ns.
     pub(crate) entered: u64,
-    /// The time just before the release, in ns. For a lost hold it is no later than the deadline of the hold.
+    /// The time just before the release, in ns. For a lost hold, this time is no later than the deadline of the hold.
     pub(crate) ended: u64,
 }
 
@@ -55,19 +55,19 @@ const REMARKABLE: u64 = 2_500_000_000;
 /// The state of one key.
 #[derive(Debug, Default)]
 struct Track {
-    /// The visits, by token, that are not judged yet, because the reports of visits with lower tokens may be missing.
+    /// The visits, by token, that are not checked yet, because the reports of visits with lower tokens may be missing.
     pending: BTreeMap<u64, Visit>,
     newest: Option<Visit>,
-    /// The latest `asked` of the visits that were judged.
+    /// The latest `asked` of the visits that were checked.
     latest_asked: u64,
-    /// The gaps in which nobody was inside. A gap is stored only if it is longer than the longest time without an entry
-    /// that was found so far.
+    /// The gaps in which nobody held the lock. A gap is stored only if it is longer than the longest time without an
+    /// entry that was found so far.
     gaps: Vec<(u64, u64)>,
 }
 
 impl Track {
-    /// Raises `longest` to the longest time for which nobody was inside while the caller of this visit waited. A caller
-    /// that queued behind others may have waited through earlier gaps as well.
+    /// Raises `longest` to the longest time for which nobody held the lock while the caller of this visit waited. A
+    /// caller that queued behind others may have waited through earlier gaps as well.
     fn stands(&mut self, visit: &Visit, longest: &mut u64) {
         let since = self.newest.map_or(visit.entered, |last| last.ended);
         if visit.entered.saturating_sub(since) > *longest {
@@ -95,22 +95,22 @@ impl Track {
 pub(crate) struct Found {
     /// The number of visits.
     pub(crate) visits: u64,
-    /// The number of callers that entered while the previous one was inside.
+    /// The number of callers that entered while the previous caller still held the lock.
     pub(crate) overlaps: u64,
-    /// The number of overlaps and late entries on keys that an operator deletes. They are not faults: the holder learns
-    /// of the deletion at its next renewal, and until then a call with two keys may still begin its body.
+    /// The number of overlaps and late entries on keys that an operator deletes. These events are not faults: the
+    /// holder learns of the deletion at its next renewal, and until then a call with two keys may still begin its body.
     pub(crate) allowed: u64,
     /// The number of visits with a token that another visit had.
     pub(crate) repeated: u64,
     /// The number of visits with a lower token than an earlier visit.
     pub(crate) fallen: u64,
     /// The largest time, in ns, by which a caller had asked later than a caller that it overtook. If the queue is in
-    /// order, this is no more than the time of a request.
+    /// order, this time is no longer than a request takes.
     pub(crate) overtaken: u64,
-    /// The longest time, in ns, for which nobody was inside while a prompt caller waited.
+    /// The longest time, in ns, for which nobody held the lock while a caller that is polled without delay waited.
     pub(crate) stood: u64,
     /// Like `stood`, but for the keys of buffers. Several futures of one buffer may miss their turns one after another,
-    /// so these gaps may be longer.
+    /// so the gaps at keys of buffers may be longer.
     pub(crate) stood_buffered: u64,
     /// The time, in ns, of the first overlap or of the first token that fell.
     pub(crate) first_fault: Option<u64>,
@@ -146,8 +146,8 @@ impl Ledger {
             self.found.repeated += 1;
             eprintln!("token given twice: {visit:?}");
         } else if visit.token < newest {
-            // A visit with a higher token has already been judged. The reports of all visits that began before it had
-            // arrived by then, so this visit began later although its token is lower.
+            // A visit with a higher token was checked earlier. The reports of all visits that began before that visit
+            // had arrived by then, so `visit` began later although its token is lower.
             self.found.fallen += 1;
             self.found.first_fault.get_or_insert(visit.entered);
             track.pending.remove(&visit.token);
@@ -155,7 +155,7 @@ impl Ledger {
         }
     }
 
-    /// Judges all visits that began before this time. The caller must have received all of them.
+    /// Checks all visits that began before this time. The calling code must already have added all of these visits.
     pub(crate) fn settle(&mut self, before: u64) {
         for track in self.tracks.values_mut() {
             while let Some(first) = track.pending.first_entry() {

@@ -31,16 +31,17 @@ pub(crate) const DELETED_FROM: u32 = 1_000_000;
 /// How a caller polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Poller {
-    /// It polls whenever it is woken.
+    /// The caller polls whenever it is woken.
     Prompt,
-    /// It polls in a `buffer_unordered` stream, whose consumer works on each item for a while.
+    /// The caller polls in a `buffer_unordered` stream, whose consumer works on each item for a while.
     Buffered,
-    /// It polls in a `select!` loop, which works between two polls. Sometimes this work is a second call for the same
-    /// lock.
+    /// The caller polls in a `select!` loop, which works between two polls. Sometimes this work is a second call for
+    /// the same lock.
     Selected,
-    /// It polls at random intervals.
+    /// The caller polls at random intervals.
     ByHand,
-    /// It polls a few times and pauses. Then it drops the future, polls it to its end, or lets another task poll it.
+    /// The caller polls a few times and pauses. Then the caller drops the future, polls it to its end, or lets another
+    /// task poll it.
     Forgotten,
 }
 

@@ -19,11 +19,11 @@ const CLAIM: Duration = Duration::from_secs(2);
 /// Which keys a slow poller locks, and how long it pauses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pace {
-    /// It locks the same keys as prompt callers, and pauses for a few ms.
+    /// The poller locks the same keys as callers that are polled without delay, and pauses for a few ms.
     Brief,
-    /// It locks a key that has no other slow poller, and pauses for up to three claims.
+    /// The poller locks a key that has no other slow poller, and pauses for up to three claims.
     Claims { key: u32 },
-    /// It makes buffers of futures for a few shared keys, and pauses for at least half a claim.
+    /// The poller makes buffers of futures for a few shared keys, and pauses for at least half a claim.
     Buffers,
 }
 
@@ -90,7 +90,7 @@ impl Task {
                 1 => Poller::ByHand,
                 _ => Poller::Forgotten,
             },
-            // A buffer makes about ten calls, so it is drawn a tenth as often as the other kinds.
+            // A buffer makes about ten calls, so buffers are drawn a tenth as often as the other kinds of pollers.
             Pace::Brief => match dice.below(31) {
                 0 => Poller::Buffered,
                 1..11 => Poller::Selected,
@@ -181,7 +181,7 @@ impl Task {
                 () = tokio::task::yield_now() => {}
             }
             match pace {
-                // This new call waits behind `call`, which is not polled meanwhile.
+                // The new call waits behind `call`, which is not polled meanwhile.
                 Pace::Claims { .. } if dice.below(4) == 0 => self.call(pace, key, dice).await,
                 _ => self.work(pace, dice).await,
             }

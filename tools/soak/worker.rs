@@ -27,7 +27,7 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// The number of prompt tasks that lock the keys on which slow pollers pause for long.
+/// The number of tasks that lock the keys on which slow pollers pause for long, and that poll without delay.
 const WITNESSES: u64 = 6;
 /// How far [`Task::balance`] may be from zero before the kind of poller that is ahead pauses.
 const BALANCE: i64 = 64;
@@ -41,8 +41,8 @@ pub(crate) struct Task {
     pub(crate) poller: Poller,
     /// The number of processes, each of which has slow pollers with their own keys.
     processes: u32,
-    /// Twice the number of visits of slow pollers, minus the number of visits of prompt pollers. It is zero if prompt
-    /// pollers make two thirds of the visits.
+    /// Twice the number of visits of slow pollers, minus the number of visits of prompt pollers (`Poller::Prompt`). The
+    /// balance is zero if prompt pollers make two thirds of the visits.
     balance: Arc<AtomicI64>,
     pub(crate) stop: watch::Receiver<bool>,
     /// Whether the run has faults. With faults, bodies take longer, and an operator deletes some of the keys.
@@ -69,7 +69,7 @@ pub(crate) async fn work(url: &str, orders: Orders) {
         seed,
         faults,
     } = orders;
-    // Some bodies panic on purpose. These panics are not printed.
+    // Some bodies panic on purpose, and their panics are not printed.
     std::panic::set_hook(Box::new(|panic| {
         if panic.payload().downcast_ref::<&str>() != Some(&PANIC) {
             eprintln!("{panic}");
@@ -121,8 +121,8 @@ pub(crate) async fn work(url: &str, orders: Orders) {
             }
         });
     }
-    // There are twice as many slow pollers with pauses of a few ms as prompt tasks. In addition, `SLOW` slow pollers
-    // pause for up to three claims, and one makes buffers of futures.
+    // For each task that polls without delay, there are two slow pollers with pauses of a few ms. In addition, `SLOW`
+    // slow pollers pause for up to three claims, and one makes buffers of futures.
     let slow = u32::try_from(2 * tasks).unwrap_or(u32::MAX) + SLOW + 1;
     for number in 0..slow {
         let task = task.as_poller(Poller::Forgotten);
@@ -188,7 +188,7 @@ impl Inside {
         inside.look().then_some(inside)
     }
 
-    /// Records the time until which the hold is certain to be valid. Returns whether it is valid now.
+    /// Records the time until which the hold is certain to be valid. Returns whether the hold is valid now.
     fn look(&self) -> bool {
         let remaining = self.hold.remaining();
         let until = now() + u64::try_from(remaining.as_nanos()).unwrap_or(0);
@@ -279,8 +279,8 @@ impl Task {
         let _ = writeln!(out, "{}", visit.line());
     }
 
-    /// Stays inside for some time. The time is longest on the keys of slow pollers and on the keys that an operator
-    /// deletes.
+    /// Stays inside the body for some time. The time is longest on the keys of slow pollers and on the keys that an
+    /// operator deletes.
     async fn pause(&self, key: u32) {
         if key >= SLOW_FROM {
             sleep(20 * MS).await;
@@ -310,7 +310,7 @@ impl Task {
         inside.look();
     }
 
-    /// Makes one prompt call for a key on which slow pollers pause for long.
+    /// Makes one call that is polled without delay, for a key on which slow pollers pause for long.
     async fn witness(&self, dice: &mut Dice) {
         let key = match dice.below(2) {
             0 => BUFFERED_FROM + u32::try_from(dice.below(BUFFERED.into())).unwrap_or(0),
@@ -418,7 +418,7 @@ impl Task {
     }
 
     /// Returns a random key: one of the few hot keys that all callers want, of the warm keys, or of the many cold keys,
-    /// which are nearly always free. With faults, it may also be one that an operator deletes.
+    /// which are nearly always free. With faults, the key may also be one that an operator deletes.
     pub(crate) fn key(&self, dice: &mut Dice) -> u32 {
         let (from, count) = match dice.below(10) {
             0 => (0, HOT),

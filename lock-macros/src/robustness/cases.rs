@@ -66,7 +66,7 @@ fn one(words: &'static str) -> impl Strategy<Value = String> + Clone + use<> {
     select(words.collect::<Vec<_>>())
 }
 
-/// Picks a value of the first strategy with a probability of 19 in 20, and otherwise of the second.
+/// Picks a value of the first strategy with a probability of 19 in 20, and otherwise a value of the second strategy.
 fn mostly(
     first: impl Strategy<Value = String> + 'static,
     second: impl Strategy<Value = String> + 'static,
@@ -125,7 +125,7 @@ const EXPRESSIONS: &str = r#"cancel¦continue¦continue 'a¦skip¦error¦fallbac
     ::locks¦crate::locks¦limits::WAIT¦<T as Limits>::WAIT¦a.b?.c[0]¦|x| x¦return¦async move { x.await }¦
     format!("a{}", id)¦["a:<id>", "b"]¦[]"#;
 
-/// The first options of an attribute, which are accepted most of the time.
+/// The first options of a random attribute, most of which are valid.
 const ATTRIBUTES: &str = r#"key = "a:<id>", wait = "5s", guard = hold,¦
     key = "<id>/<self.name>", client = self.locks,¦
     key = "a", lease = LEASE, renew = true, max_hold = "10m", on_lost = continue,¦

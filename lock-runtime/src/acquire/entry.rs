@@ -14,17 +14,17 @@ use crate::{
     },
 };
 
-/// One entered lock. Dropping it leaves the lock in the background.
+/// One lock that a call has entered. Dropping this value leaves the lock's hold in the background.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    // The fields are dropped in this order: first the demand for renewal, then the ticket, which leaves the hold, and
-    // then the level, which ends the entry's turn among siblings.
+    // The fields are dropped in this order: first `demand` ends the demand for renewal, then `ticket` leaves the hold,
+    // and then `level` ends the entry's turn among its siblings.
     demand: Option<RenewalDemand>,
     ticket: EntryTicket,
     level: Level,
-    /// Whether this entry began the hold. `false` for a re-entry.
+    /// Whether this entry began the hold; `false` for a re-entry.
     began: bool,
-    /// The lock stays taken until this moment if the entry leaves earlier, after its body has returned.
+    /// If the body returns before this moment, the lock stays taken until this moment.
     retain_until: Option<Moment>,
 }
 
@@ -68,8 +68,8 @@ impl Entry {
         self.began
     }
 
-    /// Marks the entry as waiting for its body. If the body has not begun by `until`, the lock (or the turn of a
-    /// re-entry) passes to the next waiter. Until its body begins, a re-entry does not keep the hold alive.
+    /// Marks the entry as waiting until its body begins. If the body has not begun by `until`, the lock (or the turn of
+    /// a re-entry) passes to the next waiter. Until its body begins, a re-entry does not keep the hold alive.
     pub(crate) fn wait_for_body(&mut self, until: Moment) {
         if self.began {
             self.hold().wait_for_body(until);
@@ -81,13 +81,13 @@ impl Entry {
         self.ticket.step_out();
     }
 
-    /// Marks the body as begun in the entry's turn, if the entry needs a turn. Returns `false` if the turn has passed
-    /// to another call.
+    /// Makes the entry's turn last until the entry leaves, because the body begins. Returns `false` if the turn has
+    /// passed to another call.
     pub(crate) fn take_turn(&self) -> bool {
         self.level.turn().is_none_or(Turn::begin_body)
     }
 
-    /// Counts the entry in its hold again, now that its body begins. Returns `false` if the hold has ended.
+    /// Counts the entry in its hold again, because the entry's body begins. Returns `false` if the hold has ended.
     pub(crate) fn step_in(&mut self) -> bool {
         self.ticket.step_in()
     }
@@ -118,7 +118,7 @@ impl Entry {
 /// All locks that one call has entered.
 #[derive(Debug)]
 pub(crate) struct Entered {
-    /// The lock entered last. The frames of nested calls are nested in the frame of this entry.
+    /// The entry of the lock that was entered last. The frames of nested calls are nested in the frame of this entry.
     innermost: Entry,
     others: Vec<Entry>,
 }
@@ -199,7 +199,8 @@ impl Entered {
         lend(outer, &self.innermost)
     }
 
-    /// Returns the loss of one of the locks, if any. Checks every lock, so that the loss of each of them is logged.
+    /// Returns an error if one of the locks is lost. Checks every lock even after the first loss, so that each loss is
+    /// logged.
     pub(crate) fn loss(&self) -> Option<LockError> {
         self.entries()
             .filter_map(|entry| entry.hold().not_lost().err())
@@ -227,8 +228,8 @@ impl Entered {
         Box::pin(async move { drop(lost.await) })
     }
 
-    /// Leaves all locks at once, and returns the outcome of the lock entered last. `returned` says whether the body ran
-    /// to its end, in which case `hold_at_least` applies.
+    /// Leaves all locks at once, and returns the outcome for the lock that was entered last. `hold_at_least` applies
+    /// only if `returned` is true, which means that the body has run to its end.
     pub(crate) async fn leave(self, returned: bool) -> ReleaseOutcome {
         let others = self.others.into_iter().map(|entry| entry.leave(returned));
         join(self.innermost.leave(returned), join_all(others))
@@ -236,7 +237,8 @@ impl Entered {
             .0
     }
 
-    /// Leaves all locks at once after a body has returned. Returns the outcome for each of `holds`, in the same order.
+    /// Leaves all locks at once after a body has returned. Returns the outcome for each of `holds`, in the order of
+    /// `holds`.
     pub(crate) async fn leave_each(self, holds: &[Arc<HoldState>]) -> Vec<ReleaseOutcome> {
         let entries = self.others.into_iter().chain([self.innermost]);
         let left = entries.map(async |entry| {

@@ -1,4 +1,4 @@
-//! Acquisition: the locks that one call asks for, and how it enters them.
+//! Acquisition: the locks that one call asks for, and how the call enters these locks.
 
 pub(crate) mod entry;
 pub(crate) mod multi;
@@ -24,15 +24,15 @@ use crate::{
 pub(crate) struct ExitPolicy {
     /// What happens to the body when a lease is lost.
     pub(crate) on_lost: OnLost,
-    /// Whether the call waits for its release.
+    /// Whether the call waits for the confirmation of its release.
     pub(crate) release: Release,
     /// Keeps the call's client alive until the call has left its locks.
     pub(crate) client: Option<(Arc<Renewals>, Arc<Context>)>,
 }
 
 impl ExitPolicy {
-    /// Returns the context in which a background release runs. A call without a client has entered no lock and has
-    /// nothing to release, so for that call any context is suitable.
+    /// Returns the context in which a background release runs. A call without a client has no lock to release, so any
+    /// context is suitable for that call.
     pub(crate) fn context(&self) -> &Arc<Context> {
         match &self.client {
             Some((_, context)) => context,
@@ -41,7 +41,7 @@ impl ExitPolicy {
     }
 }
 
-/// The locks of one call. All of them have the same client and options.
+/// The locks of one call, all with the same client and options.
 #[derive(Debug)]
 pub(crate) enum Locks {
     One(AcquireSpec),
@@ -50,7 +50,7 @@ pub(crate) enum Locks {
 }
 
 impl Locks {
-    /// Returns the exit policy of a body under these locks.
+    /// Returns the exit policy of a call with these locks.
     pub(crate) fn exit_policy(&self) -> ExitPolicy {
         let first = match self {
             Self::One(spec) => Some(spec),
@@ -63,8 +63,8 @@ impl Locks {
         })
     }
 
-    /// Enters all locks, and creates the frame in which the body runs. The call that encloses the first poll of the
-    /// returned future also encloses the body.
+    /// Enters all locks, and creates the body's [`Frame`], in which nested calls find these locks. The body is nested
+    /// in the call that encloses the first poll of the returned future.
     pub(crate) fn enter(self) -> BoxFuture<'static, Result<(Entered, Arc<Frame>), LockError>> {
         // Each arm boxes its own future, because the future for one lock is smaller than the future for several.
         match self {

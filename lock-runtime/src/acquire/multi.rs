@@ -17,18 +17,18 @@ use crate::acquire::{
 };
 
 /// The time that is added to a lease which is too short for a renewal, while the call waits for its other locks. If the
-/// process ends meanwhile, the lock stays taken for this time after the lease, so it is less than the 250 ms by which
-/// a crash may delay the next caller.
+/// process crashes meanwhile, the lock stays taken for this time after the lease. A crash may delay the next caller by
+/// 250 ms at most, so this time is shorter.
 const RENEWAL_MARGIN: Duration = Duration::from_millis(200);
 
-/// Enters several locks of one client, within the `wait` that they share.
+/// Enters several locks of one client, within the `wait` of the call.
 ///
-/// If all locks are free, they are taken in one step. Otherwise they are taken one after another: the locks taken so
-/// far are held while the call waits for the next one, and their fixed leases restart when the body begins. If a lock
-/// is lost before the body begins, the call starts over while its `wait` lasts.
+/// If all locks are free, the call takes them in one step. If a lock is not free, the call takes the locks one after
+/// another, and holds each lock while it waits for the next one. Fixed leases restart when the body begins. If a lock
+/// is lost before the body begins, the call starts over unless its `wait` is over.
 ///
 /// # Panics
-/// If there are no locks.
+/// Panics if `spec` is empty.
 pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>), LockError> {
     let mut in_order = spec.clone();
     in_order.sort_by(|a, b| a.name.cmp(&b.name));
@@ -49,8 +49,8 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
                     .expect("a call enters one lock at least");
                 return Ok((entered, frame));
             };
-            // The body has not started. If a lock that the call had taken was lost, the call starts over, or fails with
-            // `Busy` once its `wait` is over.
+            // If a lock that the call had taken was lost, the call starts over, because its body has not started. A
+            // call whose `wait` is over fails with `Busy`.
             let lost = acquisition.lost_before_the_body(&error, &in_order);
             // If the server answers, the call waits until the locks it has taken are given back, but no longer than
             // `LEAVE_PATIENCE` after the end of `wait`.
@@ -70,11 +70,11 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
     one::counted(&shared, entering).await
 }
 
-/// The progress of one call that enters its locks.
+/// The progress of one call that enters several locks.
 struct MultiAcquisition {
     budget: Budget,
     entries: Vec<Entry>,
-    /// How many entries there were before the latest step.
+    /// The number of entries that existed before the latest step.
     earlier: usize,
     /// The frame in which the frame of the next lock is nested.
     innermost: Option<Arc<Frame>>,
@@ -92,8 +92,8 @@ impl MultiAcquisition {
         }
     }
 
-    /// Returns the lock that this call had taken and lost, if that loss is why the call failed. A lock that the call
-    /// has re-entered is returned only if the hold of the enclosing call has ended.
+    /// Returns the lock whose loss caused `error`, if this call had taken that lock. A lock that the call has
+    /// re-entered is returned only if the hold of the enclosing call has ended.
     fn lost_before_the_body<'a>(
         &self,
         error: &LockError,
@@ -113,9 +113,9 @@ impl MultiAcquisition {
     async fn enter(&mut self, spec: &[AcquireSpec]) -> Result<(), LockError> {
         let mut rest = spec;
         while !rest.is_empty() {
-            // Each step ends before the next lock that an enclosing call holds. The call may have to wait for its turn
-            // at that lock, and must not hold any lock that sorts later while it waits. A step also ends before a lock of
-            // another slot of a Redis Cluster.
+            // A step takes several locks together. The step ends before a lock that an enclosing call holds, and before
+            // a lock in another slot of a Redis Cluster. For a lock that an enclosing call holds, the call may have to
+            // wait for its turn, and must not hold any lock that sorts later while it waits.
             let shard = |spec: &AcquireSpec| spec.shared.backend.shard(&spec.name);
             let first = shard(&rest[0]);
             let new = rest
@@ -139,8 +139,8 @@ impl MultiAcquisition {
     }
 
     fn push(&mut self, mut entry: Entry) {
-        // The caller might never be polled again while it waits for the other locks, so the lock waits for its body
-        // only until one claim after the end of `wait`.
+        // The caller might never be polled again while it waits for the other locks, so the lock is given back if the
+        // body has not begun one claim (2 s) after the end of `wait`.
         let until = self.budget.waits_until().max(entry.hold().backend().now());
         entry.wait_for_body(until + CLAIM);
         let outer = self.innermost.take();
@@ -169,7 +169,7 @@ impl MultiAcquisition {
             .expect("one of them is lost")
     }
 
-    /// Takes all locks of `spec` in one step if they are free. Returns whether it has taken them.
+    /// Takes all locks of `spec` in one step if they are free. Returns `true` if the locks were taken.
     async fn take_together(&mut self, spec: &[AcquireSpec]) -> Result<bool, LockError> {
         let [first, _, ..] = spec else {
             return Ok(false);
@@ -186,16 +186,18 @@ impl MultiAcquisition {
         let taking = backend.acquire_multi(requests.collect());
         let taken = self.unless_lost(async {
             match one::unless_shut_down(&first.shared, until, taking).await? {
-                // The grants become entries in the same poll, so that they are given back if another lock is lost.
+                // The grants become entries in the poll that reads the answer. If another lock is lost, dropping the
+                // entries gives the grants back.
                 Some(Ok(MultiAnswer::Granted(grants))) => {
                     let entries = spec.iter().zip(grants);
                     let entries = entries.map(|(spec, grant)| one::begin(spec, grant));
                     Ok(Some(Ok(entries.collect::<Vec<_>>())))
                 }
                 Some(Ok(MultiAnswer::Busy(index))) => Ok(Some(Err(index))),
-                // `enter` then takes the locks one by one, which shows which lock causes the error.
+                // After such an error, `enter` takes the locks one by one, and so finds the lock that causes the error.
                 Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),
-                // Too few nodes of a quorum have answered. Taken one by one, each lock is requested again and again.
+                // If too few nodes of a Redlock have answered, `enter` takes the locks one by one, because a request
+                // for a single lock is repeated until `wait` is over.
                 Some(Err(BackendError::Unreachable(_))) if budget.waits() => Ok(None),
                 Some(Err(error)) => Err(one::failed(first, budget, error)),
                 None => Err(one::too_late(first, budget).await),
@@ -254,7 +256,7 @@ impl MultiAcquisition {
             let hold = entry.hold().clone();
             let until = budget.answers_until(spec.now());
             if entry.has_begun() && spec.terms.lease.renewal == Renewal::Fixed {
-                // The restart takes back the time that was added to the lease while the call waited.
+                // The restart removes the time that was added to the lease while the call waited.
                 entry.set_demand(None);
                 one::answered(spec, budget, until, hold.restart()).await
             } else {
@@ -270,8 +272,8 @@ impl MultiAcquisition {
             let entries = self.entries.iter().zip(spec);
             entries.filter(|(entry, _)| entry.has_begun())
         };
-        // All leases are confirmed together. Otherwise, too little of one could be left by the time at which another one
-        // is confirmed.
+        // All leases are confirmed in parallel. With one confirmation after another, too little of the first lease
+        // could be left when the last lease is confirmed.
         while !begun().all(|(entry, _)| entry.hold().is_fresh()) {
             let confirms = begun().map(|(entry, spec)| {
                 let until = budget.answers_until(spec.now());

@@ -32,8 +32,8 @@ use crate::{
     },
 };
 
-/// How long an attempt that never queues waits for the server's answer. If there is none, the rest of a second is for
-/// the question whether the server answers at all.
+/// How long an attempt that never queues waits for the server's answer. If no answer arrives, the rest of one second is
+/// left to check whether the server answers at all.
 const TRY_PATIENCE: Duration = Duration::from_millis(900);
 /// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
@@ -92,7 +92,7 @@ impl Budget {
     }
 
     /// The moment until which the call waits for the answer to a request sent at `now`: until the end of `wait`, but at
-    /// least [`LEAVE_PATIENCE`] after `now`. A call that does not wait gives the server [`TRY_PATIENCE`].
+    /// least [`LEAVE_PATIENCE`] after `now`. A call without a `wait` gives the server [`TRY_PATIENCE`] to answer.
     pub(crate) fn answers_until(self, now: Moment) -> Moment {
         let patience = if self.waits() {
             self.wait
@@ -119,10 +119,11 @@ pub(crate) async fn enter(
 /// Runs `entering` unless the client is shut down, and counts and logs a failure.
 pub(crate) async fn counted<T>(
     shared: &Arc<Shared>,
-    // Pinned, because a future that is passed by value would be stored twice in the caller's future.
+    // `entering` is pinned, because a future that is passed by value would be stored twice in the caller's future.
     entering: Pin<&mut impl Future<Output = Result<T, LockError>>>,
 ) -> Result<T, LockError> {
-    // Registered before the check, so that either the shutdown sees this call, or this call sees the shutdown.
+    // The call is registered before the check, so that either the shutdown sees this call, or this call sees the
+    // shutdown.
     let _entering = shared.registry.entering();
     let entered = if shared.shutdown.is_cancelled() {
         Err(LockError::ShutDown)
@@ -189,10 +190,10 @@ async fn enter_now(
             if hold.has_ended() {
                 break;
             }
-            // Boxed, to keep the future of a caller that waits for its turn small.
+            // This future is boxed, to keep the future of a caller that waits for its turn small.
             let demand = Box::pin(extend_enclosing(spec, budget, hold)).await?;
-            // The turn becomes permanent only after the answer to the extension. If the caller is never polled again to
-            // read the answer, the turn passes to the next call.
+            // The turn has a time limit until the caller has read the answer to the extension. If the caller is never
+            // polled again to read the answer, the turn passes to the next call.
             if !turn.begin_body() {
                 if spec.now() >= waits_until {
                     return Err(busy_with_sibling(spec, *budget));
@@ -210,12 +211,12 @@ async fn enter_now(
     loop {
         let grant = acquire(spec, budget, once).await?;
         let entry = begin(spec, grant);
-        // Boxed, because few calls need this future.
+        // The future of `confirm` is boxed, because few calls need it.
         if is_fresh(&entry) || Box::pin(confirm(spec, *budget, &entry)).await? {
             return Ok(entry);
         }
-        // The lease was lost before the body began. Dropping the entry gives back the rest of the grant, and the call
-        // continues to wait.
+        // The lease was lost before the body began, so the call waits for the lock again. Dropping the entry gives the
+        // grant back if the server still has the grant.
         if once {
             return Err(busy_outside(spec, *budget));
         }
@@ -228,7 +229,7 @@ fn is_fresh(entry: &Entry) -> bool {
 }
 
 /// Confirms the lease of an entry before its body starts, if the caller read the grant or the last confirmation late.
-/// Asks again if the caller also reads the answer late. Returns `false` if the lease is lost.
+/// Confirms the lease again if the caller also reads the answer late. Returns `false` if the lease is lost.
 pub(crate) async fn confirm(
     spec: &AcquireSpec,
     budget: Budget,
@@ -239,8 +240,8 @@ pub(crate) async fn confirm(
         if is_fresh(entry) {
             return Ok(true);
         }
-        // The caller might never be polled again to read the answer, so the hold is given back after one claim. That is
-        // not a loss, because no body uses the hold yet. Further confirmations do not put off this moment.
+        // The caller might never be polled again to read the answer, so the hold is given back after one claim (2 s). A
+        // hold without a body is not lost when it is given back. Further confirmations do not extend the time limit.
         if hold.unused_until().is_none() {
             hold.wait_for_body(spec.now() + CLAIM);
         }
@@ -336,13 +337,13 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
             drop(attempt);
             Err(too_late(spec, *budget).await)
         }
-        // Boxed, to keep the future small for calls whose grant comes in time.
+        // The future of `leave` is boxed, to keep the future small for calls whose grant comes in time.
         None => Box::pin(leave(spec, budget, attempt)).await,
     }
 }
 
-/// Leaves the queue and returns an error, or returns the grant if it came first. If the server does not answer in time,
-/// drops the attempt, which then leaves the queue in the background.
+/// Leaves the queue and returns an error. If the lock was granted first, returns the grant. If the server does not
+/// answer in time, drops the attempt, which then leaves the queue in the background.
 async fn leave(
     spec: &AcquireSpec,
     budget: &Budget,
@@ -370,8 +371,8 @@ async fn leave(
     }
 }
 
-/// Returns the error of a caller that did not get an answer in time: `Busy` if the server answers at all, and
-/// `Unreachable` if it does not.
+/// Returns the error of a caller that did not get an answer in time: `Busy` if the server answers a check, and
+/// `Unreachable` if the server does not answer.
 pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget) -> LockError {
     let backend = &spec.shared.backend;
     if backend
@@ -485,7 +486,7 @@ pin_project! {
     /// The future of [`bounded`].
     pub(crate) struct Bounded<'a, F> {
         backend: &'a Arc<dyn Backend>,
-        // The client whose shutdown ends the wait; `None` if a shutdown does not end it.
+        // The client whose shutdown ends the wait; `None` if a shutdown does not end the wait.
         until_shutdown: Option<&'a Arc<Shared>>,
         deadline: Moment,
         #[pin]

@@ -1,12 +1,13 @@
 //! Re-entry along the call stack: finds the hold that encloses the current code.
 //!
-//! A frame describes one lock that a call has entered. A thread-local variable names the frame of the innermost guarded
-//! body that is being polled or dropped: the engine sets it around every poll of the body, and around its drop. A
-//! nested call thus sees the calls that enclose it, and sibling calls polled by the same task do not see each other.
+//! A frame describes one lock that a call has entered. A thread-local variable contains the frame of the innermost body
+//! that the thread is polling or dropping. The engine sets this variable around every poll of a body, and around the
+//! drop of the body. A nested call therefore finds the calls that enclose it, but not the sibling calls that the same
+//! task polls.
 //!
-//! The frame is visible only to the task that polls the body. A task that the body drives with a `LocalSet` or another
-//! runtime has its own task id, and does not see the frame. A future that the body drives by `block_on` has no task id
-//! of its own, and belongs to the body's call stack.
+//! A frame is visible only to the task that polls the frame's body. A task that the body drives with a `LocalSet` or
+//! another runtime has its own task id, and does not see the body's frame. A future that the body drives by `block_on`
+//! has no task id of its own, and belongs to the body's call stack.
 
 use std::{
     cell::RefCell,
@@ -68,25 +69,26 @@ pub(crate) struct Scope {
 impl Drop for Scope {
     fn drop(&mut self) {
         if let Some(outer) = self.outer.take() {
-            // Drops the inner frame only after the borrow has ended, so that its drop may borrow the variable.
+            // Drops the inner frame only after the borrow has ended, so that the frame's destructor may borrow
+            // `ENCLOSING`.
             let inner = ENCLOSING.try_with(|around| around.replace(outer));
             drop(inner);
         }
     }
 }
 
-/// The nesting level of an entry inside its hold; `None` is the outermost. A re-entry needs a turn at the level around
-/// it, so two entries that are inside the hold at the same time are never at the same level.
+/// The nesting level of an entry inside its hold; `None` is the outermost level. Calls nested in the same call take
+/// turns, so two entries that are inside the hold at the same time are never at the same level.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Level(Option<Arc<Inner>>);
 
-/// A level that is nested in another one.
+/// A level that is nested in another level.
 #[derive(Debug)]
 struct Inner {
     depth: usize,
     turns: Turns,
-    /// The turn at the outer level that admitted this entry. The turn ends when this entry and all calls nested in it
-    /// have ended.
+    /// The entry's turn among the calls nested in the same call. This turn ends when the entry and all calls nested in
+    /// the entry have ended.
     own_turn: Turn,
     outer: Level,
 }
@@ -126,10 +128,10 @@ impl Drop for Inner {
     }
 }
 
-/// A call with several locks. All frames of the call share this value.
+/// The state of a call with several locks, shared by all frames of the call.
 #[derive(Debug, Default)]
 pub(crate) struct MultiCall {
-    /// The call's holds in the order of its keys. Set once the call has entered all of its locks.
+    /// The call's holds in the order of its keys. Empty until the call has entered all of its locks.
     holds: OnceLock<Vec<Arc<HoldState>>>,
 }
 
@@ -146,18 +148,18 @@ fn is_of(hold: &HoldState, shared: &Arc<Shared>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(hold.host()), Arc::as_ptr(shared))
 }
 
-/// One lock that a call has entered, as the calls nested in it see it.
+/// One lock that a call has entered, as the nested calls see the lock.
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
     level: Level,
-    /// Whether the frame belongs to the `run` of a guard. A lent frame uses the guard's level, and has no turn of its
-    /// own.
+    /// Whether the frame belongs to a body that a guard's `run` method runs. Such a body uses the guard's level, and
+    /// needs no turn.
     lent: bool,
-    /// Shared by all frames of a call with several locks; `None` for a call with one lock.
+    /// The state that all frames of a call with several locks share; `None` for a call with one lock.
     several: Option<Arc<MultiCall>>,
     outer: Option<Arc<Self>>,
-    /// While `in_current_hold` futures need this frame, refers to the value that keeps the holds of this frame and of
-    /// the frames around it alive.
+    /// The value that keeps the holds of this frame and of the frames around it alive. The reference is dangling while
+    /// no `in_current_hold` future needs the frame.
     stay: Mutex<Weak<Stay>>,
 }
 
@@ -187,9 +189,9 @@ impl Frame {
         })
     }
 
-    /// Creates the frame for code that runs inside a guard's hold. Calls nested in that code take turns at the guard's
-    /// level. If a call that encloses the code has re-entered the guard's hold at a deeper level, they take turns at
-    /// that level instead.
+    /// Creates the frame for code that runs inside a guard's hold. Calls nested in the code take turns at the guard's
+    /// level. If a call that encloses the code has re-entered the guard's hold, the nested calls take turns at the
+    /// deeper level of that re-entry instead.
     pub(crate) fn lent(
         hold: Arc<HoldState>,
         level: Level,
@@ -228,7 +230,7 @@ impl Frame {
         successors(Some(self), |frame| frame.outer.as_ref())
     }
 
-    /// Returns the innermost frame of this lock, among this frame and the frames around it.
+    /// Returns the innermost frame of the lock `name`, among this frame and the frames around it.
     pub(crate) fn find(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -250,15 +252,15 @@ impl Frame {
         }
     }
 
-    /// Returns whether a call nested in this frame would break the order of names by waiting for this lock. It would if
-    /// an enclosing call holds a lock that sorts later, and either of the two locks belongs to a call with several
-    /// locks.
+    /// Returns whether a call nested in this frame would break the lock order (the order of names) by waiting for this
+    /// lock. The order is broken if an enclosing call holds a lock that sorts later, and at least one of the two locks
+    /// belongs to a call with several locks.
     ///
     /// If an enclosing call has entered this lock, only the frames nested in that call are checked, because the frames
-    /// around that call enclose every caller that takes a turn at this lock. If a guard lends the lock, the users of
-    /// the guard may be inside different calls, so the frames around the guard's frames are checked too. The guard's
-    /// other locks are not checked, because all users of the guard are inside them. The order applies across clients,
-    /// because two clients may use the same server.
+    /// around that call also enclose every other call that takes turns in the hold. The bodies that a guard's `run`
+    /// method runs may be nested in different calls, so the frames around a guard's frames are checked too. The other
+    /// locks of that guard are not checked, because all bodies that the guard runs are inside these locks. The lock
+    /// order applies across clients, because two clients may use the same server.
     pub(crate) fn is_out_of_order(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -280,7 +282,7 @@ impl Frame {
         self.several.as_ref()
     }
 
-    /// Returns the holds of the call whose innermost frame this is.
+    /// Returns all holds of the call that has this frame as its innermost frame.
     pub(crate) fn holds(&self) -> &[Arc<HoldState>] {
         let several = self.several.as_ref();
         several
@@ -308,9 +310,9 @@ pub(crate) struct Stay {
 }
 
 impl Stay {
-    /// Keeps the holds of this frame and of the frames around it alive. If another `in_current_hold` future already
-    /// keeps one of these frames, its `Stay` is shared for that frame and for the frames around it. The cost of a task
-    /// therefore does not grow with the length of a chain of tasks that spawn one another.
+    /// Keeps the holds of this frame and of the frames around it alive. If another `in_current_hold` future already has
+    /// a `Stay` for one of these frames, that `Stay` is used for the frame and for the frames around it. If each task
+    /// of a chain spawns the next one, the cost of a task therefore does not grow with the length of the chain.
     pub(crate) fn of(frame: &Arc<Frame>) -> Arc<Self> {
         let mut unkept = Vec::new();
         let mut kept = None;
@@ -334,7 +336,7 @@ impl Stay {
 }
 
 impl Drop for Stay {
-    /// Drops the outer stays iteratively, because recursion could overflow the stack.
+    /// Drops the outer `Stay` values iteratively, because recursion could overflow the stack.
     fn drop(&mut self) {
         let mut outer = self.outer.take();
         while let Some(stay) = outer {

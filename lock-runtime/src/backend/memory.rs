@@ -1,14 +1,15 @@
 //! The in-process backend: the locks of one process, for a first run and for users' unit tests.
 //!
 //! All guarantees hold inside the process: exclusion, order, bounded waiting, loss at the end of a fixed lease,
-//! clean-up on cancel. There is no network, and nothing outlives the process. The backend uses tokio's clock, so under
-//! a paused clock waits and leases pass without real waiting. On a runtime without a timer, the engine's thread
-//! measures real time.
+//! clean-up on cancel. There is no network, and nothing outlives the process. The backend uses tokio's clock, so in a
+//! test with a paused clock, waits and leases end without real waiting. On a runtime without a timer, the engine's
+//! thread measures real time.
 //!
-//! A renewable lease lasts as long as its hold, so nothing is renewed. If only a nested call has the lease renewed, the
-//! lease is kept while the nested call is inside. It ends one lease time of the nested call after that call has left.
-//! No thread watches callers that are not polled. Instead, the waiters pass on an offer that is not taken in time, and
-//! a lock whose holder has not begun its body in time.
+//! A renewable lease lasts as long as its hold, so nothing is renewed. If a hold has a fixed lease and a nested call
+//! has a renewable lease, the hold's lease does not end while the nested call is inside and within its `max_hold`. When
+//! the nested call leaves, or its `max_hold` has passed, the hold's lease lasts at least for another lease time of the
+//! nested call. No thread watches callers that are not polled. Instead, the waiters check the time limits: they pass on
+//! an offer that is not taken in time, and a lock whose holder has not begun its body in time.
 
 use std::{
     cmp::Reverse,
@@ -46,15 +47,15 @@ use crate::{
 /// The clock of the calling runtime.
 const CLOCK: TokioClock = TokioClock;
 
-/// The time by which a grant in the registry outlasts its local deadline. In this time, the body of a lost lease is
-/// dropped, so that it ends before the next body starts, unless the runtime is too busy to poll the lost call.
+/// The time by which a grant in the registry outlasts its local deadline. During this time, the body of a lost lease is
+/// dropped, so that the body ends before the next body starts, unless the runtime is too busy to poll the lost call.
 const MARGIN: Duration = Duration::from_millis(2);
 
 /// The registries that clients share by name. A registry exists as long as one of its clients does.
 static REGISTRIES: Lazy<Mutex<HashMap<String, Weak<Registry>>>> = Lazy::new(Mutex::default);
 
-/// The next ticket. A ticket is taken under the mutex of a registry, so that tickets rise in the order in which callers
-/// join the registry's queues.
+/// The next ticket of a waiter. A ticket is taken while the mutex of a registry is locked, so that tickets rise in the
+/// order in which callers join the registry's queues.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
 /// The in-process backend.
@@ -109,7 +110,8 @@ struct State {
 /// The state that all locks share.
 struct Common {
     fence: u64,
-    /// The callers to wake. They are woken after the mutex is unlocked, because a waker may run its caller at once.
+    /// The callers to wake after the mutex is unlocked. Waking a caller may poll the caller at once, and the caller
+    /// then locks the mutex.
     woken: Vec<Arc<Notify>>,
 }
 
@@ -119,15 +121,15 @@ struct Slot {
     held: Option<Held>,
     /// The waiters, ordered by ticket.
     queue: VecDeque<Waiter>,
-    /// The callers that wait with `notify`, without a place in the queue. They try again when the lock is free and the
-    /// queue is empty.
+    /// The callers that wait with the strategy `notify`, without a place in the queue. These callers try again when the
+    /// lock is free and the queue is empty.
     notified: Vec<Arc<Notify>>,
 }
 
 struct Held {
     owner: OwnerId,
     token: FencingToken,
-    /// The end of the grant. `None` if the grant lasts as long as its hold.
+    /// The end of the grant; `None` if the grant lasts as long as its hold.
     until: Option<Moment>,
     stage: Stage,
 }
@@ -138,7 +140,7 @@ enum Stage {
     Offered,
     /// The owner has received its grant.
     Entered,
-    /// The hold has ended, and the lock stays taken.
+    /// The hold has ended, and the lock stays taken for the rest of `hold_at_least`.
     Retained,
 }
 
@@ -162,8 +164,8 @@ enum View {
 
 impl Registry {
     fn new() -> Self {
-        // The first token comes from the clock. So tokens rise even across restarts of the process, unless the clock is
-        // set back by more than the time between the two starts.
+        // The first token comes from the clock, so tokens rise even across a restart of the process, unless the clock
+        // is set back by more than the time between the two starts.
         let micros = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_micros());
@@ -226,8 +228,9 @@ impl Registry {
         released
     }
 
-    /// Records that a lock stays taken until `until`, after its hold has ended. Also frees, or hands on, the recorded
-    /// locks whose time has passed, because it is possible that no caller ever asks for them again.
+    /// Records that a lock stays taken until `until`, after its hold has ended. Also frees the recorded locks whose
+    /// time has passed, or offers them to their waiters, because it is possible that no caller ever requests them
+    /// again.
     fn retain_until(&self, name: &LockName, until: Moment) {
         self.change(|state| {
             let State {
@@ -249,7 +252,7 @@ impl Registry {
         });
     }
 
-    /// Takes all locks, or none.
+    /// Takes all requested locks, or none of them.
     fn acquire_multi(&self, requests: &[Request]) -> MultiAnswer {
         self.change(|State { common, locks, .. }| {
             for (index, request) in requests.iter().enumerate() {
@@ -328,9 +331,9 @@ impl Slot {
         self.nudge(common);
     }
 
-    /// Wakes the callers that wait for the end of the holder's grant: the head, on behalf of all waiters in the queue,
-    /// and every caller that does not queue. The waiters behind the head need no wake-up, because each of them checks
-    /// the lock again before an offer can expire.
+    /// Wakes the callers that wait for the end of the holder's grant: the head of the queue, and all callers that wait
+    /// without a place in the queue. The waiters behind the head are not woken, because each of them checks the lock
+    /// again within a claim (2 s).
     fn nudge(&self, common: &mut Common) {
         let head = self.queue.front().map(|head| head.look.clone());
         common.woken.extend(head);
@@ -375,7 +378,7 @@ struct MemoryAttempt {
     request: Request,
     look: Arc<Notify>,
     deadline: Moment,
-    /// The place in the order of the waiters; `None` until the caller waits.
+    /// The caller's place in the order of the waiters; `None` until the caller waits.
     ticket: Option<u64>,
     /// The number of times that the caller was queued: once, and once more after each offer that it missed.
     queued: u32,
@@ -383,8 +386,8 @@ struct MemoryAttempt {
 }
 
 impl MemoryAttempt {
-    /// Tries to enter. If the lock is not free and the request may wait, queues the caller, or registers it to be
-    /// woken.
+    /// Tries to enter. If the lock is not free and the request may wait, queues the caller, or registers a caller with
+    /// `notify` to be woken.
     fn view(&mut self) -> View {
         let Self {
             registry,
@@ -419,13 +422,13 @@ impl MemoryAttempt {
             }
             let ticket = *ticket.get_or_insert_with(|| TICKETS.fetch_add(1, Ordering::Relaxed));
             if request.strategy == Strategy::Notify {
-                // One entry is enough, however often the caller tries.
+                // A caller is registered only once, however often it tries.
                 if !slot.notified.iter().any(|other| Arc::ptr_eq(other, look)) {
                     slot.notified.push(look.clone());
                 }
                 return View::Waiting(holder_ends);
             }
-            // A waiter that was offered the lock and is polled too late returns to its old place.
+            // A waiter that was offered the lock and is polled too late returns to its old place in the queue.
             if let Err(place) = slot.place(ticket) {
                 let waiter = Waiter {
                     ticket,
@@ -437,8 +440,8 @@ impl MemoryAttempt {
                 *queued += 1;
                 slot.queue.insert(place, waiter);
             }
-            // The other waiters might not be polled, so each waiter checks again when the present grant or offer ends,
-            // and within a claim.
+            // The other waiters might not be polled, so each waiter checks the lock again when the present grant or
+            // offer ends, or after a claim (2 s) if that is earlier.
             let soon = CLOCK.now() + CLAIM;
             View::Waiting(Some(holder_ends.map_or(soon, |ends| ends.min(soon))))
         })

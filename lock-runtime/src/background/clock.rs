@@ -17,7 +17,7 @@ use tokio::{
 
 use crate::background::{calling_runtime, engine, lock};
 
-/// A local clock. Deadlines are moments of such a clock.
+/// A local clock, by which deadlines are measured.
 pub(crate) trait Clock: Send + Sync {
     fn now(&self) -> Moment;
 
@@ -26,7 +26,7 @@ pub(crate) trait Clock: Send + Sync {
 }
 
 /// A clock that keeps running while the machine is suspended, as a lease on a server does. On systems other than Linux
-/// and Android it is the monotonic clock, which may stop during a suspend.
+/// and Android, `BootClock` is the monotonic clock, which may stop during a suspend.
 #[derive(Debug)]
 pub(crate) struct BootClock {
     /// The runtime whose timers the clock uses.
@@ -54,8 +54,8 @@ impl Clock for BootClock {
 
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
         let _runtime = self.runtime.enter();
-        // Measured by this clock, the timer may fire early. It may also fire late if the machine was suspended. Callers
-        // therefore check the clock again.
+        // Measured by `BootClock`, the timer may fire early, or late if the machine was suspended. Callers therefore
+        // check the clock again.
         Box::pin(time::sleep(deadline.since(self.now())))
     }
 }
@@ -80,12 +80,13 @@ impl Clock for TokioClock {
         let mut runtime = calling_runtime();
         let mut timer = Box::pin(new_timer(instant));
         Box::pin(poll_fn(move |cx| {
-            // The timers of a runtime end with it. A caller that has changed its runtime gets a new timer.
+            // A timer ends with its runtime, so a caller that has changed its runtime gets a new timer.
             if calling_runtime() != runtime {
                 runtime = calling_runtime();
                 timer.set(new_timer(instant));
             }
-            // A timer panics when it is polled after its runtime has ended. Another thread may poll the caller meanwhile.
+            // A timer panics if it is polled after its runtime has ended. Another thread may poll the caller while the
+            // runtime ends.
             let polled = catch_unwind(AssertUnwindSafe(|| timer.as_mut().poll(cx)));
             polled.unwrap_or_else(|_| {
                 timer.set(engine_timer(instant));
@@ -95,8 +96,8 @@ impl Clock for TokioClock {
     }
 }
 
-/// Returns a timer of the calling runtime, because only that runtime knows whether its clock is paused. If there is no
-/// such runtime, or it has no timers, the timer runs on the engine's thread.
+/// Returns a timer of the calling runtime, because only that runtime knows whether its clock is paused. If the caller
+/// is outside of a runtime, or if its runtime has no timers, the timer runs on the engine's thread.
 fn new_timer(instant: Instant) -> Sleep {
     if has_timer() {
         time::sleep_until(instant.into())
@@ -110,15 +111,15 @@ fn engine_timer(instant: Instant) -> Sleep {
     time::sleep_until(instant.into())
 }
 
-// The origin of [`TokioClock`]. It lies one hour before its first use, because a clock that a test has paused may show
-// an earlier time than that first use.
+// The origin of [`TokioClock`]. The origin lies one hour before the first use of the clock, because a clock that a test
+// has paused may show an earlier time than that of the first use.
 static ORIGIN: Lazy<Instant> = Lazy::new(|| {
     let now = Instant::now();
     now.checked_sub(Duration::from_secs(3600)).unwrap_or(now)
 });
 
 /// Returns whether the calling runtime has timers. On a runtime without timers, tokio panics when a timer is created.
-/// The check has to catch this panic, so it runs only once for each runtime.
+/// The check for timers has to catch this panic, so it runs only once for each runtime.
 fn has_timer() -> bool {
     static TIMERS: Lazy<Mutex<HashMap<runtime::Id, bool>>> = Lazy::new(Mutex::default);
     let Ok(runtime) = Handle::try_current() else {

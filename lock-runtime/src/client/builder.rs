@@ -68,7 +68,7 @@ pub struct LockClientBuilder {
     client_name: Option<String>,
     /// The user and the password for the Sentinels.
     sentinel_credentials: Option<(String, String)>,
-    /// The context that the engine runs in; `None` selects the context of the process.
+    /// The engine's clock, network and random numbers; `None` selects the context of the process.
     pub(crate) context: Option<Arc<Context>>,
 }
 
@@ -143,21 +143,22 @@ impl LockClientBuilder {
     }
 
     /// Sets the namespace, which separates this application's keys from the keys of other applications on the same
-    /// server. The default is `"lock"`. In [Redisson's layout](Self::layout), there is no namespace by default.
+    /// server. The default namespace is `"lock"`. In [Redisson's layout](Self::layout), a client has no namespace by
+    /// default.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = Some(namespace.into());
         self
     }
 
-    /// Sets how long an acquisition may take if the call sets no `wait`: 3 s by default. The same limit applies to
-    /// [`connect`](Self::connect).
+    /// Sets how long an acquisition may take if the call sets no `wait`: 3 s by default. [`connect`](Self::connect)
+    /// takes at most `wait`, too.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.defaults.wait = wait;
         self
     }
 
-    /// Sets the lease time of calls that set none: 30 s by default. Unless such a call turns renewal off, its lease is
-    /// renewed after each third of that time.
+    /// Sets the lease time of calls that set none: 30 s by default. A call that sets no lease renews its lease after
+    /// each third of the lease time, unless the call turns renewal off.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.defaults.lease = lease;
         self
@@ -178,8 +179,8 @@ impl LockClientBuilder {
 
     /// Sets the release mode of calls that set none: [`Release::Confirmed`] by default.
     ///
-    /// [`Release::Background`] saves each call one round trip. Choose it only if no code that acts on a call's result
-    /// relies on the lock being free by then.
+    /// [`Release::Background`] saves each call one round trip. Choose `Background` only if no code that receives a
+    /// call's result expects the lock to be free at that time.
     pub fn release(mut self, release: Release) -> Self {
         self.defaults.release = release;
         self
@@ -187,8 +188,9 @@ impl LockClientBuilder {
 
     /// Sets how the locks of this client are stored.
     ///
-    /// With [`Layout::Redisson`], they are stored on one Redis server, in the way in which Redisson stores an `RLock`.
-    /// A Rust call and a JVM thread that use the same lock exclude each other, and a release by one wakes the other.
+    /// With [`Layout::Redisson`], the locks are stored on one Redis server, in the same form as a Redisson `RLock`. A
+    /// Rust call and a JVM thread that use the same lock exclude each other, and a release in one language wakes a
+    /// waiter in the other.
     ///
     /// In Redisson, pass the unchanged key to `getLock`, with the prefix `namespace:` if there is a
     /// [`namespace`](Self::namespace). The attribute escapes the values of the placeholders in its key. Escaping does
@@ -196,31 +198,31 @@ impl LockClientBuilder {
     ///
     /// Differences from the native layout:
     /// - **No order.** Redisson gives a free lock to the first caller that asks, however long others have waited.
-    ///   Callers of this crate have no order either: they wait by [`Strategy::Notify`] (the default in this layout) or
-    ///   [`Strategy::Spin`], and `handoff` is refused. Callers of one process that wait by `Notify` take turns at
-    ///   trying.
+    ///   Callers of this crate enter in no particular order: they wait by [`Strategy::Notify`] (the default in this
+    ///   layout) or [`Strategy::Spin`], and `handoff` is refused. Callers of one process that wait by `Notify` take
+    ///   turns at trying.
     /// - **Probes.** Callers of this crate are not notified when a Redisson spin lock or fair lock is released, or when
     ///   a lease ends. Each client therefore probes, in each runtime, every lock that a caller waits for, five times a
     ///   second.
-    /// - **Fencing tokens** rise across all Rust holders. A plain `RLock` has none. An `RFencedLock` of the same name
-    ///   draws from the same rising sequence once its counter `redisson_lock_token:{name}` exists. If Rust has used the
-    ///   lock before that, the first token of the `RFencedLock` is still 1, which is lower than the tokens of Rust, so
-    ///   a resource refuses it until Rust takes the lock again. To avoid this, set that counter to 0 with `SETNX`
-    ///   before Rust first takes the lock.
-    /// - **Re-entry** is counted in the process. On the server, the field of a Rust holder stores the holder's longest
-    ///   lease in ms, whereas the field of a JVM thread stores a count. This crate does not change the counts of JVM
-    ///   threads.
-    /// - **Leases** are measured by the server's clock. Setting that clock back makes a lease longer.
+    /// - **Fencing tokens** rise across all Rust holders. A plain `RLock` has no token. An `RFencedLock` of the same
+    ///   name draws from the same rising sequence once its counter `redisson_lock_token:{name}` exists. If Rust has
+    ///   used the lock before the counter exists, the first token of the `RFencedLock` is still 1, which is lower than
+    ///   the tokens of Rust, so a resource refuses it until Rust takes the lock again. To avoid such a low token, set
+    ///   the counter `redisson_lock_token:{name}` to 0 with `SETNX` before Rust first takes the lock.
+    /// - **Re-entry** of Rust calls is counted in their process. On the server, the field of a Rust holder stores the
+    ///   holder's longest lease in ms, whereas the field of a JVM thread stores a count. This crate does not change the
+    ///   counts of JVM threads.
+    /// - **Leases** are measured by the server's clock. Setting the server's clock back makes a lease longer.
     ///
     /// This crate supports the lock names, hashes, channels and messages of Redisson 4.7 on a single server without
     /// sharded channels, for `RLock`, spin locks and fenced locks. Redisson's fair locks and the locks of this crate
-    /// exclude each other too. But a waiter of a fair lock is not notified when this crate or an `RLock` releases the
-    /// lock: the waiter waits until the lease that it saw has ended. Redisson's read/write locks do *not* respect the
-    /// holder of a plain lock with the same name, whether that holder is a Rust call or a JVM thread. Give read/write
-    /// locks other names.
+    /// exclude each other too. However, a waiter of a fair lock is not notified when this crate or an `RLock` releases
+    /// the lock: the waiter waits until the end of the lease that the server reported to it. Redisson's read/write
+    /// locks do *not* respect the holder of a plain lock with the same name, whether that holder is a Rust call or a
+    /// JVM thread. Give read/write locks names that no other lock has.
     ///
-    /// A client without this layout stores `order:42` under another name, `{lock:order:42}`, and nothing detects that
-    /// these are two different locks. Set the same layout in every service that shares the locks.
+    /// A client in the native layout stores `order:42` under another name, `{lock:order:42}`, and neither layout
+    /// detects that the two names are different locks. Set the same layout in every service that shares the locks.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -232,14 +234,15 @@ impl LockClientBuilder {
     ///     .connect()
     ///     .await?;
     /// // Excludes `redisson.getLock("order:42")`.
-    /// client.lock("order:42").run(async { /* alone, JVM included */ }).await?;
+    /// client.lock("order:42").run(async { /* no other Rust call or JVM thread is inside */ }).await?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// - [`connect`](Self::connect) returns [`ConnectError::UnsupportedLayout`] for in-process locks and for a Redlock,
-    ///   and [`ConnectError::InvalidDefaults`] if the client's [`strategy`](Self::strategy) is `handoff`.
+    /// - [`connect`](Self::connect) returns [`ConnectError::UnsupportedLayout`] for in-process locks, a Redlock and a
+    ///   Redis Cluster, and [`ConnectError::InvalidDefaults`] if the client's [`strategy`](Self::strategy) is
+    ///   `handoff`.
     /// - A call with `strategy = handoff` returns [`LockError::InvalidOptions`](crate::LockError::InvalidOptions).
     /// - A call returns [`LockError::WrongLayout`](crate::LockError::WrongLayout) if the server stores other data under
     ///   the lock's name, or a lock in another layout.
@@ -249,8 +252,8 @@ impl LockClientBuilder {
     }
 
     /// Sets whether to accept a server whose `maxmemory-policy` evicts keys: `false` by default. Under memory pressure,
-    /// such a server can drop a held lock. The holder notices the loss at its next renewal or check. Until then, two
-    /// holders may be inside.
+    /// a server that evicts keys can drop a held lock. The holder notices the loss at its next renewal or check. Until
+    /// the holder notices the loss, a second caller can hold the lock too.
     pub fn allow_eviction(mut self, allow: bool) -> Self {
         self.allow_eviction = allow;
         self
@@ -263,8 +266,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets the user and the password for the Sentinels of a `redis+sentinel://` URL. The user and the password in the URL
-    /// are those of the Redis servers. By default, the Sentinels are asked without a password.
+    /// Sets the user and the password for the Sentinels of a `redis+sentinel://` URL. The user and the password in the
+    /// URL are those of the Redis servers. By default, the client connects to the Sentinels without a password.
     pub fn sentinel_credentials(
         mut self,
         user: impl Into<String>,
@@ -274,10 +277,10 @@ impl LockClientBuilder {
         self
     }
 
-    /// Connects the client. Fails at once if no server answers; see [`connect_within`](Self::connect_within).
+    /// Connects the client. Fails at once if no server answers, unlike [`connect_within`](Self::connect_within).
     ///
     /// # Errors
-    /// The same as [`LockClient::connect`].
+    /// Returns the same errors as [`LockClient::connect`].
     pub async fn connect(self) -> Result<LockClient, ConnectError> {
         let patience = self.defaults.wait;
         let unconnected = self.open()?;
@@ -285,8 +288,9 @@ impl LockClientBuilder {
         Ok(unconnected.into_client())
     }
 
-    /// Connects the client, and waits up to `patience` for the server to start. While no server answers, or the server
-    /// closes connections, the method tries again after 200 ms. All other errors are returned at once.
+    /// Connects the client, and waits up to `patience` for the server to start. While no server answers, the server
+    /// closes connections, or the Sentinels name no primary, the method tries again after 200 ms. All other errors of
+    /// connecting are returned at once.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -299,10 +303,10 @@ impl LockClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// The same as [`LockClient::connect`].
+    /// Returns the same errors as [`LockClient::connect`].
     ///
     /// # Cancel safety
-    /// If the future is dropped, nothing remains.
+    /// If the future is dropped, no connection remains.
     pub async fn connect_within(self, patience: Duration) -> Result<LockClient, ConnectError> {
         let unconnected = self.open()?;
         let context = unconnected.context.clone();
@@ -320,12 +324,12 @@ impl LockClientBuilder {
         }
     }
 
-    /// Creates the client without connecting it. The first call that uses a lock connects, and `wait` bounds that call
-    /// as usual. Use this method if a service has to start while the server is down.
+    /// Creates the client without connecting it. The first call that uses a lock connects the client, and `wait` bounds
+    /// that call as usual. Use this method if a service has to start while the server is down.
     ///
-    /// The checks that [`connect`](Self::connect) makes are made by that first call. If the server fails them, for
-    /// instance because it evicts keys, calls return [`LockError::Unreachable`](crate::LockError::Unreachable) after
-    /// their `wait`, with the reason as the detail, until the server passes.
+    /// The first call also makes the checks that [`connect`](Self::connect) makes. If the server fails these checks,
+    /// for instance because it evicts keys, calls return [`LockError::Unreachable`](crate::LockError::Unreachable)
+    /// after their `wait`, with the reason as the detail, until the server passes the checks.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -342,7 +346,7 @@ impl LockClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// Only errors of the settings: [`ConnectError::InvalidUrl`], [`ConnectError::InvalidDefaults`] and the like.
+    /// Returns only errors of the settings, such as [`ConnectError::InvalidUrl`] and [`ConnectError::InvalidDefaults`].
     pub fn connect_lazy(self) -> Result<LockClient, ConnectError> {
         self.open().map(Unconnected::into_client)
     }
@@ -425,10 +429,10 @@ impl LockClientBuilder {
     /// Blocking version of [`connect`](Self::connect), for code outside async.
     ///
     /// # Errors
-    /// The same as [`LockClient::connect`].
+    /// Returns the same errors as [`LockClient::connect`].
     ///
     /// # Panics
-    /// If it is called in an async context, where it would block the runtime.
+    /// Panics in an async context, where the method would block the runtime.
     pub fn blocking_connect(self) -> Result<LockClient, ConnectError> {
         Context::of_process().handle().block_on(self.connect())
     }
@@ -466,7 +470,7 @@ fn name_of_program() -> String {
     )
 }
 
-/// Returns a name in which only characters occur that a server accepts in the name of a connection.
+/// Replaces each character that a server does not accept in the name of a connection by `-`.
 fn accepted_name(name: &str) -> String {
     let accepted = |char: char| if char.is_ascii_graphic() { char } else { '-' };
     name.chars().map(accepted).collect()

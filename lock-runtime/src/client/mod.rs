@@ -40,8 +40,8 @@ pub(crate) fn scoped() -> Option<LockClient> {
 /// A connection to a set of locks, and the default options of the calls that use them. A client is cheap to clone, and
 /// all clones use the same connections and counters.
 ///
-/// A client lives for as long as one of its clones, one of its [`Lock`]s or a call that uses it exists. Leases are
-/// renewed only during that time, so keep the client for at least as long as its guards.
+/// A client lives for as long as one of its clones, one of its [`Lock`]s or a call that uses it exists. The leases of a
+/// client are renewed only while the client lives, so keep the client for at least as long as its guards.
 ///
 /// A call uses the first of the following clients that exists: the client that the attribute names with `client = ..`,
 /// the client scoped to the task by [`scope`](Self::scope), and the client installed for the process by
@@ -93,10 +93,11 @@ impl LockClient {
     /// # Redlock
     /// A Redlock does not guarantee the following:
     /// - Order and fairness: there is no queue, and a late caller may enter before an early one.
-    /// - Exclusion if the clock of a server jumps, if that clock drifts from the client's clock by more than 1 % of the
-    ///   lease plus 2 ms within one lease, or if a majority of the servers loses its state within one lease.
-    /// - Timely notice of a loss: as on every backend, a process that was paused may act before it notices that its
-    ///   lease has ended. Send the fencing token with every write that must not happen twice.
+    /// - Exclusion in all cases: two holders are possible if the clock of a server jumps, if that clock drifts from the
+    ///   client's clock by more than 1 % of the lease plus 2 ms within one lease, or if a majority of the servers loses
+    ///   its state within one lease.
+    /// - Timely notice of a loss: on every backend, a process that was paused may act before it notices that its lease
+    ///   has ended. Send the fencing token with every write that must not happen twice.
     ///
     /// Locks survive for as long as a majority of the servers is up: one of three servers may be down, or two of five.
     /// If a server was down when a lock was granted, the next renewal (or the next check of a fixed lease) writes the
@@ -104,13 +105,14 @@ impl LockClient {
     ///
     /// Each server has a mark, the key `lock:fence:whole`, in which clients record the longest lease in use. Before a
     /// client requests a longer lease, it records the new maximum on a majority of the servers. A server that has lost
-    /// its state has lost its mark too, and its votes do not count until the longest recorded lease has passed. That
-    /// time is read from the marks of other servers: both other servers of three, or three other servers of five. If
-    /// all servers answer, fewer marks are enough. Otherwise the votes of the server that lost its mark do not count for
-    /// a day, the longest possible lease.
+    /// its state has lost its mark too, and its votes do not count until the longest recorded lease has passed. The
+    /// client reads the longest recorded lease from the marks of other servers: of both other servers if there are
+    /// three servers, or of three other servers if there are five. If all servers answer, fewer marks are enough. If
+    /// the client cannot read enough marks, the votes of the server that lost its mark do not count for a day, the
+    /// longest possible lease.
     ///
     /// # Errors
-    /// [`ConnectError`] says what is wrong and what to do. It never contains a password.
+    /// [`ConnectError`] says what is wrong and what to do. The error never contains a password.
     pub async fn connect(url: impl Into<String>) -> Result<Self, ConnectError> {
         Self::builder().url(url).connect().await
     }
@@ -118,10 +120,10 @@ impl LockClient {
     /// Blocking version of [`connect`](Self::connect), for code outside async.
     ///
     /// # Errors
-    /// The same as [`connect`](Self::connect).
+    /// Returns the same errors as [`connect`](Self::connect).
     ///
     /// # Panics
-    /// If it is called in an async context, where it would block the runtime.
+    /// Panics in an async context, where the method would block the runtime.
     pub fn blocking_connect(url: impl Into<String>) -> Result<Self, ConnectError> {
         Self::builder().url(url).blocking_connect()
     }
@@ -129,9 +131,9 @@ impl LockClient {
     /// Connects to the URL in the environment variable `LOCK_URL`.
     ///
     /// # Errors
-    /// [`ConnectError::MissingVariable`] if the variable is unset or empty. The method never falls back to in-process
-    /// locks, because two processes without the variable would not exclude each other. All other errors are those of
-    /// [`connect`](Self::connect).
+    /// Returns [`ConnectError::MissingVariable`] if the variable is unset or empty. The method never falls back to
+    /// in-process locks, because two processes without the variable would not exclude each other. All other errors of
+    /// `from_env` are those of [`connect`](Self::connect).
     pub async fn from_env() -> Result<Self, ConnectError> {
         match std::env::var(URL_VARIABLE) {
             Ok(url) if !url.is_empty() => Self::connect(url).await,
@@ -148,7 +150,7 @@ impl LockClient {
     /// scoped to its task.
     ///
     /// # Errors
-    /// [`AlreadyInstalled`] if the process already has an installed client.
+    /// Returns [`AlreadyInstalled`] if the process already has an installed client.
     pub fn install(&self) -> Result<(), AlreadyInstalled> {
         INSTALLED
             .set(self.clone())
@@ -182,7 +184,7 @@ impl LockClient {
     /// Returns the client that a call made here would use if it named no client.
     ///
     /// # Errors
-    /// [`LockError::NoClient`] if no client is scoped and none is installed.
+    /// Returns [`LockError::NoClient`] if no client is scoped and none is installed.
     pub fn current() -> Result<Self, LockError> {
         scoped()
             .or_else(|| INSTALLED.get().cloned())
@@ -210,12 +212,12 @@ impl LockClient {
     /// waits until every hold has ended and every release is confirmed. Wrap the call in a timeout if a body may hang.
     ///
     /// The method waits at most 2 s for the refused acquisitions to end. If the server does not answer, the method
-    /// waits for holds only until the last lease ends, and at most 10 s. A body that is still running then continues,
-    /// but its lease is no longer renewed.
+    /// waits for holds only until the last lease ends, and at most 10 s. A body that is still running when the method
+    /// returns continues, but its lease is no longer renewed.
     ///
     /// # Cancel safety
     /// If the future is dropped, the client stays closed and no lease is renewed from then on: each hold ends with its
-    /// lease, unless it is released earlier. Call the method again to continue waiting.
+    /// lease, unless it is released earlier. Call `shutdown` again to continue waiting.
     pub async fn shutdown(&self) {
         let shared = &*self.0.shared;
         let (backend, registry) = (&shared.backend, &shared.registry);
@@ -227,7 +229,7 @@ impl LockClient {
             registry.nobody_enters().await;
             backend.cleaned_up().await;
         };
-        // Bounded, because a refused call ends only when it is polled, and it might never be polled.
+        // The wait is bounded, because a refused call ends only when it is polled, and its task might never poll it.
         one::bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
         registry.give_up_unused();
         let silent_since = tokio::select! {
@@ -239,8 +241,8 @@ impl LockClient {
         tracing::debug!(target: TARGET, "lock client shut down");
     }
 
-    /// Waits until the server has been silent for as long as a shutdown waits for holds. Returns the moment at which
-    /// the silence began. Never completes for in-process locks.
+    /// Waits until the server has not answered for as long as a shutdown waits for holds. Returns the moment at which
+    /// the server stopped answering. Never completes for in-process locks.
     async fn silent_while_held(&self) -> Moment {
         let Shared {
             backend, registry, ..

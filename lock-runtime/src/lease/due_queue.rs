@@ -12,7 +12,7 @@ use lock_core::lease::Moment;
 
 use crate::lease::moment::AtomicMoment;
 
-/// The position of one item in the schedule. Changed only while the schedule's mutex is locked.
+/// The position of one item in the schedule. The position changes only while the schedule's mutex is locked.
 #[derive(Debug)]
 pub(crate) struct DueEntry {
     /// When the item is due; `None` while it is not in the schedule.
@@ -84,7 +84,8 @@ impl<T> Default for DueQueue<T> {
 }
 
 impl<T: Scheduled> DueQueue<T> {
-    /// Adds an item, unless it has ended. Returns `true` if the owner has to wake earlier than its timer.
+    /// Adds an item, unless the item has ended. Returns `true` if the schedule's owner has to wake before its timer
+    /// fires.
     pub(crate) fn insert(&mut self, item: &Arc<T>, due: Moment) -> bool {
         if !item.due_entry().is_scheduled() {
             return false;
@@ -99,7 +100,7 @@ impl<T: Scheduled> DueQueue<T> {
         earlier
     }
 
-    /// Removes an item. Returns `false` if it was not in the schedule.
+    /// Removes an item. Returns `false` if the item was not in the schedule.
     pub(crate) fn remove(&mut self, item: &T) -> bool {
         let Some((due, place)) = item.due_entry().take() else {
             return false;
@@ -117,14 +118,15 @@ impl<T: Scheduled> DueQueue<T> {
         true
     }
 
-    /// Makes an item due no later than `due`. An item that is not in the schedule stays out of it. Returns `true` if
-    /// the owner has to wake earlier than its timer.
+    /// Makes an item due no later than `due`. Does not add an item that is not in the schedule. Returns `true` if the
+    /// schedule's owner has to wake before its timer fires.
     pub(crate) fn bring_forward(&mut self, item: &Arc<T>, due: Moment) -> bool {
         let later = item.due_entry().due().is_some_and(|planned| due < planned);
         later && self.remove(item) && self.insert(item, due)
     }
 
-    /// Takes all items that are due at `now`. Returns them, and the moment at which the owner has to wake next, if any.
+    /// Removes and returns all items that are due at `now`. Also returns the moment at which the schedule's owner has
+    /// to wake next, if there is one.
     pub(crate) fn take_due(&mut self, now: Moment) -> (Vec<Arc<T>>, Option<Moment>) {
         let mut taken = Vec::new();
         while let Some(entry) = self.due.first_entry() {

@@ -69,8 +69,8 @@ pub(crate) struct HoldState {
     pub(crate) token: FencingToken,
     pub(crate) terms: LeaseTerms,
     due_entry: DueEntry,
-    /// If the hold is released before this moment, the lock stays taken until this moment. Initially zero, so that a
-    /// release frees the lock at once.
+    /// If the hold is released before this moment, the lock stays taken until this moment. The initial value is zero,
+    /// so that a release frees the lock at once.
     retain_until: AtomicMoment,
     host: Arc<dyn HoldHost>,
     /// Makes a shutdown wait for the hold. `None` once the hold has been released.
@@ -81,7 +81,7 @@ pub(crate) struct HoldState {
     lost_now: Notify,
     /// Whether the engine has warned that the body has used most of its fixed lease.
     warned: AtomicBool,
-    /// Whether the engine has warned that renewals fail. Reset by a successful renewal.
+    /// Whether the engine has warned that renewals fail; reset by a successful renewal.
     renewal_warned: AtomicBool,
     /// The moment until which the hold waits for its body to begin; `None` if the hold does not wait, and
     /// [`GIVEN_UP`](Self::GIVEN_UP) once the hold has been given back.
@@ -137,10 +137,10 @@ impl HoldState {
             turns: Turns::default(),
         });
         if !hold.is_fresh() {
-            // Too little of the lease is left, so the caller confirms it before its body begins. Until then, the end of
-            // the lease is not a loss. `unused_until` is set before the host learns of the hold, because the engine's
-            // thread may notice the end of the lease at any time after that. The claim counts from the grant, not from
-            // the moment at which the caller read it.
+            // Too little of the lease is left to start the body, so the caller first confirms the lease. Until the body
+            // begins, the end of the lease does not count as a loss. `unused_until` is set before the call of `begun`,
+            // because the engine's thread may notice the end of the lease at any time after that call. The claim (2 s)
+            // counts from the grant, not from the moment at which the caller read the grant.
             let left = grant.remaining(entered).unwrap_or(grant.validity);
             let unread = grant.validity.saturating_sub(left);
             let until = entered + CLAIM.saturating_sub(unread);
@@ -159,7 +159,8 @@ impl HoldState {
             return;
         }
         if self.backend().maintains_leases() {
-            // No scheduler watches the hold, so the backend ends the grant at `until`, as it ends a fixed lease.
+            // No scheduler watches the holds of this backend, so the backend itself ends the grant at `until`, like a
+            // fixed lease.
             self.update_lease(|_| {});
         } else {
             self.host.due_by(self, until);
@@ -193,8 +194,8 @@ impl HoldState {
         self.unused_until.0.load(Ordering::Acquire) == Self::GIVEN_UP
     }
 
-    /// Whether the hold is in use. A hold that waits for its body to begin is not in use. If its lease ends while it
-    /// waits, no loss is counted, because the call acquires the lock again.
+    /// Whether the hold is in use. A hold that waits for its body to begin is not in use: if its lease ends, no loss is
+    /// counted, because the call acquires the lock again.
     fn is_in_use(&self) -> bool {
         self.unused_until.get().is_none()
     }
@@ -210,8 +211,8 @@ impl HoldState {
         self.unused_until().is_some_and(|until| until <= now) && self.give_up()
     }
 
-    /// Gives the hold back if its body has not begun. Returns `true` if this call has given the hold back. Giving back a
-    /// hold and beginning its body change the same atomic value, so never both happen.
+    /// Gives the hold back if its body has not begun. Returns `true` if this call has given the hold back. Giving back
+    /// a hold and beginning its body change the same atomic value, so only one of the two can happen.
     pub(crate) fn give_up(&self) -> bool {
         let Some(until) = self.unused_until() else {
             return false;
@@ -227,13 +228,13 @@ impl HoldState {
             self.forget_lease();
             self.backend()
                 .release_in_background(&self.name, self.token, None, self.deadline());
-            // The call might never be polled again, and a shutdown does not wait for it.
+            // The call might never be polled again, so a shutdown must not wait for this hold.
             self.untrack();
         }
         given_up
     }
 
-    /// Marks the lease as not held, without counting a loss, because no body has begun under it.
+    /// Marks the lease as not held, without counting a loss, because no body has begun.
     fn forget_lease(&self) {
         self.lost.get_or_init(|| LossReason::NotHeld);
         self.lost_now.notify_waiters();
@@ -297,9 +298,9 @@ impl HoldState {
         lock(&self.lease).request(extend, now)
     }
 
-    /// Applies an answer of the backend. Returns the reason for the loss if the lease is lost. The deadline of a lease
-    /// on a server changes only here. An answer that is read after the local deadline does not revive the lease, even
-    /// if nobody has noticed the loss yet.
+    /// Applies an answer of the backend to the lease. Returns the reason for the loss if the lease is lost. Only this
+    /// method changes the deadline of a lease on a server. An answer that is read after the local deadline does not
+    /// revive the lease, even if nobody has noticed the loss yet.
     pub(crate) fn apply(
         &self,
         requested: Requested,
@@ -334,8 +335,8 @@ impl HoldState {
         }
     }
 
-    /// Sends a request to the backend, and applies the answer. For a lease on a server, both happen on the engine's
-    /// thread, so the lease is up to date even if the caller is polled late.
+    /// Sends a request to the backend, and applies the answer. For a lease on a server, the engine's thread sends the
+    /// request and applies the answer, so the lease is up to date even if the caller is polled late.
     async fn ask(
         self: &Arc<Self>,
         extend: Extend,
@@ -382,7 +383,7 @@ impl HoldState {
     }
 
     /// Changes the lease. If the backend keeps leases by itself, also passes the new end of the lease to the backend.
-    /// Returns `false` if the lease is over, or if that backend no longer has the grant.
+    /// Returns `false` if the lease is over, or if the backend no longer has the grant.
     fn update_lease(&self, change: impl FnOnce(&mut Lease)) -> bool {
         let mut lease = lock(&self.lease);
         let now = self.backend().now();
@@ -455,8 +456,8 @@ impl HoldState {
         }
     }
 
-    /// Returns how the lease was lost, or `None` if it is not lost. If the deadline has passed, this method marks the
-    /// lease as lost. A lease that ends after every entry has left is not lost.
+    /// Returns why the lease was lost, or `None` if the lease is not lost. If the deadline has passed, this method
+    /// marks the lease as lost. A lease that ends after every entry has left is not lost.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         if let Some(reason) = self.lost.get() {
             return Some(*reason);
@@ -500,7 +501,7 @@ impl HoldState {
         reason
     }
 
-    /// Completes when the lease is lost. Never completes if every entry leaves first.
+    /// Completes when the lease is lost. Never completes if every entry leaves the hold first.
     pub(crate) async fn wait_for_loss(&self) -> LossReason {
         loop {
             let mut told = pin!(self.lost_now.notified());
@@ -541,22 +542,22 @@ impl HoldState {
         self.wait_for_loss().await
     }
 
-    /// Whether every entry has left.
+    /// Whether every entry has left the hold.
     pub(crate) fn has_ended(&self) -> bool {
         self.entries.load(Ordering::Acquire) == 0
     }
 
-    /// Removes an entry from the count. Returns `true` if it was the last.
+    /// Removes an entry from the hold's count. Returns `true` if the entry was the last one.
     pub(crate) fn count_out(&self) -> bool {
         self.entries.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Whether a loss has been noticed.
+    /// Whether the lease has been marked as lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.get().is_some()
     }
 
-    /// Adds an entry to the count. Returns `false` if the hold has ended.
+    /// Adds an entry to the hold's count. Returns `false` if the hold has ended.
     pub(crate) fn count_in(&self) -> bool {
         self.entries
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |entries| {
@@ -565,7 +566,7 @@ impl HoldState {
             .is_ok()
     }
 
-    /// Returns the plan that meets the demands of all entries; `None` if the lease is fixed.
+    /// Returns the renewal plan that meets the demands of all entries; `None` if the lease is fixed.
     pub(crate) fn plan(&self) -> Option<Plan> {
         lock(&self.lease).plan()
     }
@@ -589,7 +590,7 @@ impl HoldState {
             if let Some(lease) = policy::extension(self.plan(), deadline, terms, now)
                 && self.ask(Extend::To(lease)).await?.is_err()
             {
-                return Ok(None); // lost
+                return Ok(None); // the lease is lost
             }
             if let Some(plan) = wanted {
                 lock(&self.lease).add(plan);
@@ -601,7 +602,7 @@ impl HoldState {
     }
 }
 
-/// An entry's demand for renewal. Dropping it ends the demand.
+/// An entry's demand for renewal. Dropping this value ends the demand.
 #[derive(Debug)]
 pub(crate) struct RenewalDemand {
     hold: Arc<HoldState>,

@@ -1,5 +1,5 @@
-//! The lease of one hold, as its process knows it. This file decides how an answer of the backend changes the lease. It
-//! does no I/O.
+//! The lease of one hold, as the client's process knows it. This file decides how an answer of the backend changes the
+//! lease, and does no I/O.
 
 pub(crate) mod due_queue;
 pub(crate) mod hold;
@@ -19,7 +19,7 @@ use lock_core::{
 
 use crate::lease::policy::Plan;
 
-/// The properties of a renewal, check or restart that was sent to the backend. They are needed to apply the answer.
+/// The properties of a renewal, check or restart that was sent to the backend, as needed to apply the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an answer is applied with the request that it answers"]
 pub(crate) struct Requested {
@@ -37,7 +37,7 @@ pub(crate) enum Applied {
     Renewed,
     /// Nothing changed: the request was a check, or a restart was sent or answered after the request was sent.
     Nothing,
-    /// The local deadline has passed, so the lease is lost. No later answer revives it.
+    /// The local deadline has passed, so the lease is lost. No later answer revives the lease.
     Late,
 }
 
@@ -47,19 +47,19 @@ pub(crate) struct Lease {
     time: Duration,
     /// The start of the lease: the moment of the grant, or of the restart after the call has waited for other locks.
     begun: Moment,
-    /// Rises when a restart is sent, and again when the restart is answered. The answer to a request of an earlier term
-    /// changes nothing, because the server may have handled that request before the restart.
+    /// A number that rises when a restart is sent, and again when the restart is answered. The answer to a request of
+    /// an earlier term changes nothing, because the server may have handled that request before the restart.
     term: u32,
     /// The local deadline; `None` while the backend itself keeps the lease until the release. For a lease on a server,
     /// only a restart may make the deadline earlier.
     deadline: Option<Moment>,
-    /// The deadline that would apply without the renewals that entries demand. Used only if the backend itself keeps
+    /// The deadline that would apply without the renewals that entries demand; used only if the backend itself keeps
     /// the lease.
     promised: Moment,
-    /// The time that was left when the latest confirmation of the whole lease was read. Initially the validity of the
-    /// grant.
+    /// The time that was left when the latest confirmation of the whole lease was read. Before the first confirmation,
+    /// the value is the validity of the grant.
     confirmed: Duration,
-    /// Whether the grant is a claim that has not been confirmed yet.
+    /// Whether the grant lasts only for its claim (2 s), because the grant has not been confirmed yet.
     claim: bool,
     /// The renewals that entries demand.
     plans: Vec<Plan>,
@@ -97,14 +97,15 @@ impl Lease {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
-    /// Whether at least two thirds of the confirmed time are left. A body does not start with less.
+    /// Whether at least two thirds of the confirmed time are left. A body does not start if less than two thirds are
+    /// left.
     pub(crate) fn is_fresh(&self, now: Moment) -> bool {
         self.deadline
             .is_none_or(|deadline| deadline.since(now) >= self.confirmed * 2 / 3)
     }
 
-    /// Returns the end of the lease, to which an extension at `now` adds its time. A claim is treated as if it had been
-    /// confirmed for the whole lease time.
+    /// Returns the end of the lease, to which an extension at `now` adds its time. A grant that lasts only for its
+    /// claim is treated as if it had been confirmed for the whole lease time.
     pub(crate) fn ends(&self, now: Moment) -> Moment {
         match self.deadline {
             Some(deadline) if self.claim => deadline.max(self.begun + self.time),
@@ -118,7 +119,7 @@ impl Lease {
         policy::step(self.plan(), self.claim, self.begun + self.time, now)
     }
 
-    /// Registers a request that is sent at `now`. A restart begins a new term.
+    /// Registers a request that is sent at `now`. A restart raises `term`.
     pub(crate) fn request(&mut self, extend: Extend, now: Moment) -> Requested {
         let is_whole = match extend {
             Extend::Check => false,
@@ -166,7 +167,7 @@ impl Lease {
         Applied::Renewed
     }
 
-    /// Returns the plan that meets the demands of all entries; `None` if the lease is fixed.
+    /// Returns the renewal plan that meets the demands of all entries; `None` if the lease is fixed.
     pub(crate) fn plan(&self) -> Option<Plan> {
         policy::most_demanding(&self.plans)
     }
@@ -176,8 +177,9 @@ impl Lease {
         self.plans.push(plan);
     }
 
-    /// Removes the demand of an entry that leaves. If the backend itself keeps the lease, the lease then lasts for at
-    /// least the plan's lease time, counted from now, or from the end of the plan if the plan has ended before.
+    /// Removes the demand of an entry that leaves. If the backend itself keeps the lease, the lease then lasts at least
+    /// for the plan's lease time. The plan's lease time counts from `now`, or from the end of the plan if the plan has
+    /// ended earlier.
     pub(crate) fn remove(&mut self, plan: Plan, now: Moment) {
         if let Some(index) = self.plans.iter().position(|other| *other == plan) {
             self.plans.swap_remove(index);
@@ -308,8 +310,8 @@ mod tests {
         let mut lease = fixed(30);
         assert!(lease.is_fresh(at(110)));
         assert!(!lease.is_fresh(at(111)));
-        // A slow connection used up half of the lease before the answer was read. The two thirds then refer to the 15 s
-        // that were left at that moment, because asking again would not help.
+        // A slow connection used up half of the lease before the answer was read. The lease is then fresh while two
+        // thirds of the remaining 15 s are left, because another request would not help.
         let asked = lease.request(Extend::To(30 * SECOND), at(111));
         assert_eq!(lease.apply(asked, at(141), at(126)), Applied::Renewed);
         assert!(lease.is_fresh(at(131)));
@@ -321,7 +323,7 @@ mod tests {
         let mut lease = fixed(2);
         assert!(lease.is_claim());
         assert_eq!(lease.ends(at(101)), at(130));
-        // An extension for a nested entry confirms only the time that the entry needs, so the lease is still a claim.
+        // An extension for a nested entry confirms only the time that the entry needs, so `is_claim` is still true.
         let asked = lease.request(Extend::To(5 * SECOND), at(101));
         assert_eq!(lease.apply(asked, at(106), at(101)), Applied::Renewed);
         assert!(lease.is_claim());
@@ -340,12 +342,13 @@ mod tests {
         lease.promise(at(115));
         assert_eq!(lease.backend_deadline(), None);
         lease.remove(nested, at(112));
-        // A lease is never shortened.
+        // The end of a demand does not shorten the lease.
         assert_eq!(lease.backend_deadline(), Some(at(130)));
         lease.add(nested);
         lease.remove(nested, at(128));
         assert_eq!(lease.backend_deadline(), Some(at(133)));
-        // The last renewal for an entry with a `max_hold` is at 130 s, even if the entry leaves much later.
+        // The `max_hold` of this entry ends at 130 s, so its last renewal is at 130 s, even if the entry leaves much
+        // later.
         let limited = Renewal::WhileHeld {
             max_hold: Some(10 * SECOND),
         };

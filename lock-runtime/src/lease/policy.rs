@@ -7,11 +7,11 @@ use lock_core::{
     lease::{LeaseTerms, Moment, Renewal},
 };
 
-/// How long a hold runs before its claim is confirmed. A hold that ends earlier costs no command for the confirmation.
+/// The age of a hold at which its claim is confirmed. A hold that ends earlier costs no command for the confirmation.
 const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 
-/// The minimum number of common moments in each third of a lease. Due times are rounded down to common moments, so that
-/// many holds are renewed together.
+/// The minimum number of moments in each third of a lease to which due times are rounded down. Because of the rounding,
+/// many holds are due at the same moment and are renewed together.
 const STEPS: u32 = 32;
 
 /// How a lease is renewed.
@@ -24,7 +24,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns the plan that an entry which enters at `now` asks for; `None` if its lease is fixed.
+    /// Returns the renewal plan that an entry which enters at `now` asks for; `None` if its lease is fixed.
     pub(crate) fn of(terms: LeaseTerms, now: Moment) -> Option<Self> {
         match terms.renewal {
             Renewal::Fixed => None,
@@ -46,7 +46,7 @@ impl Plan {
     }
 }
 
-/// Returns one plan that includes all of `plans`; `None` if there are none.
+/// Returns one plan that includes all of `plans`; `None` if `plans` is empty.
 pub(crate) fn most_demanding(plans: &[Plan]) -> Option<Plan> {
     plans.iter().copied().reduce(|a, b| Plan {
         lease: a.lease.max(b.lease),
@@ -54,8 +54,8 @@ pub(crate) fn most_demanding(plans: &[Plan]) -> Option<Plan> {
     })
 }
 
-/// Returns how long the lease has to last from `now` for a nested entry. Returns `None` if the lease suffices: the
-/// current plan covers the entry or, if there is no plan, the local deadline is late enough.
+/// Returns how long the lease has to last from `now` for a nested entry. Returns `None` if the lease is already long
+/// enough: the current plan covers the entry or, without a plan, the local deadline is late enough.
 pub(crate) fn extension(
     planned: Option<Plan>,
     deadline: Moment,
@@ -73,8 +73,8 @@ pub(crate) fn extension(
     (!covered).then_some(terms.time)
 }
 
-/// Returns the request that is due at `now`. A lease with a plan is renewed until the plan ends. After that, or without
-/// a plan, a claim is confirmed for the rest of its lease, and any other lease is only checked.
+/// Returns the request that is due at `now`. A lease with a plan is renewed until the plan ends. After the end of the
+/// plan, or without a plan, an unconfirmed claim is extended to the whole lease, and any other lease is only checked.
 pub(crate) fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Moment) -> Extend {
     match plan {
         Some(plan) if plan.until.is_none_or(|until| now < until) => Extend::To(plan.lease),
@@ -83,7 +83,8 @@ pub(crate) fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Mom
     }
 }
 
-/// Returns when a hold is due for the first time. A claim is due early, because it has to be confirmed.
+/// Returns when a hold is due for the first time. A hold with an unconfirmed claim is due early, because the claim has
+/// to be confirmed.
 pub(crate) fn first_due(
     lease: Duration,
     deadline: Moment,
@@ -99,8 +100,8 @@ pub(crate) fn first_due(
     }
 }
 
-/// Returns when a hold is due next: after a third of its lease. If less than a third is left, a renewal is due after
-/// half of the rest, and a lease that is not renewed is due at its deadline, when its loss is noticed.
+/// Returns when a hold is due next: after a third of its lease. If less than a third of the lease is left, a hold that
+/// is renewed is due after half of the remaining time, and a hold that is only checked is due at its deadline.
 pub(crate) fn next_due(lease: Duration, deadline: Moment, renews: bool, now: Moment) -> Moment {
     let third = lease / 3;
     let due = now + third;
@@ -117,7 +118,7 @@ pub(crate) fn next_due(lease: Duration, deadline: Moment, renews: bool, now: Mom
 fn rounded_down(due: Moment, within: Duration) -> Moment {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let within = nanos(within);
-    // Steps are powers of two, so each boundary of a longer step is also a boundary of a shorter one.
+    // Each step is a power of two, so each multiple of a longer step is also a multiple of every shorter step.
     let step = within.checked_ilog2().map_or(1, |bits| 1 << bits);
     let due = nanos(due.since_origin());
     Moment::new(Duration::from_nanos(due - due % step))
@@ -262,7 +263,7 @@ mod tests {
         let all = |lease| (0..3000).map(move |millis| due_at(millis, lease)).collect();
         let (long, short): (BTreeSet<_>, BTreeSet<_>) = (all(30 * SECOND), all(29 * SECOND));
         assert!(long.intersection(&short).count() > long.len() / 2);
-        // A lease that is too short for common moments is due at its exact time.
+        // The due time of a very short lease is not rounded.
         let now = at(1);
         assert_eq!(
             next_due(Duration::from_nanos(9), at(2), true, now),

@@ -18,29 +18,29 @@ use crate::{
     lease::hold::{HoldState, UnconfirmedRelease},
 };
 
-/// How long a caller waits for its release to be confirmed. After that, the release continues in the background.
+/// How long a caller waits for its release to be confirmed. After this time, the release continues in the background.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The outcome of releasing a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseOutcome {
-    /// The lock was held until the release. It then passes to the next waiter, becomes free, or stays taken for the
-    /// rest of `hold_at_least`.
+    /// The lock was held until the release. The release passes the lock to the next waiter, frees it, or keeps it taken
+    /// for the rest of `hold_at_least`.
     Released,
     /// Another entry into the same hold still holds the lock, such as an enclosing call or a task spawned with
     /// `in_current_hold`. The last entry to leave releases the lock.
     StillHeld,
     /// The server has not confirmed the release yet. The release is retried in the background until the lease ends.
     InBackground,
-    /// The lease had been lost before the release. Another holder may have been inside in the meantime.
+    /// The lease had been lost before the release. Another caller may have held the lock in the meantime.
     Lost(LossReason),
 }
 
-/// One entry into a hold. Dropping it leaves the hold in the background.
+/// One entry into a hold. Dropping this value leaves the hold in the background.
 #[derive(Debug)]
 pub(crate) struct EntryTicket {
-    /// `None` once the entry has left.
+    /// `None` once the entry has left the hold.
     hold: Option<Arc<HoldState>>,
     /// Whether the entry is counted in the hold.
     inside: bool,
@@ -67,7 +67,7 @@ impl EntryTicket {
         }
     }
 
-    /// Counts the entry again. Returns `false` if the hold has ended in the meantime.
+    /// Counts the entry in the hold again. Returns `false` if the hold has ended in the meantime.
     pub(crate) fn step_in(&mut self) -> bool {
         self.inside = self.inside || self.hold().count_in();
         self.inside
@@ -110,12 +110,12 @@ impl EntryTicket {
         }
     }
 
-    /// Removes this entry from the hold's count. Returns the release to be carried out if it was the last entry,
+    /// Removes this entry from the hold's count. Returns the release to be carried out if this entry was the last one,
     /// otherwise `None`.
     fn go(&mut self) -> Option<Arc<Releasing>> {
         let hold = self.hold.take().filter(|_| self.inside)?;
-        // If the deadline has passed, `loss` marks the lease as lost. It is called before the entry leaves, because a
-        // deadline that passes after the last entry has left is not a loss.
+        // If the deadline has passed, `loss` marks the lease as lost. `loss` is called before the entry leaves, because
+        // a deadline that passes after the last entry has left is not a loss.
         hold.loss();
         if !hold.count_out() {
             return None;
@@ -169,7 +169,7 @@ impl UnconfirmedRelease for Releasing {
         let hold = &self.hold;
         if !hold.is_given_up() {
             tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "releasing in the background");
-            // `None` for a lost lease, because its loss is already counted, and giving back its grant must not be
+            // `lease_ends` is `None` for a lost lease, because giving back the grant of a lost lease must not be
             // counted as a release.
             let now = hold.backend().now();
             let ends = hold.deadline().unwrap_or(now + hold.terms.time);
@@ -181,7 +181,7 @@ impl UnconfirmedRelease for Releasing {
                 lease_ends,
             );
         }
-        // Called last, so that a shutdown always waits either for the hold or for its background release.
+        // `released` is called last, so that a shutdown always waits either for the hold or for its background release.
         hold.host().released(hold);
     }
 }

@@ -1,7 +1,7 @@
-//! Renewal: the engine's thread extends leases while their bodies run.
+//! Renewal: the engine's thread extends the leases of holds while their bodies run.
 //!
-//! Holds that are due together are renewed by a few commands. Each hold gets its own result, so the failure of one lock
-//! affects no other. The renewals continue when a user's runtime is blocked or has ended.
+//! Holds that are due at the same moment share renewal commands. Each hold gets its own result, so the failed renewal
+//! of one lock does not affect the others. The renewals continue when a user's runtime is blocked or has ended.
 
 use std::{
     collections::VecDeque,
@@ -32,10 +32,12 @@ use crate::{
 /// How long to wait before a failed renewal or check is tried again. The wait ends early at the local deadline.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// How long a renewal may go without an answer before it counts as failed. The engine continues to wait for the answer.
+/// How long a renewal may go without an answer before it counts as failed. The engine waits for the answer even after
+/// this time.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The scheduler of one client's renewals and checks. It also watches the releases that are not confirmed yet.
+/// The scheduler of one client's renewals and checks. The scheduler also watches the releases that are not confirmed
+/// yet.
 #[derive(Debug)]
 pub(crate) struct RenewalScheduler {
     context: Arc<Context>,
@@ -94,8 +96,8 @@ impl RenewalScheduler {
         }
     }
 
-    /// Makes a hold due no later than `due`. If a renewal of the hold is in progress, the hold is not in the schedule.
-    /// In this case, `apply_answer` applies the earlier time when the renewal ends.
+    /// Makes a hold due no later than `due`. While a renewal of the hold is in progress, the hold is not in the
+    /// schedule, and `apply_answer` applies the earlier time when the renewal ends.
     pub(crate) fn bring_forward(&self, hold: &Arc<HoldState>, due: Moment) {
         if lock(&self.schedule).bring_forward(hold, due) {
             self.earlier.notify_one();
@@ -113,8 +115,8 @@ impl RenewalScheduler {
         }
     }
 
-    /// Makes each release whose caller has not read the answer in time continue in the background. Returns when to
-    /// check again. The timer stays set when a release is confirmed, so that the next release does not have to wake the
+    /// Continues in the background each release whose caller has not read the answer in time. Returns the moment of the
+    /// next check. The timer stays set when a release is confirmed, so that the next release does not have to wake the
     /// scheduler.
     fn finish_releases(&self, now: Moment) -> Option<Moment> {
         let mut late = Vec::new();
@@ -142,8 +144,8 @@ impl RenewalScheduler {
 
     fn insert(&self, hold: &Arc<HoldState>, due: Moment) {
         let mut schedule = lock(&self.schedule);
-        // Read under the mutex, because a caller that sets `unused_until` at the same time does not find the hold in
-        // the schedule yet, and relies on this read.
+        // `unused_until` is read while the mutex is locked. A caller that sets `unused_until` at the same time does not
+        // find the hold in the schedule yet, and relies on this read.
         let due = hold.unused_until().map_or(due, |until| due.min(until));
         if !self.ending.is_cancelled() && schedule.insert(hold, due) {
             self.earlier.notify_one();
@@ -279,8 +281,8 @@ impl SentRenewal {
     }
 }
 
-/// Whether a hold still needs renewals or checks. As a side effect, notices a deadline that has passed, and gives back
-/// a hold whose body has not begun in time.
+/// Whether a hold still needs renewals or checks. Also detects a deadline that has passed, and gives back a hold whose
+/// body has not begun in time.
 fn needs_renewal(hold: &HoldState) -> bool {
     hold.due_entry().is_scheduled()
         && hold.loss().is_none()

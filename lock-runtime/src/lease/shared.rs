@@ -1,4 +1,4 @@
-//! The state that the clones of a client share, with the client's holds by the names of their locks.
+//! The state that the clones of a client share. This state includes the client's holds, by the names of their locks.
 
 use std::{
     fmt,
@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) registry: HoldRegistry,
     pub(crate) scheduler: Arc<RenewalScheduler>,
-    /// Cancelled when the shutdown begins.
+    /// Cancelled when the client's shutdown begins.
     pub(crate) shutdown: CancellationToken,
 }
 
@@ -92,7 +92,7 @@ impl HoldHost for Shared {
 }
 
 /// The holds of one client in this process. A caller that finds a lock busy learns from this registry, without asking a
-/// server, whether the same client holds the lock. A shutdown learns from it when all locks are released.
+/// server, whether the same client holds the lock. A shutdown uses this registry to wait until all locks are released.
 #[derive(Debug, Default)]
 pub(crate) struct HoldRegistry {
     newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
@@ -116,7 +116,8 @@ impl HoldRegistry {
         }
         newest.insert(hold.name.clone(), Arc::downgrade(hold));
         drop(newest);
-        // Without a body, the previous hold of this lock is over.
+        // The previous hold of this lock is over, because a newer hold has begun. `give_up` gives the previous hold
+        // back if its body has not begun.
         if let Some(before) = before {
             before.give_up();
         }
@@ -156,7 +157,7 @@ impl HoldRegistry {
         newest.is_some_and(|hold| hold.is_valid())
     }
 
-    /// Returns how much is left of the lease that ends last; zero if no lease is valid.
+    /// Returns the time that is left of the lease that ends last; zero if no lease is valid.
     pub(crate) fn longest_rest(&self) -> Duration {
         let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
         let holds = holds.iter().filter_map(Weak::upgrade);

@@ -1,8 +1,9 @@
 //! The turns inside one hold. Siblings, which are calls nested in the same call, take turns: first come, first served.
 //!
-//! A turn is offered to the first waiter in the queue, which takes the turn when it is polled. An offer that is not
-//! taken within a claim (2 s, less after a missed offer) passes to the next waiter, and so does a turn whose body has
-//! not begun in time. No thread watches the offers: the waiters themselves do.
+//! The turn is offered to the first waiter in the queue, which takes the turn when it is polled. An offer that is not
+//! taken within a claim (2 s, or less after a missed offer) passes to the next waiter. A turn whose body does not begin
+//! in time also passes to the next waiter. No thread watches these time limits: each waiter checks them when it is
+//! polled.
 
 use std::{
     collections::VecDeque,
@@ -18,13 +19,13 @@ use tokio::sync::Notify;
 
 use crate::background::lock;
 
-/// The turns of the calls nested at one level. The queue is created for the first turn, because most levels never have
+/// The turns of the calls at one nesting level. The queue is created for the first turn, because most levels never need
 /// a turn.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(OnceLock<Arc<Mutex<Queue>>>);
 
 impl Turns {
-    /// Requests a turn, which comes after all turns that were requested before.
+    /// Requests a turn, which comes after all turns that were requested earlier.
     pub(crate) fn next(&self, backend: &Arc<dyn Backend>) -> Turn {
         let queue = self.0.get_or_init(Arc::default).clone();
         let ticket = lock(&queue).ticket();
@@ -61,7 +62,7 @@ impl Turn {
     }
 
     /// Waits until it is the call's turn. The turn passes to the next call if the body does not begin within a claim (2
-    /// s). After that, the call can wait again by calling this method again, and returns to its old place in the queue.
+    /// s). A call that has lost its turn can call this method again, and then waits at its old place in the queue.
     pub(crate) async fn come(&self) {
         let mut caller = Caller::new(self.ticket);
         loop {
@@ -76,7 +77,7 @@ impl Turn {
         }
     }
 
-    /// Begins the body. Returns `false` if the turn has passed to another call.
+    /// Records that the body begins. Returns `false` if the turn has passed to another call.
     pub(crate) fn begin_body(&self) -> bool {
         self.change(|queue, now| queue.keep_turn(self.ticket, None, now))
     }
@@ -93,24 +94,24 @@ impl Drop for Turn {
     }
 }
 
-/// The result of a call's check for its turn.
+/// The answer to a call that checks whether it has the turn.
 #[derive(Debug, PartialEq, Eq)]
 enum View {
     Yours,
-    /// It is not the call's turn. The call checks again at this moment at the latest.
+    /// Another call has the turn. The waiting call checks again at this moment at the latest.
     Waiting(Moment),
 }
 
-/// The call that has the turn, and the calls that wait for it.
+/// The call that has the turn, and the calls that wait for the turn.
 #[derive(Debug, Default)]
 struct Queue {
     next_ticket: u64,
-    /// The call that has the turn or is offered the turn; `None` if there is no such call. While this is `None`, no
-    /// call waits.
+    /// The call that has the turn or is offered the turn; `None` if there is no such call. While `current` is `None`,
+    /// no call waits.
     current: Option<Current>,
     /// The waiting calls, ordered by ticket.
     waiters: VecDeque<Waiter>,
-    /// Wakes the waiter that was last offered the turn; `None` once it has been notified.
+    /// Wakes the waiter that was last offered the turn; `None` once that waiter has been notified.
     woken: Option<Arc<Notify>>,
 }
 
@@ -172,8 +173,8 @@ impl Queue {
             current.until = Some(now + CLAIM);
             return View::Yours;
         }
-        // The other waiters might not be polled, so each waiter checks again within a claim, or when the current offer
-        // ends if that is earlier.
+        // The other waiters might not be polled, so each waiter checks again within a claim (2 s), or when the current
+        // offer ends if the offer ends earlier.
         let soon = now + CLAIM;
         let until = current.until.map_or(soon, |until| until.min(soon));
         if let Err(place) = self.place(ticket) {
@@ -268,7 +269,7 @@ mod tests {
         queue.leave(first, at(10));
         assert_eq!(look(&mut queue, fourth, at(12)), View::Waiting(at(14)));
         assert_eq!(look(&mut queue, fourth, at(14)), View::Yours);
-        // Late callers return to their old places.
+        // Callers that are polled late queue in the order of their tickets.
         let fifth = queue.ticket();
         for late in [fifth, third, second] {
             assert_eq!(look(&mut queue, late, at(15)), View::Waiting(at(16)));
@@ -286,7 +287,7 @@ mod tests {
         let (mut queue, [first, second, third]) = queue();
         queue.leave(first, at(10));
         assert_eq!(look(&mut queue, second, at(10)), View::Yours);
-        // The second call waits for another lock, and the turn is kept for that call until 30 s.
+        // The second call waits for another lock, and keeps its turn until 30 s.
         assert!(queue.keep_turn(second, Some(at(30)), at(10)));
         assert_eq!(look(&mut queue, third, at(29)), View::Waiting(at(30)));
         assert!(!queue.keep_turn(second, None, at(30)));

@@ -59,8 +59,8 @@ async fn second_inside(thread: &OneThread, renew: bool) -> (Fixture, Stored, Ent
     (fixture, cohort, second)
 }
 
-/// Row 44: a member blocks its runtime for longer than its lease, and for longer than a claim. The lease is renewed
-/// nevertheless, and the other members have their turns after the member has left.
+/// Row 44: a member blocks its runtime for longer than its lease, and for longer than a claim. The engine renews the
+/// lease nevertheless, and the other members have their turns after the blocking member has left.
 #[tokio::test]
 async fn row_44_runtime_blocked_in_a_cohort_that_is_renewed() {
     row(44, async |_| {
@@ -93,8 +93,8 @@ async fn row_44_runtime_blocked_in_a_cohort_that_is_not_renewed() {
         second.loses();
         thread.block(1500 * MS).await;
         assert!(second.guard.loss().is_some(), "the lease has ended");
-        // The caller behind the cohort enters first, because the members were in the lost grant and so not in the
-        // queue.
+        // The caller behind the cohort enters first, because the members of the lost grant are not in the queue at that
+        // moment.
         let next = fixture.waiters.next().await;
         assert_eq!(next.caller, BEHIND);
         let took = next.at.saturating_duration_since(since);

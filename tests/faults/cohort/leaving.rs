@@ -8,8 +8,8 @@ use support::{
     stores::{MS, SECOND, Store, hold, until_free, until_waiting},
 };
 
-/// A member is dropped when its turn has come, but before it is polled. Its call never entered, so the counters show no
-/// release for it.
+/// A member of a cohort is dropped after its turn has come, but before it is polled. The dropped call never entered, so
+/// the client counts no release for it.
 #[tokio::test]
 async fn a_turn_that_nobody_takes_is_no_release() {
     for store in [Store::memory(), Store::redis().await] {
@@ -36,9 +36,9 @@ async fn a_turn_that_nobody_takes_is_no_release() {
     }
 }
 
-/// A member has left, but its lock stays taken (`hold_at_least`) while a neighbour waits. When their client is shut
-/// down, the neighbour's call returns an error, and the shutdown ends soon. The lock stays taken until the minimum hold
-/// is over.
+/// A member of a cohort has left, but its `hold_at_least` keeps the lock taken while another member waits. When the
+/// client is shut down, the waiting call returns an error, and the shutdown does not wait for the minimum hold. The
+/// lock stays taken until the minimum hold is over.
 #[tokio::test]
 async fn shutting_down_does_not_wait_for_a_lock_that_is_kept() {
     const AT_LEAST: Duration = Duration::from_secs(5);
@@ -98,7 +98,7 @@ async fn the_first_calls_of_a_runtime_are_not_in_their_own_way() {
                 .wait(Duration::ZERO)
                 .release(Release::Background);
             if store.is_redlock() {
-                // Calls to a quorum use the engine's connections until the runtime has its own.
+                // Calls to a Redlock use the engine's connections until the runtime has connections of its own.
                 let patient = client.lock("k").wait(20 * SECOND);
                 assert_eq!(patient.run(async {}).await, Ok(()));
                 until_free(&client, "k").await;

@@ -25,8 +25,8 @@ use crate::{
     waiters::{Waiters, holder, time_to_live, until_cohort},
 };
 
-/// Runs as a worker process: its callers queue for `k` in the order of their numbers. Neighbours among them are granted
-/// the lock as a cohort.
+/// Runs as a worker process: its callers queue for `k` in the order of their numbers. Callers that are neighbours in
+/// the queue are granted the lock as a cohort.
 ///
 /// The caller whose number is `WORKER_STAYS` prints `entered <number> <token>`, and stays inside until its lease is
 /// lost. Each other caller leaves at once and prints `visit <number> <token> <entered> <left>`. If `WORKER_NESTED` is
@@ -39,8 +39,8 @@ async fn worker_process() {
     let url = variable("WORKER_URL");
     let builder = LockClient::builder().url(url).namespace(NAMESPACE);
     let client = builder.connect().await.unwrap();
-    // This call makes the client connect. Callers that ask before the client has a connection queue in no particular
-    // order.
+    // The first call opens the connection. Callers that request the lock before the connection is open queue in no
+    // particular order.
     client.lock("warm").run(async {}).await.unwrap();
     let lease = MS * u32::try_from(number("WORKER_LEASE_MS")).unwrap();
     let (stays, nested) = (number("WORKER_STAYS"), number("WORKER_NESTED") == 1);
@@ -119,8 +119,8 @@ async fn rest(redis: &mut MultiplexedConnection) -> Duration {
 }
 
 /// Row 40: the process of a cohort is killed while the member `stays` is inside. When the lease of that member has
-/// ended, the callers of other processes enter in the order of the queue. Returns how long after the end of the lease
-/// the first of them entered.
+/// ended, the callers of other processes enter in the order of the queue. Returns the time from the end of the lease
+/// until the first caller of another process enters.
 async fn killed_in_a_cohort(stays: usize) -> Duration {
     const LEASE: Duration = Duration::from_millis(1500);
     const MEMBERS: usize = 64;
@@ -188,8 +188,8 @@ enum Removal {
     FlushAll,
 }
 
-/// Row 42: an operator deletes the grant of a cohort while the second member is inside. Returns how long it takes until
-/// that member is notified of the loss.
+/// Row 42: an operator deletes the grant of a cohort while the second member is inside. Returns the time from the
+/// deletion until the second member is notified of the loss.
 async fn removed(removal: Removal) -> Duration {
     const LEASE: Duration = Duration::from_millis(900);
     const MEMBERS: usize = 5;
@@ -208,8 +208,8 @@ async fn removed(removal: Removal) -> Duration {
     waiters.pass([0]).await;
     let mut second = waiters.next().await;
     second.loses();
-    // Holds back probes of the other client until the member inside is notified. Such a probe would find the lock free,
-    // and grant it to a caller of the other client.
+    // Holds back probes of the other client until the member inside is notified. A probe of the other client would find
+    // the lock free, and grant it to a caller of the other client.
     proxy.hold_requests(true);
     let removed = Instant::now();
     let mut command = match removal {
@@ -228,11 +228,11 @@ async fn removed(removal: Removal) -> Duration {
     let third = waiters.next().await;
     assert_eq!(third.caller, 2);
     assert!(third.token() > cohort.token + MEMBERS as u64 - 1);
-    // They have returned to their places at the next probe of their session.
+    // The remaining members return to their places at the next probe of their session.
     let returned = third.at.saturating_duration_since(removed);
     assert!(returned < 200 * MS + epsilon(), "{returned:?}");
     proxy.hold_requests(false);
-    // The release of the second member does not affect the grant of the third.
+    // The release of the second member does not affect the grant of the third member.
     second.leave().await;
     assert_eq!(third.guard.loss(), None);
     until(async || queue_length(&server).await == 2).await;
@@ -245,8 +245,8 @@ async fn removed(removal: Removal) -> Duration {
 }
 
 /// Row 42: an operator deletes the grant of a cohort, and another process takes the lock. Each turn is shorter than the
-/// answer to a probe takes, so the member that a probe has asked about has left when the answer comes. The session still
-/// learns from that answer that the grant is lost.
+/// round trip of a probe, so the member that was inside when the probe was sent has left when the answer arrives. The
+/// session still learns from the answer that the grant is lost.
 #[tokio::test]
 async fn row_42_turns_pass_during_a_probe() {
     row(42, async |seen| {
@@ -284,7 +284,7 @@ async fn row_42_turns_pass_during_a_probe() {
         ask::<()>(&mut redis, redis::cmd("DEL").arg(NAME)).await;
         *deleted.lock().unwrap() = Some(Instant::now());
         let guard = other.lock("k").lease(60 * SECOND).acquire().await.unwrap();
-        // All members would have had their turn by then.
+        // During this sleep, all members would have their turns if the session did not notice the loss.
         sleep(3 * SECOND).await;
         let late = *late.lock().unwrap();
         seen.within(
@@ -294,7 +294,8 @@ async fn row_42_turns_pass_during_a_probe() {
         );
         guard.release().await;
         for member in members {
-            let _ = member.await.unwrap(); // the member that was inside may be told of the loss
+            // The member that was inside at the deletion may return `Lost`.
+            let _ = member.await.unwrap();
         }
     })
     .await;
@@ -324,8 +325,8 @@ async fn row_42_flushall_in_a_cohort() {
     .await;
 }
 
-/// Row 42: the process of a cohort is stopped for longer than the lease. When it continues, the member inside is
-/// notified of the loss. The members that have not been inside keep their places, ahead of callers that came later.
+/// Row 42: the process of a cohort is stopped for longer than the lease. When the process continues, the member inside
+/// is notified of the loss. The members that have not been inside keep their places, ahead of callers that came later.
 #[tokio::test]
 async fn row_42_process_of_a_cohort_stopped() {
     const MEMBERS: usize = 4;
@@ -481,8 +482,8 @@ async fn row_48_a_thousand_queue_in_groups() {
         let took = start.elapsed();
         visits.sort_unstable();
         assert_eq!(visits.len(), PROCESSES * CALLERS);
-        // Across all processes, callers enter in the order of the queue. Within a process, they enter in the order in
-        // which they began to wait.
+        // Across all processes, callers enter in the order of the queue. Within a process, callers enter in the order
+        // in which they began to wait.
         let session_ids = queue.iter().map(|member| member.split('|').nth(1).unwrap());
         let mut of: [Option<&str>; PROCESSES] = [None; PROCESSES];
         let mut next = [0; PROCESSES];

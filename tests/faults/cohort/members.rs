@@ -14,18 +14,19 @@ use crate::{
 /// The moment at which a member of a cohort is cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum When {
-    /// While the member is in the queue.
+    /// The member is cancelled while it is in the queue.
     Before,
-    /// After the server has granted the lock to the cohort, before the push reaches its process.
+    /// The member is cancelled after the server has granted the lock to the cohort, but before the push reaches its
+    /// process.
     AtThePush,
-    /// While the member waits for its turn and the first member is inside.
+    /// The member is cancelled while it waits for its turn and the first member is inside.
     After,
-    /// After the member's turn has come, before the member is polled.
+    /// The member is cancelled after its turn has come, but before it is polled.
     AtItsTurn,
 }
 
-/// Cancels these members at this moment, and lets the others enter. Returns the time between the end of the cohort and
-/// the entry of the next process.
+/// Cancels `callers` at the moment `when`, and lets the other members enter. Returns the time between the end of the
+/// last turn of the cohort and the entry of the caller behind the cohort.
 async fn cancelled(callers: &[usize], when: When) -> Duration {
     let mut fixture = Fixture::start().await;
     let guard = holder(&fixture.direct).await;
@@ -96,8 +97,8 @@ async fn cancelled(callers: &[usize], when: When) -> Duration {
     took
 }
 
-/// Row 39: members of a cohort are cancelled. The others have their turns in order, and then the caller behind the
-/// cohort enters.
+/// Row 39: members of a cohort are cancelled. The other members have their turns in order, and then the caller behind
+/// the cohort enters.
 #[tokio::test]
 async fn row_39_members_cancelled() {
     row(39, async |seen| {
@@ -113,8 +114,8 @@ async fn row_39_members_cancelled() {
                 );
             }
         }
-        // The first member is left out, because the push itself gives that member its turn. Row 8 and the tests of the
-        // promises drop callers at that moment.
+        // The first member is not cancelled here, because its turn comes with the push. Row 8 and the tests of the
+        // promises drop callers at the moment of the push.
         for caller in [1, middle, last] {
             let took = cancelled(&[caller], When::AtItsTurn).await;
             seen.within(
@@ -127,8 +128,9 @@ async fn row_39_members_cancelled() {
     .await;
 }
 
-/// Row 41: the connection breaks while a member of a cohort is inside. That member stays inside, and the others have
-/// their turns. Returns how soon after the cohort the next process enters.
+/// Row 41: the connection breaks while a member of a cohort is inside. The member inside keeps the lock, and the other
+/// members have their turns. Returns the time from the end of the last turn until the caller of the next process
+/// enters.
 async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     let mut fixture = Fixture::start().await;
     let (cohort, first) = fixture.inside(30 * SECOND).await;
@@ -200,7 +202,7 @@ async fn row_41_connection_killed_in_the_middle_of_a_cohort() {
 }
 
 /// Row 43: the server grants the lock to a cohort, and the push that reports the grant is lost although the connection
-/// stays up. A probe finds the grant.
+/// stays up. A probe finds the grant, and the first member enters.
 #[tokio::test]
 async fn row_43_push_of_a_cohort_lost() {
     const GIVE_WITHOUT_A_WORD: &str = "
@@ -237,7 +239,7 @@ async fn row_43_push_of_a_cohort_lost() {
             assert_eq!((entered.caller, entered.token()), (caller, token));
             entered.leave().await;
         }
-        // The test's script has taken the grant away from this guard, so the guard's release must not affect the
+        // The test's script has overwritten the grant of `guard`, so the release of `guard` must not affect the
         // members.
         guard.release().await;
         fixture.waiters.pass([BEHIND]).await;
@@ -325,7 +327,8 @@ async fn row_47_mixed_leases_and_waits() {
             );
             for (caller, token) in callers.zip(last.token..) {
                 if caller == 3 {
-                    continue; // this caller's `wait` was over
+                    // The `wait` of caller 3 ends before its turn, so it never enters.
+                    continue;
                 }
                 let entered = fixture.waiters.next().await;
                 assert_eq!((entered.caller, entered.token()), (caller, token));
@@ -344,7 +347,7 @@ async fn row_47_mixed_leases_and_waits() {
     .await;
 }
 
-/// Inserts a waiter whose `wait` is over between the first two waiters in the queue.
+/// Inserts a dead waiter, whose `wait` is over, between the first two waiters of the queue.
 async fn plant_the_dead(server: &RedisServer) {
     const PLANT: &str = "
         local heads = redis.call('ZRANGE', KEYS[1], 0, 1, 'WITHSCORES')
@@ -371,8 +374,8 @@ async fn a_cohort_has_up_to_64_members() {
     fixture.end().await;
 }
 
-/// Another process knows a cohort as the server stores it: `status` shows the first member as the holder and the others
-/// as waiting, whichever member is inside.
+/// To another process, `status` shows the first member of a cohort as the holder and the other members as waiting,
+/// whichever member is inside.
 #[tokio::test]
 async fn another_process_sees_the_first_member_and_counts_the_others_as_waiting() {
     let mut fixture = Fixture::start().await;
@@ -381,7 +384,7 @@ async fn another_process_sees_the_first_member_and_counts_the_others_as_waiting(
         let status = fixture.direct.lock("k").status().await.unwrap();
         let token = status.holder.and_then(|holder| holder.token);
         assert_eq!(token.map(FencingToken::get), Some(cohort.token));
-        // The caller behind the cohort waits, too.
+        // The number of waiters includes the caller behind the cohort.
         assert_eq!(status.waiters, MEMBERS - 1 + 1);
         inside.leave().await;
         inside = fixture.waiters.next().await;

@@ -16,8 +16,8 @@ use crate::{
     waiters::{Entered, Stored, Waiters, holder, until_cohort},
 };
 
-/// The number of callers of one client that queue and are then granted the lock as a cohort. One caller of
-/// another client, number `BEHIND`, queues behind them.
+/// The number of callers of one client that queue and are then granted the lock as a cohort. A caller of another
+/// client, with the number `BEHIND`, queues behind the cohort.
 const MEMBERS: usize = 5;
 const BEHIND: usize = MEMBERS;
 
@@ -44,7 +44,7 @@ impl Fixture {
         }
     }
 
-    /// Queues the members, whose calls have this lease, and the caller behind them.
+    /// Queues the future members of the cohort, whose calls have this lease, and the caller behind the cohort.
     async fn queued(&mut self, lease: Duration) {
         let lock = self.behind.lock("k").wait(60 * SECOND).lease(lease);
         self.waiters.queue_many(MEMBERS, &lock).await;
@@ -56,8 +56,8 @@ impl Fixture {
         self.waiters.queue(lock).await;
     }
 
-    /// Waits until the members are a cohort, with the first member inside and the caller behind them still in the
-    /// queue. Returns the grant and the first member.
+    /// Waits until the first member of the cohort is inside, and the caller behind the cohort is still in the queue.
+    /// Returns the grant and the first member.
     async fn inside(&mut self, lease: Duration) -> (Stored, Entered) {
         let guard = holder(&self.direct).await;
         self.queued(lease).await;

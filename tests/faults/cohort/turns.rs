@@ -1,5 +1,5 @@
-//! Turns of members in unusual situations: the lease was extended, the grant is found late or is lost, the member is
-//! not polled, or its runtime is not driven.
+//! Turns of members of a cohort in unusual situations: the lease was extended, the grant is found late or is lost, the
+//! member is not polled, or its runtime is not driven.
 
 use std::{
     future::Future,
@@ -46,8 +46,8 @@ async fn left_of(server: &RedisServer) -> Duration {
     Duration::from_millis(u64::try_from(left).unwrap_or_default())
 }
 
-/// Each member enters again with a longer lease. The lease is restarted for the next member before that member extends
-/// it, so no member counts on more time than the server grants.
+/// Each member of a cohort re-enters the lock with a longer lease. The lease is restarted for the next member before
+/// that member extends it, so no member counts on more time than the server grants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     let server = Arc::new(RedisServer::start().await);
@@ -76,7 +76,7 @@ async fn nobody_counts_on_what_the_member_before_had_asked_for() {
 }
 
 /// While the waiters' own process holds the lock, nothing arrives on the waiters' connection for longer than a claim.
-/// Their cohort enters in its turn nevertheless.
+/// The cohort of the waiters enters in its turn nevertheless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
     let server = RedisServer::start().await;
@@ -103,8 +103,8 @@ async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
     assert_eq!(*entered.lock().unwrap(), [0, 1, 2, 3, 4, 5, 6]);
 }
 
-/// A member whose turn it is finds that the grant is gone. The member gets its place back, ahead of the callers behind
-/// it.
+/// A member of a cohort finds at its turn that the grant is gone. The member returns to its old place in the queue,
+/// ahead of the callers behind it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_whose_grant_is_gone_has_its_place_again() {
     let server = Arc::new(RedisServer::start().await);
@@ -122,8 +122,9 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
                 .get_or_insert_with(Instant::now)
                 .elapsed();
             entered.lock().unwrap().push(caller);
-            // The grant is deleted at least 370 ms after the first member has entered, and this body ends 60 ms later.
-            // By then a third of the lease has passed, so the next member has to ask the server before its body starts.
+            // One body deletes the grant at least 370 ms after the first member has entered, and ends 60 ms later. At
+            // that moment a third of the lease has passed, so the next member has to ask the server before its body
+            // starts.
             if inside > 370 * MS && !deleted.swap(true, Ordering::SeqCst) {
                 let mut connection = server.connection().await;
                 let _: i64 = ask(&mut connection, redis::cmd("DEL").arg(NAME)).await;
@@ -140,7 +141,8 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
     assert_eq!(*entered.lock().unwrap(), (0..20).collect::<Vec<_>>());
 }
 
-/// A push is lost, and the client finds the grant when its claim has almost ended. No body starts on such a grant.
+/// A push is lost, and the client finds the grant when its claim has almost ended. No body starts on a grant whose
+/// claim has almost ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_body_starts_on_the_last_moment_of_a_claim() {
     let server = RedisServer::start().await;
@@ -163,8 +165,8 @@ async fn no_body_starts_on_the_last_moment_of_a_claim() {
     }
 }
 
-/// A member that is not polled when its turn comes delays the callers behind it by a claim. Its neighbours in the same
-/// process keep their order.
+/// A member that is not polled when its turn comes delays the callers behind it by a claim. The other members of the
+/// cohort keep their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_is_not_polled_is_awaited_for_a_claim() {
     let server = RedisServer::start().await;
@@ -213,8 +215,8 @@ fn current_thread() -> runtime::Runtime {
     builder.enable_all().build().unwrap()
 }
 
-/// A program drives its runtime only during its calls. A release in the background completes even if the program makes
-/// no further call.
+/// A program drives its current-thread runtime only during its calls. A release in the background completes even if the
+/// program makes no further call.
 #[test]
 fn a_release_in_the_background_needs_nobody_to_drive_its_runtime() {
     let tests = current_thread();
@@ -233,8 +235,8 @@ fn a_release_in_the_background_needs_nobody_to_drive_its_runtime() {
     assert!(closed.is_ok(), "nothing is left to wait for");
 }
 
-/// Callers that queue together are dropped, and the runtime that was about to send their request is not driven any
-/// more. The callers leave nothing behind, and the client can be shut down.
+/// Callers that share a request to queue are dropped, and the runtime that should send the request is not driven after
+/// that. The dropped callers leave no entry in the queue, and the client can be shut down.
 #[test]
 fn callers_dropped_with_nobody_to_drive_their_runtime_leave_nothing() {
     let tests = current_thread();

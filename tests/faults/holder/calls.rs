@@ -21,7 +21,8 @@ fn time_to_live(redis: &mut redis::Connection) -> Duration {
     Duration::from_millis(left.try_into().unwrap_or(0))
 }
 
-/// Row 4: every thread of the holder's runtime is blocked for ten leases. The lease is renewed nevertheless.
+/// Row 4: every thread of the holder's runtime is blocked for ten times the length of a lease. The engine renews the
+/// lease nevertheless.
 #[tokio::test]
 async fn row_04_runtime_blocked() {
     const LEASE: Duration = SECOND;
@@ -94,7 +95,7 @@ async fn panics() -> Result<(), LockError> {
     panic!("as it shall");
 }
 
-/// Row 6: a body panics, and its lock is released at once, and only once.
+/// Row 6: a body panics, and the engine releases its lock at once, with exactly one script.
 #[tokio::test]
 async fn row_06_body_panics() {
     row(6, async |seen| {
@@ -188,8 +189,8 @@ async fn row_08_dropped_at_random_instants() {
             "only {dropped} were dropped"
         );
         until(async || left(&server).await.is_empty()).await;
-        // The bound leaves time for hundreds of clean-ups on a busy machine. Without clean-ups, some keys would stay
-        // until a claim (2 s) has passed.
+        // The bound of 500 ms leaves time for hundreds of clean-ups on a busy machine. Without clean-ups, some keys
+        // would stay until a claim (2 s) has passed.
         seen.within("nothing is left on the server", 500 * MS, start.elapsed());
     })
     .await;

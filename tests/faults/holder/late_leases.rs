@@ -27,7 +27,7 @@ async fn polled_after<T>(gap: Duration, call: impl Future<Output = T>) -> T {
     call.await
 }
 
-/// Returns a client that is connected from this runtime, so that a call sends its request at its first poll.
+/// Returns a client that already has a connection for this runtime, so that a call sends its request at its first poll.
 async fn connected(store: &Store) -> LockClient {
     let client = store.client().await;
     client.lock("first").run(async {}).await.unwrap();
@@ -80,13 +80,13 @@ async fn a_grant_that_is_read_after_its_end_is_acquired_again() {
             let left = left.unwrap();
             assert!(left > 600 * MS, "{strategy:?}: {left:?}");
         }
-        // No body ran during the lease that ended.
+        // The client counts no loss, because no body ran under the lease that ended.
         assert_eq!(client.stats().lost, 0, "{store:?}");
     }
 }
 
 /// Many calls read their grants only after the leases have ended, while the engine's thread looks for leases that have
-/// ended. No loss is counted for these grants.
+/// ended. The client counts no loss for a grant under which no body ran.
 #[tokio::test]
 async fn many_grants_that_are_read_after_their_end_are_no_losses() {
     let client = connected(&Store::redis().await).await;
@@ -98,7 +98,8 @@ async fn many_grants_that_are_read_after_their_end_are_no_losses() {
     assert_eq!(client.stats().lost, 0);
 }
 
-/// A waiter is polled only after the lease of its grant has ended. It acquires the lock again, and no loss is counted.
+/// A waiter is polled only after the lease of its grant has ended. The waiter acquires the lock again, and the client
+/// counts no loss.
 #[tokio::test]
 async fn a_turn_that_is_read_after_its_end_is_no_loss() {
     for store in [Store::memory(), Store::redis().await] {
@@ -156,7 +157,7 @@ async fn several_grants_that_are_read_late_are_confirmed_or_acquired_again() {
     assert_eq!(client.stats().lost, 0);
 }
 
-/// Polls a call until the other client sees it wait for `b`.
+/// Polls a call until the other client sees a waiter in the queue of `b`.
 async fn until_it_waits<T>(call: &mut Pin<Box<impl Future<Output = T>>>, other: &LockClient) {
     until(async || {
         let is_pending = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await;
@@ -166,8 +167,8 @@ async fn until_it_waits<T>(call: &mut Pin<Box<impl Future<Output = T>>>, other: 
     .await;
 }
 
-/// The lease of the first lock is restarted for the body. If the call reads the answer when the restarted lease is
-/// over, or nearly over, the body does not start on that lease.
+/// A call for two locks restarts the lease of the first lock before its body starts. If the call reads the answer to
+/// the restart when the restarted lease is over, or nearly over, the body does not start on that lease.
 #[tokio::test]
 async fn a_lease_that_was_restarted_late_is_confirmed_or_acquired_again() {
     for gap in [600 * MS, 1200 * MS] {
@@ -178,7 +179,7 @@ async fn a_lease_that_was_restarted_late_is_confirmed_or_acquired_again() {
         until_it_waits(&mut call, &other).await;
         guard.release().await;
         until(async || other.lock("b").status().await.unwrap().waiters == 0).await;
-        // The turn of the call has come. Its next poll takes the turn and asks for the restart.
+        // The next poll of the call takes its turn for `b`, and requests the restart of the lease of `a`.
         sleep(100 * MS).await;
         let left = polled_after(gap, call).await.unwrap();
         assert!(left > 600 * MS, "after {gap:?}: {left:?}");

@@ -1,5 +1,5 @@
-//! Many holds of one process. The process renews them with shared requests, but the loss of one hold does not affect
-//! the others.
+//! Many holds of one process. The process renews its holds with shared requests, but the loss of one hold does not
+//! affect the others.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -33,7 +33,7 @@ impl Fixture {
         }
     }
 
-    /// Acquires all of these locks with renewed leases.
+    /// Acquires the locks of all these keys, with renewed leases.
     async fn hold(&self, keys: &[String]) -> Vec<LockGuard> {
         let taken = keys.iter().map(async |key| {
             let lock = self.client.lock(key.as_str()).lease(LEASE).renew(true);
@@ -56,7 +56,7 @@ impl Fixture {
         ask::<()>(&mut self.redis, redis::cmd(command).arg(name).arg(args)).await;
     }
 
-    /// Waits until the client has made this many more renewals. A lease that is renewed twice counts twice.
+    /// Waits until the client has counted `renewals` further renewals. A lease that is renewed twice counts twice.
     async fn until_renewed(&self, renewals: usize) {
         let before = self.client.stats().renewed;
         until(async || self.client.stats().renewed - before >= renewals as u64).await;
@@ -138,7 +138,7 @@ async fn of_many_holds_those_that_are_gone_are_lost_and_no_others() {
     }
 }
 
-/// If an access rule excludes one key, the server refuses the whole renewal command, including its other keys.
+/// If an access rule excludes one key, the server refuses the whole renewal command, also for its other keys.
 #[tokio::test]
 async fn of_many_holds_those_that_the_server_refuses_are_lost_and_no_others() {
     let mut fixture = Fixture::in_layout(Layout::Native).await;
@@ -147,7 +147,7 @@ async fn of_many_holds_those_that_the_server_refuses_are_lost_and_no_others() {
     let guards = fixture.hold(&named).await;
     let told = ["SETUSER", "default", "resetkeys", "~*key:*"];
     ask::<()>(&mut fixture.redis, redis::cmd("ACL").arg(&told)).await;
-    // A refusal alone is not a loss: the renewal is tried again until the lease is over.
+    // A refusal alone is not a loss: the engine retries the renewal until the lease is over.
     guards[7].lost().await;
     fixture.until_renewed(4 * MANY).await;
     for (number, loss) in losses(&guards).into_iter().enumerate() {
@@ -186,8 +186,8 @@ async fn many_holds_outlive_the_scripts_of_the_server() {
     assert_eq!(fixture.client.stats().renewal_failed, 0);
 }
 
-/// The answer to a renewal says how much of the lease was left when the server carried out the renewal. That may have
-/// happened right after the renewal was sent, so the deadline counts from the time of sending.
+/// The answer to a renewal says how much of the lease was left when the server carried out the renewal. The server may
+/// have carried out the renewal right after it was sent, so the deadline counts from the time of sending.
 #[tokio::test]
 async fn a_late_answer_counts_from_the_sending() {
     let fixture = Fixture::in_layout(Layout::Native).await;
@@ -236,8 +236,8 @@ async fn of_many_holds_the_released_leave_the_others_in_the_schedule() {
     let fixture = Fixture::in_layout(Layout::Native).await;
     let mut guards = fixture.hold(&keys(MANY)).await;
     for _ in 0..3 {
-        // When a hold is removed from the schedule, the last hold that is due at the same moment takes its index. The
-        // test therefore releases holds from both ends of the list.
+        // When a hold is removed from the schedule, the last hold with the same due time moves to the index of the
+        // removed hold. The test therefore releases holds from both ends of the list.
         let mut others = VecDeque::from(guards);
         let mut released = Vec::new();
         for _ in 0..others.len() / 6 {

@@ -33,7 +33,7 @@ struct Judge {
 }
 
 impl Judge {
-    /// The body of a call, which stays inside for `time`.
+    /// Runs as the body of a call, and stays inside for `time`.
     async fn body(self: Arc<Self>, who: &'static str, time: Duration) {
         let token = Hold::current().expect("a body has a hold").token().get();
         assert!(
@@ -71,18 +71,20 @@ fn poll(future: Pin<&mut (impl Future + ?Sized)>) -> bool {
         .is_ready()
 }
 
-/// Polls a call until it is in the queue, which then contains this many waiters.
+/// Polls a call until it is in the queue and the queue contains this number of waiters.
 async fn queue(mut future: Pin<&mut impl Future>, lock: &Lock, waiters: usize) {
     until(async || {
         assert!(!poll(future.as_mut()), "it has to wait");
         lock.status().await.unwrap().waiters == waiters
     })
     .await;
-    // The reply to the call arrived before the status, so in this poll the call learns that it is queued.
+    // The reply to the call has arrived before the answer to `status`, so in this poll the call learns that it is
+    // queued.
     assert!(!poll(future.as_mut()), "it has to wait");
 }
 
-/// One lock as three processes see it: the first holder, a process with slow callers, and another process.
+/// The same lock from three clients, each of which stands for a process: the first holder, a process with slow callers,
+/// and another process.
 struct Three {
     holder: Lock,
     slow: Lock,
@@ -108,7 +110,7 @@ impl Three {
 }
 
 /// Queues a late caller ahead of a caller of another process, and ahead of a neighbour if `neighbour` is set. The late
-/// caller is polled once after each of these gaps, and then normally.
+/// caller is polled once after each gap of `gaps`, in ms, and then normally.
 async fn polled_late(server: &RedisServer, key: &str, gaps: [u32; 2], neighbour: bool) {
     let three = Three::on(server, key).await;
     let guard = three.holder.acquire().await.unwrap();
@@ -210,8 +212,7 @@ async fn replies_stall(server: &RedisServer, key: &str, begin: u32, time: u32, b
     proxy.hold_replies(false);
     for call in calls {
         match call.await.unwrap() {
-            // The stall may outlast the time for which the lease is confirmed. The lease is then lost at its local
-            // deadline.
+            // If the stall lasts until the local deadline of the lease, the lease is lost at that deadline.
             Ok(()) | Err(LockError::Lost { .. }) => {}
             Err(error) => panic!("{error}"),
         }
@@ -220,7 +221,7 @@ async fn replies_stall(server: &RedisServer, key: &str, begin: u32, time: u32, b
 }
 
 /// Row 50: replies stall once, around a grant, a confirmation, a renewal or a release. If the lease of a running body
-/// ends meanwhile, that body ends before the next caller enters.
+/// ends during the stall, that body ends before the next caller enters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_50_replies_stall() {
     row(50, async |_| {
@@ -307,8 +308,8 @@ async fn both(client: &LockClient) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Row 51: a caller never reads the reply that grants it the lock. The tested calls are a waiting call, a try, and a
-/// call with several keys.
+/// Row 51: a caller never reads the reply that grants it the lock. The tested calls are a waiting call, a call with a
+/// `wait` of zero, and a call with several keys.
 // The runtime has a single thread, so no answer arrives during a poll.
 #[tokio::test]
 async fn row_51_an_answer_is_never_read() {
@@ -339,8 +340,8 @@ async fn row_51_an_answer_is_never_read() {
 }
 
 /// Row 51: after the body of a call has ended, the call is polled only once more, although its release takes several
-/// steps. A neighbour enters nevertheless: after the minimum hold of the call, or, if the call has extended its lease,
-/// with the neighbour's own lease.
+/// steps. The next member of the cohort enters nevertheless. If the call has a minimum hold, the next member enters
+/// when the minimum hold is over. If the call has extended its lease, the next member enters with a lease of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_a_release_is_never_polled() {
     row(51, async |seen| {
@@ -387,8 +388,8 @@ async fn row_51_a_release_is_never_polled() {
     .await;
 }
 
-/// Row 51: a call has been granted a lock, and is never polled again. Its body has not begun yet, because the lease has
-/// to be confirmed first, or because the call waits for another lock.
+/// Row 51: a call has been granted a lock, and is never polled again. The body of the call has not begun yet, because
+/// the lease has to be confirmed first, or because the call waits for another lock.
 #[tokio::test]
 async fn row_51_no_body_begins() {
     row(51, async |seen| {
@@ -437,8 +438,8 @@ async fn both_soon(client: &LockClient) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Row 51: a caller leaves while a request that queues it is under way, and is not polled again. The caller does not
-/// hold up the other callers of its process.
+/// Row 51: a caller leaves while a request that queues it is under way, and is not polled again. The caller that is not
+/// polled does not delay the other callers of its process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_forgotten_while_it_leaves() {
     row(51, async |seen| {
@@ -452,11 +453,12 @@ async fn row_51_forgotten_while_it_leaves() {
         until_waiting(&holder.lock("k"), 1).await;
         let leaves = lock.clone().wait(700 * MS);
         let mut leaving = Box::pin(leaves.run(async {}));
-        // The stall exceeds the silence limit of a connection (2 s): the connection breaks and its requests are resent.
+        // The stall exceeds the silence limit of a connection (2 s), so the client closes the connection and resends
+        // the requests over a new one.
         proxy.hold_replies(true);
         assert!(!poll(leaving.as_mut()));
         let second = tokio::spawn(enter(lock.clone()));
-        // The session may queue the second caller with the same request or with the next one.
+        // The session may queue the second caller in the same request as the leaving caller, or in the next request.
         until(async || holder.lock("k").status().await.unwrap().waiters >= 2).await;
         sleep(900 * MS).await;
         poll(leaving.as_mut());
@@ -464,8 +466,8 @@ async fn row_51_forgotten_while_it_leaves() {
         sleep(1700 * MS).await;
         proxy.hold_replies(false);
         let third = tokio::spawn(enter(lock));
-        // The place of the forgotten caller still counts. The script that removes the place from the queue detects that
-        // the caller is dead.
+        // One of the four places belongs to the caller that is no longer polled. The script that takes this place from
+        // the queue detects that the caller is dead.
         until_waiting(&holder.lock("k"), 4).await;
         let released = Instant::now();
         guard.release().await;

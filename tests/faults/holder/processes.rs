@@ -59,7 +59,7 @@ async fn worker_process() {
     client.shutdown().await;
 }
 
-/// Queues one more caller for each line of input. Each caller reports when it enters.
+/// Queues one more caller for each line of input. Each caller prints its number when it enters.
 async fn queue(client: &LockClient) {
     let mut orders = tokio::io::BufReader::new(tokio::io::stdin()).lines();
     let mut callers = 0;
@@ -78,7 +78,7 @@ const WAITERS: usize = 250;
 
 /// Queues [`WAITERS`] callers. Each caller prints its number and token when it is inside.
 async fn waiters(client: &LockClient) {
-    // This call makes the client connect. Callers that ask before the client is connected join the queue in no
+    // The first call opens the connection. Callers that request the lock before the connection is open queue in no
     // particular order.
     client.lock("warm").run(async {}).await.unwrap();
     let mut callers = tokio::task::JoinSet::new();
@@ -145,7 +145,7 @@ async fn row_01_holder_killed() {
     .await;
 }
 
-/// Returns the next line that is not empty.
+/// Returns the next line of the worker that is not empty.
 async fn next_word(worker: &mut Worker) -> String {
     loop {
         let line = worker.line().await.expect("the worker goes on");
@@ -255,7 +255,8 @@ async fn row_20_a_thousand_waiters() {
                 }
                 let said: Vec<&str> = line.split(' ').collect();
                 let [_, caller, token] = said[..] else {
-                    continue; // a line of the test harness
+                    // Skips the lines that the test harness prints.
+                    continue;
                 };
                 if let (Ok(caller), Ok(token)) = (caller.parse::<usize>(), token.parse::<u64>()) {
                     entered.push((token, process, caller));
@@ -290,7 +291,7 @@ async fn row_20_a_thousand_waiters() {
     .await;
 }
 
-/// Row 21: a process is killed while it waits in the queue, and the next release skips it at once.
+/// Row 21: a process is killed while its caller waits in the queue. The next release skips the dead caller at once.
 #[tokio::test]
 async fn row_21_queued_process_killed() {
     row(21, async |seen| {
@@ -303,7 +304,8 @@ async fn row_21_queued_process_killed() {
         queued.kill();
         let next = entering(client.lock("k").wait(30 * SECOND));
         until_waiting(&client, 2).await;
-        // The server may need a moment to notice the closed socket. The row measures the time after that moment.
+        // The server may need a moment to notice the closed socket. The test measures the time only after the server
+        // has noticed the closed socket.
         let mut observer = server.connection().await;
         until(async || {
             let clients: String = ask(
@@ -329,7 +331,7 @@ async fn row_21_queued_process_killed() {
     .await;
 }
 
-/// Row 33: a runtime is shut down while one of its tasks holds a lock and another task waits for it.
+/// Row 33: a runtime is shut down while one of its tasks holds a lock and another of its tasks waits for the same lock.
 #[tokio::test]
 async fn row_33_runtime_shut_down_while_held_and_while_waiting() {
     row(33, async |seen| {
@@ -370,8 +372,8 @@ async fn row_33_runtime_shut_down_while_held_and_while_waiting() {
     .await;
 }
 
-/// Row 36: a waiting process is stopped until its grant and its lease have ended. Its body never starts on that grant,
-/// and it queues again.
+/// Row 36: a waiting process is stopped until its grant and its lease have ended. The body of the waiting call never
+/// starts on that grant, and the call queues again.
 #[tokio::test]
 async fn row_36_waiter_stopped_past_its_grant() {
     row(36, async |_| {

@@ -79,8 +79,8 @@ impl Forger {
         until(async || ignored() > before).await;
     }
 
-    /// Returns the next push that grants a lock to this many owners. The forger also receives the messages that it
-    /// publishes itself.
+    /// Returns the next push that grants a lock to this many owners. Skips other messages: the forger also receives the
+    /// messages that it publishes itself.
     async fn hear_grant_to(&mut self, owners: usize) -> (String, String) {
         loop {
             let heard = timeout(20 * SECOND, self.heard.recv()).await;
@@ -101,8 +101,8 @@ impl Forger {
     }
 }
 
-/// What all bodies share: the channel on which each body reports its number and token, and the permits that bodies need
-/// in order to leave.
+/// The state that all bodies share: the channel on which each body reports its number and token, and the permits that
+/// bodies need in order to leave.
 struct Room {
     entered: mpsc::UnboundedSender<(usize, u64)>,
     leave: Semaphore,
@@ -121,7 +121,7 @@ async fn wait_for(client: LockClient, room: Arc<Room>, who: usize) {
     lock.run(room.visit(who)).await.unwrap();
 }
 
-/// Row 58: the forger lists channels, receives every push, and publishes pushes that it has made up.
+/// Row 58: an attacker lists the channels, receives every push, and publishes forged pushes.
 #[tokio::test]
 async fn row_58_forged_pushes() {
     log::keep();
@@ -200,9 +200,9 @@ async fn row_58_forged_pushes() {
     .await;
 }
 
-/// Row 58: an old push of a grant is repeated while another caller is inside. A member of that grant has queued again,
-/// because the member before it stayed inside for longer than the lease. The repeated push does not let that member
-/// enter.
+/// Row 58: an attacker repeats the push of an old grant while another caller is inside. A member of the old grant's
+/// cohort has queued again, because the member before it overran the lease. The repeated push does not let the queued
+/// member enter.
 #[tokio::test]
 async fn row_58_repeated_push() {
     log::keep();
@@ -211,8 +211,8 @@ async fn row_58_repeated_push() {
         let (one, two) = (client(&server.url()).await, client(&server.url()).await);
         let mut forger = Forger::on(&server).await;
         // Each attempt begins at another moment between two heartbeats. If a heartbeat comes right at the end of the
-        // lease, the member is queued again and enters before the other caller. Such an attempt does not repeat the
-        // push.
+        // lease, the second member of the cohort queues again in time, and enters before the other caller. In such an
+        // attempt, the test does not repeat the push.
         let mut repeated = 0;
         for attempt in 0..12 {
             repeated += u32::from(is_repeated(&one, &two, &mut forger, attempt * 70 * MS).await);
@@ -229,7 +229,7 @@ async fn row_58_repeated_push() {
 }
 
 /// Releases the lock to a cohort of two after `pause`, and repeats the push of that grant later. Returns `false` if the
-/// second member entered before the other caller, so that nothing was repeated.
+/// second member entered before the other caller, because the push is not repeated then.
 async fn is_repeated(
     one: &LockClient,
     two: &LockClient,
@@ -258,7 +258,8 @@ async fn is_repeated(
     let (second, inside) = entries.recv().await.unwrap();
     let token = inside.token();
     if second == 'c' {
-        // Waits until the second member is queued again. Its process forgets the old grant during the following pause.
+        // Waits until the second member is queued again. During the pause of 700 ms, the process of the second member
+        // forgets the old grant.
         until_waiting(two, 1).await;
         outstays.release().await;
         tokio::time::sleep(700 * MS).await;

@@ -8,7 +8,7 @@ use support::{proxy::FaultProxy, server::RedisServer};
 use crate::fixture::{MS, NAME, QUEUE, SECOND, client, entering, left, row, until, until_waiting};
 
 /// Row 19: the server grants the lock, and the push that reports the grant is lost although the connection stays up. A
-/// heartbeat finds the grant.
+/// heartbeat finds the grant, and the waiter enters.
 #[tokio::test]
 async fn row_19_push_lost() {
     row(19, async |seen| {
@@ -42,8 +42,8 @@ async fn row_19_push_lost() {
     }).await;
 }
 
-/// Row 19: the connection is cut when the waiter is granted the lock. The waiter keeps its place in the order, and
-/// enters first.
+/// Row 19: the connection of a waiter is cut when the server grants the lock to the waiter. The waiter keeps its place
+/// in the queue, and enters first.
 #[tokio::test]
 async fn row_19_connection_cut_at_the_grant() {
     row(19, async |seen| {

@@ -15,7 +15,7 @@ use crate::fixture::{
     until_waiting,
 };
 
-/// Row 9: the reply of a grant is lost with its connection. The retry gets the same grant.
+/// Row 9: the reply of a grant is lost with its connection. The retried request gets the same grant.
 #[tokio::test]
 async fn row_09_reply_of_the_grant_lost() {
     row(9, async |_| {
@@ -37,7 +37,8 @@ async fn row_09_reply_of_the_grant_lost() {
 }
 
 /// Row 10: a request reaches the server only after its caller has given up. `kill` says whether the server permits the
-/// client to close its old connections. If not, each request carries a time limit, after which its script does nothing.
+/// client to close its old connections. Without this permission, each request carries a time limit, after which the
+/// request's script does nothing.
 async fn late_request(kill: bool) {
     let server = RedisServer::start().await;
     if !kill {
@@ -95,7 +96,7 @@ async fn row_10_late_request_where_connections_cannot_be_killed() {
     .await;
 }
 
-/// Row 11: the reply of a release is lost, and the release is sent again. The next holder keeps its grant.
+/// Row 11: the reply of a release is lost, and the client sends the release again. The next holder keeps its grant.
 #[tokio::test]
 async fn row_11_release_sent_twice() {
     row(11, async |_| {
@@ -121,14 +122,15 @@ async fn row_11_release_sent_twice() {
         assert!(direct.lock("k").try_acquire().await.is_err());
         assert_eq!(token_of(&grant(&server).await.unwrap()), next.token().get());
         assert_eq!(next.loss(), None);
-        // The caller that released does not report a loss either.
+        // The client that sent the release twice counts no lost lease.
         assert_eq!(behind.stats().lost, 0);
         next.release().await;
     })
     .await;
 }
 
-/// Row 11: a release is sent again for a lock that stays taken until its minimum hold is over.
+/// Row 11: a client sends the release of a lock with a minimum hold twice. The lock stays taken until the minimum hold
+/// is over.
 #[tokio::test]
 async fn row_11_lock_kept_twice() {
     row(11, async |_| {
@@ -170,7 +172,7 @@ async fn row_13_half_open_socket() {
         let lock = behind.lock("k").lease(1500 * MS).renew(true);
         let lost = lock
             .run(async {
-                // Without this refusal, the client would connect again at once and renew the lease.
+                // If the proxy did not refuse connections, the client would reconnect at once and renew the lease.
                 proxy.refuse(true);
                 proxy.half_open();
                 std::future::pending::<()>().await;
@@ -198,8 +200,8 @@ async fn row_13_half_open_socket() {
     .await;
 }
 
-/// Row 13: a socket is half open. Callers whose requests have no answer yet repeat them over a new connection, although
-/// the engine's own connection is half open too, so that the engine cannot close the callers' connection.
+/// Row 13: a socket is half open. Callers repeat their unanswered requests over a new connection. The engine cannot
+/// close the old connection on the server, because the engine's own connection is half open too.
 #[tokio::test]
 async fn row_13_callers_ask_again() {
     row(13, async |seen| {
@@ -231,8 +233,8 @@ async fn row_13_callers_ask_again() {
     .await;
 }
 
-/// Row 38: a request stalls on its way. Its client connects again, is granted the lock and releases it. Then the old
-/// bytes arrive.
+/// Row 38: a request stalls on its way to the server. The client reconnects, acquires the lock and releases it. When
+/// the server then reads the stalled request, it grants nothing.
 #[tokio::test]
 async fn row_38_old_socket_is_read_late() {
     row(38, async |_| {
@@ -264,8 +266,8 @@ async fn row_38_old_socket_is_read_late() {
     .await;
 }
 
-/// Row 38: a request that was sent again stalls on its way. Its owner is granted the lock by a push, and releases it
-/// over another connection before the server reads the request.
+/// Row 38: a resent request stalls on its way to the server. A push grants the lock to the owner of the request. The
+/// owner releases the lock over another connection before the server reads the request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_38_request_that_was_sent_again_is_read_late() {
     row(38, async |_| {
@@ -330,15 +332,15 @@ async fn row_38_caller_leaves_with_its_offer() {
         let server = RedisServer::start().await;
         let proxy = FaultProxy::start(server.port()).await;
         let (holder, behind) = (client(&server.url()).await, client(&proxy.url()).await);
-        // The case is repeated, because the server may read either the release or the request first.
+        // The test repeats the case, because the server may read either the release or the request first.
         for _ in 0..8 {
             let guard = holder.lock("k").acquire().await.unwrap();
             let lock = behind.lock("k").wait(20 * SECOND).lease(30 * SECOND);
-            // The server queues the caller, but the reply is held back.
+            // The server queues the caller, but the proxy holds the reply back.
             proxy.hold_replies(true);
             let waiting = tokio::spawn(lock.acquire());
             until_waiting(&holder, 1).await;
-            // The caller asks again over the next connection, where the request stalls.
+            // The caller sends its request again over a new connection, where the request stalls.
             proxy.delay(50 * MS);
             let handshake = proxy.wait_for_request(b"TIME");
             proxy.cut();
@@ -356,8 +358,9 @@ async fn row_38_caller_leaves_with_its_offer() {
             proxy.hold_requests(false);
             until(async || grant(&server).await.is_none()).await;
             for _ in 0..40 {
-                // The engine sends a request to leave before the resent request is answered, and another one afterwards.
-                // Between the two, the resent request may be granted the lock for about a round trip.
+                // The engine removes the cancelled caller from the server once before the resent request is answered,
+                // and once after that. Between the two removals, the server may grant the lock to the resent request
+                // for about a round trip.
                 let asked = Instant::now();
                 until(async || grant(&server).await.is_none()).await;
                 let lasted = asked.elapsed();

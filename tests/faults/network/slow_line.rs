@@ -1,4 +1,4 @@
-//! Row 18: lines with a long round trip, with jitter, and with bytes that arrive one by one.
+//! Row 18: connections with a long round trip, with jitter, and with bytes that arrive one by one.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use support::{history::History, proxy::FaultProxy, server::RedisServer};
 
 use crate::fixture::{MS, SECOND, client, left, row, until_waiting};
 
-/// Row 18: a line with a round trip of 200 ms. Connecting takes a few round trips, and an acquisition takes one.
+/// Row 18: a connection with a round trip of 200 ms. Connecting takes a few round trips, and an acquisition takes one.
 #[tokio::test]
 async fn row_18_slow_line() {
     row(18, async |seen| {
@@ -19,7 +19,7 @@ async fn row_18_slow_line() {
         seen.within("the first acquisition takes", 400 * MS, start.elapsed());
         assert!(guard.remaining() > 29 * SECOND);
         guard.release().await;
-        // The client also connects again over this line.
+        // The client also reconnects over the slow connection.
         proxy.cut();
         behind
             .lock("k")
@@ -32,8 +32,8 @@ async fn row_18_slow_line() {
     .await;
 }
 
-/// Row 18: a line with a round trip of 200 ms, with jitter, and with bytes that arrive in pieces. A lease as the holder
-/// sees it is shorter by one round trip, and every caller enters.
+/// Row 18: a connection with a round trip of 200 ms, with jitter, and with bytes that arrive one by one. The holder
+/// counts its lease as shorter by one round trip, and every caller enters.
 #[tokio::test]
 async fn row_18_jitter_and_split_bytes() {
     const CALLERS: u32 = 8;
@@ -63,8 +63,8 @@ async fn row_18_jitter_and_split_bytes() {
         let start = Instant::now();
         guard.release().await;
         waiting.join_all().await;
-        // The bound is three round trips of up to 240 ms for each caller: its release, the push after it, and a
-        // heartbeat if much of its claim has passed before the push arrives.
+        // The bound allows each caller three round trips of up to 240 ms: one for the push of its grant, one for a
+        // heartbeat if the push arrives late in the claim, and one for its release.
         let most = CALLERS * 3 * 240 * MS;
         seen.within("all callers enter after the release", most, start.elapsed());
         history.check().assert_clean(CALLERS as usize);

@@ -1,4 +1,4 @@
-//! Callers of a quorum that wait, are not polled, are dropped, or whose process is killed.
+//! Callers of a Redlock that wait, are not polled, are dropped, or whose process is killed.
 
 use std::{
     pin::Pin,
@@ -22,8 +22,8 @@ async fn both() -> Result<(), LockError> {
     Ok(())
 }
 
-/// A majority of the nodes grants the lock to a waiter that is not polled. The grants are given back after at most a
-/// claim, and the waiter asks again when it is polled.
+/// A majority of the nodes grants the lock to a waiter that is not polled. The engine gives the grants back after at
+/// most a claim, and the waiter requests the lock again when it is polled.
 #[tokio::test]
 async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
     let quorum = Quorum::start(3).await;
@@ -53,8 +53,8 @@ async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
     }
 }
 
-/// A waiter is polled so rarely that it misses each grant. Only the first grant keeps others out for a claim. Later
-/// grants are given back sooner.
+/// A waiter is polled so rarely that it misses each grant. Only the first missed grant keeps other callers out for a
+/// claim. The engine gives back later grants sooner.
 #[tokio::test]
 async fn a_waiter_that_misses_its_grants_keeps_a_quorum_for_less_time() {
     let quorum = Quorum::start(3).await;
@@ -69,7 +69,7 @@ async fn a_waiter_that_misses_its_grants_keeps_a_quorum_for_less_time() {
         };
         for missed in 0..2 {
             let mut cx = Context::from_waker(Waker::noop());
-            // This poll finds that the grant before has been given back, and asks for the lock again.
+            // This poll finds that the engine has given back the previous grant, and requests the lock again.
             assert!(waiting.as_mut().poll(&mut cx).is_pending());
             until(async || is_held_on(&quorum.servers[0]).await).await;
             let asked = Instant::now();
@@ -152,8 +152,8 @@ async fn a_killed_holder_blocks_for_the_rest_of_its_lease() {
     guard.release().await;
 }
 
-/// A waiter enters soon after the release. A waiter that is dropped leaves nothing behind. At a shutdown of its client,
-/// a waiter returns an error.
+/// A waiter enters soon after the release. A waiter that is dropped leaves nothing on the nodes. At a shutdown of its
+/// client, a waiter returns an error.
 #[tokio::test]
 async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
     let quorum = Quorum::start(3).await;
@@ -199,8 +199,8 @@ async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
 }
 
 /// A call for two keys reads its grants when most of their lease is over, so it gives them back and requests the locks
-/// again. The servers have forgotten the script that gives back grants, so it runs after the second request. It does not
-/// end the grants of that request.
+/// again. The servers have forgotten the script that gives back grants, so that script runs after the second request.
+/// The script does not end the grants of the second request.
 #[tokio::test]
 async fn grants_that_are_given_back_do_not_end_the_next_ones() {
     let quorum = Quorum::start(3).await;
@@ -216,7 +216,7 @@ async fn grants_that_are_given_back_do_not_end_the_next_ones() {
         let mut call = Box::pin(locks.acquire());
         let mut cx = Context::from_waker(Waker::noop());
         if let Poll::Ready(guard) = call.as_mut().poll(&mut cx) {
-            // On a busy machine, the engine can be faster than this poll.
+            // On a busy machine, the engine can acquire the locks before this first poll returns.
             guard.unwrap().release().await;
             continue;
         }
@@ -231,7 +231,8 @@ async fn grants_that_are_given_back_do_not_end_the_next_ones() {
             )
             .await;
         }
-        // This call makes the servers load the script that takes a lock, but not the script that gives back a grant.
+        // The call for `other` makes the servers load the script that takes a lock, but not the script that gives back
+        // a grant.
         other.lock("other").run(async {}).await.unwrap();
         sleep((800 * MS).saturating_sub(asked.elapsed())).await;
         let guard = call.await.unwrap();
@@ -244,7 +245,7 @@ async fn grants_that_are_given_back_do_not_end_the_next_ones() {
     assert_eq!(client.stats().lost, 0);
 }
 
-/// Two of three nodes do not answer for a while. A call for two keys waits for them, as a call for one key does.
+/// Two of three nodes do not answer for a while. A call for two keys waits for these nodes, as a call for one key does.
 #[tokio::test]
 async fn several_keys_wait_for_a_majority_that_does_not_answer() {
     let quorum = Quorum::start(3).await;
@@ -266,8 +267,8 @@ async fn several_keys_wait_for_a_majority_that_does_not_answer() {
     guard.unwrap().release().await;
 }
 
-/// Another caller has the lock on half of the nodes, so neither caller can get a majority. The call is busy, and gives
-/// its own half back.
+/// Another caller has the lock on half of the nodes, so neither caller can get a majority. The call under test returns
+/// `Busy`, and gives back its grants on the other half.
 #[tokio::test]
 async fn callers_that_share_the_nodes_are_busy() {
     let quorum = Quorum::start(4).await;

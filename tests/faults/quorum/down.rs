@@ -30,8 +30,9 @@ async fn row_29_two_of_five_down() {
             guard.release().await;
         }
         seen.within("the slowest acquisition takes", NODE_PATIENCE, slowest);
-        // Another caller has the lock on one of the three nodes that are up. A caller that is granted the lock on the
-        // other two nodes gives it back at once, except in every fourth round, in which it waits for the slower nodes.
+        // Another caller has the lock on one of the three nodes that are up. A caller that is granted the lock only on
+        // the other two nodes gives both grants back at once, except in every fourth round, in which it waits for the
+        // slower nodes.
         let mut third = quorum.servers[2].connection().await;
         let _: () = ask(&mut third, redis::cmd("SET").arg(NAME).arg(OTHERS_GRANT)).await;
         let before_it = after.stats().commands;
@@ -54,8 +55,8 @@ async fn row_29_two_of_five_down() {
     .await;
 }
 
-/// Row 30: three of five nodes are stopped. Nobody is granted the lock. The grants of single nodes are given back: at
-/// once on the two nodes that are up, and on the other three when these continue.
+/// Row 30: three of five nodes are stopped. Nobody acquires the lock. The client gives back the grants of single nodes:
+/// at once on the two nodes that are up, and on the three stopped nodes when they continue.
 #[tokio::test]
 async fn row_30_three_of_five_down() {
     row(30, async |seen| {
@@ -107,8 +108,8 @@ async fn row_30_three_of_five_down() {
     .await;
 }
 
-/// Calls run while a node is down. When the node starts again after the end of all their leases, it gets none of their
-/// releases.
+/// A node is down while many calls run, and restarts after the leases of these calls have ended. The restarted node
+/// receives no releases of locks whose leases have ended.
 #[tokio::test]
 async fn a_node_that_starts_late_gets_no_old_releases() {
     const CALLS: u64 = 200;
@@ -116,20 +117,20 @@ async fn a_node_that_starts_late_gets_no_old_releases() {
     let url = quorum.url();
     let client = client(&url, SECOND).await;
     client.lock("warm").run(async {}).await.unwrap();
-    // To each node, the client has a connection of its own and one of this runtime.
+    // The client has two connections to each node: one for the engine, and one for the test's runtime.
     until(async || client.stats().connections >= 6).await;
     quorum.servers[2].kill();
     for _ in 0..CALLS {
         let lock = client.lock("k").lease(300 * MS).wait(5 * SECOND);
         lock.run(async {}).await.unwrap();
     }
-    // A release is tried for at least a claim, which is longer than the leases.
+    // The engine retries a release for at least a claim, which is longer than the leases of this test.
     sleep(CLAIM + epsilon()).await;
     let connections = client.stats().connections;
     let node = &mut quorum.servers[2];
     node.restart().await;
     until(async || client.stats().connections >= connections + 2).await;
-    // Another client finds that the node has no state, and lets it count after a while.
+    // Another client notices that the node has lost its state. The node counts again after its quarantine.
     let _other = super::client(&url, SECOND).await;
     let mut asked = node.connection().await;
     until(async || {
@@ -142,8 +143,8 @@ async fn a_node_that_starts_late_gets_no_old_releases() {
     assert!(scripts < CALLS / 4, "{scripts} scripts");
 }
 
-/// A node that was down when locks were granted has nothing to release, so the calls of a long outage leave no releases
-/// behind that wait for the node, however long their leases are.
+/// A node that was down when a lock was granted has no grant to release. The calls of a long outage therefore leave no
+/// releases that wait for the node, however long the leases are.
 #[tokio::test]
 async fn a_node_gets_no_releases_of_grants_that_it_missed() {
     const CALLS: u64 = 200;
@@ -159,7 +160,7 @@ async fn a_node_gets_no_releases_of_grants_that_it_missed() {
     let connections = client.stats().connections;
     quorum.servers[2].restart().await;
     until(async || client.stats().connections >= connections + 2).await;
-    // Releases that wait for a connection would be sent before the requests of these calls.
+    // If releases waited for a connection to the node, they would be sent before the requests of these calls.
     for _ in 0..3 {
         client.lock("k").run(async {}).await.unwrap();
     }
@@ -170,8 +171,8 @@ async fn a_node_gets_no_releases_of_grants_that_it_missed() {
     assert!(scripts < CALLS / 4, "{scripts} scripts");
 }
 
-/// The fencing counter of one node is far ahead. If this node has offered a token, a majority stores that token before
-/// the body starts, so later tokens are greater even when this node does not take part.
+/// The fencing counter of one node is far ahead of the others. If a grant takes its token from this node, a majority
+/// stores that token before the body starts, so later tokens are greater even if this node is down.
 #[tokio::test]
 async fn tokens_rise_over_quorums() {
     let mut quorum = Quorum::start(5).await.in_use().await;
@@ -218,7 +219,7 @@ async fn tokens_rise_over_quorums() {
     }
 }
 
-/// A hold survives the loss of any minority of the nodes, even of those that granted it first.
+/// A hold survives the loss of any minority of the nodes, even of the nodes that granted the lock first.
 #[tokio::test]
 async fn a_hold_survives_the_loss_of_any_minority() {
     for lost in [[0, 1], [1, 2], [3, 4]] {

@@ -1,4 +1,4 @@
-//! Row 31: nodes that come back without their state, and nodes that missed a hold.
+//! Row 31: nodes that restart without their state, and nodes that were silent when a lock was granted.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ use super::{BACKOFF, MARK, client, is_held_on, until_empty};
 use crate::fixture::{MS, NAME, SECOND, epsilon, row, token_of, until};
 
 /// Row 31: a lock is held on two of three nodes, and one of the two restarts without its state. Until the lease has
-/// ended, that node forms no majority with the third node, neither for clients that saw the restart nor for clients
-/// that did not.
+/// ended, no client counts the restarted node and the third node as a majority, whether or not the client saw the
+/// restart.
 #[tokio::test]
 async fn row_31_node_returns_empty() {
     row(31, async |seen| {
@@ -33,8 +33,8 @@ async fn row_31_node_returns_empty() {
         let granted = Instant::now();
         let guard = holder.lock("k").lease(LEASE).acquire().await.unwrap();
         let token = guard.token();
-        // After this pause, the client has stopped waiting for the third node. When that node continues, it carries out
-        // the request late, and its grant is given back at once.
+        // After this pause, the client has stopped waiting for the third node. When the third node continues, it
+        // carries out the request late, and the client gives the grant back at once.
         sleep(LEASE / 10 + 50 * MS).await;
         quorum.servers[2].continue_process();
         until_empty(&quorum.servers[2]).await;
@@ -68,7 +68,7 @@ async fn row_31_node_returns_empty() {
         }
         guard.release().await;
 
-        // The node that came back counts again, and forms a majority with the third node.
+        // By this time, the restarted node counts again, and forms a majority with the third node.
         quorum.servers[0].kill();
         for client in [witness, newcomer] {
             let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
@@ -80,8 +80,8 @@ async fn row_31_node_returns_empty() {
     .await;
 }
 
-/// Row 31: nodes that have never been used count at once if all nodes are up. If a node is down, the others do not
-/// count yet, because the missing node may be the only one that remembers a lease.
+/// Row 31: nodes that have never been used count toward a majority at once if all nodes are up. If a node is down, the
+/// unused nodes do not count yet, because the missing node may be the only one that stores a lease.
 #[tokio::test]
 async fn row_31_a_beginning_needs_all_nodes() {
     row(31, async |_| {
@@ -94,33 +94,33 @@ async fn row_31_a_beginning_needs_all_nodes() {
             panic!("{refused:?}");
         };
         assert!(detail.contains("started without its state"), "{detail}");
-        // With all three nodes up, the client knows that none of them remembers a lease.
+        // With all three nodes up, the client knows that none of the nodes stores a lease.
         quorum.servers[0].restart().await;
         let lock = client.lock("k").wait(10 * SECOND);
         lock.acquire().await.unwrap().release().await;
 
         let beginning = Quorum::start(3).await;
         let client = self::client(&beginning.url(), 30 * SECOND).await;
-        // The call waits for far less time than the quarantine of a node that lost its state, which is the longest
-        // lease.
+        // The call's `wait` is far shorter than a quarantine, which lasts for the longest lease in use.
         let lock = client.lock("k").wait(5 * SECOND);
         lock.acquire().await.unwrap().release().await;
     })
     .await;
 }
 
-/// Returns a hold on two of three nodes. The third node was silent during the grant, and answers again.
+/// Returns a hold on two of three nodes. The third node was silent while the lock was granted, and answers again when
+/// this function returns.
 async fn held_on_two(quorum: &Quorum, lock: Lock) -> LockGuard {
     quorum.servers[2].stop_process();
     let guard = lock.acquire().await.unwrap();
-    // After this pause, the request that the third node has not carried out is past its deadline.
+    // After this pause, the request to the third node is past its deadline, so the node does not carry it out.
     sleep(1200 * MS).await;
     quorum.servers[2].continue_process();
     assert!(is_held_on(&quorum.servers[0]).await && is_held_on(&quorum.servers[1]).await);
     guard
 }
 
-/// Asserts that none of these clients acquires the lock before the lease of the hold has ended.
+/// Asserts that none of the clients acquires the lock before the lease of the hold has ended.
 async fn excluded_until_the_end(clients: &[LockClient], guard: &LockGuard, lease: Duration) {
     while guard.loss().is_none() {
         for client in clients {
@@ -135,9 +135,9 @@ async fn excluded_until_the_end(clients: &[LockClient], guard: &LockGuard, lease
     }
 }
 
-/// Row 31: a node restarts without its state while another client, whose leases are short, uses the quorum. The node is
-/// not counted until the longest lease that any client uses has passed. Neither the locks of the other client nor a
-/// client that connects later shorten that time.
+/// Row 31: a node restarts without its state while a client with short leases uses the quorum. The node is not counted
+/// until the longest lease that any client uses has passed. Neither the client with short leases nor a client that
+/// connects later shortens this quarantine.
 #[tokio::test]
 async fn row_31_another_clients_lock_ends_no_quarantine() {
     row(31, async |_| {
@@ -150,7 +150,7 @@ async fn row_31_another_clients_lock_ends_no_quarantine() {
             client.lock("warm").run(async {}).await.unwrap();
         }
         let guard = held_on_two(&quorum, holder.lock("k").lease(LEASE)).await;
-        // Cuts the holder off, because otherwise it would store the hold on the node that does not have it.
+        // Cuts the holder off, because otherwise the holder would store its grant on the node that missed it.
         proxies.iter().for_each(|proxy| proxy.blackhole(true));
         quorum.servers[1].restart().await;
         sleep(1200 * MS).await;
@@ -162,8 +162,8 @@ async fn row_31_another_clients_lock_ends_no_quarantine() {
     .await;
 }
 
-/// Row 31: `FLUSHALL` deletes the state of a running node. The node does not count until the leases that it forgot have
-/// ended.
+/// Row 31: `FLUSHALL` deletes the state of a running node. The flushed node does not count until the leases that it
+/// stored before have ended.
 #[tokio::test]
 async fn row_31_a_flushed_node_is_not_counted() {
     row(31, async |_| {
@@ -180,7 +180,7 @@ async fn row_31_a_flushed_node_is_not_counted() {
 }
 
 /// A node loses its state, and one client after another notices. The first client sets the time at which the node's
-/// quarantine begins. The others do not change that time.
+/// quarantine begins. Clients that notice the loss later do not change the beginning of the quarantine.
 #[tokio::test]
 async fn a_quarantine_begins_when_the_first_client_notices() {
     const LEASE: Duration = Duration::from_secs(20);
@@ -190,7 +190,7 @@ async fn a_quarantine_begins_when_the_first_client_notices() {
         let (first, second) = (client(&url, LEASE).await, client(&url, LEASE).await);
         for client in [&first, &second] {
             client.lock("warm").run(async {}).await.unwrap();
-            // To each node, a client has a connection of its own and one of this runtime.
+            // A client has two connections to each node: one for the engine, and one for the test's runtime.
             until(async || client.stats().connections >= 6).await;
         }
         let node = &mut quorum.servers[1];
@@ -211,14 +211,14 @@ async fn a_quarantine_begins_when_the_first_client_notices() {
                 None => super::client(&url, LEASE).await,
             };
             node.reset_stats().await;
-            // A client notices the loss when it requests a lock, and then reads the mark. It has done so after this
-            // number of scripts, because each call sends two of them.
+            // A client notices the loss when it requests a lock, and then reads the node's mark. Each call sends two
+            // scripts to a node, so the client has read the mark after 12 scripts, which are six calls.
             until(async || {
                 client.lock("k").run(async {}).await.unwrap();
                 node.scripts().await >= 12
             })
             .await;
-            // The scripts of the next client are counted without those of this client.
+            // The shutdown keeps scripts of this client out of the count for the next client.
             client.shutdown().await;
             let mark: String = ask(&mut asked, redis::cmd("GET").arg(MARK)).await;
             let (state, rest) = mark.split_once('|').unwrap();
@@ -230,8 +230,9 @@ async fn a_quarantine_begins_when_the_first_client_notices() {
     }
 }
 
-/// A body with `hold_at_least` returns, and a lease is far shorter than the minimum hold. The lock is retained on two of
-/// three nodes, and one of them loses its state. It does not count before the minimum hold is over.
+/// A body with `hold_at_least` returns, and the lease is far shorter than the minimum hold. The lock is retained on two
+/// of three nodes, and one of these two nodes loses its state. The node that lost its state does not count before the
+/// minimum hold is over.
 #[tokio::test]
 async fn a_retained_lock_outlives_the_loss_of_a_node() {
     const LEAST: Duration = Duration::from_secs(6);
@@ -245,7 +246,7 @@ async fn a_retained_lock_outlives_the_loss_of_a_node() {
     let lock = holder.lock("k").hold_at_least(LEAST);
     let asked = Instant::now();
     let entered = lock.run(async { Instant::now() }).await.unwrap();
-    // After this pause, the request that the third node has not carried out is past its deadline.
+    // After this pause, the request to the third node is past its deadline, so the node does not carry it out.
     sleep((1200 * MS).saturating_sub(asked.elapsed())).await;
     quorum.servers[2].continue_process();
     let mut flushed = quorum.servers[1].connection().await;
@@ -260,7 +261,7 @@ async fn a_retained_lock_outlives_the_loss_of_a_node() {
     assert!(took < LEAST + BACKOFF + epsilon(), "{took:?}");
 }
 
-/// A node that restarts with its state is counted at once.
+/// A node that restarts with its state counts toward a majority at once.
 #[tokio::test]
 async fn a_node_that_kept_its_state_is_counted_at_once() {
     let mut quorum = Quorum::start(2).await;
@@ -275,7 +276,7 @@ async fn a_node_that_kept_its_state_is_counted_at_once() {
 }
 
 /// A renewed hold is on two of three nodes, because the third node was silent when the lock was granted, or has lost
-/// its state since then. The holder stores the hold on the third node too, so that another node may fail.
+/// its state since then. The holder's client stores the grant on the third node too, so that another node may fail.
 #[tokio::test]
 async fn a_hold_returns_to_a_node_that_missed_it() {
     for restarted in [false, true] {
@@ -301,8 +302,8 @@ async fn a_hold_returns_to_a_node_that_missed_it() {
     }
 }
 
-/// A hold returns to a node that missed it, but the node's answer is lost with the connection. The release goes to
-/// that node too.
+/// A client stores its grant on a node that missed it, but the node's answer is lost with the connection. The client
+/// also sends the release to this node.
 #[tokio::test]
 async fn a_hold_that_returned_without_an_answer_is_released() {
     let quorum = Quorum::start(3).await.in_use().await;
@@ -311,7 +312,7 @@ async fn a_hold_that_returned_without_an_answer_is_released() {
     client.lock("warm").run(async {}).await.unwrap();
     let guard = held_on_two(&quorum, client.lock("k")).await;
     let node = &proxies[2];
-    // The node carries the request out after its connection was cut.
+    // The proxy delivers the request to the node although the connection is cut.
     node.deliver_after_cut(true);
     node.delay(50 * MS);
     let keys = format!("{NAME}\r\n$10\r\nlock:fence\r\n$16\r\n{MARK}\r\n");
@@ -322,5 +323,6 @@ async fn a_hold_that_returned_without_an_answer_is_released() {
     guard.release().await;
     until_empty(&quorum.servers[2]).await;
     let took = released.elapsed();
-    assert!(took < SECOND + epsilon(), "{took:?}"); // otherwise the lease ends after more than 3 s
+    // Without a release, the lease would end only after more than 3 s.
+    assert!(took < SECOND + epsilon(), "{took:?}");
 }

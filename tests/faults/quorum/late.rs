@@ -13,11 +13,11 @@ use tokio::time::sleep;
 use super::{BACKOFF, OTHERS_GRANT, client, contend, is_held_on, until_empty, warm};
 use crate::fixture::{MS, NAME, SECOND, epsilon, grant, left, refuse_client_kill, token_of, until};
 
-/// How long after the sending of a request a node still carries it out.
+/// The time limit of a request: a node that reads the request later does not carry it out.
 const REQUEST_LIFE: Duration = SECOND;
 
-/// A node receives requests and does not answer until the leases of all requests have ended. Nothing is left on the
-/// node afterwards.
+/// A node does not answer for longer than a lease, and then carries out the requests that it has received in the
+/// meantime. No grant is left on the node afterwards.
 #[tokio::test]
 async fn nothing_is_left_on_a_node_that_was_silent() {
     let quorum = Quorum::start(3).await;
@@ -69,7 +69,7 @@ async fn one_clock_ahead_admits_nobody() {
         (490 * MS..500 * MS + BACKOFF + epsilon()).contains(&took),
         "{took:?}"
     );
-    // On the node whose clock is ahead, a lease lasts as long as on the others.
+    // On the node whose clock is ahead, a lease lasts as long as on the other nodes.
     let guard = {
         guard.unwrap().release().await;
         clients[0]
@@ -95,8 +95,8 @@ async fn one_clock_ahead_admits_nobody() {
     next.release().await;
 }
 
-/// The lease ends early on one node, as it does if the clock of that node jumps. The other nodes, on which the lock is
-/// held, are still a majority.
+/// The lease ends early on one node, as it does if the clock of that node jumps. The other nodes, which still store the
+/// grant, are a majority.
 #[tokio::test]
 async fn a_clock_that_jumps_while_all_nodes_hold_admits_nobody() {
     let quorum = Quorum::start(3).await;
@@ -126,7 +126,7 @@ async fn a_clock_that_jumps_while_all_nodes_hold_admits_nobody() {
 }
 
 /// A majority grants the lock, but the answers of the nodes arrive when most of the lease is over. The caller does not
-/// get the lock, and nothing is left behind.
+/// get the lock, and no grant is left on a node.
 #[tokio::test]
 async fn a_quorum_that_answers_too_late_is_no_grant() {
     let quorum = Quorum::start(3).await;
@@ -137,8 +137,8 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
     }
     let mut late = 0;
     for _ in 0..50 {
-        // The answers arrive within the patience for a node, which is at least 20 ms, but leave less than half of the
-        // lease.
+        // The answers arrive in time, because a client waits at least 20 ms for a node, but less than half of the lease
+        // is left then.
         let refused = client.lock("k").lease(16 * MS).try_acquire().await;
         let Err(LockError::Unreachable { detail, .. }) = refused else {
             panic!("{refused:?}");
@@ -150,7 +150,7 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
     }
     println!("{late} of 50 majorities were too late");
     assert!(late > 0);
-    // With a lease of one second, more than half of the lease is left, which is enough.
+    // With a lease of one second, more than half of the lease is left when the answers arrive, which is enough.
     let guard = client.lock("k").lease(SECOND).try_acquire().await.unwrap();
     assert!(
         guard.remaining() < SECOND - 12 * MS,
@@ -181,7 +181,7 @@ async fn answers_after_the_nodes_patience_are_given_back() {
             matches!(refused, Err(LockError::Unreachable { .. })),
             "{refused:?}"
         );
-        // Checks that the grants of the two nodes are given back before the client receives any answer of these nodes.
+        // The client gives back the grants of the two nodes before it receives any answer of these nodes.
         for server in &quorum.servers {
             until_empty(server).await;
         }
@@ -193,8 +193,9 @@ async fn answers_after_the_nodes_patience_are_given_back() {
     client.lock("k").wait(SECOND).run(async {}).await.unwrap();
 }
 
-/// A node's connection breaks while a request for the lock is on its way. The caller enters with the other nodes and
-/// releases the lock over a new connection. Then the node reads the request, which has become too old, and does nothing.
+/// A node's connection breaks while a request for the lock is on its way. The caller acquires the lock on the other
+/// nodes, and releases it over a new connection. Then the node reads the request, which has become too old, and does
+/// nothing.
 #[tokio::test]
 async fn a_node_refuses_a_request_that_arrives_after_the_release() {
     let quorum = Quorum::start(3).await;
@@ -212,7 +213,7 @@ async fn a_node_refuses_a_request_that_arrives_after_the_release() {
     let (guard, ()) = tokio::join!(lock.acquire(), node.until_requested(before));
     node.cut();
     node.hold_requests(false);
-    // A second call shows that the node is reached again.
+    // A second call shows that the client has reconnected to the node.
     let other = client.lock("other").wait(SECOND);
     until(async || {
         let _entered = other.acquire().await.unwrap();
@@ -229,8 +230,8 @@ async fn a_node_refuses_a_request_that_arrives_after_the_release() {
     assert_eq!(left(server).await, [] as [String; 0]);
 }
 
-/// The clocks of the nodes and the client may drift apart by 1 % of a lease and 2 ms, so a client counts on a lease that
-/// is shorter by that much.
+/// The clocks of the nodes and the client may drift apart by 1 % of a lease and 2 ms, so a client treats each lease as
+/// shorter by that much.
 #[tokio::test]
 async fn a_lease_leaves_room_for_clocks_that_drift() {
     let quorum = Quorum::start(3).await;
@@ -252,16 +253,17 @@ async fn a_lease_leaves_room_for_clocks_that_drift() {
     }
 }
 
-/// What a majority of the nodes loses while a lock is held.
+/// The data that a majority of the nodes loses while a lock is held.
 #[derive(Debug, Clone, Copy)]
 enum Loses {
-    /// The lease, because the clocks of these nodes jump ahead.
+    /// The nodes lose the grant, because their clocks jump ahead.
     Lease,
-    /// All state.
+    /// The nodes lose all keys, because an operator runs `FLUSHALL`.
     State,
 }
 
-/// A majority loses a grant, so a second holder is admitted. Its token is greater, and the first holder is notified.
+/// A majority loses a grant, so a second holder is admitted. The second holder has a greater token, and the first
+/// holder is notified of the loss.
 #[tokio::test]
 async fn a_majority_that_loses_a_grant_admits_a_second_holder() {
     const LEASE: Duration = Duration::from_secs(3);
@@ -288,7 +290,8 @@ async fn a_majority_that_loses_a_grant_admits_a_second_holder() {
         let lost = Instant::now();
         let other = match other {
             Some(other) => other,
-            // A client that connects now finds nodes without any state, as at the beginning.
+            // A client that connects after the `FLUSHALL` finds nodes without any state, as if they had never been
+            // used.
             None => client(&quorum.url(), 30 * SECOND).await,
         };
         let second = other.lock("k").wait(SECOND).acquire().await.unwrap();
@@ -305,8 +308,8 @@ async fn a_majority_that_loses_a_grant_admits_a_second_holder() {
     }
 }
 
-/// Only one node still has the grant of a holder. Another owner has the lock with the same token on the second node, and
-/// with another token on the third node. The holder is notified at its next renewal or check.
+/// Only one node still has the grant of a holder. Another owner has the lock with the same token on the second node,
+/// and with another token on the third node. The holder is notified of the loss at its next renewal or check.
 #[tokio::test]
 async fn a_grant_with_the_same_token_is_not_the_holders() {
     const LEASE: Duration = Duration::from_secs(3);

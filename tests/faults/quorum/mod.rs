@@ -1,4 +1,4 @@
-//! Quorums: nodes that are down, lose their state, answer late or have clocks that differ.
+//! Redlocks with nodes that are down, lose their state, answer late or have clocks that differ.
 
 mod callers;
 mod down;
@@ -15,22 +15,22 @@ use crate::fixture::{MS, NAMESPACE, SECOND, left, until};
 
 /// How long a client waits for a node's answer if the lease is 30 s.
 const NODE_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a lock stays granted to a caller that does not take it because it is not polled.
+/// How long a lock stays granted to a caller that does not take the lock because the caller is not polled.
 const CLAIM: Duration = Duration::from_secs(2);
-/// The longest pause between two rounds of an acquisition.
+/// The longest pause between two rounds of requests of an acquisition.
 const BACKOFF: Duration = Duration::from_millis(128);
 
 /// The key of a node's mark, which shows whether the node has its state.
 const MARK: &str = "lock:fence:whole";
 
-/// Returns a client with this default lease. The lease also determines how long a node that lost its state is not
-/// counted: until the longest lease in use has passed.
+/// Returns a client with this default lease. The lease also affects the quarantine of a node that lost its state, which
+/// lasts until the longest lease in use has passed.
 async fn client(url: &str, lease: Duration) -> LockClient {
     let builder = LockClient::builder().url(url).namespace(NAMESPACE);
     builder.lease(lease).connect().await.unwrap()
 }
 
-/// Returns a client whose connections, those of this runtime included, have already carried requests.
+/// Returns a client whose connections have already carried requests.
 async fn warm(url: &str) -> LockClient {
     let client = client(url, 30 * SECOND).await;
     for _ in 0..3 {
@@ -52,7 +52,7 @@ async fn is_held_on(server: &RedisServer) -> bool {
 /// The grant that a test stores on a node so that another caller seems to have the lock there.
 const OTHERS_GRANT: &str = "1|60000||00000000000000000000000000000001";
 
-/// Contends for `k` with this many tasks for each client, and checks that they exclude each other.
+/// Contends for `k` with `tasks` tasks for each client, and asserts that the tasks exclude each other.
 async fn contend(clients: &[LockClient], tasks: usize, turns: usize) {
     let history = History::strict();
     let mut callers = JoinSet::new();

@@ -15,12 +15,13 @@ use tokio::time::sleep;
 use super::load::Load;
 use crate::fixture::{MS, NAME, SECOND, client, row, until_waiting};
 
-/// The time within which a replica takes over: the nodes wait a second for their primary, and then vote.
+/// The time within which a replica replaces a failed primary: the other nodes wait a second for the primary, and then
+/// vote.
 const FAILOVER: Duration = Duration::from_secs(15);
 
-/// Row 28: the slots of all locks move from primary to primary, again and again, while a caller is inside, 20 callers of
-/// two clients wait, and five others keep sending requests. The holder stays inside, and all callers enter one at a time,
-/// with rising tokens.
+/// Row 28: the slots of all locks move from primary to primary, again and again, while a caller is inside, 20 callers
+/// of two clients wait, and five others keep acquiring locks of their own. The holder keeps its lock, and the waiters
+/// enter one at a time, with rising tokens.
 #[tokio::test]
 async fn row_28_slots_move_under_load() {
     row(28, async |seen| {
@@ -64,8 +65,8 @@ async fn row_28_slots_move_under_load() {
     .await;
 }
 
-/// Row 28: the slot of a lock is moving for longer than the lease, and the grant has moved already. The lease is renewed
-/// on the new primary. Other locks of the slot wait until the slot has moved.
+/// Row 28: the move of a slot takes longer than a lease, and the grant of a held lock has moved already. The lease is
+/// renewed on the new primary. Other callers of the lock wait until the whole slot has moved.
 #[tokio::test]
 async fn row_28_a_hold_outlives_a_slow_move() {
     row(28, async |_| {
@@ -100,8 +101,9 @@ async fn row_28_a_hold_outlives_a_slow_move() {
     .await;
 }
 
-/// Row 28: the primary of a lock is killed while a caller is inside, 20 callers of two clients wait, and five others keep
-/// sending requests. Its replica, which knows the grant and the queue, takes over.
+/// Row 28: the primary of a lock is killed while a caller is inside, 20 callers of two clients wait, and five others
+/// keep acquiring locks of their own. The primary's replica, which has the grant and the queue, becomes the new
+/// primary.
 #[tokio::test]
 async fn row_28_a_primary_dies() {
     row(28, async |seen| {
@@ -133,7 +135,7 @@ async fn row_28_a_primary_dies() {
     .await;
 }
 
-/// Row 28: a server joins the cluster, and takes over the slot of a lock that is held and waited for.
+/// Row 28: a server joins the cluster, and takes over the slot of a lock that has a holder and waiters.
 #[tokio::test]
 async fn row_28_a_server_joins() {
     row(28, async |_| {
@@ -147,8 +149,9 @@ async fn row_28_a_server_joins() {
     .await;
 }
 
-/// Row 28: a slot has moved, and a client whose caller waits for a lock of that slot has not noticed it yet. When the
-/// lock is released, that caller does not enter beside the one that is granted the lock on the new server.
+/// Row 28: a slot has moved, and a client with a waiting caller has not noticed the move yet. When the lock is
+/// released, the waiting caller does not enter at the same time as a caller that is granted the lock on the new
+/// primary.
 #[tokio::test]
 async fn row_28_a_moved_waiter_does_not_enter_beside_another() {
     const ROUNDS: usize = 20;
@@ -176,7 +179,8 @@ async fn row_28_a_moved_waiter_does_not_enter_beside_another() {
             cluster
                 .move_slot(slot, (cluster.primary_of(slot).await + 1) % 3)
                 .await;
-            // This call finds the new server before the next probe of the first waiter's client does, as a rule.
+            // As a rule, the call of `late` reaches the new primary before the next probe of the client of `early`
+            // does.
             let late = enter(&late);
             support::until(async || {
                 late.is_finished() || holder.lock("k").status().await.unwrap().waiters >= 2

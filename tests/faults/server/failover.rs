@@ -12,15 +12,16 @@ use crate::fixture::{SECOND, client, row};
 /// and on a loaded machine several elections.
 const FAILOVER: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// Row 27: the primary is killed while a caller is inside, 20 callers of two clients wait, and five others keep sending
-/// requests. The replicas know the grant and the queue. The holder stays inside, and all callers enter one at a time,
-/// with rising tokens.
+/// Row 27: the primary is killed while a caller is inside, 20 callers of two clients wait, and five others keep
+/// acquiring locks of their own. The replicas have the grant and the queue. The holder keeps its lock, and the waiters
+/// enter one at a time, with rising tokens.
 #[tokio::test]
 async fn row_27_failover_under_load() {
     row(27, async |seen| {
         let mut group = SentinelGroup::start().await;
         let load = Load::start(&group.url(), 30 * SECOND).await;
-        group.until_replicated().await; // the grant and the queue
+        // The replicas must have the grant and the queue before the primary is killed.
+        group.until_replicated().await;
         group.servers[0].kill();
         let killed = Instant::now();
         group.promoted_instead_of(0).await;
@@ -57,13 +58,14 @@ async fn row_27_grant_not_replicated() {
         for replica in &group.servers[1..] {
             replica.stop_process();
         }
-        // The replicas have received what was sent before, and receive nothing from now on.
+        // The replicas have all writes up to this point, and receive no later ones.
         let mut cut = redis::cmd("CLIENT");
         cut.arg(&["KILL", "TYPE", "replica"]);
         let mut primary = group.servers[0].connection().await;
         cut.exec_async(&mut primary).await.unwrap();
         drop(primary);
-        let lease = 30 * SECOND; // much longer than a failover takes
+        // The lease is much longer than a failover takes.
+        let lease = 30 * SECOND;
         let lock = holder.lock("k").lease(lease).renew(true);
         let (mut token, mut promoted) = (None, None);
         let lost = lock.run(async {
@@ -88,8 +90,8 @@ async fn row_27_grant_not_replicated() {
     .await;
 }
 
-/// The primary is not killed, but an operator orders a failover. The old primary becomes a replica, and the clients
-/// leave it as soon as a Sentinel tells of the new primary.
+/// The primary is not killed, but an operator orders a failover. The old primary becomes a replica, and the client
+/// leaves it as soon as a Sentinel announces the new primary.
 #[tokio::test]
 async fn row_27_ordered_failover() {
     row(27, async |seen| {

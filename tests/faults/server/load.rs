@@ -1,4 +1,5 @@
-//! Callers that use locks while servers fail or slots move: one is inside, 20 wait, and five call again and again.
+//! Callers that use locks while servers fail or slots move: one holds a lock, 20 wait for it, and five call again and
+//! again with locks of their own.
 
 use std::{
     sync::{
@@ -19,7 +20,7 @@ const WAITERS: usize = 20;
 /// The number of callers with a lock of their own.
 const BUSY: usize = 5;
 
-/// The callers of three clients: that of the holder, and two others.
+/// The callers of three clients: the holder's client, and two clients for the other callers.
 pub(super) struct Load {
     pub(super) holder: LockClient,
     guard: LockGuard,
@@ -30,18 +31,19 @@ pub(super) struct Load {
     stop: Arc<AtomicBool>,
 }
 
-/// The times that the callers have measured.
+/// The measurements of the callers.
 pub(super) struct Finished {
     /// The time from the release by the holder until all waiters had entered and left.
     pub(super) waiters: Duration,
-    /// The longest call of a caller with a lock of its own.
+    /// The duration of the longest call of a caller with a lock of its own.
     pub(super) longest_call: Duration,
     /// The number of calls of the callers with locks of their own.
     pub(super) calls: usize,
 }
 
 impl Load {
-    /// Starts the callers, and returns when the holder is inside and the waiters are queued. The holder's lease is renewed.
+    /// Starts the callers, and returns when the holder is inside and the waiters are queued. The lease of the holder is
+    /// renewed.
     pub(super) async fn start(url: &str, lease: Duration) -> Self {
         let holder = client(url).await;
         let others = [client(url).await, client(url).await];
@@ -84,13 +86,13 @@ impl Load {
         format!("busy:{number}")
     }
 
-    /// Returns the keys of the locks that the callers with locks of their own use.
+    /// Returns the keys of the callers with locks of their own.
     pub(super) fn busy_keys() -> impl Iterator<Item = String> {
         (0..BUSY).map(Self::busy_key)
     }
 
-    /// Ends the body of the holder, whose lease was not lost, and waits until the other callers have ended. Checks that the
-    /// holds did not overlap, and that their tokens rise.
+    /// Asserts that the holder has not lost its lease, releases its lock, and waits until the other callers have ended.
+    /// Asserts that the holds did not overlap, and that their tokens rise.
     pub(super) async fn finish(self) -> Finished {
         assert_eq!(self.guard.loss(), None);
         self.inside.exit();
@@ -116,7 +118,7 @@ impl Load {
     }
 }
 
-/// Enters a lock again and again. Returns the number of calls, and the time of the longest one.
+/// Enters a lock again and again. Returns the number of calls, and the duration of the longest call.
 async fn call_again(lock: lock_runtime::Lock, stop: Arc<AtomicBool>) -> (usize, Duration) {
     let (mut calls, mut longest) = (0, Duration::ZERO);
     while !stop.load(Ordering::SeqCst) {

@@ -13,7 +13,8 @@ use support::{
 
 use crate::fixture::{MS, NAME, SECOND, client, left, row, until};
 
-/// Row 12: a release comes after the lease has ended, while another caller is inside. It does not affect that caller.
+/// Row 12: a caller releases its lock after the lease has ended, while another caller is inside. The late release does
+/// not affect the other caller.
 #[tokio::test]
 async fn row_12_release_after_expiry() {
     row(12, async |_| {
@@ -36,7 +37,7 @@ async fn row_12_release_after_expiry() {
     .await;
 }
 
-/// Row 22: the scripts are flushed before every operation.
+/// Row 22: an operator runs `SCRIPT FLUSH` before every operation of a client.
 #[tokio::test]
 async fn row_22_scripts_flushed() {
     row(22, async |_| {

@@ -92,7 +92,7 @@ async fn row_15_killed_with_everything_persisted() {
             until_waiting(&holder, place + 1).await;
         }
         server.kill();
-        // A renewal becomes due while the server is down, and is retried until it is answered.
+        // A renewal becomes due while the server is down, and the engine retries the renewal until the server answers.
         tokio::time::sleep(2 * SECOND).await;
         server.restart().await;
         let renewed = holder.stats().renewed;
@@ -115,7 +115,7 @@ async fn row_15_killed_with_everything_persisted() {
     .await;
 }
 
-/// Row 16: the server is paused for half of the lease. The hold survives.
+/// Row 16: the server is paused for half the length of a lease. The hold survives.
 #[tokio::test]
 async fn row_16_paused_for_half_a_lease() {
     row(16, async |_| {
@@ -139,7 +139,8 @@ async fn row_16_paused_for_half_a_lease() {
     .await;
 }
 
-/// Row 17: the server is paused for two leases. The holder loses the lease, and the next caller enters after the pause.
+/// Row 17: the server is paused for twice the length of a lease. The holder loses the lease, and the next caller enters
+/// after the pause.
 #[tokio::test]
 async fn row_17_paused_for_two_leases() {
     row(17, async |seen| {
@@ -233,9 +234,8 @@ async fn row_25_evicting() {
     .await;
 }
 
-/// Asserts that the server grants nothing in its present state, and that a call returns an error soon after its `wait`
-/// has ended, or earlier. Then asserts that another call, which waits while `over` ends that state, is granted the
-/// lock.
+/// Asserts that the server grants nothing in its present state: a call returns an error at most 200 ms after the end of
+/// its `wait`. Then asserts that another call, which waits while `over` ends that state, is granted the lock.
 async fn nobody_enters(
     client: &LockClient,
     server: &RedisServer,
@@ -273,7 +273,7 @@ async fn nobody_enters(
     until(async || !left(server).await.iter().any(ours)).await;
 }
 
-/// Row 26: a server that cannot write at the moment.
+/// Row 26: the server refuses writes, because it has too few replicas.
 #[tokio::test]
 async fn row_26_noreplicas() {
     row(26, async |seen| {
@@ -318,7 +318,7 @@ async fn row_26_misconf() {
             })
             .await;
         };
-        // The server cannot replace this directory with its dump.
+        // The server cannot write its dump to `dump.rdb` while a directory has that name.
         fs::create_dir(&in_the_way).unwrap();
         let mut points = redis::cmd("CONFIG");
         points.arg(&["SET", "save", "3600 1000000"]);
@@ -347,14 +347,14 @@ async fn row_26_loading() {
         tell(&server, "DEBUG POPULATE 10000").await;
         tell(&server, "SAVE").await;
         server.begin_restart();
-        // Loading takes two seconds.
+        // The server takes two seconds to load its keys.
         nobody_enters(&client, &server, seen, async || {}).await;
     })
     .await;
 }
 
-/// Row 32: the server's clock jumps forward by two leases. Another caller enters, and the holder is notified of the
-/// loss.
+/// Row 32: the server's clock jumps forward by twice the length of a lease. Another caller enters, and the holder is
+/// notified of the loss.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn row_32_clock_forward() {
@@ -381,8 +381,8 @@ async fn row_32_clock_forward() {
     .await;
 }
 
-/// Row 32: the server's clock jumps back by an hour. No grant lasts longer than a lease after the jump, and tokens
-/// rise.
+/// Row 32: the server's clock jumps back by an hour. After the jump, no grant lasts longer than one lease, and tokens
+/// keep rising.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn row_32_clock_back() {
@@ -396,7 +396,7 @@ async fn row_32_clock_back() {
         let jumped = Instant::now();
         let lock = other.lock("k").wait(20 * SECOND);
         let guard = lock.acquire().await.unwrap();
-        // A probe notices the jump. The grant then lasts for one lease from that probe.
+        // A probe notices the jump. The grant lasts for one lease from the probe that notices the jump.
         seen.within(
             "the next caller enters after the jump",
             LEASE + 400 * MS,
@@ -410,7 +410,7 @@ async fn row_32_clock_back() {
         guard.release().await;
         assert!(waiting.await.unwrap() > token);
         assert!(released.elapsed() < 200 * MS + epsilon());
-        // A caller that spins also enters one lease after the jump.
+        // A caller with `spin` also enters about one lease after the jump.
         let gone = holder.lock("tried").lease(LEASE).acquire().await.unwrap();
         std::mem::forget(gone);
         server.set_clock(-7200);

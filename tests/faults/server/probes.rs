@@ -22,8 +22,8 @@ use crate::{
     waiters::{Waiters, holder},
 };
 
-/// Row 54: a process waits for thousands of keys over a slow line. Its connection stays up, and the process does not
-/// probe more keys a second than allowed.
+/// Row 54: a process waits for thousands of keys over a slow connection. The connection stays up, and the probes of the
+/// process keep to the limit of one key in 150 µs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_54_thousands_of_waited_keys() {
     const KEYS: usize = 6000;
@@ -70,7 +70,8 @@ async fn row_54_thousands_of_waited_keys() {
     .await;
 }
 
-/// Row 55: leases end without a release, at different moments between two probes. A waiter enters within 50 ms.
+/// Row 55: leases end without a release, at different moments between two probes. A waiter enters within 50 ms of the
+/// end of a lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_55_a_lease_ends() {
     row(55, async |seen| {
@@ -91,7 +92,7 @@ async fn row_55_a_lease_ends() {
             guard.release().await;
         }
         delays.sort_unstable();
-        // The row checks the median, because a busy machine delays single callers.
+        // The test bounds the median delay, because a busy machine delays single callers.
         assert!(delays[7] <= 50 * MS, "{delays:?}");
     })
     .await;
@@ -146,7 +147,8 @@ async fn row_56_a_stopped_process_with_many_waiters() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_57_dead_entries() {
     row(57, async |seen| {
-        // Many waiters of one dead session, many whose `wait` is over, and the waiters of many dead sessions.
+        // There are three cases: many waiters of one dead session, many waiters whose `wait` is over, and the waiters
+        // of many dead sessions.
         for (entries, outdated, sessions) in [
             (500_000, false, 1),
             (500_000, true, 1),
@@ -178,8 +180,8 @@ async fn row_57_dead_entries() {
             until(async || holder.lock("k").status().await.unwrap().waiters as u64 == entries + 1)
                 .await;
             let mut slow = redis::cmd("CONFIG");
-            // Removing all entries in one script would take seconds. A bounded step takes less than half a second even
-            // on a busy machine.
+            // Removing all entries in one script would take seconds. A script that removes a bounded number of entries
+            // takes less than half a second, even on a busy machine.
             slow.arg("SET").arg("slowlog-log-slower-than").arg(500_000);
             slow.exec_async(&mut connection).await.unwrap();
             ask::<()>(&mut connection, redis::cmd("SLOWLOG").arg("RESET")).await;
@@ -198,8 +200,8 @@ async fn row_57_dead_entries() {
     .await;
 }
 
-/// A script that frees a lock examines only some of its dead entries. A call for several keys does not take the lock
-/// before the live waiter behind these entries.
+/// A script that frees a lock examines only some of the dead entries in the lock's queue. A call for several keys does
+/// not take the lock before a live waiter that is queued behind dead entries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
     let server = RedisServer::start().await;
@@ -220,7 +222,7 @@ async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
     until(async || holder.lock("k").status().await.unwrap().waiters == 5001).await;
     guard.release().await;
     let several = holder.locks(["k", "other"]);
-    // The release and each probe examine a part of the dead entries.
+    // The release and each probe examine only some of the dead entries.
     while !alive.is_finished() {
         let taken = several.try_acquire().await;
         assert!(taken.is_err(), "the waiter was overtaken");
@@ -228,8 +230,8 @@ async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
     (&mut alive).await.unwrap().release().await;
 }
 
-/// A process that does not listen has waiters between those of another process. Returns the time from a release until
-/// the other process has had all its turns, and asserts that the others enter in order.
+/// Returns the time from a release until all waiters of a live process have entered, if waiters of a silent process are
+/// queued between them. Asserts that the waiters of the live process enter in order.
 async fn delayed_by_silent_waiters(lease: Duration) -> Duration {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;
@@ -248,8 +250,8 @@ async fn delayed_by_silent_waiters(lease: Duration) -> Duration {
     released.elapsed()
 }
 
-/// A lease that ends soon does not show that its process does not listen, so each of the waiters of such a process is
-/// granted the lock in its turn.
+/// If a grant is not used, the server regards the waiter's process as silent only if the lease is at least 500 ms long.
+/// With a shorter lease, the server grants the lock to each waiter of the silent process in turn.
 #[tokio::test]
 async fn each_silent_waiter_with_a_short_lease_delays_the_others() {
     for (lease, delays) in [(400 * MS, 2), (500 * MS, 1)] {
@@ -260,8 +262,8 @@ async fn each_silent_waiter_with_a_short_lease_delays_the_others() {
     }
 }
 
-/// A holder overruns its fixed lease. Unless the lease is long, the other place of its process leaves the queue, and
-/// returns when the process probes.
+/// A holder overruns its fixed lease. If the lease is between 0.5 s and 2.5 s long, another waiter of the holder's
+/// process leaves the queue, and returns to its place when the process probes.
 #[tokio::test]
 async fn a_place_of_a_process_whose_holder_overruns_its_lease_returns_at_its_next_probe() {
     for (lease, is_set_aside) in [(600, true), (2400, true), (2800, false)] {
@@ -278,7 +280,7 @@ async fn a_place_of_a_process_whose_holder_overruns_its_lease_returns_at_its_nex
         let mut first = waiters.next().await;
         assert_eq!(first.caller, 0);
         first.loses();
-        // The process does not probe while the lease ends.
+        // The proxy holds the requests of the process, so that no probe arrives while the lease ends.
         sleep((lease - 400) * MS).await;
         proxy.hold_requests(true);
         let next = waiters.next().await;

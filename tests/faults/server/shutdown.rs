@@ -26,7 +26,7 @@ async fn shut_down(client: &LockClient) -> Duration {
     start.elapsed()
 }
 
-/// Row 52: every waiting call ends, whether it is queued, waits for a notification or spins.
+/// Row 52: a shutdown ends every waiting call, whether the call is queued, waits for a notification or spins.
 #[tokio::test]
 async fn row_52_waiting_when_the_server_is_gone() {
     for gone in GONE {
@@ -40,12 +40,13 @@ async fn row_52_waiting_when_the_server_is_gone() {
                 let lock = waiter.lock("k").wait(3600 * SECOND).strategy(strategy);
                 waiting.spawn(async move { lock.acquire().await.map(drop) });
             }
-            // This call is polled once, and then not again until the shutdown is over.
+            // The call `parked` is polled once, and again only after the shutdown.
             let lock = waiter.lock("other").wait(3600 * SECOND);
             let mut parked = Box::pin(lock.acquire());
             let mut cx = Context::from_waker(Waker::noop());
             assert!(parked.as_mut().poll(&mut cx).is_pending());
-            // The queue has two entries: the queued caller, and a marker for the process that waits for a notification.
+            // The queue of `k` has two entries: the caller with `handoff`, and a marker of the session whose caller
+            // waits with `notify`.
             until_waiting(&holder, 2).await;
             gone(&mut server);
             let lock = waiter.lock("late").wait(3600 * SECOND);
@@ -74,7 +75,8 @@ async fn row_52_waiting_when_the_server_is_gone() {
     }
 }
 
-/// Row 52: a shutdown waits for a hold until the lease of the hold has ended, but for at most ten seconds.
+/// Row 52: while the server does not answer, a shutdown waits for a hold until the lease of the hold has ended, but for
+/// at most ten seconds.
 #[tokio::test]
 async fn row_52_holding_when_the_server_is_gone() {
     const SHORT: Duration = Duration::from_secs(3);
@@ -114,7 +116,7 @@ async fn row_52_holding_when_the_server_is_gone() {
 }
 
 /// Row 52: the server does not answer for longer than the silence limit of a connection, and answers again before the
-/// shutdown ends. The shutdown waits for the body.
+/// shutdown ends. The shutdown waits until the body of the hold has ended.
 #[tokio::test]
 async fn row_52_the_server_comes_back() {
     row(52, async |_| {
@@ -137,8 +139,8 @@ async fn row_52_the_server_comes_back() {
     .await;
 }
 
-/// Row 52: the future of a shutdown is dropped before it completes. All renewals end nevertheless, and a second
-/// shutdown ends in time.
+/// Row 52: the future of a shutdown is dropped before it completes. All renewals of the client end nevertheless, and a
+/// second shutdown ends in time.
 #[tokio::test]
 async fn row_52_a_shutdown_that_is_given_up() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -173,9 +175,9 @@ async fn row_52_a_shutdown_that_is_given_up() {
     .await;
 }
 
-/// A shutdown ends at its bound while two bodies still run, because the server does not answer. Both bodies continue:
-/// one returns its value, and the other one is lost at the end of its lease, which is no longer renewed although the
-/// server answers again.
+/// The server does not answer, so a shutdown ends at its bound while two bodies still run. Both bodies continue: one
+/// returns its value, and the other loses its lock at the end of the lease. After the shutdown no lease is renewed,
+/// although the server answers again.
 #[tokio::test]
 async fn a_body_that_outlives_a_shutdown_continues_and_is_not_renewed() {
     const LEASE: Duration = Duration::from_secs(15);

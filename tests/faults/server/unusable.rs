@@ -8,8 +8,8 @@ use tokio::{io::AsyncWriteExt, net::TcpListener};
 
 use crate::fixture::{SECOND, row};
 
-/// Row 35: with each of these servers, connecting returns a specific variant of `ConnectError` within `wait`. The error
-/// shows no password.
+/// Row 35: connecting to an unusable server returns a specific variant of `ConnectError` within `wait`. The error does
+/// not show the password of the URL.
 #[tokio::test]
 async fn row_35_unusable_servers() {
     row(35, async |seen| {
@@ -117,7 +117,7 @@ async fn row_35_unusable_servers() {
     .await;
 }
 
-/// Row 35: the user of a running client loses a right. The call that needs the right returns an error that names the
+/// Row 35: the user of a running client loses a right. A call that needs this right returns an error that names the
 /// right.
 #[tokio::test]
 async fn row_35_right_taken_away() {

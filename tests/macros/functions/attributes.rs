@@ -11,16 +11,16 @@ use tokio::sync::OnceCell;
 
 use crate::Locked;
 
-/// Documented above,
+/// This doc comment is above the attribute.
 #[must_use = "and not to be thrown away"]
 #[distributed_lock(key = "<id>")]
-/// and below.
+/// This doc comment is below the attribute.
 #[inline]
 #[allow(unused_variables, clippy::needless_return)]
 #[cfg(test)]
 #[cfg_attr(test, doc = "Under a condition.")]
 async fn many(id: u64) -> Locked<u64> {
-    //! And inside.
+    //! This doc comment is inside the body.
     #![allow(unused_assignments)]
     let unused = 1;
     stay().await;

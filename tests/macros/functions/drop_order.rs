@@ -40,7 +40,7 @@ fn exit() -> Exit {
     EXIT.get()
 }
 
-/// Records when it is dropped, and whether the lock was held at that moment.
+/// A value that records when it is dropped, and whether the lock was held at that moment.
 struct Witness(&'static str, LockClient);
 
 fn witness(name: &'static str) -> Witness {

@@ -67,8 +67,8 @@ impl fmt::Display for Counter {
     }
 }
 
-/// A `&Counter` is not `Send`, but the future is, because it renders the key before its first await and then drops the
-/// reference.
+/// A `&Counter` is not `Send`, but the future is `Send`, because the future renders the key before its first await and
+/// then drops the reference.
 #[distributed_lock(key = "<counter>")]
 async fn not_sync(counter: Counter) -> Locked<u64> {
     stay().await;

@@ -415,7 +415,7 @@ async fn durations_from_values() {
     assert!(busy(&while_busy("2", call(2)).await));
 }
 
-/// If the value of an option is known only at run time, the call checks it before it requests the lock.
+/// If the value of an option is known only at run time, the call checks the value before it requests the lock.
 #[tokio::test]
 async fn a_value_out_of_range_is_an_error() {
     let day_and_a_bit = Duration::from_secs(25 * 60 * 60);

@@ -57,7 +57,7 @@ mod made {
     use super::*;
 
     locked_functions! {
-        /// Documented.
+        /// A function with a doc comment.
         pub(super) fn number ["macro:<id>"] (id: u64) -> Locked<u64> {
             stay().await;
             Ok(id)

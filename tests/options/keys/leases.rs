@@ -114,8 +114,8 @@ async fn less_patient(ran: &AtomicBool) -> Result<(), LockError> {
     Ok(())
 }
 
-/// While the call waits for its second lock, its body has not begun. So the call acquires the lost first lock again,
-/// and does not report the loss.
+/// A call loses its first lock while it waits for its second lock. The body of the call has not begun, so the call
+/// acquires the lost lock again, and does not report the loss.
 #[tokio::test]
 async fn what_is_lost_while_another_one_is_waited_for_is_taken_again() {
     let store = Store::redis().await;

@@ -1,4 +1,4 @@
-//! `keys`: several locks in one global order, whatever the order in which a call names them.
+//! `keys`: a call acquires several locks in one global order, whatever the order in which it names them.
 
 mod leases;
 pub(crate) mod nested;
@@ -41,7 +41,8 @@ async fn all_are_held_and_all_are_released() {
         let body = async |holds: &lock_runtime::Holds| {
             assert_eq!(held(&other, &keys).await, ["account:1", "account:2"]);
             assert_eq!(holds.len(), 2);
-            // The holds are in the order in which the attribute names the keys. Each has the token of its own lock.
+            // The holds are in the order in which the attribute names the keys. Each hold has the token of its own
+            // lock.
             assert_eq!(holds[0].key().as_str(), "account:2");
             assert_eq!(holds[1].key().as_str(), "account:1");
             let status = other.lock("account:2").status().await.unwrap();
@@ -123,7 +124,7 @@ async fn free_ones_are_taken_in_one_script() {
     for _ in 0..10 {
         client.scope(transfer(2, 1, nothing)).await.unwrap();
     }
-    // Each call needs one script to enter, and one for each lock when it leaves.
+    // Each call needs one script to acquire both locks, and one script for each lock to release it.
     assert_eq!(server.scripts().await - before, 10 * 3);
 }
 
@@ -182,7 +183,7 @@ async fn dropped_by_the_hundred_they_leave_nothing() {
         let scoped = client.clone();
         let calls = tokio::spawn(async move {
             let body = async |_: &lock_runtime::Holds| sleep(20 * SECOND).await;
-            // This many calls use up the budget after which tokio makes a task yield, so the task can be aborted at any
+            // A hundred calls use up the budget after which tokio makes a task yield, so the task can be aborted at any
             // await.
             let calls = (0..100).map(|call| scoped.scope(transfer(2 * call, 2 * call + 1, body)));
             futures_util::future::join_all(calls).await
@@ -313,7 +314,7 @@ async fn both_fixed() -> Result<(), LockError> {
 }
 
 /// Returns the number of scripts that a call for `a` and `b` costs if it has to wait for `b`. Another client holds `b`,
-/// and its release is one of the scripts. Sometimes a probe comes in between, so the smallest of several costs counts.
+/// and its release is one of the scripts. A probe can add a script, so the function returns the smallest of ten costs.
 async fn cost_of_waiting(call: impl AsyncFn() -> Result<(), LockError>) -> u64 {
     let server = RedisServer::start().await;
     let store = Store::on(&server.url());
@@ -335,8 +336,9 @@ async fn cost_of_waiting(call: impl AsyncFn() -> Result<(), LockError>) -> u64 {
     least
 }
 
-/// If a lock is not free, the call first asks for all of them in one script, and then for each of them. A lock with a
-/// fixed lease is kept while the call waits for the next one, and its lease begins again with the body.
+/// A call first requests all its locks in one script. If a lock is not free, the call then requests each lock
+/// separately. While the call waits for the next lock, it renews a lock with a fixed lease. The lease of such a lock is
+/// restarted when the body starts.
 #[tokio::test]
 async fn locks_that_are_not_free_are_requested_one_by_one() {
     let (together, one_by_one, released) = (1, 2, 2);

@@ -1,4 +1,4 @@
-//! Calls with several keys that are nested in other calls, or siblings in one task.
+//! Calls with several keys that are nested in other calls, or that are siblings in one task.
 
 use std::future::Future;
 
@@ -34,7 +34,8 @@ async fn only_e() -> Result<(), LockError> {
 async fn a_nested_call_tries_what_stands_before_once_and_waits_for_what_stands_behind() {
     on_stores_with_a_queue(|store| async move {
         let [client, other] = store.clients().await;
-        // A nested call acquires a free lock even if the lock is out of order.
+        // A nested call acquires a free lock even if the lock is out of order, that is, before a lock of the enclosing
+        // call.
         client.scope(b_and_d(a_and_c())).await.unwrap();
         client.scope(b_and_d(only_a())).await.unwrap();
         let guard = hold(&other, "a").await;

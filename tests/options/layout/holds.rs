@@ -47,7 +47,7 @@ async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try
         until(async || (0..=2000).contains(&Jvm::at(&store, "k").await.left().await)).await;
         assert!(guard.remaining() <= 2 * SECOND, "{:?}", guard.remaining());
         guard.release().await;
-        // A fixed lease is not renewed. It is cut by the next attempt of another caller.
+        // A fixed lease is not renewed, so the next attempt of another caller cuts it.
         let lock = client.lock("k").lease(2 * SECOND).renew(false);
         let guard = lock.acquire().await.unwrap();
         let _: i64 = jvm.ask(change[0], &change[1..]).await;
@@ -102,11 +102,11 @@ async fn a_lock_that_is_kept_tells_the_jvm_its_new_end() {
     let lock = client.lock("k").lease(20 * SECOND).hold_at_least(SECOND);
     let guard = lock.acquire().await.unwrap();
     // The JVM's first attempt reads a lease of 20 s, so the JVM enters in time only if it is notified of the earlier
-    // end.
+    // end of the lease.
     let entering = timeout(10 * SECOND, jvm.lock(SECOND));
     let (entered, ()) = tokio::join!(entering, async {
         until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
-        // By now the JVM has subscribed, tried again, and found the lock taken.
+        // After this pause, the JVM has subscribed, tried again, and found the lock taken.
         sleep(100 * MS).await;
         guard.release().await;
     });
@@ -125,8 +125,8 @@ async fn tokens_rise_together_with_those_of_a_fenced_lock() {
     let counter = format!("redisson_lock_token:{{{}}}", jvm.lock);
     let mut newest = hold(&client, "k").await.token().get();
     until(async || store.keys().await.is_empty()).await;
-    // Our locks do not create Redisson's counter of tokens. The JVM creates it with its first token, which is 1. In the
-    // second round, the counter is far ahead of our tokens.
+    // Our locks do not create Redisson's counter of tokens. The JVM creates Redisson's counter with its first token,
+    // which is 1. In the second round, the counter is far ahead of our tokens.
     let ahead = (newest + 1_000_000).to_string();
     for theirs in ["1", &ahead] {
         jvm.ask::<()>("SET", &[&counter, theirs]).await;

@@ -59,8 +59,8 @@ impl Jvm {
             .await
     }
 
-    /// Leaves the lock once. Returns `Some(true)` if this released the lock, `Some(false)` if this thread still holds
-    /// the lock because it has entered more than once, or `None` if this thread did not hold the lock.
+    /// Unlocks the lock once. Returns `Some(true)` if this call released the lock, `Some(false)` if this thread still
+    /// holds the lock because it has entered more than once, or `None` if this thread did not hold the lock.
     async fn unlock(&mut self) -> Option<bool> {
         let script = "
             if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
@@ -90,7 +90,7 @@ impl Jvm {
     }
 
     /// Acquires the lock as soon as it is free. Like Redisson, subscribes to the lock's channel, tries again, and then
-    /// waits for a message, but for no longer than the time left that the attempt has read.
+    /// waits for a message, but only until the end of the lease that the attempt has read.
     async fn lock(&mut self, lease: Duration) {
         if self.try_lock(lease).await.is_none() {
             return;

@@ -1,4 +1,5 @@
-//! What clients with Redisson's layout refuse, and the rights that a user needs for this layout.
+//! The URLs, options and locks that clients with Redisson's layout refuse, and the rights that a user needs for this
+//! layout.
 
 use lock_runtime::{ConnectError, Layout, LockClient, LockError, OptionsError, Strategy};
 use redis::Value;
@@ -14,7 +15,7 @@ use crate::stores::{MS, SECOND, Store, hold, until};
 async fn the_other_layout_is_refused_on_either_side() {
     let native = Store::redis().await;
     let client = native.client().await;
-    // Both layouts store the key `{k}` under the same name.
+    // Both layouts store the lock of the key `{k}` under the same Redis key.
     let redisson = native.builder().layout(Layout::Redisson);
     let redisson = redisson.connect().await.unwrap();
     let same = |client: &LockClient| {

@@ -23,7 +23,7 @@ async fn the_jvm_enters_when_we_leave_and_we_when_it_leaves() {
             guard.release().await;
         });
         told.0.expect("a release of ours is heard");
-        // The JVM reenters the lock, so its first `unlock` does not release it.
+        // The JVM reenters the lock, so its first `unlock` does not release the lock.
         assert_eq!(jvm.try_lock(10 * SECOND).await, None);
         let lock = client.lock("k").strategy(strategy).wait(20 * SECOND);
         let mut waiting = Box::pin(lock.acquire());
@@ -49,7 +49,7 @@ async fn a_release_of_the_jvm_wakes_us_without_a_probe() {
         let acquiring = lock.acquire();
         let (guard, released) = tokio::join!(acquiring, async {
             until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
-            // By now our waiter has subscribed, tried again, and found the lock taken.
+            // After this pause, our waiter has subscribed, tried again, and found the lock taken.
             sleep(20 * MS).await;
             jvm.unlock().await.unwrap();
             Instant::now()
@@ -103,8 +103,8 @@ async fn what_ends_without_a_word_is_noticed() {
     let client = store.client().await;
     let mut jvm = Jvm::at(&store, "k").await;
     let lock = client.lock("k").wait(20 * SECOND);
-    // In the first half of the test, the JVM's hold expires. In the second half, the hold is deleted without a message,
-    // as it is when Redisson releases a spin lock.
+    // In the first half of the test, the JVM's hold expires. In the second half, the JVM's hold is deleted without a
+    // message, as when Redisson releases a spin lock.
     assert_eq!(jvm.try_lock(400 * MS).await, None);
     let start = Instant::now();
     lock.run(async {}).await.unwrap();

@@ -44,7 +44,8 @@ impl Model {
                 hold.keep_until = hold.keep_until.max(entry.at + keep);
             }
             if call.spec.lease == Lease::Renewed {
-                // The last renewal may have been sent only now, so this is the latest possible deadline.
+                // The last renewal may be sent at this moment, so the latest possible deadline is one lease from this
+                // moment.
                 hold.promised = hold.promised.max(self.now + RENEWED_LEASE);
             }
             hold.entries -= 1;
@@ -55,7 +56,7 @@ impl Model {
     }
 
     /// Returns whether the end of this call would free a lock both for a call that waits with `notify` and for a call
-    /// that waits for its turn under the same hold. Which of the two calls is first is not promised.
+    /// that waits for its turn under the same hold. The promises do not say which of the two calls is first.
     pub(crate) fn begins_a_race(&self, id: CallId) -> bool {
         self.calls[&id].entries.iter().any(|entry| {
             let hold = &self.holds[entry.hold];
@@ -187,7 +188,7 @@ impl Model {
         self.settle();
     }
 
-    /// Returns whether no call of the client is inside or waits, so that the client's shutdown can end.
+    /// Returns whether no call of the client holds a lock or waits, so that the client's shutdown can end.
     pub(crate) fn is_drained(&self, client: usize) -> bool {
         let mut holds = self.holds.iter();
         let mut calls = self.calls.values();

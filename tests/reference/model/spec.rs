@@ -88,7 +88,8 @@ pub(crate) struct Spec {
     pub(crate) wait: Wait,
     pub(crate) lease: Lease,
     pub(crate) at_least: bool,
-    /// The call in whose body or guard this call is nested. It is inside when this call begins.
+    /// The call in whose body or guard this call is nested. The enclosing call is inside its lock when this call
+    /// begins.
     pub(crate) under: Option<CallId>,
 }
 

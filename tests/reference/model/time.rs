@@ -29,7 +29,7 @@ impl Model {
     pub(super) fn run_to(&mut self, end: u64) {
         loop {
             let spinner = self.due_spinner();
-            // A spinner pauses for at most a millisecond before it tries again.
+            // A caller with `spin` pauses for at most a millisecond before it tries again.
             let tries = spinner.map(|_| self.now + 1);
             let next = self.next_event().into_iter().chain(tries).min();
             let Some(next) = next.filter(|next| *next <= end) else {
@@ -44,8 +44,8 @@ impl Model {
         self.moments.push(end);
     }
 
-    /// Makes the next try of this spinner, if there is one: grants it the free lock, or ends its call because its
-    /// client is shut down.
+    /// Makes the next try of this caller with `spin`, if there is one: grants it the free lock, or ends its call
+    /// because its client is shut down.
     pub(super) fn spin(&mut self, spinner: Option<CallId>) {
         let Some(id) = spinner else { return };
         let (client, key) = (self.calls[&id].spec.client, self.calls[&id].next_key());
@@ -120,8 +120,8 @@ impl Model {
         }
     }
 
-    /// Returns a spinner whose next try ends its wait, because its lock is free or its client is shut down. Returns
-    /// `None` if there is no such spinner.
+    /// Returns a caller with `spin` whose next try ends its wait, because its lock is free or its client is shut down.
+    /// Returns `None` if there is no such caller.
     pub(super) fn due_spinner(&self) -> Option<CallId> {
         let due = |id: &CallId| {
             let call = &self.calls[id];

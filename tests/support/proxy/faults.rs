@@ -12,7 +12,7 @@ use std::{
 
 use tokio::sync::{Notify, oneshot};
 
-/// The value of a budget that lets all bytes pass.
+/// The value of a byte budget that lets all bytes pass.
 const NO_BUDGET: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +111,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Searches further bytes of a connection. Returns whether the watcher has to continue waiting.
+    /// Searches further bytes of a connection for the pattern. Returns whether the watcher has to continue waiting.
     fn waits_on(&mut self, connection: u64, bytes: &[u8]) -> bool {
         let tail = self.tails.entry(connection).or_default();
         tail.extend_from_slice(bytes);
@@ -186,12 +186,12 @@ impl Faults {
         }
         let allowed = usize::try_from(left).unwrap_or(usize::MAX).min(bytes);
         let rest = left - allowed as u64;
-        // The budget stays spent until the cut, so that nothing passes in between.
+        // A spent budget stays at zero until the connections are cut, so that no byte passes before the cut.
         budget.store(rest, Ordering::SeqCst);
         (allowed, rest == 0)
     }
 
-    /// If the budget is spent, removes it and cuts the connections, so that they are cut only once.
+    /// If the budget is spent, removes the budget and cuts the connections, so that they are cut only once.
     pub(super) fn cut_spent(&self, way: Way) {
         let spent =
             self.budget(way)

@@ -62,7 +62,7 @@ struct Link {
 
 /// The bytes that one read has returned.
 struct Chunk {
-    /// The bytes that were read. Empty at the end of the stream.
+    /// The bytes that were read. The vector is empty at the end of the stream.
     bytes: Vec<u8>,
     read: Instant,
     /// The chunk's share of the full jitter, from 0 to 1.
@@ -164,8 +164,8 @@ impl Link {
     ) {
         let to = self.deliver_open(way, &mut chunks, to).await;
         if way == Way::Reply {
-            // The client must not notice that its connection is half open or has lost a reply. In these cases, its end
-            // stays open until the connection is cut or the client closes it.
+            // The client must not notice that its connection is half open or has lost a reply. Therefore, the client's
+            // end stays open until the connection is cut or the client closes it.
             self.until(|| self.is_cut() || to.is_none() || self.client_gone.load(Ordering::SeqCst))
                 .await;
         } else if self.is_half_open() {
@@ -218,7 +218,7 @@ impl Link {
                 if rest.is_empty() {
                     break;
                 }
-                // This gives the receiving end a chance to read each byte on its own.
+                // After each byte, yielding gives the receiving end a chance to read the byte on its own.
                 tokio::task::yield_now().await;
             }
         }

@@ -138,7 +138,7 @@ async fn jitter_adds_to_the_delay_and_keeps_the_order() {
         assert!(took >= 4 * MS, "{took:?}");
         sum += took;
     }
-    // The expected sum is 680 ms with a standard deviation of 55 ms. Without jitter it is 80 ms.
+    // The expected sum is 680 ms with a standard deviation of 55 ms. Without jitter, the sum is 80 ms.
     assert!(sum > 280 * MS, "{sum:?}");
     for number in 0..20 {
         wire.send(&[&format!("ECHO {number:02}")]).await;
@@ -287,7 +287,7 @@ async fn a_connection_is_cut_after_so_many_request_bytes() {
         assert_eq!(other.rest().await, b"");
         fixture.until_clients(0).await;
         assert_eq!(fixture.server.keys().await, ["a"]);
-        // The connections are cut only once, so a new one works.
+        // The proxy cuts the connections only once, so a new connection works.
         fixture.client().await.ask("SET c 3", "+OK").await;
     }
 }
@@ -384,7 +384,7 @@ async fn requests_are_waited_for_from_the_call_on() {
     other.0.write_all(b"le").await.unwrap();
     until(async || fixture.proxy.request_bytes() == 2 * 6 + 13 + 9 + 2).await;
     assert!(backstage::within(50 * MS, seen.as_mut()).await.is_none());
-    // Two halves count if both come from one connection.
+    // Two halves of the pattern count if both come from one connection.
     wire.0.write_all(b"le\r\n").await.unwrap();
     seen.await;
     // The pattern counts even if it is sent before the future is polled.

@@ -1,8 +1,9 @@
 //! Locks on one Redis server, 6.2 or later, or on a server that speaks its protocol.
 //!
-//! All guarantees hold on a server that keeps its state. A server that loses its state (because it was killed without
-//! persistence, evicts keys, or is a promoted replica that lacks the newest writes) can admit a second holder until the
-//! first one finds out, at its next renewal or check. Even then, the fencing tokens rise.
+//! All guarantees hold on a server that keeps its state. A server loses state if it is killed without persistence, if
+//! it evicts keys, or if it is a promoted replica that lacks the newest writes. After such a loss, the server can grant
+//! a held lock to a second caller. The first holder loses the lock only at its next renewal or check, so two callers
+//! may hold the lock until then. Fencing tokens keep rising after such a loss.
 
 pub(crate) mod protocol;
 pub(crate) mod queue;
@@ -53,8 +54,8 @@ pub(crate) struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// Creates the backend, without connecting to the server. The first session checks the server, unless
-    /// [`connect`](Self::connect) has checked it before.
+    /// Creates the backend, without connecting to the server. The first session checks whether the server can be used
+    /// for locks, unless [`connect`](Self::connect) has done so before.
     pub(crate) fn open(
         config: RedisConfig,
         context: &Arc<Context>,
@@ -69,7 +70,7 @@ impl RedisBackend {
         })
     }
 
-    /// Connects once, so that a problem with the server is reported when the client is created.
+    /// Connects once, so that the creation of the client reports a problem with the server.
     pub(crate) async fn connect(&self, patience: Duration) -> Result<(), ConnectError> {
         self.server.check(self.allow_eviction, patience).await?;
         self.server.sessions.connect();

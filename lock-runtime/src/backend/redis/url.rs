@@ -24,8 +24,8 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
         }
         _ => return Err(invalid("unknown scheme")),
     }
-    // The message of the `redis` crate may quote the URL or the value of a parameter, and both may contain a password.
-    // A message that quotes one of them is not passed on.
+    // An error message of the `redis` crate may quote the URL or the value of a parameter, and both may contain a
+    // password. A message that quotes the URL or such a value is replaced by `malformed`.
     let values = || {
         url.split(['?', '&'])
             .skip(1)
@@ -41,12 +41,12 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
     })
 }
 
-/// The schemes of a group that Sentinels watch, each with the scheme of the URLs of its servers.
+/// The URL schemes of a group that Sentinels watch, each with the URL scheme of a single server.
 const GROUP_SCHEMES: [(&str, &str); 2] = [
     ("redis+sentinel://", "redis://"),
     ("rediss+sentinel://", "rediss://"),
 ];
-/// The schemes of a Redis Cluster, each with the scheme of the URLs of its servers.
+/// The URL schemes of a Redis Cluster, each with the URL scheme of a single server.
 const CLUSTER_SCHEMES: [(&str, &str); 2] = [
     ("redis+cluster://", "redis://"),
     ("rediss+cluster://", "rediss://"),
@@ -90,15 +90,15 @@ pub(crate) fn parse_cluster(url: &str) -> Result<Vec<redis::ConnectionInfo>, Con
 
 /// The parts of a URL that names several hosts.
 pub(crate) struct Hosts<'a> {
-    /// Empty, or the user and the password with the `@` that follows them.
+    /// The user, the password and the `@` that follows them, or an empty string.
     pub(crate) user: &'a str,
     pub(crate) hosts: Vec<&'a str>,
-    /// Empty, or what follows the hosts, from the first `/` or `?`.
+    /// The text that follows the hosts, from the first `/` or `?`, or an empty string.
     pub(crate) path: &'a str,
 }
 
-/// Divides a URL after its scheme. The hosts begin after the last `@`, because a password may contain `@` or the
-/// characters that separate hosts.
+/// Divides the part of a URL that follows the scheme. The hosts begin after the last `@`, because a password may
+/// contain `@`, `,`, `/` or `?`.
 pub(crate) fn divide(rest: &str) -> Hosts<'_> {
     let (user, rest) = rest.split_at(rest.rfind('@').map_or(0, |at| at + 1));
     let (hosts, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
@@ -150,7 +150,7 @@ pub(crate) fn parse_group(
     Ok(SentinelConfig {
         group: group.to_owned(),
         sentinels: sentinels.collect::<Result<_, _>>()?,
-        // The Sentinels replace the host.
+        // The address that the Sentinels name replaces `localhost`.
         server: parse_url(&format!("{each}{user}localhost/{db}{query}"))?,
     })
 }
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(settings.username(), Some("me"));
         assert_eq!(settings.password(), Some("p,@w"));
         assert_eq!(settings.db(), 3);
-        // The Sentinels have credentials of their own.
+        // The credentials in the URL are those of the group's servers, not those of the Sentinels.
         assert_eq!(group.sentinels[0].redis_settings().password(), None);
         let own = ("reader".to_owned(), "secret".to_owned());
         let group = parse_group(url, Some(&own)).unwrap();

@@ -1,27 +1,27 @@
-//! The token of a hold on a quorum. The type has no I/O, so unit tests and the model checker can run it.
+//! The token of a hold on a quorum. `Agreement` does no I/O, so unit tests and the model checker can run it.
 
 use std::cmp::Ordering;
 
 use lock_core::fencing::FencingToken;
 
-/// The token on which the nodes of a round agree: the greatest offer of the first majority.
+/// The token on which the nodes of a round agree: the greatest of the tokens that the first majority offers.
 ///
-/// Each node offers a token that is greater than the tokens of all holders that it knows. A node counts only if its
-/// offer is not greater than the agreed token, so the nodes that count know no holder with this token or a greater one.
-/// Two majorities have a node in common, so no earlier holder has the agreed token or a greater one. By the time the
-/// token is sent to a node of the first majority, the node may have lost its grant, and another holder may have come
-/// and gone. A node with a greater offer must not take that node's place in the majority, because it may know an
-/// earlier holder with the agreed token.
+/// Each node offers a token that is greater than the tokens of all holders that it knows. A node counts toward the
+/// majority only if its offer is not greater than the agreed token, so the nodes that count know no holder with the
+/// agreed token or a greater one. Any two majorities have a node in common, so no earlier holder has the agreed token
+/// or a greater one. Before the token is sent to a node of the first majority, the node may lose its grant, and another
+/// caller may hold the lock for a while. A node with a greater offer must not replace such a node in the majority,
+/// because the node with the greater offer may know an earlier holder with the agreed token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Agreement<A> {
     majority: usize,
     token: Option<FencingToken>,
-    /// The nodes that granted the lock before the token was known, each with its offer. Empty once the token is known.
+    /// The nodes that granted the lock before the token was known, each with its offer; empty once the token is known.
     offers: Vec<(A, FencingToken)>,
     /// The nodes that have granted the lock, and have stored the token.
     ready: Vec<A>,
-    /// The nodes whose offer is greater than the token. They do not count, but may join a hold that has a majority
-    /// without them.
+    /// The nodes whose offer is greater than the token. Such a node does not count toward the majority, but may join a
+    /// hold that has a majority without it.
     above: Vec<A>,
 }
 
@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn a_node_that_offers_more_than_the_token_makes_no_majority() {
-        // Node 1 loses its grant before the token is sent to it. Node 2 may have had a holder with token 9 before.
+        // Node 1 loses its grant before the token is sent to it. Node 2 offers token 10, so it may have had a holder
+        // with token 9 before.
         let mut agreement = Agreement::new(2);
         assert_eq!(offered(&mut agreement, &[(0, 9), (1, 7), (2, 10)]), [1]);
         assert_eq!(agreement.counted(), 1);

@@ -1,4 +1,5 @@
-//! One acquisition from a quorum. It runs rounds, each with its own owner, until a round is granted the lock.
+//! One acquisition of a lock from a quorum. In each round, the acquisition asks all nodes once, under a new owner.
+//! Rounds are repeated until a majority grants the lock.
 
 use std::{
     sync::{Arc, Mutex},
@@ -25,12 +26,12 @@ use crate::{
     background::{Context, lock},
 };
 
-/// The divisor of the lease that gives the time within which a node has to answer.
+/// The lease divided by this number is the time within which a node has to answer.
 const NODE_SHARE: u32 = 10;
 /// The shortest and the longest time limit for the answer of a node, however short or long the lease is.
 const NODE_PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// The divisor of the lease that gives the time that must be left when a body starts. If less is left because the
-/// quorum has answered late, the lock is given back.
+/// The lease divided by this number is the time that must be left when a body starts. If less is left because the nodes
+/// have answered late, the lock is given back.
 const START_SHARE: u32 = 2;
 
 /// Returns the time within which a node has to answer.
@@ -45,9 +46,11 @@ fn is_enough(left: Duration, lease: Duration) -> bool {
 
 /// The result of one request to one node in a round.
 enum Step {
-    /// The result of a request for the lock: the node's offer, or `None` if the lock is not free on the node.
+    /// The result of a request for the lock: the token that the node offers, or `None` if the lock is not free on the
+    /// node.
     Taken(NodeAttempt, Result<Option<FencingToken>, BackendError>),
-    /// The result of sending the node the agreed token: whether the node still had its grant, and stored the token.
+    /// The result of sending the agreed token to the node: `true` if the node still had its grant, and stored the
+    /// token.
     Raised(NodeAttempt, Result<bool, BackendError>),
 }
 
@@ -70,19 +73,19 @@ fn raise_token(mut attempt: NodeAttempt, token: FencingToken) -> BoxFuture<'stat
     .boxed()
 }
 
-/// Whether a round waits for nodes that did not answer their previous requests, if it cannot get a majority without
-/// them.
+/// Whether a round waits for nodes that did not answer their previous requests, if the round cannot get a majority
+/// without these nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Haste {
-    /// The round waits for these nodes as long as for the other nodes, so that its answer is certain.
+    /// The round waits for silent nodes as long as for the other nodes, so that it does not miss a possible majority.
     Patient,
-    /// The round does not wait for these nodes. It gives back its grants at once, so that other callers can take the
-    /// lock. A patient round follows later.
+    /// The round does not wait for silent nodes. Without a majority, a hasty round gives back its grants at once, so
+    /// that other callers can take the lock. A later round waits for silent nodes.
     Hasty,
 }
 
 impl Haste {
-    /// Returns the haste of the round that follows `before` earlier rounds. Every fourth round is patient, beginning
+    /// Returns the haste of the round that follows `before` earlier rounds. Every fourth round is `Patient`, beginning
     /// with the first.
     fn of_round(before: u32) -> Self {
         if before.is_multiple_of(4) {
@@ -96,9 +99,9 @@ impl Haste {
 /// The outcome of a round.
 pub(crate) enum Round {
     Granted(Box<Taken>),
-    /// Other callers hold the lock, or have grants on so many nodes that no majority is left.
+    /// Other callers have grants on so many nodes that no majority is left for this round.
     Busy,
-    /// Too few nodes answered, or they answered too late.
+    /// Too few nodes answered, or the nodes answered too late.
     Unreachable(BackendError),
 }
 
@@ -113,7 +116,7 @@ pub(crate) struct Taken {
     ready: Vec<NodeAttempt>,
     /// The requests to the other nodes, which may still join the hold.
     steps: Steps,
-    /// The moment until which nodes may join.
+    /// The moment until which other nodes may join the hold.
     until: Moment,
 }
 
@@ -126,7 +129,7 @@ impl Taken {
         )
     }
 
-    /// Gives the lock back. If this fails, tries again in the background until the lease has ended.
+    /// Gives the lock back. If the release fails, tries again in the background until the lease has ended.
     pub(crate) async fn release(self) {
         let (quorum, name) = (self.quorum.clone(), self.request.name.clone());
         let grant = self.become_hold();
@@ -167,9 +170,10 @@ impl Taken {
     }
 }
 
-/// Runs work for a caller in a task of the engine, and offers the result to the caller. The offer ends one claim after
-/// the work has started, and sooner if the caller has missed offers before. Returns `None` if the caller was not polled
-/// in time to take the result. The engine drops a result that is not taken, and drops the work if the caller is dropped.
+/// Runs work for a caller in a task of the engine, and offers the result to the caller. The offer ends one claim (2 s)
+/// after the work has started, or earlier if the caller has missed offers before. Returns `None` if the caller was not
+/// polled in time to take the result. The engine drops a result that is not taken, and drops the work if the caller is
+/// dropped.
 pub(crate) async fn offered<T: Send + 'static>(
     context: &Arc<Context>,
     missed: u32,
@@ -202,17 +206,18 @@ pub(crate) async fn offered<T: Send + 'static>(
     value
 }
 
-/// A round that runs in a task of the engine. The value is `None` if the caller was polled too late for the outcome.
+/// A round that runs in a task of the engine. The output is `None` if the caller was polled too late to take the
+/// outcome.
 type Asking = BoxFuture<'static, Option<Round>>;
 
-/// An acquisition under way.
+/// An acquisition of a lock from a quorum.
 pub(crate) struct RedlockAttempt {
     quorum: Arc<Quorum>,
     request: Request,
     rounds: u32,
-    /// How many rounds had an outcome that the caller was polled too late for.
+    /// The number of rounds whose outcome was not used because the caller was polled too late.
     missed: u32,
-    /// The round under way, if there is one.
+    /// The round that is in progress, if there is one.
     asking: Option<(Haste, Asking)>,
     /// `Ok` if a majority answered in the previous round, and otherwise the reason why no majority answered.
     newest: Result<(), BackendError>,
@@ -231,7 +236,7 @@ impl RedlockAttempt {
         }
     }
 
-    /// Completes the round that is under way. If there is none, starts one and completes it.
+    /// Completes the round that is in progress. If no round is in progress, starts one and completes it.
     async fn ask(&mut self, haste: Haste) -> Result<Answer, BackendError> {
         loop {
             if self.quorum.is_shutting_down() {
@@ -252,7 +257,8 @@ impl RedlockAttempt {
             self.asking = None;
             let answer = match round {
                 Some(Round::Granted(taken)) if taken.is_young() => {
-                    // No await may follow, or the caller could be dropped after its grants have become a hold.
+                    // No await may follow here, because the caller could be dropped at an await after its grants have
+                    // become a hold.
                     let queued = self.rounds > 1;
                     return Ok(Answer::Granted(Grant {
                         queued,
@@ -295,7 +301,7 @@ impl Silence {
         }
     }
 
-    /// Returns the number of silent nodes for which this round does not wait.
+    /// Returns the number of silent nodes for which the round does not wait.
     fn lasting(&self) -> usize {
         let silent = self.nodes.iter().filter(|node| node.is_silent());
         if self.is_majority_heard {
@@ -305,7 +311,7 @@ impl Silence {
         }
     }
 
-    /// Records that these nodes have not answered in time.
+    /// Records that the remaining nodes have not answered in time.
     fn note(self) {
         self.nodes.iter().for_each(|node| node.note_silence());
     }
@@ -314,7 +320,7 @@ impl Silence {
 /// Asks all nodes once for the lock. If the round is dropped, or gets no majority, the nodes' grants are given back.
 pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste) -> Round {
     // Each round has an owner of its own, because some nodes may still be giving back the grants of an earlier round,
-    // and a grant is given back by its owner.
+    // and a request that gives a grant back names only the owner.
     connected(quorum).await;
     let request = &Request {
         owner: quorum.context.new_owner(),
@@ -327,7 +333,7 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
         return Round::Unreachable(error);
     }
 
-    // The lease counts from here, because no node can have granted the lock earlier.
+    // The lease counts from this moment, because no node can have granted the lock earlier.
     let started = quorum.context.now();
     let valid_until = started + less_node_drift(lease);
     let nodes = quorum.nodes.iter();
@@ -373,8 +379,8 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
             }
         }
     }
-    // If the round is decided before all nodes have answered, the remaining nodes count as answered, except for those
-    // that were silent before.
+    // If the round is decided before all nodes have answered, the remaining nodes count as answered, except for nodes
+    // that did not answer their previous requests.
     let answered = quorum.nodes.len() - failed;
     let Some((token, ready, above)) = agreement.reached() else {
         return match refused {
@@ -453,8 +459,8 @@ impl Attempt for RedlockAttempt {
         })
     }
 
-    /// Completes the round that is under way. If there is none, starts one last round, because a lease may have ended
-    /// since the previous round. There is no queue to leave.
+    /// Completes the round that is in progress. If no round is in progress, starts one last round, because the holder's
+    /// lease may have ended since the previous round. A Redlock has no queue to leave.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             let under_way = self.asking.as_ref().map(|(haste, _)| *haste);

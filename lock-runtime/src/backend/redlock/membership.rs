@@ -19,7 +19,7 @@ use crate::{
     events::TARGET,
 };
 
-/// The time for which a client that connects waits for the other nodes after a majority is connected.
+/// The time for which a connecting client waits for the other nodes after a majority is connected.
 const STRAGGLER_PATIENCE: Duration = Duration::from_secs(1);
 /// The pause between two probes while some nodes have no mark and the others have one.
 const MIXED_PAUSE: Duration = Duration::from_millis(50);
@@ -32,7 +32,7 @@ const LOST_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::f
 const TRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
 
 /// Waits until the client has connected to a majority. If the client was created without connecting, the first call of
-/// this function begins to connect. The task that connects does not depend on when the caller is polled.
+/// this function begins to connect. A task of the engine connects, even if the caller is not polled.
 pub(crate) async fn connected(quorum: &Arc<Quorum>) {
     if quorum.is_connected() {
         return;
@@ -48,7 +48,7 @@ pub(crate) async fn connected(quorum: &Arc<Quorum>) {
     quorum.link.until(is_connected).await;
 }
 
-/// Tries to connect until it succeeds. Ends when the client is dropped or shuts down.
+/// Tries to connect until a try succeeds. Ends when the client is dropped or shuts down.
 async fn go_on_connecting(quorum: Weak<Quorum>) {
     loop {
         let Some(quorum) = quorum.upgrade().filter(|quorum| !quorum.is_shutting_down()) else {
@@ -111,7 +111,7 @@ pub(crate) async fn connect(quorum: &Arc<Quorum>, patience: Duration) -> Result<
         });
     }
     begin(quorum).await;
-    // The result is ignored here. If a majority cannot be marked, callers that request locks get the error.
+    // The result of `mark` is ignored. If a majority cannot be marked, callers that request locks get the error.
     let _ = quorum.mark(quorum.longest_lease()).await;
     let (admitted, lost) = (Arc::downgrade(quorum), quorum.lost.clone());
     quorum.context.spawn(admit_lost(admitted, lost));
@@ -131,7 +131,8 @@ async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
     .await
 }
 
-/// Admits all nodes if every node answers and none of them is whole, because the installation is new in this case.
+/// Lets all nodes grant locks if every node answers and none of them has state, because the installation is new in this
+/// case.
 async fn begin(quorum: &Quorum) {
     for _ in 0..MIXED_PROBES {
         let seen = probe(quorum).await;
@@ -224,16 +225,17 @@ fn quarantine(
         .values()
         .copied()
         .fold(quorum.longest_lease(), Duration::max);
-    // Each lease in use is in the marks of a majority. So among any `enough` nodes, at least one has this lease in its
-    // mark.
+    // Each lease in use is in the marks of a majority of the nodes, so at least one of any `enough` nodes has the lease
+    // in its mark.
     let enough = quorum.nodes.len() - quorum.majority() + 1;
     let all_answer = seen.iter().all(|(_, standing)| standing.is_some());
     let known = told.len() >= enough || all_answer;
     Some((longest, if known { longest } else { MAX_LEASE }))
 }
 
-/// The longest leases in use according to the marks of whole nodes, read after another node had lost its state. The
-/// outer key is that other node and the time of its loss, and the inner key is the whole node.
+/// The longest leases in use, read from the marks of nodes that have their state, after another node has lost its
+/// state. The outer key is the number of the node that has lost its state, and the time at which the loss was seen. The
+/// inner key is the number of the node whose mark was read.
 type Told = HashMap<(usize, u64), HashMap<usize, Duration>>;
 
 /// Readmits nodes that have lost their state. Ends when the client is dropped or shuts down.

@@ -7,36 +7,38 @@
 //! lease has ended.
 //!
 //! **Guaranteed.** Locks survive the loss of any minority of the nodes, without a failover. A lock is held as long as a
-//! majority of the nodes stores its grant. A round asks all nodes at once, counts the lease from before the first
-//! request, and gives up the lock everywhere if no majority grants it soon enough. A waiting caller tries again after a
-//! random pause that grows to 128 ms.
+//! majority of the nodes stores its grant. A round is one request to each node, sent to all nodes at once. The lease
+//! counts from before the first request. If no majority grants the lock soon enough, the round gives back the grants of
+//! all nodes. A waiting caller tries again after a random pause that grows to 128 ms.
 //!
 //! **Tokens** rise strictly in grant order. Each node offers a token from its own counter, and the greatest offer
-//! becomes the lock's token. Before the body starts, a majority of the nodes has stored this token: the nodes that
-//! offered it, and others into whose counters it is written. Any majority that makes the next grant shares a node with
-//! this majority. The shared node grants the lock only after the earlier hold is over on this node, and then offers a
-//! greater token. A node that has lost its counter starts again at its own clock, which may be behind the clock that an
-//! earlier token came from.
+//! becomes the lock's token. Before the body starts, a majority of the nodes has stored the lock's token: the nodes
+//! that offered it, and nodes with smaller offers to which the client has sent it. A node that has stored the token of
+//! a hold grants the lock again only after that hold is over on the node, and then offers a greater token. Any two
+//! majorities share a node, so at least one node that has stored the token takes part in the next grant. A node that
+//! has lost its counter starts a new counter at the time of its own clock, which may be less than an earlier token.
 //!
 //! **Restarts.** A node that comes back without its state could help to grant a lock that is still held. Marks prevent
-//! this:
+//! such a grant:
 //!
-//! - Each node stores a mark with its locks, and loses both together. A node without a mark grants nothing.
+//! - Each node stores a mark beside its locks, and loses the mark when it loses its locks. A node without a mark grants
+//!   nothing.
 //! - The mark records the longest lease in use: before a client requests a longer lease, it raises the record on a
 //!   majority of the nodes.
-//! - A node that is seen without a mark is excluded until the longest recorded lease has passed. The record is known if
-//!   half of all nodes, rounded up, report their marks (two in a quorum of three), or if all nodes answer. Otherwise
-//!   the node is excluded for the longest possible lease, a day.
-//! - If every node is reached when a client connects, and none has a mark, this is a new installation: all nodes count
-//!   at once. No other case is treated as a new installation.
-//! - A `FLUSHALL` removes the mark too. The client notices the loss at its next request.
+//! - A node that is seen without a mark is excluded until the longest recorded lease has passed. The longest recorded
+//!   lease is known if half of all nodes, rounded up, report their marks (two in a quorum of three), or if all nodes
+//!   answer. If the longest recorded lease is not known, the node is excluded for 24 hours, which is the longest
+//!   possible lease.
+//! - An installation counts as new only if a client reaches every node when it connects, and no node has a mark. All
+//!   nodes of a new installation count at once.
+//! - A `FLUSHALL` removes the mark too. The client notices the loss of the mark at its next request.
 //! - With lagging persistence (`appendfsync everysec`), a node may lose its newest keys in a restart, but keep its
-//!   mark. A client notices this loss only if it has seen a token of the node that the node has lost. So use `always`,
-//!   or no persistence at all.
+//!   mark. A client notices the loss of a node's newest keys only if the client has seen a token that the node has
+//!   lost. Therefore, use `appendfsync always`, or no persistence at all.
 //!
-//! **Missed holds.** A minority may miss a hold because its nodes were down, silent or without their state when the
-//! lock was granted. Each of these nodes receives the hold at the next renewal or check, if the lock is free on the
-//! node. After that, the hold survives the failure of another node.
+//! **Missed holds.** A minority of the nodes may miss a hold because these nodes were down, silent or without their
+//! state when the lock was granted. A node that has missed a hold receives the hold's grant at the next renewal or
+//! check, if the lock is free on the node. Once the node has this grant, the hold survives the failure of another node.
 
 mod agreement;
 mod attempt;
@@ -173,7 +175,7 @@ impl Backend for RedlockBackend {
                     Err(busy) => return Ok(MultiAnswer::Busy(busy)),
                 };
                 if taken.iter().all(Taken::is_young) {
-                    // No await may follow, so that either all locks become holds, or none.
+                    // No await may follow here, so that either all locks become holds, or none.
                     let grants = taken.into_iter().map(Taken::become_hold);
                     return Ok(MultiAnswer::Granted(grants.collect()));
                 }
@@ -242,7 +244,7 @@ impl Backend for RedlockBackend {
             if !self.quorum.is_connected() {
                 return false;
             }
-            // A node that has lost its state does not count for locks, so it does not count here either.
+            // A node that has lost its state does not count for locks, so its answer does not count here.
             let counted = self.quorum.nodes.iter().filter(|node| !node.was_lost());
             let asked = counted.map(|node| node.server().is_answering(None, within));
             let answered = join_all(asked).await;

@@ -1,5 +1,5 @@
 //! One server as a node of a quorum. Sends requests that never queue, and reads the mark that shows whether the node
-//! has its state.
+//! still has its state.
 
 use std::{
     collections::HashSet,
@@ -48,11 +48,12 @@ use crate::{
 const MARK: &str = "lock:fence:whole";
 /// The reason why a node without a mark is not counted.
 pub(crate) const LOST: &str = "it has started without its state, and is not counted yet";
-/// The time for which a request is valid after it was sent. A node that reads the request later changes nothing.
+/// The time for which a request is valid after it was sent. A node that reads the request after this time does not
+/// carry it out.
 const REQUEST_LIFE: Duration = Duration::from_secs(1);
 
-/// Records why a command was not answered, or not carried out, and returns the error. A quorum relies on its other
-/// nodes instead of trying again.
+/// Records why a command was not answered, or not carried out, and returns the error. The command is not sent again,
+/// because a quorum relies on its other nodes.
 fn failed(server: &Server, error: CallError) -> BackendError {
     let detail = error.to_string();
     match server.note_failure(error) {
@@ -61,8 +62,8 @@ fn failed(server: &Server, error: CallError) -> BackendError {
     }
 }
 
-/// Returns a connection that is up already, because a quorum should not wait for a handshake. If there is none, waits
-/// for the next connection of the calling runtime's session.
+/// Returns a connection that is up already, because a quorum should not wait for a handshake. If no connection is up,
+/// waits for the next connection of the calling runtime's session.
 async fn ready(server: &Server) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
     let sessions = server.sessions.only();
     let session = sessions.nearest();
@@ -77,8 +78,8 @@ async fn ready(server: &Server) -> Result<(Arc<Session>, Arc<Connection>), Backe
 /// Whether a node still has its state, according to its mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The node has kept all state since its last loss, which was seen at `since`. `longest` is the longest lease in
-    /// its mark.
+    /// The node has kept all state since the last loss of its state, which was seen at `since`. `longest` is the
+    /// longest lease in the node's mark.
     Whole { since: u64, longest: Duration },
     /// The node is new, or has lost its state. The node was first seen without a mark at `since`, which was `age` ago.
     Lost { since: u64, age: Duration },
@@ -90,7 +91,7 @@ struct Memory {
     /// The connections over which the node has reported its run id and its eviction policy.
     asked: Vec<Weak<Connection>>,
     run_id: String,
-    /// The newest token that the node's fence is known to have had.
+    /// The newest token that the node's token counter is known to have had.
     newest: u64,
     /// Whether the node had lost its state according to its newest answer.
     is_lost: bool,
@@ -171,14 +172,14 @@ impl Node {
         lock(&self.memory).asked.iter().any(is_this)
     }
 
-    /// Reads the run id and the eviction policy of the server, once for each connection. Once is enough, because a
-    /// connection does not outlast a restart of the server.
+    /// Reads the run id and the eviction policy of the server, once for each connection. A connection does not outlast
+    /// a restart of the server, so a second read would find the same run id.
     async fn ask(self: &Arc<Self>, connection: &Arc<Connection>) -> Result<(), BackendError> {
         if self.has_asked(connection) {
             return Ok(());
         }
-        // The task runs to its end even if the caller stops waiting. Otherwise a node that answers more slowly than its
-        // callers wait could never be used.
+        // The task runs to its end even if the caller stops waiting, because otherwise a node that answers more slowly
+        // than its callers wait could never be used.
         let (node, connection) = (self.clone(), connection.clone());
         let asking = self.server.context.spawn(async move {
             let _asking = node.asking.lock().await;
@@ -189,8 +190,8 @@ impl Node {
                 let seen = connection.incarnation().await;
                 let seen = seen.map_err(|error| failed(&node.server, error))?;
                 let evicts = node.evicting(seen.eviction);
-                // The mark of a lost node names the run of its server, so the run has to be known before the mark is
-                // read.
+                // The mark of a node that has lost its state contains the run id of its server, so the run id has to be
+                // known before the mark is read.
                 lock(&node.memory).run_id = seen.run_id;
                 if evicts.is_none() {
                     // Reading the mark detects a node that has restarted with an older state.
@@ -275,8 +276,9 @@ impl Node {
         Ok(standing)
     }
 
-    /// Lets the node grant locks again, if its state was lost at least `age` ago. Returns `false` if another client has
-    /// admitted the node already, if its state was lost again, or if it is too early.
+    /// Lets the node grant locks again, if the loss of its state was seen at `since` and at least `age` ago. Returns
+    /// `false` if another client has admitted the node already, if its state was lost again, or if less time than `age`
+    /// has passed.
     pub(crate) async fn admit(
         &self,
         since: u64,
@@ -309,8 +311,8 @@ impl Node {
         if lease.is_zero() || self.evicts().is_some() {
             return Ok(false);
         }
-        // An earlier grant of this owner is being given back. The request that gives the grant back names only the
-        // owner, so it would remove the new grant, too.
+        // An earlier grant of this owner is being given back. The request that gives the earlier grant back names only
+        // the owner, so this request would remove the new grant, too.
         if lock(&self.leaving).contains(&owner) {
             return Ok(false);
         }
@@ -379,7 +381,8 @@ impl Node {
         BackendError::Unreachable(reason.to_owned())
     }
 
-    /// Requests a lock from this node once. Whatever the answer is, the attempt has to be settled or dropped.
+    /// Requests a lock from this node once. The caller has to settle or drop the returned attempt, whatever the answer
+    /// is.
     pub(crate) async fn take(
         self: &Arc<Self>,
         request: &Request,
@@ -414,7 +417,7 @@ struct Carried {
 /// back in the background.
 pub(crate) struct NodeAttempt {
     node: Arc<Node>,
-    /// The request. `None` while there is nothing to give back.
+    /// The request; `None` while there is nothing to give back.
     sent: Option<Carried>,
 }
 
@@ -470,7 +473,7 @@ impl NodeAttempt {
             Err(error) => {
                 let error = failed(server, error);
                 if !matches!(error, BackendError::Unreachable(_)) {
-                    self.sent = None; // refused: nothing was changed
+                    self.sent = None; // the node refused the request, and changed nothing
                 }
                 return Err(error);
             }
@@ -485,8 +488,8 @@ impl NodeAttempt {
             return Ok(Some(token));
         }
         if answer == -1 && server.now() < life_ends {
-            // The server's clock was set forward. The connection is given up, because the next one reads the server's
-            // time again.
+            // The server's clock was set forward. The connection is given up, because the next connection reads the
+            // server's time again.
             connection.health.mark_demoted();
         }
         // The request was sent only once, and this answer shows that the request changed nothing.
@@ -513,8 +516,8 @@ impl NodeAttempt {
         };
         let (owner, number) = (sent.request.owner.to_string(), token.to_string());
         let keys = [sent.request.names.grant(), FENCE];
-        // The token is sent over the connection that carried the request for the lock. So a later command on this
-        // connection that gives the grant back arrives after both requests.
+        // The token is sent over the connection that carried the request for the lock. A later command on this
+        // connection that gives the grant back therefore arrives after the request and after the token.
         let args = [owner.as_str(), &number];
         match connection
             .run(&scripts::QUORUM_RAISE_TOKEN, &keys, &args)

@@ -1,4 +1,4 @@
-//! The nodes of a client, and the decisions that a majority of them makes.
+//! The nodes of a client, and the decisions that a majority of these nodes makes.
 
 use std::{
     collections::HashMap,
@@ -35,7 +35,8 @@ use crate::{
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_millis(500);
 /// The time limit for a node to report the status of a lock.
 const STATUS_PATIENCE: Duration = Duration::from_millis(500);
-/// The time for which the remaining nodes may still answer after a majority has decided. A shutdown waits no longer.
+/// The time for which the remaining nodes may still answer after a majority has decided. A shutdown does not wait
+/// longer for the remaining answers.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns a time in milliseconds, rounded up.
@@ -43,7 +44,8 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Returns the part of a lease that is certain even if the clocks of node and client drift apart as far as is allowed.
+/// Returns the part of a lease that is certain even if the clocks of node and client drift apart by the allowed
+/// maximum.
 pub(crate) fn less_node_drift(lease: Duration) -> Duration {
     lease.saturating_sub(lease / 100 + Duration::from_millis(2))
 }
@@ -51,16 +53,16 @@ pub(crate) fn less_node_drift(lease: Duration) -> Duration {
 /// The nodes' answers to a renewal.
 type Renewals = FuturesUnordered<BoxFuture<'static, Result<(Arc<Node>, Renewed), BackendError>>>;
 
-/// The nodes of a client, and the state that its tasks share.
+/// The nodes of a client, and the state that the client's tasks share.
 pub(crate) struct Quorum {
     pub(crate) context: Arc<Context>,
     pub(crate) nodes: Vec<Arc<Node>>,
     counters: Arc<Counters>,
     /// The longest lease that was requested, in ms.
     longest_lease: AtomicU64,
-    /// The longest lease in the marks of a majority, in ms.
+    /// The longest lease that the marks of a majority are known to contain, in ms.
     marked_lease: AtomicU64,
-    /// The holds that nodes may still join.
+    /// The holds to which the grants of further nodes may be added.
     holds: Mutex<HashMap<(LockName, FencingToken), Held>>,
     /// Notified when nodes have lost their state.
     pub(crate) lost: Arc<Notify>,
@@ -72,15 +74,15 @@ pub(crate) struct Quorum {
 #[derive(Debug)]
 pub(crate) enum Link {
     New,
-    /// A task connects in the background. The text is the error of its last try.
+    /// A task connects in the background. The text is the error of the task's last try.
     Connecting(Option<String>),
     Connected,
 }
 
-/// A hold of this client that nodes may still join.
+/// A hold of this client to which the grants of further nodes may be added.
 struct Held {
     owner: OwnerId,
-    /// The nodes that may have the hold.
+    /// The nodes that may store the hold's grant.
     holders: Vec<Arc<Node>>,
     /// Set to true when the hold is over. The tasks in which nodes are still joining watch this value.
     over: watch::Sender<bool>,
@@ -105,7 +107,7 @@ enum Verdict<T> {
     Yes(Vec<T>),
     /// A majority declined.
     No,
-    /// No majority agreed and no majority declined. The error says why.
+    /// No majority agreed and no majority declined. The error says why there is no decision.
     Open(BackendError),
 }
 
@@ -155,14 +157,14 @@ impl Quorum {
         self.longest_lease.fetch_max(ms(lease), Ordering::AcqRel);
     }
 
-    /// Writes a lease into the marks of a majority, before the lease is requested.
+    /// Writes the length of a lease into the marks of a majority, before the lease is requested.
     pub(crate) async fn mark(&self, lease: Duration) -> Result<(), BackendError> {
         self.note_lease(lease);
         if ms(lease) <= self.marked_lease.load(Ordering::Acquire) {
             return Ok(());
         }
-        // A mark that was written before the node lost its state does not count. If two probes find the same marks on a
-        // majority, all of these marks existed at once between the two probes.
+        // A mark does not count if its node has lost it since the write. The marks are therefore read twice: if both
+        // reads find the same marks on a majority, all of these marks existed at the same time, between the two reads.
         let before = self.marks(lease, |_| true).await;
         let after = self.marks(lease, |mark| before.contains(mark)).await;
         if after.len() < self.majority() {
@@ -172,8 +174,9 @@ impl Quorum {
         Ok(())
     }
 
-    /// Writes a lease into the marks of the nodes that have their state. Returns the marks for which `counts` is true,
-    /// at most as many as make a majority. Each mark is the number of its node and the time of the node's last loss.
+    /// Writes the length of a lease into the marks of the nodes that have their state. Returns the marks for which
+    /// `counts` is true, at most as many as make a majority. Each returned mark is the number of a node, and the time
+    /// at which the last loss of the node's state was seen.
     pub(crate) async fn marks(
         &self,
         lease: Duration,
@@ -211,7 +214,8 @@ impl Quorum {
         holds.get(&(name.clone(), token)).map(|held| held.owner)
     }
 
-    /// Records a hold that these nodes have. The value of the returned receiver becomes true when the hold is over.
+    /// Records a hold whose grant these nodes store. The value of the returned receiver becomes true when the hold is
+    /// over.
     pub(crate) fn begin_hold(
         &self,
         name: &LockName,
@@ -229,8 +233,8 @@ impl Quorum {
         is_over
     }
 
-    /// Records that a node may have a hold, so that the release is sent to this node too. Returns `false` if the hold is
-    /// over. The release has then been sent without this node.
+    /// Records that a node may store the grant of a hold, so that the release is sent to this node too. Returns `false`
+    /// if the hold is over, so that its release was not sent to this node.
     pub(crate) fn note_holder(
         &self,
         name: &LockName,
@@ -247,8 +251,8 @@ impl Quorum {
         true
     }
 
-    /// Ends a hold, and returns the nodes that may have it. Nodes that are still joining it give back their grants.
-    /// Returns `None` if the hold was over before.
+    /// Ends a hold, and returns the nodes that may store its grant. Nodes that are still joining the hold give back
+    /// their grants. Returns `None` if the hold has already ended.
     fn end_hold(&self, name: &LockName, token: FencingToken) -> Option<Vec<Arc<Node>>> {
         let held = lock(&self.holds).remove(&(name.clone(), token))?;
         held.over.send_replace(true);
@@ -277,8 +281,8 @@ impl Quorum {
         ))
     }
 
-    /// Collects answers until a majority agrees or declines, or until no further answer is under way. Nodes that were
-    /// not asked count as declining.
+    /// Collects answers until a majority agrees or declines, or until all answers have arrived. Nodes that were not
+    /// asked count as declining.
     async fn decide<A, T>(
         &self,
         answers: &mut FuturesUnordered<impl Future<Output = Result<A, BackendError>>>,
@@ -345,7 +349,7 @@ impl Quorum {
         };
         match self.decide(&mut answers, until).await {
             Verdict::Yes(untils) => {
-                // Once the shortest of these leases has ended, the lock is held on fewer nodes than a majority.
+                // After the shortest lease of the majority has ended, fewer nodes than a majority may hold the lock.
                 let until = untils.into_iter().min().unwrap_or(before);
                 let until = before + less_node_drift(until.since(before));
                 let missing = missing.into_inner().unwrap_or_default();
@@ -362,7 +366,8 @@ impl Quorum {
         }
     }
 
-    /// Copies a hold that a majority has until `until` to the nodes that lack it, if the lock is free on these nodes.
+    /// Copies the grant of a hold to the nodes that lack the grant, if the lock is free on these nodes. The lease of
+    /// each copy ends at `until`.
     pub(crate) async fn rejoin(
         self: Arc<Self>,
         name: LockName,
@@ -381,7 +386,7 @@ impl Quorum {
             let Some(owner) = self.owner_of(&name, token) else {
                 return;
             };
-            // The answer may be lost, so the release goes to this node from now on.
+            // The answer of the node may be lost, so from now on the release is sent to this node too.
             if !self.note_holder(&name, token, node) {
                 return;
             }
@@ -394,7 +399,7 @@ impl Quorum {
                 Some(_) => return,
                 None => {}
             }
-            // If the hold was released meanwhile, the grant is given back.
+            // If the hold was released meanwhile, the node's grant is given back.
             if self.owner_of(&name, token).is_none() {
                 let releasing = grants::release(node.server(), &name, token, None);
                 let _ = self.context.timeout_at(until, releasing).await;
@@ -404,9 +409,9 @@ impl Quorum {
         join_all(rejoining).await;
     }
 
-    /// Releases the lock on all nodes that may have it. A node that was down when the lock was granted gets no release,
-    /// so that the calls during a long outage leave no tasks. Once a majority has answered, the answers of the other nodes are awaited in the
-    /// background.
+    /// Releases the lock on all nodes that may have granted it. Sends no release to a node that was down when the lock
+    /// was granted, because such releases would accumulate as tasks during a long outage of the node. Once a majority
+    /// has answered, the answers of the other nodes are awaited in the background.
     pub(crate) async fn release(
         self: &Arc<Self>,
         name: &LockName,
@@ -418,12 +423,12 @@ impl Quorum {
                 holders,
                 self.context.now() + self.longest_lease().max(CLAIM),
             ),
-            // An earlier release was sent, and goes on.
+            // An earlier release of this hold was sent, and continues in the background.
             None => (self.nodes.clone(), self.context.now() + CLAIM),
         };
         if let Some(until) = retain_until {
-            // A node that loses its state must not count before the lock is free. If too few nodes have the mark, the
-            // lock is retained all the same.
+            // A node that loses its state must not count before the lock is free, so the time until then is written
+            // into the marks. The lock is retained even if too few marks can be written.
             let _ = self.mark(until.since(self.context.now())).await;
             ends = ends.max(until);
         }
@@ -432,9 +437,9 @@ impl Quorum {
             .map(|node| {
                 let (server, name) = (node.server().clone(), name.clone());
                 let context = self.context.clone();
-                // The release and the rounds all run in tasks of the engine, and thus use the same connection. So the
-                // next round of this process reaches the node after the release. When the lease has ended, there is
-                // nothing left to release.
+                // The release and the requests for locks all run in tasks of the engine, and thus use the same
+                // connection. The next request of this process for the lock therefore reaches the node after the
+                // release. The release stops when the lease has ended, because nothing is left to release.
                 let releasing = async move {
                     let releasing = grants::release(&server, &name, token, retain_until);
                     let released = context.timeout_at(ends, releasing).await;
@@ -447,8 +452,8 @@ impl Quorum {
             .collect();
         let released = |released| (released == Released::Released).then_some(());
         let verdict = self.decide(&mut answers, released).await;
-        // The other releases are needed even if a majority does not hold the lock, because an earlier release may have
-        // been carried out only on that majority.
+        // The remaining nodes must release the lock even if a majority answers that the lock is not held, because an
+        // earlier release may have reached only that majority.
         if !answers.is_empty() {
             let unneeded = self.context.now() + REST_PATIENCE;
             let tasks = self.track_releases(unneeded);
@@ -468,7 +473,8 @@ impl Quorum {
         }
     }
 
-    /// Tracks a background release on every node. At `lease_ends` the lease expires even if the release fails.
+    /// Makes a shutdown wait for a background release on every node. At `lease_ends`, the lease expires even if the
+    /// release fails.
     pub(crate) fn track_releases(&self, lease_ends: Moment) -> Vec<TrackedTask> {
         let nodes = self.nodes.iter();
         nodes
@@ -477,7 +483,7 @@ impl Quorum {
     }
 
     /// Releases a lock in the background. Tries until the lock is released or the lease has ended, but at least for a
-    /// claim.
+    /// claim (2 s).
     pub(crate) async fn release_until(
         self: Arc<Self>,
         name: LockName,
@@ -499,7 +505,7 @@ impl Quorum {
                 count(&self.counters.released);
                 tracing::debug!(target: TARGET, key = %Layout::Native.key(&name), %token, "released in the background");
             }
-            // An earlier request was carried out, and its answer was not read.
+            // An earlier request has released the lock, and its answer was not read.
             Some(Ok(Released::NotHeld)) if self.context.now() < lease_ends => {
                 count(&self.counters.released);
             }
@@ -540,7 +546,8 @@ impl Quorum {
                     let named = seen.entry(holder.owner).or_default();
                     named.push(holder);
                     // A node that granted the lock late reports the token that it offered, until it knows the token
-                    // that the quorum agreed on. So answers are collected until a majority names one token.
+                    // that the quorum agreed on. Answers are therefore collected until a majority of the nodes names
+                    // the same token.
                     if named_most(named).1 >= self.majority() {
                         break;
                     }
@@ -552,7 +559,7 @@ impl Quorum {
             .into_values()
             .find(|named| named.len() >= self.majority());
         if let Some(named) = named {
-            // Once the shortest of these leases has ended, the lock is held on fewer nodes than a majority.
+            // After the shortest lease of the majority has ended, fewer nodes than a majority may hold the lock.
             let remaining = named.iter().map(|holder| holder.remaining).min().flatten();
             return Ok(Status {
                 holder: Some(Holder {
@@ -574,8 +581,8 @@ impl Quorum {
     }
 }
 
-/// Returns the token that most of these holders have, and how many have it. If several tokens are equally frequent,
-/// returns the newest of them.
+/// Returns the token that most of these holders have, and the number of holders that have it. If several tokens are
+/// equally frequent, returns the greatest of these tokens.
 fn named_most(holders: &[Holder]) -> (Option<FencingToken>, usize) {
     let count = |token| {
         holders

@@ -1,11 +1,12 @@
-//! `redlock://[user:password@]host[:port],host[:port],..[/db]`: several servers, one user and one database.
+//! `redlock://[user:password@]host[:port],host[:port],..[/db]`: the URL of a quorum with several servers, one user and
+//! one database.
 
 use crate::{
     backend::redis::url::{Hosts, divide, parse_url},
     connect_error::ConnectError,
 };
 
-/// The smallest number of servers with which a quorum survives the loss of one.
+/// The smallest number of servers with which a quorum survives the loss of one server.
 const FEWEST: usize = 3;
 /// The schemes of a quorum's URL, each with the scheme of the URLs of its servers.
 const SCHEMES: [(&str, &str); 2] = [("redlock://", "redis://"), ("redlocks://", "rediss://")];

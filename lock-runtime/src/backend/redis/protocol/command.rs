@@ -1,4 +1,5 @@
-//! The arguments and answers of scripts, and times in their format. A request is built before it is known which connection will carry it.
+//! The arguments and answers of scripts, and times in the format of scripts. Some arguments depend on the connection,
+//! so [`Arg`] becomes text only when the engine has chosen the connection for the command.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -8,22 +9,22 @@ use redis::Value;
 
 use crate::backend::redis::transport::connection::Connection;
 
-/// The slack that is added to the time limit of a request. A request that the server reads after the extended limit
-/// changes nothing.
+/// The margin that is added to the time limit of a request. The request changes nothing if the server reads it after
+/// its time limit plus this margin.
 pub(crate) const LATE_SLACK: Duration = Duration::from_secs(1);
 
 /// An argument of a script.
 pub(crate) enum Arg<'a> {
     Text(&'a str),
-    /// The token floor of the connection that carries the command.
+    /// The token floor: the server's time at which the connection that carries the command was made.
     Floor,
     /// A local moment, converted to the server's clock.
     At(Moment),
     /// The time left until a local moment, in ms.
     Until(Moment),
-    /// Marks a command that restarts leases. If the command ran late, it would shorten leases that others have extended
-    /// in the meantime. So the command carries a time limit, unless the connection ensures that no request arrives
-    /// late.
+    /// Marks a command that restarts leases. A restart that reaches the server late would shorten a lease that a later
+    /// command has extended. A restart therefore has a time limit, unless the connection ensures that no request
+    /// arrives late.
     Restart,
 }
 
@@ -35,8 +36,8 @@ impl Arg<'_> {
             Self::Floor => connection.floor.clone().into(),
             Self::At(moment) => connection.server_micros(*moment).to_string().into(),
             Self::Until(moment) => millis(moment.since(now)).into(),
-            // The server permits this client to kill its connections, and the client kills a broken connection before
-            // it uses the next one. So no request arrives late, and no time limit is needed.
+            // A client that may kill its connections on the server kills a broken connection before it uses the next
+            // one. A request over the broken connection can then no longer arrive, so a restart needs no time limit.
             Self::Restart if connection.may_kill => "restart|".into(),
             Self::Restart => {
                 let end = now + LATE_SLACK;
@@ -51,12 +52,12 @@ pub(crate) struct Answered {
     pub(crate) value: Value,
     /// The moment at which the answered request was sent.
     pub(crate) sent: Moment,
-    /// Whether the same request was sent before without an answer, so that it may have been carried out already.
+    /// Whether the same request was sent before and not answered, so that the server may have carried it out already.
     pub(crate) again: bool,
 }
 
-/// Returns the claim in ms, in the format of the scripts. A pushed grant lasts at most this long without a
-/// confirmation.
+/// Returns [`CLAIM`] in ms, as an argument for scripts. A pushed grant lasts at most for a claim, unless its session
+/// confirms the grant.
 pub(crate) fn claim_ms() -> &'static str {
     static CLAIM_MS: Lazy<String> = Lazy::new(|| millis(CLAIM));
     &CLAIM_MS

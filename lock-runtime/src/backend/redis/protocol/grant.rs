@@ -1,9 +1,11 @@
-//! Parses grants as the server describes them. `native/grant_next.lua` documents the format.
+//! Parses the grants that the server pushes or describes in an answer. `native/grant_next.lua` documents the format of
+//! a grant.
 //!
-//! Each session has a random id. On the server, the id is stored only in queue entries, grants and claims. Scripts send
-//! messages to the channel named by the SHA-1 of the id, and sign them with the id. A party that can list channels,
-//! listen and publish, but cannot read keys, can neither forge nor change the message of a grant. A repeated message
-//! has no effect, because each owner remembers the newest grant of which it was notified.
+//! Each session has a random id. On the server, the id of a session is stored only in queue entries, grants and claims.
+//! Scripts notify a session on the channel that is named by the SHA-1 of the session id, and sign each message about a
+//! grant with the session id. An attacker who can list channels, subscribe and publish, but cannot read keys, can
+//! neither forge nor change a message about a grant. A repeated message about a grant has no effect, because each owner
+//! remembers the newest grant of which it was notified.
 
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ use uuid::Uuid;
 /// A grant as the server describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct GrantSnapshot {
-    /// The token of the grant, which is also the token of its first member.
+    /// The fencing token of the grant, which is also the token of the cohort's first member.
     pub(crate) first: u64,
     pub(crate) owners: Vec<OwnerId>,
     pub(crate) lease: Duration,
@@ -28,13 +30,13 @@ pub(crate) struct GrantSnapshot {
     pub(crate) is_pushed: bool,
     /// The time for which the grant is valid, counted from `after`.
     validity: Duration,
-    /// A moment that is certainly before the server made or read the grant.
+    /// A local moment that is certainly before the server made or read the grant.
     after: Moment,
 }
 
 impl GrantSnapshot {
     /// Parses `token|lease|session_id|owner owner …`. `left` is the time left of the grant in ms, counted from `asked`,
-    /// the moment at which the request was sent. Returns `None` for any other text.
+    /// the moment at which the request was sent. Returns `None` if the text has another format.
     pub(crate) fn parse(grant: &str, left: u64, asked: Moment) -> Option<Self> {
         let mut fields = grant.split('|');
         let mut next = || fields.next();
@@ -46,8 +48,8 @@ impl GrantSnapshot {
         })
     }
 
-    /// Builds the snapshot of a pushed grant. Until the session confirms it, such a grant is valid for a claim, or for
-    /// its lease if the lease is shorter.
+    /// Builds the snapshot of a grant that the server pushed. Until the session confirms a pushed grant, the grant is
+    /// valid for a claim, or for its lease if the lease is shorter.
     pub(crate) fn pushed(
         first: &str,
         lease: &str,
@@ -74,12 +76,12 @@ impl GrantSnapshot {
     }
 
     /// Returns the validity of the grant, but at least a claim (or the lease, if that is shorter than a claim). A
-    /// member enters only while two thirds of this time are left.
+    /// member may take its turn only while at least two thirds of the returned time are left.
     pub(crate) fn confirmed(&self) -> Duration {
         self.validity.max(self.lease.min(CLAIM))
     }
 
-    /// Returns the grant in the form that its only owner receives.
+    /// Converts the snapshot of a grant with a single owner into the grant that this owner receives.
     pub(crate) fn sole(&self) -> Grant {
         Grant {
             token: FencingToken::new(self.first),

@@ -1,5 +1,5 @@
-//! The layouts: the names under which a lock is stored, and the scripts that read and write the stored format. The
-//! scripts of both layouts take the same arguments and give the same answers.
+//! The layouts, native and Redisson's: the names of a lock's keys, and the scripts that read and write these keys. The
+//! scripts of both layouts take the same arguments, and their answers have the same format.
 
 use std::borrow::Cow;
 
@@ -20,7 +20,8 @@ use crate::backend::redis::{
 /// The prefix of the channel on which Redisson announces that a lock is free, with the message `0`.
 const REDISSON_CHANNEL: &str = "redisson_lock__channel";
 const REDISSON_TOKEN: &str = "redisson_lock_token";
-/// A channel that belongs to no lock. A client subscribes to it to check the user's permissions.
+/// A channel that belongs to no lock. A client uses this channel to check whether its Redis user may subscribe and
+/// publish.
 pub(crate) const REDISSON_PROBE: &str = "redisson_lock__channel:{lock:check}";
 
 /// The names of one lock's keys on the server.
@@ -28,18 +29,18 @@ pub(crate) const REDISSON_PROBE: &str = "redisson_lock__channel:{lock:check}";
 pub(crate) struct Names {
     pub(crate) lock: LockName,
     companion: Box<str>,
-    /// The key of the claim. Only the native layout has one, because only that layout has a queue.
+    /// The key that stores the session to which the queue last granted the lock. Redisson's layout has no such key,
+    /// because it has no queue.
     claim: Option<Box<str>>,
     /// The key of the counter that issues the fencing tokens.
     fence: Cow<'static, str>,
 }
 
 impl Names {
-    /// `slotted` is true in a Redis Cluster. There, each slot has a counter of its own, because a script can use only the
-    /// keys of one slot.
+    /// Builds the names of the keys of `lock`. `slotted` is true in a Redis Cluster, where each hash slot has a token
+    /// counter of its own, because a script can use only the keys of one slot.
     pub(crate) fn new(layout: Layout, lock: LockName, slotted: bool) -> Self {
-        // Each name is built with one allocation of the right size, because every acquisition and every release builds
-        // these names.
+        // Each name is built with a single allocation, because every acquisition and every release builds these names.
         let beside = |what: &str| -> Box<str> { [lock.as_str(), what].concat().into() };
         let companion = match layout {
             Layout::Redisson => redisson_name(REDISSON_TOKEN, &lock).into(),
@@ -64,7 +65,7 @@ impl Names {
         self.lock.as_str()
     }
 
-    /// Returns the keys of the scripts that may hand the lock on.
+    /// Returns the keys for the scripts that may grant the lock to the next waiter.
     pub(crate) fn keys(&self) -> Vec<&str> {
         let mut keys = Vec::with_capacity(4);
         keys.extend([self.grant(), self.companion(), self.fence()]);
@@ -82,13 +83,15 @@ impl Names {
         &self.fence
     }
 
-    /// Returns the second key of the lock: its queue, or the counter of Redisson's fenced lock of the same name.
+    /// Returns the key of the lock's queue, or in Redisson's layout the key of the token counter of Redisson's fenced
+    /// lock of the same name.
     pub(crate) fn companion(&self) -> &str {
         &self.companion
     }
 }
 
-/// Returns the counter of the lock's slot and namespace. No lock has this name, because the suffix `:fence` is reserved.
+/// Returns the key of the token counter for the lock's hash slot and namespace. No lock has the same name as a token
+/// counter, because the suffix `:fence` is reserved.
 fn fence_beside(lock: &LockName) -> String {
     let name = lock.as_str();
     let namespace = name
@@ -156,8 +159,8 @@ impl Scripts {
         }
     }
 
-    /// Returns a pipeline that loads all scripts in one round trip. If the server could not load a script, or has
-    /// forgotten it, the script's source is sent when the script runs.
+    /// Returns a pipeline that loads all scripts in one round trip. If the server has not cached a script, the client
+    /// sends the source of the script when the script runs.
     pub(crate) fn load(&self) -> redis::Pipeline {
         let Self {
             acquire,

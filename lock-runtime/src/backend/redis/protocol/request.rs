@@ -29,16 +29,16 @@ use crate::{
     background::{Context, TaskTracker, TrackedTask, drained, lock},
 };
 
-/// The state of the newest request that the caller itself has sent. Other requests are sent by the session. The answer
-/// to the caller's own request may grant the lock.
+/// The state of the newest request that the caller has sent itself, not through a batch of its session. The answer to
+/// such a request may grant the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direct {
-    /// No request is under way.
+    /// The caller has no request of its own under way.
     Idle,
-    /// A request was sent at this moment, and the caller has not read the answer yet.
+    /// The caller sent a request at this moment, and has not read the answer yet.
     Asked(Moment),
-    /// The caller did not read the answer within a claim. If the request was granted the lock, the engine gives the
-    /// lock back.
+    /// The caller did not read the answer within a claim. If the answer grants the lock, the engine gives the lock
+    /// back.
     Revoked,
 }
 
@@ -52,18 +52,19 @@ pub(crate) struct AcquireRequest {
     pub(crate) owner: OwnerId,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
-    /// The number of offers, and of answers to its own requests, that the caller missed under its earlier owners.
+    /// The number of offers that the caller missed under its earlier owners, plus the number of answers that it did not
+    /// read in time.
     pub(crate) missed: u32,
-    /// The token of the newest grant of which the owner is known to be a member. Zero before the first grant.
+    /// The token of the newest grant of which the owner is known to be a member, or zero before the first grant.
     granted: AtomicU64,
     session_id: Arc<str>,
-    /// The owner's place in the queue, which a retry asks for again. Zero until the server has given one.
+    /// The owner's place in the queue, or zero before the server has assigned a place. A retry asks for the same place.
     place: AtomicU64,
     /// Whether a request that finds the lock taken asks the server to wake the session when the lock becomes free.
     pub(crate) notified: bool,
     direct: sync::Mutex<Direct>,
-    /// The requests under way that the session sends for this acquisition. The acquisition is not settled before all
-    /// of them have ended.
+    /// The requests under way that the session sends for this acquisition. The acquisition does not end before these
+    /// requests have ended.
     sending: TaskTracker,
     /// The connection that carried the newest request.
     carried: sync::Mutex<Option<Arc<Connection>>>,
@@ -73,10 +74,10 @@ pub(crate) struct AcquireRequest {
 #[derive(Debug)]
 pub(crate) enum Reply {
     Granted(Grant),
-    /// An earlier request was carried out, and the owner has already been granted the lock.
+    /// The server has carried out an earlier request, which granted the lock to the owner.
     Held(GrantSnapshot),
     Busy,
-    /// The caller has this place in the queue. The holder's grant ends at `holder_ends`, unless it is renewed.
+    /// The caller has this place in the queue. The holder's grant ends at `holder_ends`, unless the holder renews it.
     Queued {
         place: u64,
         holder_ends: Moment,
@@ -142,8 +143,8 @@ impl AcquireRequest {
         lock(&self.carried).clone()
     }
 
-    /// Records that the caller itself is about to send a request. Returns false if the engine has revoked an earlier
-    /// request, so that the caller must not send another one.
+    /// Records that the caller itself is about to send a request. Returns false if the caller must not send the
+    /// request, because the engine has revoked an earlier request of the same owner.
     pub(crate) fn ask(&self) -> bool {
         let mut direct = lock(&self.direct);
         let asks = *direct != Direct::Revoked;
@@ -175,7 +176,7 @@ impl AcquireRequest {
         overdue
     }
 
-    /// Returns whether the caller has left an answer unread for a claim.
+    /// Returns whether the caller sent a request at least a claim ago, and has not read the answer.
     pub(crate) fn is_overdue(&self, now: Moment) -> bool {
         matches!(*lock(&self.direct), Direct::Asked(since) if since + CLAIM <= now)
     }
@@ -190,21 +191,22 @@ impl AcquireRequest {
     }
 
     /// Registers a request that the session sends for this acquisition. The request counts as under way until the
-    /// returned task is dropped. Returns `None` after [`end`](Self::end), because the acquisition then takes its turn,
-    /// is settled or leaves. No mutex stays locked during [`end`](Self::end), so a caller that is not polled does not
-    /// delay the requests of others.
+    /// returned task is dropped. Returns `None` after [`end`](Self::end), because the caller then takes its turn, has
+    /// its answer or leaves the queue. [`end`](Self::end) keeps no mutex locked while it waits, so a caller that is not
+    /// polled does not delay the requests of other callers.
     pub(crate) fn send(&self) -> Option<TrackedTask> {
         let sending = self.sending.token();
         (!self.sending.is_closed()).then_some(sending)
     }
 
-    /// Returns whether the caller waits for no answer, neither to its own request nor to one that the session sent.
+    /// Returns whether no request for this acquisition is under way, neither one of the caller itself nor one of its
+    /// session.
     pub(crate) fn is_settled(&self) -> bool {
         self.is_answered() && self.sending.is_empty()
     }
 
-    /// Waits until no request that the session sends for this acquisition is under way. After this call the session
-    /// sends no further request for it.
+    /// Waits until no request that the session sends for this acquisition is under way. From the start of this call,
+    /// the session sends no further request for this acquisition.
     pub(crate) async fn end(&self) {
         drained(&self.sending).await;
     }
@@ -250,8 +252,8 @@ impl AcquireRequest {
     }
 
     /// Returns the server time after which a request does nothing, or an empty string if there is no such limit. A
-    /// limit is needed only if the server does not permit this client to close its connections. Otherwise the client
-    /// closes a connection before an old request on it can arrive late.
+    /// limit is needed only if the server does not permit this client to kill its connections. A client with this
+    /// permission kills a broken connection on the server, so a request over that connection cannot arrive late.
     pub(crate) fn not_after(&self, connection: &Connection) -> String {
         if connection.may_kill {
             String::new()
@@ -331,9 +333,9 @@ impl AcquireRequest {
         })
     }
 
-    /// Takes the owner out of the queue. With `give_up`, also releases the lock if the owner was granted it and no
-    /// other owner shares the grant. Without `give_up`, a queued owner is granted the lock if the lock is free and no
-    /// earlier waiter is alive.
+    /// Takes the owner out of the queue. With `give_up`, also releases the lock if the owner has a grant that no other
+    /// owner shares. Without `give_up`, a queued owner is granted the lock if the lock is free and no caller before the
+    /// owner is still waiting.
     pub(crate) async fn leave(
         &self,
         connection: &Connection,
@@ -378,7 +380,7 @@ impl AcquireRequest {
 fn snapshot(grant: Value, left: Value, sent: Moment) -> Result<GrantSnapshot, CallError> {
     let (grant, left): (String, u64) = (decode(grant)?, decode(left)?);
     GrantSnapshot::parse(&grant, left, sent)
-        // The error must not quote the grant, because it names a session id, which is a secret.
+        // The error must not quote the grant, because a grant contains a session id, which is a secret.
         .ok_or_else(|| {
             CallError::Refused(not_understood(&format_args!(
                 "a grant of {} bytes",
@@ -392,7 +394,7 @@ pub(crate) fn ends(left: i64, asked: Moment) -> Moment {
     asked + Duration::from_millis(u64::try_from(left).unwrap_or_default())
 }
 
-/// Returns the queue entry of a session that is to be woken when a lock becomes free.
+/// Returns the queue entry of a session that scripts wake when the lock becomes free.
 pub(crate) fn marker(session_id: &str) -> String {
     format!("notify|{session_id}")
 }

@@ -8,7 +8,7 @@ use crate::backend::redis::transport::script::Script;
 const NEXT_TOKEN: &str = include_str!("native/next_token.lua");
 /// Documents the stored state of a lock, and grants the lock to the next waiter.
 const GRANT_NEXT: &str = include_str!("native/grant_next.lua");
-/// Reads and writes the mark of a quorum's node, which shows whether the node has all of its state.
+/// Reads and writes the mark of a Redlock's node, which shows whether the node still has its state.
 const MARK: &str = include_str!("quorum/mark.lua");
 /// Documents the stored state of a lock in Redisson's layout, and finds the owner of a lock.
 const REDISSON_OWNER: &str = include_str!("redisson/owner.lua");

@@ -4,10 +4,10 @@ use std::sync::LazyLock;
 
 use crc16::{State, XMODEM};
 
-/// The number of slots of a cluster.
+/// The number of hash slots of a Redis Cluster.
 pub(crate) const SLOTS: u16 = 16384;
 
-/// Returns the slot of a key: the slot of its hash tag, if it has one.
+/// Returns the hash slot of a key. If the key has a hash tag, only the hash tag determines the slot.
 pub(crate) fn slot_of(key: &str) -> u16 {
     let tag = key
         .split_once('{')
@@ -16,7 +16,7 @@ pub(crate) fn slot_of(key: &str) -> u16 {
     State::<XMODEM>::calculate(tag.unwrap_or(key).as_bytes()) % SLOTS
 }
 
-/// Returns the smallest decimal number that hashes to this slot.
+/// Returns the smallest decimal number that hashes to `slot`.
 pub(crate) fn tag_in(slot: u16) -> &'static str {
     static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
         let mut tags = vec![String::new(); SLOTS.into()];
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis() {
-        // As `CLUSTER KEYSLOT` answers.
+        // These slots are the answers of `CLUSTER KEYSLOT`.
         for (key, slot) in [
             ("123456789", 12739),
             ("{user1000}.following", 3443),

@@ -31,16 +31,16 @@ pub(crate) struct Sent {
 
 /// The time limit for each step of a clean-up that uses the connection that carried the request.
 const SAME_CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
-/// The time limit for one try of a clean-up over the home session.
+/// The time limit for one try to clean up over the home session.
 const HOME_PATIENCE: Duration = Duration::from_secs(2);
-/// The time after which a clean-up sends a second request to leave, over the home session. The first request is sent
-/// over the acquisition's own connection, but the runtime of that connection might be blocked.
+/// The time after which a clean-up sends a second request to leave, over the home session. The first request to leave
+/// is sent over the acquisition's own connection, whose runtime might be blocked.
 const HEDGE: Duration = Duration::from_millis(20);
 
-/// Gives back the offered turn of an acquisition, or its place if no turn was offered. If a request that the caller
-/// itself sent is unanswered, the server may still carry out the request and grant the lock. In this case, the owner is
-/// removed from the server even after its turn was given back. Drops `gone` when the owner has been removed for the first
-/// time.
+/// Gives back the turn that an acquisition was offered, or its place if no turn was offered. If a request that the
+/// caller sent itself is unanswered, the server may still carry out the request and grant the lock. In this case, a
+/// request to leave removes the owner from the server even after its turn was given back. Drops `gone` after the first
+/// answer to a request to leave.
 pub(crate) async fn give_up(
     server: Arc<Server>,
     sent: Sent,
@@ -49,7 +49,7 @@ pub(crate) async fn give_up(
 ) {
     if let Some(token) = offer {
         sent.session.waiters.remove(&sent.request);
-        // The request of this owner must not be sent again after the turn is released.
+        // No request of this owner may be sent after its turn is released.
         end(&server, &sent).await;
         let name = sent.request.names.lock.clone();
         let ends = server.now() + sent.request.lease;
@@ -80,9 +80,9 @@ pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) 
     }
 }
 
-/// Waits until no request that the session sends for this acquisition is under way. If this takes too long, gives up
-/// the connection, and waits until the server has closed it. Returns the connection that carried the newest request, or
-/// `None` if no request was sent.
+/// Waits until no request that the session sends for this acquisition is under way. If this wait takes too long, gives
+/// up the connection that carried the newest request, and waits until the server has closed that connection. Returns
+/// the connection that carried the newest request, or `None` if no request was sent.
 async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
     let Sent { session, request } = sent;
     let patience = server.now() + SAME_CONNECTION_PATIENCE;
@@ -98,9 +98,9 @@ async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
     carried
 }
 
-/// Waits until the server can no longer carry out requests that were sent over a broken connection. The server might
-/// not have read all of these requests when the connection broke. Returns at the latest when `request` can no longer
-/// have an effect.
+/// Waits until the server can no longer carry out requests that were sent over a broken connection. When a connection
+/// breaks, the server may not have read all requests that were sent over it. Returns at the latest when `request` can
+/// no longer have an effect.
 pub(crate) async fn until_closed(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -108,7 +108,7 @@ pub(crate) async fn until_closed(
     request: &AcquireRequest,
 ) {
     let closing = async {
-        // A server that stores no locks any longer carries out no requests.
+        // The loop ends if the server stores no locks any longer, because the server then carries out no requests.
         while let Some(home) = server.sessions.home_beside(session) {
             if let Ok(home) = home.connection().await
                 && (!home.may_kill || home.kill(&connection.identity).await.is_ok())
@@ -121,7 +121,8 @@ pub(crate) async fn until_closed(
     let closed = async {
         tokio::select! {
             biased;
-            // The session's next connection closes the broken one on the server before any request uses the new one.
+            // The session closes the broken connection on the server before any request uses the session's next
+            // connection.
             () = session.succeeds(&connection.identity) => {}
             () = closing => {}
         }
@@ -137,12 +138,12 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
 
 /// Removes everything that an acquisition may have left on the server. If all requests of the acquisition are answered,
 /// the request to leave is sent over the home session, because the runtime of the acquisition's session might be
-/// blocked or have ended. Otherwise the request to leave is sent over the acquisition's own connection, so that it
-/// arrives after the unanswered request. If that connection does not answer, it is closed on the server, and the
-/// request to leave is sent over the home session.
+/// blocked or have ended. If a request is unanswered, the request to leave is sent over the acquisition's own
+/// connection, so that it arrives after the unanswered request. If the acquisition's connection does not answer, the
+/// engine closes that connection on the server, and sends the request to leave over the home session.
 ///
-/// Drops `gone` after the first answer to a request to leave. What an unanswered request does later is removed after
-/// that.
+/// Drops `gone` after the first answer to a request to leave. If an unanswered request still has an effect later, a
+/// further request to leave removes the effect.
 async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     let gone = Mutex::new(Some(gone));
     sent.session.waiters.remove(&sent.request);
@@ -170,7 +171,8 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
         leave_by_home().await;
         std::future::pending::<()>().await;
     };
-    // A request that the session sent may be under way on a runtime that nobody drives.
+    // A request that the session sent may be under way on a runtime that no longer runs, so the hedge sends a request
+    // to leave over the home session.
     let ended = tokio::select! {
         biased;
         ended = end(&server, &sent) => ended,
@@ -179,7 +181,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     let Some(connection) = ended else {
         return;
     };
-    // An unanswered request may be carried out later, unless its connection is closed first.
+    // The server may carry out an unanswered request later, unless the connection of the request is closed first.
     let answered = request.is_answered();
     let mut moved = false;
     if answered {
@@ -203,7 +205,8 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
                 tracing::warn!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), %error, "an abandoned acquisition runs out by itself");
                 return;
             }
-            // The connection carries out its requests in order, so none of this acquisition is under way any longer.
+            // The server carries out the requests of a connection in order, so no request of this acquisition is under
+            // way any longer.
             Some(Err(CallError::Moved(to))) => {
                 server.sessions.moved(&to);
                 moved = true;
@@ -226,8 +229,8 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
                 home.kill(&connection.identity).await.ok()?;
             }
             leave_by_home().await?;
-            // If the connection cannot be closed, the unanswered request may be carried out until its time limit has
-            // passed. Until that moment, the loop keeps sending the request to leave.
+            // If the client may not close connections on the server, the server may carry out the unanswered request
+            // until the request's time limit has passed. The loop repeats the request to leave until that moment.
             (answered || home.may_kill).then_some(())
         };
         let patience = server.now() + HOME_PATIENCE;

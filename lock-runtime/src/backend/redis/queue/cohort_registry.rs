@@ -1,6 +1,6 @@
-//! All cohorts of a process, by lock. Passes turns to members that are still waiting, takes back offers that are not
-//! taken in time, and determines when a grant is given back to the server. This file decides, and
-//! [`grants`](super::grants) sends the commands.
+//! The cohorts of a client on one server, by lock. [`Cohorts`] passes turns to members that are still waiting,
+//! withdraws offers that are not taken in time, and determines when a grant is given back to the server. This file
+//! makes the decisions, and [`grants`](super::grants) sends the commands.
 
 use std::{
     collections::BTreeMap,
@@ -30,8 +30,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Offers the turn to the next member that is still waiting. Returns false if no member is still waiting, or if no
-    /// time is left.
+    /// Offers the turn to the next member that is still waiting. Returns false if no member is still waiting, or if the
+    /// local deadline has passed.
     fn pass(&mut self, name: &LockName, now: Moment) -> bool {
         while let Some(turn) = self.cohort.next(now) {
             if let Some(missed) = self
@@ -61,11 +61,11 @@ impl Entry {
 /// The outcome of passing a turn on.
 #[derive(Debug)]
 pub(crate) enum Passed {
-    /// No cohort of this process contains the token.
+    /// No known cohort contains the token.
     Unknown,
     /// The turn was offered to the next member.
     On,
-    /// The member no longer has the turn.
+    /// The member that leaves no longer has the turn.
     Stale,
     /// No member is left. The grant with this first token has to be released.
     Ended(u64),
@@ -76,7 +76,7 @@ pub(crate) enum Passed {
 /// How a request to the server has to identify the grant of a holder.
 #[derive(Debug)]
 pub(crate) enum Known {
-    /// The request names the holder's own token, because the holder belongs to no cohort of this process.
+    /// The request names the holder's own token, because the holder belongs to no known cohort.
     Itself,
     /// The request names this token, the first token of the holder's cohort. The holder has the turn.
     Turn(u64),
@@ -87,7 +87,7 @@ pub(crate) enum Known {
 /// The tasks that a heartbeat has to carry out for the cohorts of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Chores {
-    /// The turns that were not taken in time, each as its lock and its token.
+    /// The turns that were not taken in time, each with its lock and its token.
     pub(crate) missed: Vec<(LockName, u64)>,
     /// The locks whose waiting members queue again, because the local deadline has passed.
     pub(crate) requeue: Vec<LockName>,
@@ -98,19 +98,19 @@ pub(crate) struct Chores {
     pub(crate) renew: Vec<(LockName, FencingToken, Duration)>,
 }
 
-/// The tasks that the engine has to carry out after it has taken up a grant.
+/// The tasks that the engine has to carry out after it has accepted a grant.
 #[derive(Debug, Default)]
 pub(crate) struct TakenUp {
     /// The sessions whose waiters for the lock have to queue again.
     pub(crate) requeue: Vec<Arc<Session>>,
-    /// The token of a turn that no member takes and that has to be given back, and the local deadline of its grant.
+    /// The token of a turn that has to be given back because no member takes it, and the local deadline of its grant.
     pub(crate) give_back: Option<(FencingToken, Moment)>,
-    /// Whether a waiter was offered a turn of a grant that this process did not know before.
+    /// Whether this process did not know the grant before, and a waiter was offered a turn.
     pub(crate) begun: bool,
 }
 
-/// The cohorts of a process, by lock. The map is ordered, so that decisions do not depend on the order in which a hash
-/// map would iterate.
+/// The cohorts of a client on one server, by lock. The map is ordered, so that decisions do not depend on the order in
+/// which a hash map would iterate.
 #[derive(Debug, Default)]
 pub(crate) struct Cohorts(Mutex<BTreeMap<LockName, Entry>>);
 
@@ -119,14 +119,15 @@ impl Cohorts {
         lock(&self.0).get_mut(name).map(change)
     }
 
-    /// Lets in the caller that was offered this turn, if it may enter. Called while the caller is polled.
+    /// Lets a caller take the turn with this token, if the turn is offered to it and the grant has enough time left.
+    /// This method must be called while the caller is polled.
     pub(crate) fn enter(&self, name: &LockName, token: u64, now: Moment) -> Seat {
         let enter = |entry: &mut Entry| entry.cohort.enter(token, now);
         self.with(name, enter).unwrap_or(Seat::Missed)
     }
 
-    /// Begins the cohort of a grant that the server described, unless the cohort is known already. A suspended cohort
-    /// begins again if the answer to a request describes its grant.
+    /// Creates the cohort of a grant that the server pushed or described, unless the cohort is known already. A
+    /// suspended cohort is created again if the answer to a request describes its grant.
     pub(crate) fn take_up(
         &self,
         session: &Arc<Session>,
@@ -162,9 +163,10 @@ impl Cohorts {
         let passed = entry.pass(name, now);
         chores.begun = passed && !is_known;
         if let ([owner], false) = (&grant.owners[..], passed) {
-            // The only owner could not be offered its turn. If the owner has left, its own clean-up gives the grant
-            // back. If the owner got this grant in a reply, the owner is inside already. If the owner is inside with an
-            // older token, the server has granted it the lock twice, and this second grant is given back.
+            // The only owner of the grant could not be offered its turn. If the owner has left, its own clean-up gives
+            // the grant back. If the answer to the owner's own request described this grant, the owner already holds
+            // the lock. If the owner holds the lock with an older token, the server has granted the lock to it twice,
+            // and the second grant is given back.
             let twice = |other: &Entry| {
                 other.cohort.is_inside(*owner) && other.cohort.first() < grant.first
             };
@@ -196,7 +198,7 @@ impl Cohorts {
         chores
     }
 
-    /// Passes the turn on when the member with this token leaves.
+    /// Passes the turn to the next member when the member with this token leaves.
     pub(crate) fn pass(&self, name: &LockName, token: u64, now: Moment) -> Passed {
         let mut cohorts = lock(&self.0);
         let Some(entry) = cohorts.get_mut(name) else {
@@ -239,8 +241,9 @@ impl Cohorts {
     }
 
     /// Determines the tasks of a heartbeat for the cohorts of a session. Passes on offers that are not taken in time,
-    /// and requests the renewal of offers that have too little time left. If the local deadline of a grant has passed,
-    /// its waiting members queue again. Forgets released cohorts if no caller of the session waits for their locks.
+    /// and requests the renewal of offers whose grants have too little time left. If the local deadline of a grant has
+    /// passed, its waiting members queue again. Removes released cohorts if no caller of the session waits for their
+    /// locks.
     pub(crate) fn heartbeat_chores(
         &self,
         session: &Arc<Session>,
@@ -309,9 +312,9 @@ impl Cohorts {
         });
     }
 
-    /// Applies the server's answer to a request of the member with this token. Returns false if the answer does not
-    /// count, because that member no longer has the turn, or because it is inside and its lease ended before the answer
-    /// came.
+    /// Applies the server's answer to a request of the member with this token. Returns false if the answer is ignored,
+    /// because that member no longer has the turn, or because that member holds the lock and its lease ended before the
+    /// answer came.
     pub(crate) fn confirm(
         &self,
         name: &LockName,
@@ -323,15 +326,17 @@ impl Cohorts {
         self.with(name, confirm).unwrap_or(false)
     }
 
-    /// Forgets the cohort of the grant with this first token, because the release is confirmed. If callers are waiting
-    /// for the lock, only marks the cohort as released. Does nothing if the cohort is not over.
+    /// Removes the cohort of the grant with this first token, because the server has confirmed the release. If callers
+    /// are waiting for the lock, only marks the cohort as released. Does nothing while a member of the cohort has the
+    /// turn.
     pub(crate) fn forget(&self, name: &LockName, first: FencingToken) {
         self.forget_if(name, |cohort| cohort.first() == first.get());
     }
 
-    /// Forgets the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. Called
-    /// when the release by this member is confirmed, or when its lease has ended. Any other member has only passed on
-    /// its turn. The first member is no exception, although its token is also the token of the grant.
+    /// Removes the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. This
+    /// method is called when the server has confirmed the release by this member, or when its lease has ended. A member
+    /// before the last one has only passed on its turn, so its release does not end the grant. This rule includes the
+    /// first member, although its token is also the token of the grant.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
         self.forget_if(name, |cohort| cohort.turn().token == token.get());
     }
@@ -363,9 +368,10 @@ impl Cohorts {
         })?
     }
 
-    /// Returns whether the server has lost the grant with the first token `granted`. Called when the answer to a request
-    /// that was sent at `asked` shows that an owner of this grant has neither a place nor a grant on the server. The
-    /// owner may have had its turn since then.
+    /// Returns whether the server has lost the grant with the first token `granted`. This method is called when the
+    /// answer to a request that was sent at `asked` shows that an owner of this grant has neither a place nor a grant
+    /// on the server. The result is false if the cohort is over, or if this process did not know the grant before
+    /// `asked`.
     pub(crate) fn has_lost(&self, name: &LockName, granted: u64, asked: Moment) -> bool {
         self.with(name, |entry| {
             let cohort = &entry.cohort;

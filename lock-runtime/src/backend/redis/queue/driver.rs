@@ -21,8 +21,8 @@ impl Driver for Server {
         self.context.spawn(beat(session, server));
     }
 
-    /// Handles a push. A push to the session's own channel announces a grant or a free lock. A push to another channel
-    /// announces that the lock of that channel is free.
+    /// Handles a message that the server pushed. A push to the session's own channel announces a grant or a free lock.
+    /// A push to another channel announces that the lock of that channel is free.
     fn pushed(self: Arc<Self>, session: &Arc<Session>, push: &Pushed) {
         if push.channel != session.channel() {
             return session.subscribers.wake(&push.channel);
@@ -34,7 +34,7 @@ impl Driver for Server {
             }
             None => {
                 let payload: String = push.payload.chars().take(LOGGED_AT_MOST).collect();
-                // A sender of forged messages may send many, so only the first one is logged as a warning.
+                // An attacker may send many forged messages, so only the first one is logged as a warning.
                 if session.is_first_forgery() {
                     tracing::warn!(target: TARGET, server = %self.address(), ?payload, "ignored a message that no lock script sent; further ones are logged at DEBUG");
                 } else {

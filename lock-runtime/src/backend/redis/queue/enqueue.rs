@@ -21,8 +21,8 @@ use crate::backend::redis::{
     transport::connection::{CallError, Connection},
 };
 
-/// The largest number of remaining members whose turns may all be over before a request is answered, if the members
-/// hold the lock only briefly.
+/// The largest number of remaining members of a cohort whose turns may all end before a request is answered, if the
+/// members hold the lock only briefly.
 const ENDING_COHORT: usize = 16;
 
 /// The time for which a request waits for more callers to join it, while earlier callers of its session are queued.
@@ -44,8 +44,8 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
             return;
         }
         let Some(connection) = session.connected() else {
-            // These requests are sent when the next connection is up. If that connection is up already, this task
-            // continues.
+            // The requests of this batch are sent over the next connection. If the session is already connected again,
+            // this task sends them.
             waiters.put_back(&name, &batch);
             waiters.end_sending(&name);
             if session.connected().is_some() && waiters.begin_sending(&name) {
@@ -81,12 +81,12 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
 async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) {
     let mut before = None;
     loop {
-        // Yields, so that callers that are about to join can run first.
+        // Yields, so that callers that are about to queue for this lock can run first.
         tokio::task::yield_now().await;
         let to_come = server.cohorts.to_come(name);
         match to_come {
-            // No member of a cohort has the turn. If callers of this session are queued, they come before the new
-            // callers anyway, so the new callers lose nothing by waiting.
+            // No member of a cohort has the turn. If callers of this session are queued, the new callers come after
+            // them anyway, so the new callers lose nothing by waiting.
             None => break,
             // A short cohort that has shrunk since the last check may end before a request is answered, so the cohort
             // is checked again.
@@ -111,8 +111,8 @@ async fn send_batch(
     let mut sending = Vec::with_capacity(batch.len());
     let mut asked = Vec::with_capacity(batch.len());
     for request in batch {
-        // The acquisition neither settles nor leaves before `under_way` is dropped, which is after the answer was
-        // applied.
+        // The caller neither takes its turn nor leaves the queue before `under_way` is dropped, which happens after the
+        // answer was applied.
         if let Some(under_way) = request.send()
             && session.waiters.waits(name, request.owner)
         {
@@ -161,7 +161,7 @@ async fn send_batch(
     let (held, left): (Option<String>, Option<i64>) = (decode(next())?, decode(next())?);
     if held.as_deref() == Some("late") {
         // The server's clock was set forward, or the request was delayed. The connection is given up, because the next
-        // one reads the server's time again.
+        // connection reads the server's time again.
         connection.health.mark_demoted();
         return Err(CallError::Demoted("the request came too late".into()));
     }

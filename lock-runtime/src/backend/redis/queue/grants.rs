@@ -1,5 +1,5 @@
-//! Takes up, renews, passes on, retains and releases grants. The [cohorts](super::cohort_registry) decide, and this
-//! file sends the commands.
+//! Accepts, renews, passes on, retains and releases grants. The [cohort registry](super::cohort_registry) makes the
+//! decisions, and this file sends the commands.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,8 +28,8 @@ use crate::{
     events::{TARGET, count},
 };
 
-/// Begins the cohort of a grant that the server described, unless the cohort is known already. Returns whether a waiter
-/// was offered a turn of a grant that this process did not know before.
+/// Creates the cohort of a grant that the server pushed or described, unless the cohort is known already. Returns true
+/// if this process did not know the grant before, and a waiter was offered a turn.
 pub(crate) fn take_up(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -52,9 +52,9 @@ pub(crate) fn take_up(
     begun
 }
 
-/// Takes up a grant of this session that was found by a probe or by a request for several callers. Does nothing if the
-/// only owner of the grant has not read the answer to its own request, because that answer may be this grant. Returns
-/// whether a waiter was offered a turn of a grant that this process did not know before.
+/// Accepts a grant of this session that the answer to a probe or to a batch has described. Does nothing if the grant
+/// has only one owner, and this owner has not read the answer to its own request, because that answer may describe the
+/// same grant. Returns true if this process did not know the grant before, and a waiter was offered a turn.
 pub(crate) fn take_up_described(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -64,7 +64,8 @@ pub(crate) fn take_up_described(
     !session.unanswered.has(&grant.owners) && take_up(server, session, name, grant)
 }
 
-/// Renews the grant of an offer in a task of the engine, because too little time was left for the member to enter.
+/// Renews the grant of an offer in a task of the engine, because the grant has too little time left for the member to
+/// take its turn.
 pub(crate) fn confirm_offer(
     server: &Arc<Server>,
     name: LockName,
@@ -78,7 +79,7 @@ pub(crate) fn confirm_offer(
     });
     Box::pin(async move {
         match confirming.await {
-            // When the member tries again, the cohort decides whether it may enter.
+            // After the renewal, the calling code asks the cohort again whether the member may take its turn.
             Ok(Ok(Renewed::Until(_) | Renewed::NotHeld)) => Ok(()),
             Ok(Err(error)) => Err(error),
             Err(panic) => Err(BackendError::Unreachable(panic.to_string())),
@@ -117,10 +118,11 @@ pub(crate) fn carry_out_chores(
     }
 }
 
-/// Releases the turn of the holder with this token. If another member of its cohort is waiting, the turn passes to that
-/// member in memory. A release in several steps runs in a task of the engine, so that the release does not depend on
-/// when the caller is polled. Such a task uses the connection that carries all renewals, so that a command that
-/// shortens a lease cannot arrive after the next member has extended the lease.
+/// Ends the turn of the holder with this token. If another member of the cohort is waiting, that member gets the turn
+/// without a command to the server. A release that needs several commands runs in a task of the engine, so that the
+/// release does not depend on when the caller is polled. The engine sends the commands of such a release over the
+/// connection that carries all renewals, so that a command that shortens a lease cannot arrive after the next member
+/// has extended the lease.
 pub(crate) async fn release(
     server: &Arc<Server>,
     name: &LockName,
@@ -154,8 +156,8 @@ async fn release_in_steps(
         return retain(server, name, token, until, lease).await;
     }
     while let Some(lease) = server.cohorts.stretched(name, token.get(), server.now()) {
-        // The grant lasts longer than the lease that the next member asked for. The lease is restarted before that
-        // member enters, because a later restart could shorten a lease that the member has extended.
+        // The grant lasts longer than the lease that the next member asked for. The lease is restarted before the next
+        // member takes its turn, because a later restart could shorten a lease that this member has extended.
         if renew(server, name, token, Extend::Restart(lease)).await? == Renewed::NotHeld {
             break;
         }
@@ -163,7 +165,7 @@ async fn release_in_steps(
     release_turn(server, name, token, retain_until).await
 }
 
-/// Offers the turn to the next member, or releases the grant.
+/// Offers the turn to the next member, or releases the grant if no member is waiting.
 async fn release_turn(
     server: &Arc<Server>,
     name: &LockName,
@@ -176,8 +178,8 @@ async fn release_turn(
         Passed::On => return Ok(Released::Released),
         Passed::Ended(first) => first,
         Passed::Late(session) => {
-            // The members queue again, and share this grant if the server still has it. The grant is not released,
-            // because a release would hand the lock to other callers.
+            // The waiting members queue again, and share the same grant again if the server still has it. The grant is
+            // not released, because a release would pass the lock to other callers.
             session.requeue(Some(name));
             return Ok(Released::NotHeld);
         }
@@ -190,8 +192,8 @@ async fn release_turn(
     released
 }
 
-/// Releases the grant with this token. The server hands the lock on to the next waiter, or frees the lock if there is
-/// none. With `retain_until`, the server keeps the lock taken until that moment.
+/// Releases the grant with this token. The server then grants the lock to the next waiter, or frees the lock if nobody
+/// waits. With `retain_until`, the lock stays taken on the server until that moment.
 async fn release_grant(
     server: &Arc<Server>,
     name: &LockName,
@@ -219,13 +221,13 @@ async fn release_grant(
         }
     };
     let answered = match released {
-        // The key no longer stores a grant of this layout.
+        // The key of the lock no longer stores a grant of this layout.
         Err(BackendError::WrongLayout) => return Ok(Released::NotHeld),
         released => released?,
     };
     Ok(match answered.value {
         Value::Int(1) => Released::Released,
-        // An earlier copy of this request was carried out, and the answer to it was lost.
+        // The server has carried out an earlier copy of this request, and the answer to that copy was lost.
         _ if answered.again => Released::Released,
         _ => Released::NotHeld,
     })
@@ -257,12 +259,12 @@ pub(crate) fn give_back(
     })
 }
 
-/// The time after `until` for which [`retain`] keeps the grant. In it, the next member is offered its turn and renews
-/// the grant. If the process has ended, it delays the next caller by this time.
+/// The time for which [`retain`] keeps the grant after `until`, so that the next member can take its turn and renew the
+/// grant. If this process has ended, the next caller gets the lock later by `RETAIN_MARGIN`.
 const RETAIN_MARGIN: Duration = Duration::from_millis(200);
 
-/// Keeps the lock taken until `until`, and then offers the turn to the next member. The server keeps the lock taken for
-/// this time even if this process ends.
+/// Keeps the lock taken until `until`, and then offers the turn to the next member. The server keeps the lock taken
+/// until `until` even if this process ends.
 async fn retain(
     server: &Arc<Server>,
     name: &LockName,
@@ -271,7 +273,8 @@ async fn retain(
     lease: Duration,
 ) -> Result<Released, BackendError> {
     let rest = until.since(server.now());
-    // The local deadline, which allows for clocks that drift, must not come before `until`.
+    // The new lease is longer than the time left until `until`, because the local deadline, which allows for clock
+    // drift, must not come before `until`.
     let lease = Extend::To(lease.max(rest + rest / 1000 + RETAIN_MARGIN));
     match server.cohorts.known(name, token) {
         Known::Turn(_) if renew(server, name, token, lease).await? == Renewed::NotHeld => {
@@ -298,8 +301,8 @@ fn release_at(
         tokio::select! {
             biased;
             () = server.context.sleep_until(moment) => give_back(server.clone(), name, token, ends).await,
-            // The client is shutting down, so no member gets a turn any longer. From now on the server retains the
-            // lock, without this process.
+            // The client is shutting down, so no other member gets a turn. The server retains the lock until `moment`,
+            // without help from this process.
             () = server.shutdown.cancelled() => {
                 if let Some(first) = server.cohorts.end(&name, token) {
                     let retaining = release_grant(&server, &name, first, Some(moment));
@@ -312,8 +315,8 @@ fn release_at(
     })
 }
 
-/// Releases a lock in the background. Tries until the lock is released or the lease has ended, but at least for a
-/// claim.
+/// Releases a lock in the background. Repeats the request until the lock is released or the lease has ended, but at
+/// least for a claim.
 pub(crate) fn release_in_background(
     server: &Arc<Server>,
     name: &LockName,
@@ -356,7 +359,7 @@ async fn release_until(
             count(&server.counters.released);
             tracing::debug!(target: TARGET, server = %address, %key, %token, "released in the background");
         }
-        // An earlier request was carried out, and its answer was not read.
+        // The server has carried out an earlier request to release, whose answer was not read.
         Some(Ok(Released::NotHeld)) if server.now() < lease_ends => {
             count(&server.counters.released);
         }
@@ -381,7 +384,7 @@ pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Stat
     let (queued, token, owner, left, others): Seen =
         redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
     let owner = owner.as_deref().and_then(read_owner);
-    // Only the process of a cohort knows whose turn it is.
+    // The server does not know which member of a cohort has the turn, because only the cohort's process knows it.
     let inside = token.and_then(|token| server.cohorts.seen(name, token));
     let (token, owner, others) = match inside {
         Some((turn, others)) => (Some(turn.token), Some(turn.owner), others),

@@ -1,6 +1,6 @@
-//! The heartbeat of a session, which runs on the engine's thread. It probes the locks that callers wait for, passes on
-//! turns that are not taken in time, and gives up a connection that has not answered for 2 s. `HEARTBEAT` and
-//! `probe_after` in `session/mod.rs` determine when each lock is probed.
+//! The heartbeat of a session, which runs on the engine's thread. The heartbeat probes the locks that callers wait for,
+//! passes on offers that are not taken in time, and gives up a connection that has not answered for 2 s. `HEARTBEAT`
+//! and `probe_after` in `session/mod.rs` determine when each lock is probed.
 
 use std::{
     sync::{Arc, Weak},
@@ -31,11 +31,13 @@ use crate::events::{TARGET, count};
 const SILENCE: Duration = Duration::from_secs(2);
 /// The largest number of locks that one probe covers.
 const PROBE_BATCH: usize = 100;
-/// The minimum average time between the probes of two locks. If a session awaits very many locks, it probes each of
-/// them less often than at every heartbeat. A probe of one lock takes a server up to 7 µs, a twentieth of this time.
+/// The minimum average time between the probes of two locks. If the callers of a session wait for very many locks, the
+/// heartbeat probes each lock less often than every 200 ms. The server needs up to 7 µs to probe one lock, which is a
+/// twentieth of `PROBE_SHARE`.
 const PROBE_SHARE: Duration = Duration::from_micros(150);
 
-/// Runs the heartbeat until the session or the server has ended. Sleeps while there is nothing to watch.
+/// Runs the heartbeat until the session has ended, or the backend was dropped. The heartbeat sleeps while the session
+/// is idle.
 pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
     let mut next_beat = Moment::new(Duration::ZERO);
     loop {
@@ -82,7 +84,8 @@ fn probe_due(
     connection: Arc<Connection>,
     now: Moment,
 ) -> Option<Moment> {
-    // With many locks the period is longer than a heartbeat, to limit the load on the server.
+    // With many locks, the time between two probes of a lock is longer than a heartbeat, to limit the load on the
+    // server.
     let locks = u32::try_from(session.waiters.locks()).unwrap_or(u32::MAX);
     let period = HEARTBEAT.max(PROBE_SHARE.saturating_mul(locks));
     let mut due = session.waiters.due(now, now + period, PROBE_BATCH);
@@ -102,9 +105,9 @@ fn probe_due(
     }
 }
 
-/// Gives up a connection over which no answer comes. An answer is recorded only when the caller that waits for it is
-/// polled, so a working connection may look silent. Therefore the engine first sends a command of its own, whose answer
-/// shows that the connection works.
+/// Gives up a connection that has not answered for [`SILENCE`] although commands are under way. An answer is recorded
+/// only when the caller that waits for it is polled, so a working connection may look silent. After a quarter of
+/// [`SILENCE`], the engine therefore sends a command of its own, whose answer shows that the connection works.
 fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
     let silence = connection.health.silent_for(now);
     if silence > SILENCE {
@@ -117,8 +120,8 @@ fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
     }
 }
 
-/// Sends a probe of these locks, which frees expired locks, and finds grants whose push was lost. If the server has
-/// lost a queue, the callers that were in the queue join it again.
+/// Sends one probe for the locks of the requests `awaited`. The probe frees locks whose grants have expired, and finds
+/// grants whose push was lost. If the server has lost a queue, the callers that were in the queue join it again.
 async fn probe(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -160,7 +163,7 @@ async fn probe(
     }
 }
 
-/// Applies one finding of a probe that was sent at `asked`. A finding concerns one lock.
+/// Applies what a probe that was sent at `asked` has found out about one lock.
 fn take_in(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -180,7 +183,8 @@ fn take_in(
     };
     let name = &request.names.lock;
     match what.as_str() {
-        // The probe found a grant of this session. If the grant is not known yet, its push is late or was lost.
+        // The probe found a grant of this session. If this process does not know the grant yet, the push of the grant
+        // is late or was lost.
         "held" => {
             let (grant, left): (String, u64) = (
                 redis::from_redis_value(next())?,

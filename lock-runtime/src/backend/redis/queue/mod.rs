@@ -1,4 +1,4 @@
-//! Waits for a lock on one server, and hands it on: attempts, cohorts, and the driver of sessions.
+//! Queues callers on one server, and passes a lock from caller to caller.
 
 pub(crate) mod attempt;
 pub(crate) mod cleanup;

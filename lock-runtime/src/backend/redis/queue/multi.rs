@@ -34,7 +34,7 @@ pub(crate) async fn acquire_multi(
 ) -> Result<MultiAnswer, BackendError> {
     let mut attempts = Vec::new();
     loop {
-        // Boxed, because few calls request several locks.
+        // Boxed, so that the future of a call stays small: few calls request several locks.
         let acquiring = Box::pin(acquire_on_one_runtime(&server, &requests, &mut attempts));
         tokio::select! {
             biased;
@@ -45,8 +45,8 @@ pub(crate) async fn acquire_multi(
     }
 }
 
-/// Gives back what the attempts may have been granted, and waits until that has happened, because the next attempts
-/// would find these locks taken.
+/// Gives back the locks that the attempts may have been granted. Waits until these locks are given back, because the
+/// next attempts would otherwise find them taken.
 async fn give_back(attempts: &mut Vec<RedisAttempt>) {
     attempts.iter_mut().for_each(RedisAttempt::start_over);
     join_all(attempts.iter_mut().map(RedisAttempt::cleaned)).await;
@@ -56,7 +56,7 @@ async fn give_back(attempts: &mut Vec<RedisAttempt>) {
 async fn acquire_on_one_runtime(
     server: &Arc<Server>,
     requests: &[Request],
-    // Each lock has an attempt of its own. An attempt that is dropped before it is settled cleans up.
+    // Each lock has an attempt of its own. An attempt that is dropped before it is settled gives back its lock.
     attempts: &mut Vec<RedisAttempt>,
 ) -> Result<MultiAnswer, BackendError> {
     let mut unsure = false;
@@ -75,7 +75,8 @@ async fn acquire_on_one_runtime(
                 Ok(connection) => (session, connection),
                 Err(error) if server.is_shutting_down() => return Err(error),
                 Err(_) => {
-                    // The runtime of the session has ended, or the locks have moved to another server. The next try uses another session, and thus new attempts.
+                    // The runtime of the session has ended, or the locks have moved to another server. The next try
+                    // uses another session, and needs new attempts.
                     give_back(attempts).await;
                     continue;
                 }
@@ -85,8 +86,8 @@ async fn acquire_on_one_runtime(
         if attempts.is_empty() {
             unsure = false;
             let under_way = requests.iter().map(|request| {
-                // An earlier attempt that is cleaned up gives back what its owner holds, so each attempt has an owner
-                // of its own.
+                // The clean-up of an earlier attempt gives back the locks of that attempt's owner, so each attempt has
+                // a new owner.
                 let request = Request {
                     owner: server.context.new_owner(),
                     ..request.clone()
@@ -124,8 +125,8 @@ async fn acquire_on_one_runtime(
             }
         }
         if !lasting {
-            // The engine has revoked some of the requests, because the caller did not read the answer in time, and
-            // gives back their grants. Dropping the attempts gives back the other grants.
+            // The caller did not read the answer in time, so the engine has revoked some of the requests, and gives
+            // back their grants. Dropping the attempts gives back the other grants.
             attempts.clear();
             continue;
         }
@@ -175,7 +176,7 @@ async fn ask(
     match reply {
         Value::Int(0) => {
             // The server's clock was set forward, or the request was delayed. The connection is given up, because the
-            // next one reads the server's time again.
+            // next connection reads the server's time again.
             connection.health.mark_demoted();
             Err(CallError::NotReady("the request came too late".into()))
         }

@@ -1,5 +1,6 @@
-//! Waiting without a place in the queue. A release wakes the sessions with callers that wait in this way, and one
-//! caller of each session tries again. In the native layout, a release wakes these sessions only if no owner is queued.
+//! Waiting with the strategy `notify`: the callers have no place in the queue. A release wakes the sessions of such
+//! callers, and one caller of each session tries to get the lock. In the native layout, a release wakes these sessions
+//! only if no owner is queued.
 
 use std::{
     sync::{Arc, Weak},
@@ -55,8 +56,8 @@ impl Caller {
         })
     }
 
-    /// Waits until no task changes the session's marker or subscription on the server. Otherwise a task that removes
-    /// the marker of earlier callers could remove the marker that this caller's try leaves.
+    /// Waits until no task changes the session's marker or subscription on the server. Without this wait, a task that
+    /// removes the marker of earlier callers could remove the marker that this caller's try leaves.
     async fn settled(&self) {
         let listening = &self.joined.listening;
         if listening.try_lock().is_err() {
@@ -69,7 +70,7 @@ impl Caller {
         }
     }
 
-    /// Returns whether the caller's session leads to the server that stores the lock.
+    /// Returns whether the caller's session is connected to the server that stores the lock.
     fn is_served(&self) -> bool {
         let name = &self.joined.callers.name;
         self.server.sessions.serves(&self.session, name)
@@ -106,14 +107,14 @@ impl Caller {
         lock(&callers.queue).end_try(*number, self.server.context.now());
     }
 
-    /// Subscribes to the messages of releases. Returns true if the session was not subscribed before, and so may have
-    /// missed a release.
+    /// Subscribes to the channel on which Redisson announces releases. Returns true if the session was not subscribed
+    /// before, so that it may have missed a release.
     async fn listen(&self) -> Result<bool, BackendError> {
         if self.server.layout() == Layout::Native {
-            return Ok(false); // the failed try has left a marker
+            return Ok(false); // the try that found the lock busy has left a marker in the queue
         }
         let Ok(connection) = self.session.connection().await else {
-            return Ok(false); // the caller tries again from time to time, over another session
+            return Ok(false); // the caller tries again periodically, over another session
         };
         let (listening, topic) = (self.joined.listening.clone(), self.topic.clone());
         let listens = self.server.context.spawn(async move {
@@ -184,7 +185,7 @@ pub(crate) struct NotifiedAttempt {
     server: Arc<Server>,
     request: Request,
     caller: Option<Caller>,
-    /// The newest try. `None` once it is answered.
+    /// The try under way; `None` while no try is under way.
     trying: Option<RedisAttempt>,
 }
 

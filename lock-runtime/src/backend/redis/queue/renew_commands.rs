@@ -39,8 +39,9 @@ pub(crate) async fn renew(
     Ok(answers.pop().unwrap_or(Renewed::NotHeld))
 }
 
-/// Extends the leases of the holders with one command for each shard. If the server refuses the command, extends each lease with a
-/// command of its own, because a single grant may be the cause.
+/// Extends the leases of several holders, with one command for each hash slot of a Redis Cluster, or with one command
+/// for a single server. If the server refuses a command for several grants, extends each of these grants with a command
+/// of its own, because a single grant may be the cause of the refusal.
 pub(crate) async fn renew_all(
     server: &Arc<Server>,
     holders: &[ToRenew<'_>],
@@ -66,7 +67,8 @@ pub(crate) async fn renew_all(
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// Extends the leases of holders of one shard with one command.
+/// Extends the leases of several holders with one command. In a Redis Cluster, all their locks must be in one hash
+/// slot.
 async fn renew_shard(
     server: &Arc<Server>,
     holders: &[ToRenew<'_>],
@@ -83,7 +85,7 @@ async fn renew_shard(
     }
 }
 
-/// Extends, restarts or checks the grant of this owner on a node of a quorum. A node may have offered the same token to
+/// Extends, restarts or checks the grant of this owner on a node of a Redlock. A node may have issued the same token to
 /// another owner, so the request names the owner, too.
 pub(crate) async fn renew_on_node(
     node: &Arc<Server>,
@@ -102,10 +104,10 @@ pub(crate) async fn renew_on_node(
     Ok(until.map_or(Renewed::NotHeld, Renewed::Until))
 }
 
-/// A grant to renew. On a server, its token identifies it.
+/// A grant to renew, and the text that identifies it on the server.
 struct GrantToRenew<'a> {
     name: &'a LockName,
-    /// The token, and the owner if the token alone is not enough.
+    /// The token of the grant, and on a node of a Redlock also its owner, because the token alone is not unique there.
     id: String,
     extend: Extend,
 }
@@ -119,7 +121,7 @@ async fn renew_batch(
         .iter()
         .map(|one| server.cohorts.known(one.name, one.token))
         .collect();
-    // The server knows the grant of a cohort only by its first token.
+    // The server identifies the grant of a cohort only by the token of the first member.
     let grants = holders.iter().zip(&known).filter_map(|(one, known)| {
         let token = match known {
             Known::Itself => one.token,
@@ -149,7 +151,7 @@ async fn renew_batch(
         let until = confirmed.next().flatten();
         match (first, until) {
             (None, Some(until)) => Renewed::Until(until),
-            // If the turn was passed on before the answer arrived, the answer counts for no member.
+            // If the turn was passed on before the answer arrived, the cohort ignores the answer.
             (Some(_), Some(until)) => {
                 let answer = Confirmation {
                     asked,

@@ -36,15 +36,15 @@ use crate::{
     events::Counters,
 };
 
-/// The pause before a command that the server cannot carry out for the moment is sent again.
+/// The pause before the client repeats a command that the server could not carry out.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// When to repeat a command that was not carried out, or whose answer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// At once, over another connection. The command may have been carried out.
+    /// Repeat the command at once, over another connection. The server may have carried it out.
     Now,
-    /// After [`RETRY_PAUSE`]. The command was not carried out.
+    /// Repeat the command after [`RETRY_PAUSE`]. The server has not carried it out.
     Later,
 }
 
@@ -57,13 +57,13 @@ pub(crate) struct Server {
     pub(crate) sessions: Arc<Topology>,
     pub(crate) cohorts: Cohorts,
     outages: Arc<Outages>,
-    /// Cancelled when the shutdown begins. From then on, no caller waits or starts to wait.
+    /// Cancelled when the shutdown of the client begins. During the shutdown, no caller waits or starts to wait.
     pub(crate) shutdown: CancellationToken,
-    /// The acquisitions that are not settled, and the clean-ups of abandoned acquisitions.
+    /// The acquisitions under way, and the clean-ups of abandoned acquisitions.
     unsettled: TaskTracker,
     /// The background releases under way.
     releases: TaskTracker,
-    /// The latest end of the leases whose locks are released in the background. `None` before the first background
+    /// The latest end of a lease whose lock is released in the background, or `None` before the first background
     /// release.
     released_by: Mutex<Option<Moment>>,
 }
@@ -174,8 +174,8 @@ impl Server {
         self.outages.last_error()
     }
 
-    /// Returns when to send a failed command again, and records why it was not answered, or not carried out. If the
-    /// server refused the command, returns the refusal as the error, and records nothing.
+    /// Records why a command failed, and returns when to repeat the command. If the server refused the command, returns
+    /// the refusal as an error, and records nothing.
     pub(crate) fn note_failure(&self, error: CallError) -> Result<Retry, BackendError> {
         let (detail, retry) = match error {
             CallError::Refused(error) => return Err(error),
@@ -191,8 +191,8 @@ impl Server {
         Ok(retry)
     }
 
-    /// Dismisses the waiters for a lock that has moved away from the server of their session, so that they queue again
-    /// elsewhere. Returns whether it has moved.
+    /// Checks whether the lock has moved away from the server of this session, and returns the result. If it has,
+    /// removes the lock's waiters from the session, so that they queue again on the other server.
     pub(crate) fn dismiss_moved(&self, session: &Arc<Session>, name: &LockName) -> bool {
         let has_moved = !self.sessions.serves(session, name);
         if has_moved {
@@ -209,8 +209,8 @@ impl Server {
         }
     }
 
-    /// Runs a script in the session of a lock. Sends the script again, over new connections if necessary, until the
-    /// server answers or refuses it. The calling code limits the time.
+    /// Runs a script over the session that serves a lock. Repeats the command, over new connections if necessary, until
+    /// the server answers or refuses it. The calling code has to limit the time.
     pub(crate) async fn run(
         &self,
         name: &LockName,
@@ -253,7 +253,7 @@ impl Server {
         !answering.is_empty() && answering.into_iter().all(|answers| answers)
     }
 
-    /// Begins the shutdown. From now on, no caller waits or starts to wait.
+    /// Begins the shutdown of the client. After this call, no caller waits or starts to wait.
     pub(crate) fn begin_shutdown(&self) {
         self.shutdown.cancel();
         self.sessions.dismiss_waiters();
@@ -263,8 +263,8 @@ impl Server {
         self.shutdown.is_cancelled()
     }
 
-    /// Tracks an acquisition, or its clean-up. A task that begins during the shutdown belongs to a lock that was held,
-    /// so it is tracked as a release.
+    /// Tracks an acquisition, or its clean-up, so that the shutdown waits for its end. A task that begins during the
+    /// shutdown belongs to a lock that was held, so the task is tracked as a release.
     pub(crate) fn track_acquisition(&self) -> TrackedTask {
         if self.is_shutting_down() {
             self.track_release(self.now() + CLAIM)
@@ -273,8 +273,7 @@ impl Server {
         }
     }
 
-    /// Tracks the clean-up of an abandoned acquisition. The shutdown waits for the clean-up as it waits for an
-    /// acquisition.
+    /// Tracks the clean-up of an abandoned acquisition. The shutdown waits until the clean-up has ended.
     pub(crate) fn track_cleanup(&self) -> TrackedTask {
         self.unsettled.token()
     }
@@ -286,13 +285,13 @@ impl Server {
         self.releases.token()
     }
 
-    /// Waits until all acquisitions are settled or cleaned up.
+    /// Waits until all acquisitions have ended, or are cleaned up.
     pub(crate) async fn cleaned_up(&self) {
         drained(&self.unsettled).await;
     }
 
-    /// Waits for the background releases, but not beyond the end of the last of their leases, nor beyond `until`. Then
-    /// closes all connections.
+    /// Waits until all background releases or all their leases have ended, but not beyond `until`. Then closes all
+    /// connections.
     pub(crate) async fn close(&self, until: Moment) {
         let released_by = lock(&self.released_by).unwrap_or(until);
         let released = drained(&self.releases);

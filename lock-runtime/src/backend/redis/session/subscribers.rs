@@ -1,8 +1,8 @@
 //! The callers that wait without a place in the queue, and the turns in which they try to get the lock.
 //!
-//! The callers of one session that wait for one lock take turns at trying, so that a release costs a session one try,
-//! however many of its callers wait. If a caller does not take its turn in time, the turn is opened to all callers, so
-//! a caller that is not polled does not keep the others out.
+//! The callers of one session that wait for one lock take turns to try, so that each release causes one try for each
+//! session, however many of its callers wait. If a caller does not take its turn in time, the caller that is polled
+//! first may try, so a caller that is not polled does not block the others.
 
 use std::{
     collections::BTreeMap,
@@ -21,8 +21,8 @@ use crate::{
     background::{Context, lock},
 };
 
-/// The time between two tries that no release has prompted. Such tries are needed because a holder may disappear
-/// without a release, and the message of a release may be lost.
+/// The time between two periodic tries, which do not wait for a release. Periodic tries are needed because a holder may
+/// crash without a release, and because the message of a release may be lost.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 /// The time within which a caller that was offered the turn has to begin its try.
 const OFFER_PATIENCE: Duration = Duration::from_millis(100);
@@ -34,14 +34,14 @@ pub(crate) type Number = u64;
 #[derive(Debug)]
 pub(crate) struct Seat {
     woken: Arc<Notify>,
-    /// Whether the turn was opened to all callers, and this caller has not been polled since.
+    /// Whether the turn was opened to all callers, and this caller has not been polled since then.
     is_late: bool,
 }
 
 /// The state of the turn: which caller may try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// No caller may try until a release, or until the next periodic try.
+    /// No caller may try before the next release or the next periodic try.
     Resting,
     /// The caller with this number was offered the turn at this moment.
     Offered(Number, Moment),
@@ -63,8 +63,8 @@ pub(crate) struct TryQueue {
     seats: BTreeMap<Number, Seat>,
     newest: Number,
     turn: Turn,
-    /// Whether a release was announced during the current try. The answer to the try may then be older than the
-    /// release.
+    /// Whether a release was announced during the current try. The answer to a try may be older than a release that was
+    /// announced during this try.
     is_stale: bool,
     /// Whether a task of the engine watches for turns that are not taken.
     is_watched: bool,
@@ -96,7 +96,8 @@ impl TryQueue {
         (self.newest, woken)
     }
 
-    /// Offers the turn to the first caller that is not late. If all callers are late, opens the turn to all of them.
+    /// Offers the turn to the first caller whose `is_late` is false. If `is_late` is true for all callers, opens the
+    /// turn to all of them.
     pub(crate) fn offer(&mut self, now: Moment) {
         match self.seats.iter().find(|(_, seat)| !seat.is_late) {
             Some((caller, seat)) => {
@@ -107,7 +108,8 @@ impl TryQueue {
         }
     }
 
-    /// Opens the turn to the caller that is polled first. Each caller counts as late until it is polled.
+    /// Opens the turn to all callers: the caller that is polled first may try. Each caller counts as late until it is
+    /// polled.
     pub(crate) fn open(&mut self) {
         self.turn = Turn::Open;
         for seat in self.seats.values_mut() {
@@ -117,7 +119,7 @@ impl TryQueue {
     }
 
     /// Offers the turn to a caller, because the lock may be free. If a caller is trying, the turn is offered again
-    /// after its try.
+    /// after this try.
     pub(crate) fn wake(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),
@@ -127,7 +129,7 @@ impl TryQueue {
     }
 
     /// Opens the turn to all callers if the caller whose turn it is does not begin or end its try in time. If no caller
-    /// has the turn, offers it.
+    /// has the turn, offers the turn to a caller.
     pub(crate) fn check_turn(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),
@@ -137,8 +139,8 @@ impl TryQueue {
         }
     }
 
-    /// Begins a try of this caller if the turn is open, or was offered to it. Returns whether the try has begun. Called
-    /// while the caller is polled.
+    /// Begins a try of this caller if the turn is open, or was offered to this caller. Returns whether the try has
+    /// begun. This method must be called while the caller is polled.
     pub(crate) fn take(&mut self, caller: Number, now: Moment) -> bool {
         if let Some(seat) = self.seats.get_mut(&caller) {
             seat.is_late = false;
@@ -165,7 +167,7 @@ impl TryQueue {
         }
     }
 
-    /// Removes a caller. If it had the turn, the turn is offered to another caller.
+    /// Removes a caller. If this caller had the turn, the turn is offered to another caller.
     pub(crate) fn leave(&mut self, caller: Number, now: Moment) {
         self.seats.remove(&caller);
         if self.turn.is_of(caller) {
@@ -173,7 +175,7 @@ impl TryQueue {
         }
     }
 
-    /// Records that the engine watches the turn. Returns false if this was recorded before.
+    /// Records that a task of the engine watches the turn. Returns false if a task watches it already.
     pub(crate) fn begin_watch(&mut self) -> bool {
         !std::mem::replace(&mut self.is_watched, true)
     }
@@ -192,7 +194,8 @@ impl Callers {
         lock(&self.queue).wake(self.context.now());
     }
 
-    /// Wakes all callers, so that they check whether the client is shutting down.
+    /// Wakes all callers, so that they check whether the client is shutting down, or their lock has moved to another
+    /// server.
     pub(crate) fn wake_all(&self) {
         for seat in lock(&self.queue).seats.values() {
             seat.woken.notify_one();
@@ -203,8 +206,8 @@ impl Callers {
         lock(&self.queue).seats.is_empty()
     }
 
-    /// Starts a task of the engine that opens turns that are not taken, unless one is running. The task runs as long as
-    /// callers wait.
+    /// Starts a task of the engine that opens turns that are not taken, unless such a task is running. The task runs as
+    /// long as callers wait.
     pub(crate) fn watch(self: &Arc<Self>) {
         if !lock(&self.queue).begin_watch() {
             return;
@@ -223,18 +226,17 @@ impl Callers {
     }
 }
 
-/// All callers that wait for messages under one name. The name is either the name of their lock, or the name of their
-/// lock's channel.
+/// All callers that wait for the messages of one topic. A topic is the name of a lock in the native layout, and the
+/// name of a channel in Redisson's layout.
 #[derive(Debug, Default)]
 pub(crate) struct Topic {
-    /// The callers of each lock. Two locks may share a channel.
+    /// The callers, grouped by lock. In Redisson's layout, two locks may share a channel.
     callers: Vec<Arc<Callers>>,
     /// The connection that is subscribed to the channel, if there is one.
     listening: Listening,
 }
 
-/// The callers of one session that wait without a place in the queue. The key of the map is the name that identifies
-/// the message of a release: in the native layout the name of the lock, in Redisson's layout the name of the channel.
+/// The callers of one session that wait without a place in the queue, by topic.
 #[derive(Debug)]
 pub(crate) struct Subscribers {
     context: Arc<Context>,
@@ -242,7 +244,7 @@ pub(crate) struct Subscribers {
 }
 
 /// The connection that is subscribed to a channel. The mutex is locked while the subscription changes. Only tasks of
-/// the engine lock it, because a caller that is not polled would keep it locked.
+/// the engine keep this mutex locked, because a caller that is not polled would not unlock it.
 pub(crate) type Listening = Arc<tokio::sync::Mutex<Weak<Connection>>>;
 
 /// The registration of one caller that waits without a place in the queue.
@@ -284,7 +286,7 @@ impl Subscribers {
         }
     }
 
-    /// Removes a caller. Returns true if it was the last one of the topic.
+    /// Removes a caller. Returns true if the topic has no other caller.
     pub(crate) fn leave(&self, topic: &str, callers: &Callers, number: Number) -> bool {
         let mut topics = lock(&self.topics);
         lock(&callers.queue).leave(number, self.context.now());
@@ -328,7 +330,8 @@ impl Subscribers {
             .for_each(|callers| callers.wake_all());
     }
 
-    /// Wakes all callers, so that they check whether the client is shutting down.
+    /// Wakes all callers, so that they check whether the client is shutting down, or their lock has moved to another
+    /// server.
     pub(crate) fn wake_all(&self) {
         for topic in lock(&self.topics).values() {
             topic.callers.iter().for_each(|callers| callers.wake_all());
@@ -415,7 +418,7 @@ mod tests {
         assert_eq!(takers(&mut queue, [2]), []);
         queue.check_turn(at(2000));
         assert_eq!(takers(&mut queue, [2, 1]), [2]);
-        // The late end of the old try does not end the new one.
+        // The late end of the old try does not end the new try.
         queue.end_try(1, at(2000));
         queue.leave(1, at(2000));
         assert_eq!(queue.turn, Turn::Trying(2, at(0)));

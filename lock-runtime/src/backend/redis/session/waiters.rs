@@ -1,6 +1,6 @@
 //! The callers that wait in one session, by lock, and the requests that queue them. The first caller of a lock sends
-//! its own request. Callers that arrive while others of their session wait for the same lock share requests, so that
-//! one command queues many callers. The shared requests for a lock are sent one at a time.
+//! its own request. Callers that arrive while other callers of their session wait for the same lock share requests, so
+//! that one command queues many callers. The shared requests for a lock are sent one at a time.
 
 use std::{
     cmp::Reverse,
@@ -17,8 +17,8 @@ use crate::{backend::redis::protocol::request::AcquireRequest, background::lock}
 /// The largest number of callers that one request queues.
 const BATCH_LIMIT: usize = 64;
 
-/// The message to a waiting caller: the token of the turn that the caller is offered, or an error. The caller enters at
-/// its next poll, unless the offer has been passed on by then.
+/// The message to a waiting caller: the token of the turn that the caller is offered, or an error. The caller takes the
+/// offered turn at its next poll, unless the turn has been passed on by then.
 pub(crate) type OfferResult = Result<u64, BackendError>;
 
 /// A caller that has a place in the queue, or whose request is being sent.
@@ -26,7 +26,7 @@ struct Waiting {
     request: Arc<AcquireRequest>,
     /// Whether this caller is counted in [`WaitList::queued`].
     queued: bool,
-    /// Sends the caller its offer or an error. `None` once one of them was sent.
+    /// Sends the caller its offer or an error; `None` after the caller was sent one of them.
     sender: Option<oneshot::Sender<OfferResult>>,
 }
 
@@ -43,13 +43,13 @@ struct WaitList {
     waiting: HashMap<OwnerId, Waiting>,
     /// The number of these callers that have a place, and have not been sent an offer.
     queued: usize,
-    /// Dropped to signal that the next request does not have to wait for more callers to join it.
+    /// This sender is dropped to signal that the next request does not have to wait for more callers to join it.
     batch_ready: Option<oneshot::Sender<()>>,
     /// The owners whose requests have not been sent, in the order in which batches send them.
     unsent: VecDeque<OwnerId>,
     /// Whether a task is sending the requests in `unsent`.
     sending: bool,
-    /// The moment of the next probe of the lock. `None` while no probe is scheduled.
+    /// The moment of the next probe of the lock, or `None` while no probe is scheduled.
     probe: Option<Moment>,
 }
 
@@ -70,8 +70,8 @@ impl WaitList {
 #[derive(Default)]
 pub(crate) struct Waiters(Mutex<BTreeMap<LockName, WaitList>>, Probes);
 
-/// The scheduled probes, the earliest on top. An entry is valid only if its moment is also `probe` in the lock's
-/// [`WaitList`].
+/// The scheduled probes, the earliest on top. An entry of this heap is valid only if the field `probe` of the lock's
+/// [`WaitList`] has the same moment.
 #[derive(Default)]
 struct Probes(Mutex<BinaryHeap<Reverse<(Moment, LockName)>>>);
 
@@ -138,9 +138,9 @@ impl Waiters {
         due
     }
 
-    /// Adds a caller. It is added before its request is sent, because the offer of a turn may arrive as early as the
-    /// reply. The returned flag is true if no other caller of the session waits for the lock, and the caller has no
-    /// place yet. In this case, the caller sends its own request.
+    /// Adds a waiting caller. A caller is added before its request is sent, because the offer of a turn may arrive as
+    /// early as the reply. The returned flag is true if no other caller of the session waits for the lock, and the
+    /// caller has no place yet. If the flag is true, the caller sends its own request.
     pub(crate) fn join(
         &self,
         request: &Arc<AcquireRequest>,
@@ -212,8 +212,8 @@ impl Waiters {
         waiting.is_some_and(|waiting| waiting.sender.is_some())
     }
 
-    /// Records the token of a grant for its waiting owners. Returns false if this grant or a later one was recorded for
-    /// one of them before.
+    /// Records the first token of a grant for those of its owners that are waiting. Returns false if this grant or a
+    /// later one was recorded before for one of these owners.
     pub(crate) fn note_grant(&self, name: &LockName, owners: &[OwnerId], first: u64) -> bool {
         let waiters = lock(&self.0);
         let Some(list) = waiters.get(name) else {
@@ -227,8 +227,8 @@ impl Waiters {
     }
 
     /// Sends a caller its offer or an error, if the caller is still waiting. Returns the number of offers that the
-    /// caller has missed before, or `None` if it is no longer waiting. The caller stays in the list until it has
-    /// entered or missed its turn.
+    /// caller has missed before, or `None` if it is no longer waiting. A caller that was sent an offer stays in the
+    /// list until it has taken or missed its turn.
     pub(crate) fn resolve(
         &self,
         name: &LockName,
@@ -278,7 +278,7 @@ impl Waiters {
             }
             !list.is_deserted()
         });
-        // Dropped after the mutex was unlocked, because the drop wakes the callers.
+        // The removed entries are dropped after the mutex was unlocked, because the drop wakes their callers.
         drop(dismissed);
     }
 
@@ -321,8 +321,8 @@ impl Waiters {
         Some(receiver)
     }
 
-    /// Returns whether the calling code has to start a task that sends the requests for this lock. If it has to,
-    /// records that the task is running.
+    /// Returns whether the calling code has to start a task that sends the requests for this lock. Before this method
+    /// returns true, it records that the task is running.
     pub(crate) fn begin_sending(&self, name: &LockName) -> bool {
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
@@ -344,7 +344,7 @@ impl Waiters {
         }
     }
 
-    /// Takes the next requests to send. If there are none, records that the sending task has ended.
+    /// Takes the next batch of unsent requests. If no request is left, records that the sending task has ended.
     pub(crate) fn next_batch(&self, name: &LockName) -> Vec<Arc<AcquireRequest>> {
         let mut batch = Vec::new();
         let mut waiters = lock(&self.0);
@@ -406,7 +406,7 @@ impl Unanswered {
     }
 
     /// Returns whether a grant has a single owner, and the owner's caller has not yet read the answer to its own
-    /// request. That answer may describe the grant.
+    /// request. The unread answer may describe the same grant.
     pub(crate) fn has(&self, owners: &[OwnerId]) -> bool {
         matches!(owners, [owner] if lock(&self.0).contains_key(owner))
     }

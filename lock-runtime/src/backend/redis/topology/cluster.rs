@@ -1,7 +1,8 @@
 //! The topology of a Redis Cluster: a map from hash slots to the primaries that store them.
 //!
-//! The servers themselves say where a slot is: `CLUSTER SLOTS` describes all slots, and a server that does not store a
-//! slot redirects the command. The map is read again after each redirection and whenever a connection is lost.
+//! The servers report which of them stores a slot: `CLUSTER SLOTS` describes all slots, and a server that does not
+//! store a slot redirects the command. The engine reads the map again after each `MOVED` redirection, when a connection
+//! is lost, and when a server cannot carry out a command.
 
 use std::{
     collections::BTreeMap,
@@ -36,10 +37,10 @@ use crate::{
     events::TARGET,
 };
 
-/// The time limit for the answer of one server about the slots.
+/// The time limit for the answers of the servers to `CLUSTER SLOTS`.
 const ASK_PATIENCE: Duration = Duration::from_millis(500);
-/// After the first answer, the time for the answers of the other servers. A server that is cut off from the others may
-/// have an old map.
+/// The time limit for the answers of the other servers, counted from the first answer. The engine waits for other
+/// answers, because a server that is cut off from the others may have an old map.
 const REST_PATIENCE: Duration = Duration::from_millis(50);
 /// The shortest time between two tries to read the map.
 const READ_PAUSE: Duration = Duration::from_millis(100);
@@ -53,7 +54,7 @@ pub(crate) struct Cluster {
     map: Watched<SlotMap>,
     /// Notified when the map may be outdated.
     outdated: Arc<Notify>,
-    /// The task that reads the map. `None` before the first call.
+    /// The task that reads the map, or `None` before it is started.
     reading: Mutex<Option<AbortHandle>>,
     shutting_down: AtomicBool,
     closed: AtomicBool,
@@ -64,7 +65,7 @@ pub(crate) struct Cluster {
 struct SlotMap {
     /// The primaries by address.
     nodes: BTreeMap<String, Arc<Sessions>>,
-    /// The primary of each slot. Empty before the map was read. A slot that no primary stores has none.
+    /// The primary of each slot, or `None` for a slot that no primary stores. The list is empty before the map is read.
     slots: Vec<Option<Arc<Sessions>>>,
 }
 
@@ -76,9 +77,10 @@ impl SlotMap {
 
 /// One server's description of the cluster.
 struct View {
-    /// Whether the server takes part in the cluster, and the newest configuration that it knows.
+    /// Whether the server considers the cluster to be working, and the newest configuration epoch that the server
+    /// knows.
     newness: (bool, u64),
-    /// The first and the last slot of each range, and its primary.
+    /// The ranges of slots, each as its first slot, its last slot and its primary.
     ranges: Vec<(u16, u16, ConnectionAddr)>,
 }
 
@@ -117,7 +119,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until it is known which primary stores a lock, and returns the sessions with that primary.
+    /// Waits until the map names a primary that stores the lock, and returns the sessions with that primary.
     pub(crate) async fn node(
         self: &Arc<Self>,
         name: &LockName,
@@ -133,7 +135,7 @@ impl Cluster {
         self.map.until(find).await
     }
 
-    /// Returns the primary that stores a lock, if it is known.
+    /// Returns the sessions with the primary that stores a lock, or `None` if the map names no primary.
     pub(crate) fn known_node(&self, name: &LockName) -> Option<Arc<Sessions>> {
         self.map.get().node(slot_of(name.as_str())).cloned()
     }
@@ -142,13 +144,13 @@ impl Cluster {
         self.map.get().nodes.values().cloned().collect()
     }
 
-    /// Returns the primary to which this session leads.
+    /// Returns the sessions with the primary to which this session connects.
     pub(crate) fn node_of(&self, session: &Arc<Session>) -> Option<Arc<Sessions>> {
         let nodes = self.nodes();
         nodes.into_iter().find(|node| node.has(session))
     }
 
-    /// Returns whether the session leads to the primary that stores the lock.
+    /// Returns whether the session connects to the primary that stores the lock.
     pub(crate) fn serves(&self, session: &Arc<Session>, name: &LockName) -> bool {
         self.known_node(name).is_some_and(|node| node.has(session))
     }
@@ -183,8 +185,7 @@ impl Cluster {
         }
     }
 
-    /// Waits for a connection of this session. Fails if the session has ended, or the lock has moved away from its
-    /// primary.
+    /// Waits for a connection of this session. Fails if the session has ended, or if another primary stores the lock.
     pub(crate) async fn connection(
         &self,
         session: &Arc<Session>,
@@ -225,7 +226,7 @@ impl Cluster {
             .change(|map| self.node_at(map, redirect.address.clone()))
     }
 
-    /// Records that another primary stores a slot.
+    /// Records the primary that stores a slot, as a redirection has named it.
     pub(crate) fn moved(&self, redirect: &Redirect) {
         let from = self.map.change(|map| {
             let node = self.node_at(map, redirect.address.clone());
@@ -262,7 +263,7 @@ impl Cluster {
         until: Moment,
     ) -> Result<(), Failure> {
         self.read().await.map_err(|error| match error.kind() {
-            // Any other server refuses to describe the slots.
+            // A server that belongs to no cluster refuses to describe the slots.
             ErrorKind::Server(ServerErrorKind::ResponseError) => Failure::NoCluster,
             _ => Failure::of(&error),
         })?;
@@ -279,7 +280,7 @@ impl Cluster {
         self.seeds[0].check_first(required);
     }
 
-    /// Starts the task that reads the map, unless it is running.
+    /// Starts the task that reads the map, unless this task is running.
     fn follow(self: &Arc<Self>) {
         let mut reading = lock(&self.reading);
         if reading.is_none() && !self.is_closed() {
@@ -310,7 +311,7 @@ impl Cluster {
                         newest = Some(view);
                     }
                 }
-                // An answer says more than a failed connection does.
+                // An error that a server returned says more about the cause than a failed connection does.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) =>
                 {
@@ -354,8 +355,8 @@ impl Cluster {
         Ok(view)
     }
 
-    /// Replaces the map, gives up the servers that store no slot any longer, and dismisses the waiters of the slots that
-    /// have moved.
+    /// Replaces the map. Closes the connections to servers that store no slot any longer, and makes the callers that
+    /// wait for locks in moved slots ask for a new session.
     fn apply(&self, view: View) {
         let before = self.map.change(|map| {
             let before = map.clone();
@@ -388,7 +389,7 @@ impl Cluster {
         }
     }
 
-    /// Fails the calls that wait until it is known which primary stores their lock.
+    /// Fails the calls that wait until the map names the primary that stores their lock.
     pub(crate) fn begin_shutdown(&self) {
         self.shutting_down.store(true, Ordering::Release);
         self.map.change(|_| ());
@@ -433,7 +434,8 @@ async fn follow(context: Arc<Context>, cluster: Weak<Cluster>, outdated: Arc<Not
     }
 }
 
-/// Reads one range of `CLUSTER SLOTS`: the first slot, the last one, and the primary as its host, its port and more.
+/// Reads one range of the answer to `CLUSTER SLOTS`: the first slot, the last slot, and the host and the port of the
+/// primary.
 fn read_range(
     range: Value,
     asked: &ConnectionAddr,

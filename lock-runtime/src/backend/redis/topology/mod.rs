@@ -1,7 +1,7 @@
-//! The topologies: which server stores a lock, and which session serves it.
+//! The topologies, which know which server stores a lock, and which session serves the lock.
 //!
-//! A lock can move to another server. The callers that wait for it are then dismissed, ask for the session of their lock
-//! again, and keep their places.
+//! In a Redis Cluster, a lock can move to another server. The callers that wait for such a lock ask for a new session,
+//! and keep their places in the queue.
 
 use std::{
     sync::{Arc, Weak},
@@ -128,7 +128,7 @@ impl Topology {
         }
     }
 
-    /// Waits for a connection with the server to which a command was redirected once.
+    /// Waits for a connection with the server to which an `ASK` error has redirected a command.
     pub(crate) async fn redirected(
         &self,
         redirect: &Redirect,
@@ -139,7 +139,7 @@ impl Topology {
         }
     }
 
-    /// Returns whether the session still leads to the server that stores the lock.
+    /// Returns whether the session is a session with the server that stores the lock.
     pub(crate) fn serves(&self, session: &Arc<Session>, name: &LockName) -> bool {
         match self {
             Self::Single(_) => true,

@@ -28,7 +28,8 @@ pub(crate) struct Sessions {
     connector: Arc<Connector>,
     driver: Weak<dyn Driver>,
     home: OnceCell<Arc<Session>>,
-    /// The session of each runtime. `None` if the session has ended, because its runtime is ending or cannot run it.
+    /// The session of each runtime, or `None` if that session has ended, because its runtime is ending or cannot run a
+    /// session.
     by_runtime: Mutex<HashMap<runtime::Id, Option<Arc<Session>>>>,
     liveness: Liveness,
     closed: AtomicBool,
@@ -76,8 +77,8 @@ impl Sessions {
                     (session, true)
                 }
             };
-            // The session is started after the mutex was unlocked. On a runtime that has ended, the session ends
-            // immediately, and `retire` then locks the mutex.
+            // The mutex is unlocked before the session starts. On a runtime that has ended, a session ends at once, and
+            // `retire` then locks the mutex.
             if new {
                 session.run(&self.driver, &self.connector, &runtime);
             }
@@ -114,13 +115,14 @@ impl Sessions {
         })
     }
 
-    /// Returns whether this is a session with the server.
+    /// Returns whether `session` is a session with this server.
     pub(crate) fn has(&self, session: &Arc<Session>) -> bool {
         let is_it = |other: &Arc<Session>| Arc::ptr_eq(other, session);
         self.home.get().is_some_and(is_it) || lock(&self.by_runtime).values().flatten().any(is_it)
     }
 
-    /// Dismisses the waiters for these locks, which the server no longer stores.
+    /// Makes the callers that wait for these locks ask for a new session, because the server no longer stores the
+    /// locks.
     pub(crate) fn dismiss(&self, has_moved: impl Fn(&LockName) -> bool) {
         let sessions = lock(&self.by_runtime);
         for session in sessions.values().flatten().chain(self.home.get()) {

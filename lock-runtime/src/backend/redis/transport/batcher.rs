@@ -1,6 +1,6 @@
-//! Sends commands to the server. While few commands are under way, each new command is sent at once. While many are
-//! under way, one write carries all commands that tasks issue during one pass of the runtime over its tasks. Without
-//! batches, writing would cost more than everything else when many tasks share a connection.
+//! Sends commands to the server. While few commands are under way, each new command is sent at once. While many
+//! commands are under way, one write carries all commands that tasks issue during one pass of the runtime over its
+//! tasks. Without batches, the writes would cost more CPU time than all other work when many tasks share a connection.
 
 use std::{
     pin::pin,
@@ -19,15 +19,15 @@ const BATCH_THRESHOLD: usize = 8;
 
 type Answer = oneshot::Sender<RedisResult<Value>>;
 
-/// The commands to send next, in order.
+/// The commands of the next write, in order.
 #[derive(Default)]
 struct Pending {
     commands: Vec<(Cmd, Answer)>,
-    /// Whether a task is about to send these commands.
+    /// Whether a task is about to send the pending commands.
     leaving: bool,
 }
 
-/// The sending end of a connection.
+/// The sending half of a connection.
 #[derive(Clone)]
 pub(crate) struct Batcher {
     redis: MultiplexedConnection,
@@ -95,7 +95,7 @@ impl Batcher {
     }
 
     async fn leave(self) {
-        // Yields, so that tasks that are about to send a command can add it to this write.
+        // Yields, so that tasks that are about to send a command can add it to the next write.
         tokio::task::yield_now().await;
         let commands = std::mem::take(&mut lock(&self.pending).commands);
         let mut pipeline = Pipeline::with_capacity(commands.len());
@@ -108,7 +108,8 @@ impl Batcher {
             .collect();
         let mut redis = self.redis.clone();
         let mut sending = pin!(redis.send_packed_commands(&pipeline, 0, answers.len()));
-        // The first poll puts these commands into the connection's queue, ahead of all commands that are sent later.
+        // The first poll puts the commands of the batch into the connection's queue, ahead of all commands that are
+        // sent later.
         let first = std::future::poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
         {
             let mut pending = lock(&self.pending);

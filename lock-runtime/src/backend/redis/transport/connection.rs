@@ -1,4 +1,4 @@
-//! One connection to the server: its identity on the server, its floor for tokens, and its health.
+//! One connection to the server: its identity on the server, its token floor, and its health.
 
 use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
@@ -34,14 +34,14 @@ pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(1);
 /// again after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// The server's run id. `None` if the server does not reveal it.
+    /// The server's run id, or `None` if the server does not reveal it.
     run: Option<String>,
     id: i64,
 }
 
 impl Identity {
-    /// Returns whether both connections are known to lead to the same server, which has not restarted in between. A
-    /// restarted server carries out nothing that was sent before the restart.
+    /// Returns whether both connections are known to belong to the same run of the same server. A restarted server
+    /// carries out no command that was sent before the restart.
     fn is_of_the_run_of(&self, other: &Self) -> bool {
         self.run.is_some() && self.run == other.run
     }
@@ -54,12 +54,13 @@ pub(crate) enum CallError {
     Broken(String),
     /// The server cannot carry out the command for the moment.
     NotReady(String),
-    /// The server is no longer a master. A new connection with a new floor is made after a pause.
+    /// The server is no longer a master, or the request came too late. The session makes a new connection, with a new
+    /// token floor, after a pause.
     Demoted(String),
     /// Another server of the cluster stores the lock. The command was not carried out.
     Moved(Redirect),
-    /// The lock is moving to another server of the cluster, which has to carry out this command. It was not carried out
-    /// here.
+    /// The lock is moving to another server of the cluster, which has to carry out this command. The server that
+    /// returned this error has not carried out the command.
     Ask(Redirect),
     /// The server refuses the command.
     Refused(BackendError),
@@ -154,22 +155,22 @@ impl Redirect {
     }
 }
 
-/// A connection that is ready for use: it is subscribed to its notification channel, and its floor was read.
+/// A connection that is ready for use: it is subscribed to its notification channel, and its token floor was read.
 pub(crate) struct Connection {
     pub(crate) identity: Identity,
     pub(crate) address: ConnectionAddr,
-    /// The server's time when the connection was made, in µs.
+    /// The token floor: the server's time when the connection was made, in µs.
     pub(crate) floor: String,
     /// Whether the server lets this client close its earlier connections.
     pub(crate) may_kill: bool,
     pub(crate) health: Arc<Health>,
-    /// Server time minus local time, in µs. The error is at most one round trip.
+    /// Server time minus local time, in µs, with an error of at most one round trip.
     clock_offset: i128,
     batcher: Batcher,
     context: Arc<Context>,
     readiness: Arc<Readiness>,
     counters: Arc<Counters>,
-    /// In a Redis Cluster, notified when another server may store the locks of this one.
+    /// In a Redis Cluster, notified when the map of the slots may be outdated.
     outdated: Option<Arc<Notify>>,
 }
 
@@ -192,7 +193,7 @@ pub(crate) struct Pushed {
 
 impl Connection {
     /// Connects, closes the connection `previous` on the server, and only then subscribes to `channel` and reads the
-    /// floor.
+    /// token floor.
     pub(crate) async fn open(
         connector: &Connector,
         channel: &str,
@@ -260,8 +261,8 @@ impl Connection {
             id.arg("ID").query_async(&mut redis.clone()).await
         };
         // The ID of the previous connection is valid only in the run of the server in which that connection was made,
-        // so the run id is read first. Reading it takes one more round trip, but only for a connection that replaces
-        // another one.
+        // so the run id is read first. Reading the run id takes one more round trip, but only for a connection that
+        // replaces another connection.
         let previous = match &previous {
             Some(previous) if previous.run.is_some() => {
                 let run = asking_run().await?;
@@ -275,7 +276,7 @@ impl Connection {
         };
         // The remaining commands share one round trip, and the server carries them out in this order.
         let sent = connector.context.now();
-        // The locks do not depend on the name, so a server may refuse it.
+        // The locks do not depend on the client name, so a server may refuse the command that sets it.
         let naming = async {
             let mut name = redis::cmd("CLIENT");
             name.arg("SETNAME").arg(&connector.client_name);
@@ -348,7 +349,7 @@ impl Connection {
         })
     }
 
-    /// Returns the server's time at a local moment, in µs. The error is at most one round trip.
+    /// Returns the server's time at a local moment, in µs, with an error of at most one round trip.
     pub(crate) fn server_micros(&self, at: Moment) -> i128 {
         i128::try_from(at.since_origin().as_micros()).unwrap_or(i128::MAX) + self.clock_offset
     }
@@ -408,7 +409,8 @@ impl Connection {
         said.map(drop).map_err(|error| self.failed(&error))
     }
 
-    /// Checks whether the server answers. Sends `TIME`, which every user that can connect may send.
+    /// Checks whether the server answers. Sends `TIME`, because the user may send this command: the handshake uses it,
+    /// too.
     pub(crate) async fn ask_time(&self) -> Result<(), CallError> {
         let time = self.send(&redis::cmd("TIME")).await;
         time.map(drop).map_err(|error| self.failed(&error))
@@ -437,7 +439,7 @@ impl Connection {
         error
     }
 
-    /// In a Redis Cluster, returns where the server redirects the command.
+    /// In a Redis Cluster, returns the redirection that the server's error contains, if there is one.
     fn redirected(&self, error: &RedisError) -> Option<CallError> {
         self.outdated.as_ref()?;
         let redirected = match error.kind() {
@@ -452,7 +454,8 @@ impl Connection {
         self.send_as(command, false).await
     }
 
-    /// Sends a command. If `asking` is set, the server carries it out even if its slot is still moving to this server.
+    /// Sends a command. If `asking` is set, the server carries the command out even if the slot of its keys is still
+    /// moving to this server.
     async fn send_as(&self, command: &Cmd, asking: bool) -> Result<(Value, Moment), RedisError> {
         let sent = self.context.now();
         let health = &*self.health;
@@ -482,8 +485,8 @@ impl Connection {
     }
 
     /// Closes another connection of this client on the server, so that no command sent over it is carried out
-    /// afterwards. Does nothing if the server has restarted since that connection was made. In this case, that
-    /// connection is closed already, and its ID may now belong to another client.
+    /// afterwards. Does nothing if the server has restarted since that connection was made. A restart has closed that
+    /// connection already, and its ID may now belong to another client.
     pub(crate) async fn kill(&self, other: &Identity) -> Result<(), CallError> {
         if !self.identity.is_of_the_run_of(other) {
             return Ok(());
@@ -503,8 +506,8 @@ impl Connection {
         })
     }
 
-    /// Returns the server's description of itself. The description is empty if the user is not permitted to read it and
-    /// `may_be_silent` is set.
+    /// Returns the mode and the eviction policy of the server. Both are `None` if the user is not permitted to read
+    /// them and `may_be_silent` is set.
     pub(crate) async fn server_info(&self, may_be_silent: bool) -> Result<ServerInfo, CallError> {
         match future::try_join(self.info("server"), self.info("memory")).await {
             Ok((server, memory)) => Ok(ServerInfo {
@@ -522,7 +525,7 @@ impl Connection {
     }
 }
 
-/// A server's description of itself at the first connection. A field is `None` if the server does not reveal it.
+/// The mode and the eviction policy of a server. A field is `None` if the server does not reveal its value.
 #[derive(Debug, Default)]
 pub(crate) struct ServerInfo {
     /// `standalone`, `cluster` or `sentinel`.
@@ -531,9 +534,9 @@ pub(crate) struct ServerInfo {
     pub(crate) eviction: Option<String>,
 }
 
-/// A quorum node's description of itself.
+/// The run id and the eviction policy of a node of a Redlock.
 pub(crate) struct Incarnation {
-    /// The server's run id. It differs from the run ids of all other servers, and changes with each restart.
+    /// The server's run id, which differs from the run ids of all other servers, and changes with each restart.
     pub(crate) run_id: String,
     /// The eviction policy that the node applies when its memory is full, if the node reveals it.
     pub(crate) eviction: Option<String>,

@@ -22,39 +22,40 @@ use crate::{
     events::Counters,
 };
 
-/// Where the servers are, and the name of this program in their lists of connections.
+/// The addresses of the servers, and the name of this program in their lists of connections.
 pub(crate) struct Destination {
     pub(crate) place: Place,
     pub(crate) client_name: String,
 }
 
-/// Where the servers are.
+/// The addresses of the servers, and the settings for connections to them.
 pub(crate) enum Place {
     Server(redis::ConnectionInfo),
-    /// Some servers of a Redis Cluster. The settings of the first one also apply to the others.
+    /// Some servers of a Redis Cluster. The settings of the first server also apply to servers that only the cluster
+    /// names.
     Cluster(Vec<redis::ConnectionInfo>),
     /// The primary of a group of servers that Sentinels watch.
     Group(SentinelConfig),
 }
 
-/// Where one server is.
+/// The address of one server, or the group whose primary is this server.
 enum Server {
     At(redis::ConnectionInfo),
     PrimaryOf(SentinelConfig),
 }
 
-/// Where the next connection leads.
+/// The server or the group to which the connector connects.
 enum Target {
     Server(Box<redis::Client>),
     Group(Arc<Sentinels>),
 }
 
-/// The parts of the check of a server that not every client needs.
+/// The options of the check of a server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerCheck {
     /// Whether the server may evict keys.
     pub(crate) allow_eviction: bool,
-    /// A channel that the user must be able to use.
+    /// A channel to which the Redis user must be able to subscribe and publish.
     pub(crate) probe_channel: Option<&'static str>,
 }
 
@@ -66,13 +67,12 @@ pub(crate) struct Connector {
     pub(crate) scripts: redis::Pipeline,
     /// The name of this program in the server's list of connections.
     pub(crate) client_name: String,
-    /// The check of the server that has to succeed before the first session connects; `None` once it has succeeded, or
-    /// if the client checks the server itself.
+    /// The check of the server that has to succeed before the first session connects; `None` if no check is pending.
     check_first: Mutex<Option<ServerCheck>>,
     pub(crate) outages: Arc<Outages>,
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) counters: Arc<Counters>,
-    /// In a Redis Cluster, notified when another server may store the locks of this one.
+    /// In a Redis Cluster, notified when the map of the slots may be outdated.
     pub(crate) outdated: Option<Arc<Notify>>,
 }
 
@@ -120,8 +120,8 @@ impl Connector {
         })
     }
 
-    /// Returns the connector for the server or the group, or one for each server of a Redis Cluster that the destination
-    /// names.
+    /// Returns one connector for a single server or a group, or one connector for each server of a Redis Cluster that
+    /// `place` names.
     pub(crate) fn all(
         context: &Arc<Context>,
         Destination { place, client_name }: Destination,
@@ -215,12 +215,12 @@ impl Connector {
         *lock(&self.check_first) = None;
     }
 
-    /// Returns whether Sentinels name the server.
+    /// Returns whether Sentinels name the address of the server.
     pub(crate) fn is_group(&self) -> bool {
         matches!(self.target, Target::Group(_))
     }
 
-    /// Returns the client of the server; `None` if Sentinels name the server.
+    /// Returns the client of the `redis` crate for the server; `None` if Sentinels name the server's address.
     pub(crate) fn client(&self) -> Option<&redis::Client> {
         match &self.target {
             Target::Server(client) => Some(client),
@@ -228,7 +228,7 @@ impl Connector {
         }
     }
 
-    /// Makes a connection. Returns the address of its server, too.
+    /// Makes a connection, and returns it with the address of its server.
     pub(crate) async fn connect(
         &self,
         config: &AsyncConnectionConfig,
@@ -247,7 +247,8 @@ impl Connector {
         }
     }
 
-    /// Waits until a Sentinel tells that another server has become the primary. Never completes without Sentinels.
+    /// Waits until a Sentinel reports that a server other than `address` has become the primary. Without Sentinels, the
+    /// returned future never completes.
     pub(crate) async fn moves_from(&self, address: &ConnectionAddr) {
         match &self.target {
             Target::Server(_) => std::future::pending().await,

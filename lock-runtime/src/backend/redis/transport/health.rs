@@ -1,6 +1,6 @@
 //! The health of one connection: when the server last answered, how many commands are unanswered, and whether the
-//! connection was given up. This file only records. `queue/heartbeat.rs` decides after how much silence a connection is
-//! given up.
+//! connection was given up. This file makes no decisions: `queue/heartbeat.rs` decides when a connection that does not
+//! answer is given up.
 
 use std::{
     pin::pin,
@@ -14,7 +14,7 @@ use std::{
 use lock_core::lease::Moment;
 use tokio::sync::Notify;
 
-/// The place where a heartbeat sleeps while there is nothing to watch.
+/// Lets a heartbeat sleep while its session is idle.
 #[derive(Debug, Default)]
 pub(crate) struct Parking {
     parked: AtomicBool,
@@ -22,8 +22,8 @@ pub(crate) struct Parking {
 }
 
 impl Parking {
-    /// Wakes the heartbeat if it is parked. The new work has to be visible to `is_idle` of [`park`](Self::park) before
-    /// this call.
+    /// Wakes the heartbeat if it is parked. Before this call, the new work must be visible to the closure `is_idle`
+    /// that was passed to [`park`](Self::park).
     pub(crate) fn watch(&self) {
         if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
             self.active.notify_one();
@@ -36,7 +36,8 @@ impl Parking {
             return;
         }
         self.parked.store(true, Ordering::SeqCst);
-        // Checked again, because work that began in the meantime has not seen that the heartbeat is parked.
+        // `is_idle` is checked again, because a task that added work before `parked` was set has not woken the
+        // heartbeat.
         if is_idle() {
             self.active.notified().await;
         }
@@ -57,13 +58,13 @@ pub(crate) struct Health {
     answered: AtomicU64,
     /// The moment of the newest reply.
     heard: AtomicU64,
-    /// The moment of the newest reply, or the moment at which a command was sent while no other was under way,
+    /// The moment of the newest reply, or the moment at which a command was sent while no other command was under way,
     /// whichever is later.
     progress: AtomicU64,
     in_flight: AtomicUsize,
     broken: AtomicBool,
-    /// The reason why the connection was lost. Unset while the connection works, and if this process gave up the
-    /// connection without an error.
+    /// The reason why the connection was lost. The reason is unset while the connection works, and if this process gave
+    /// up the connection without an error.
     lost: OnceLock<String>,
     /// Whether the next connection is made only after a pause, because the server is no longer a master, or a request
     /// came too late.
@@ -118,7 +119,7 @@ impl Health {
         self.heard.load(Ordering::Acquire) >= nanos(moment)
     }
 
-    /// Returns for how long no reply has come although commands are under way. Returns zero if no command is under way.
+    /// Returns for how long no reply has come although commands are under way, or zero if no command is under way.
     pub(crate) fn silent_for(&self, now: Moment) -> Duration {
         if self.in_flight.load(Ordering::Acquire) == 0 {
             return Duration::ZERO;
@@ -133,7 +134,8 @@ impl Health {
 
     /// Marks the connection as lost, because the server is gone, silent, or no longer a master.
     pub(crate) fn mark_lost(&self, reason: &str) {
-        // After this process has given up the connection, a failure gives no information about the server.
+        // After this process has given up the connection, a failure of the connection gives no information about the
+        // server.
         if !self.is_broken() {
             self.lost.get_or_init(|| reason.to_owned());
             self.mark_broken();
@@ -156,7 +158,7 @@ impl Health {
         self.broke.notify_waiters();
     }
 
-    /// Gives up the connection. The session makes the next connection after a pause.
+    /// Gives up the connection, without recording an error. The session makes the next connection after a pause.
     pub(crate) fn mark_demoted(&self) {
         self.demoted.store(true, Ordering::Release);
         self.mark_broken();
@@ -180,7 +182,8 @@ impl Health {
     }
 }
 
-/// A command that [`Health::sent`] has counted as under way. When this value is dropped, the command no longer counts.
+/// A command that [`Health::sent`] has counted as under way. When this value is dropped, the command no longer counts
+/// as under way.
 pub(crate) struct InFlight<'a>(&'a Health);
 
 impl<'a> InFlight<'a> {

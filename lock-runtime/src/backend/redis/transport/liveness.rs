@@ -1,5 +1,5 @@
 //! Checks whether the server answers and can carry out commands. The check uses the engine's own connection, so callers
-//! on other runtimes do not delay it, however many they are.
+//! on other runtimes do not delay the check.
 
 use std::{
     future::Future,
@@ -15,7 +15,8 @@ use crate::background::{Context, lock, watched::Watched};
 /// command much sooner than that, so each further failure restarts this time.
 const NOT_READY_AGE: Duration = Duration::from_secs(1);
 
-/// The moment at which the server last reported that it cannot carry out commands. `None` if it has never done so.
+/// The moment at which the server last reported that it cannot carry out commands, or `None` if the server has never
+/// reported it.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness(Mutex<Option<Moment>>);
 
@@ -29,7 +30,7 @@ impl Readiness {
     }
 }
 
-/// The answer to a check. `None` while the check is under way.
+/// The answer to a check, or `None` while the check is under way.
 type Answer = Arc<Watched<Option<bool>>>;
 
 /// The newest check and its time limit. Callers that ask with the same limit during the check share its answer.
@@ -67,7 +68,7 @@ impl Liveness {
         *liveness = Some((within, answer.clone()));
         let answers = answer.clone();
         let engine = context.clone();
-        // Runs on the engine, which reads incoming data before it checks the time.
+        // The check runs on the engine's thread, which reads incoming data before it checks the time limit.
         context.spawn(async move {
             let began = engine.now();
             let answered = engine.timeout_at(began + within, asking).await;

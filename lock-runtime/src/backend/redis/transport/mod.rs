@@ -1,4 +1,4 @@
-//! Connections: how they are made, how commands are sent over them, and what is known about the server.
+//! Makes connections to servers, sends commands over them, and records their health and the outages of the servers.
 
 pub(crate) mod batcher;
 pub(crate) mod connection;

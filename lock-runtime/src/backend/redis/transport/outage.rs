@@ -31,7 +31,7 @@ struct State {
     connected: usize,
     /// The number of sessions that have lost their connection, or could not make one.
     disconnected: usize,
-    /// The moment at which the outage began. `None` if there is no outage.
+    /// The moment at which the outage began, or `None` if there is no outage.
     since: Option<Moment>,
 }
 
@@ -44,8 +44,8 @@ impl State {
         }
     }
 
-    /// Counts a session under its new presence instead of its old one. If this ends an outage, returns the outage's
-    /// duration.
+    /// Changes the connection state under which a session is counted. If the change ends an outage, returns the
+    /// duration of the outage.
     fn change(&mut self, from: Presence, to: Presence, now: Moment) -> Option<Duration> {
         if let Some(count) = self.count(from) {
             *count -= 1;
@@ -87,7 +87,7 @@ impl Outages {
         lock(&self.state).last_error = Some((self.context.now(), error));
     }
 
-    /// Returns the newest error, unless it is too old.
+    /// Returns the newest error, unless it is older than [`ERROR_AGE`].
     pub(crate) fn last_error(&self) -> Option<String> {
         let (seen, error) = lock(&self.state).last_error.clone()?;
         (self.context.now().since(seen) < ERROR_AGE).then_some(error)
@@ -102,7 +102,7 @@ impl Outages {
     }
 }
 
-/// The connection state of one session, as its server's [`Outages`] count it. Dropped when the session ends.
+/// The connection state of one session, which its server's [`Outages`] count until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct SessionPresence {
     outages: Arc<Outages>,

@@ -1,4 +1,4 @@
-//! Checks a server over a first connection.
+//! Checks over a first connection whether a server can be used for locks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     connect_error::ConnectError,
 };
 
-/// A problem found over a first connection.
+/// A problem with a server that was found over a first connection.
 pub(crate) enum Failure {
     Unreachable(String),
     Authentication(String),
@@ -101,7 +101,7 @@ impl Failure {
 /// The time limit for the check whether the server answers without TLS.
 const TLS_PATIENCE: Duration = Duration::from_millis(250);
 
-/// Carries out the check that has to succeed before a session connects, if there is one.
+/// Carries out the check of the server that has to succeed before a session connects, if such a check is pending.
 pub(crate) async fn check_first(
     connector: &Connector,
     patience: Duration,
@@ -128,8 +128,8 @@ pub(crate) async fn check(
     required: ServerCheck,
     patience: Duration,
 ) -> Result<(), Failure> {
-    // A server without TLS does not answer a TLS handshake, because it reads the handshake as an unfinished line. So
-    // some of the time is reserved for a second check without TLS.
+    // A server without TLS does not answer a TLS handshake, because it reads the handshake as an unfinished line. Part
+    // of the time limit is therefore reserved for a second check without TLS.
     let asks = asks_for_tls(connector);
     let patience = if asks {
         patience.saturating_sub(TLS_PATIENCE)
@@ -163,7 +163,8 @@ async fn check_server(
         Ok(connection) => connection,
         Err(error) => {
             let failure = Failure::of(&error);
-            // A Sentinel does not know some of the commands, so it looks like a server that is not Redis.
+            // A Sentinel does not know some of the commands of the handshake, so it looks like a server that is not
+            // Redis.
             let is_other = matches!(failure, Failure::NotRedis(_));
             return Err(if is_other && is_sentinel(connector).await {
                 Failure::Sentinel
@@ -180,7 +181,7 @@ async fn check_server(
         return Err(Failure::Cluster);
     }
     if let Some(channel) = probe_channel {
-        // Without this check, a missing permission would be noticed only when a caller has to wait.
+        // Without this check, a missing permission for the channel would be noticed only when a caller has to wait.
         for listening in [true, false] {
             let listened = connection.listen(channel, listening).await;
             listened.map_err(Failure::of_call)?;

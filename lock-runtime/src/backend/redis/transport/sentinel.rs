@@ -20,23 +20,23 @@ use crate::{
 
 /// The time limit for the answer of one Sentinel.
 const ASK_PATIENCE: Duration = Duration::from_millis(500);
-/// The pause before the connection to a Sentinel is made again.
+/// The pause before a lost connection to a Sentinel is made again.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
-/// The channel on which a Sentinel tells of a new primary.
+/// The channel on which a Sentinel announces a new primary.
 const SWITCHED: &str = "+switch-master";
 
-/// The code of the error that no Sentinel knows the group.
+/// The code of the error that a Sentinel does not know the group.
 pub(crate) const UNKNOWN_GROUP: &str = "UNKNOWNGROUP";
 /// The code of the error that the Sentinels name a server that is not a primary.
 pub(crate) const NO_PRIMARY: &str = "NOPRIMARY";
 
-/// Where a group and its Sentinels are, and how to connect to them.
+/// A group of servers, and the settings for connections to these servers and to their Sentinels.
 #[derive(Debug, Clone)]
 pub(crate) struct SentinelConfig {
     /// The name under which the Sentinels know the group.
     pub(crate) group: String,
     pub(crate) sentinels: Vec<redis::ConnectionInfo>,
-    /// The settings for connections to the servers of the group. The Sentinels name the address.
+    /// The settings for connections to the servers of the group, except the address, which the Sentinels name.
     pub(crate) server: redis::ConnectionInfo,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Sentinels {
     group: String,
     clients: Vec<redis::Client>,
     server: redis::ConnectionInfo,
-    /// The address of the primary according to the newest message of a Sentinel. `None` before the first message.
+    /// The address of the primary according to the newest message of a Sentinel, or `None` before the first message.
     moved_to: Watched<Option<ConnectionAddr>>,
     /// The tasks that listen to the Sentinels.
     listening: Mutex<Vec<AbortHandle>>,
@@ -82,8 +82,8 @@ impl Sentinels {
     }
 
     /// Asks all Sentinels for the address of the primary, and returns the first answer. A Sentinel that contradicts the
-    /// newest message about a new primary may be cut off from the others, so its answer counts only if no other
-    /// Sentinel answers differently.
+    /// newest message about a new primary may be cut off from the others, so its answer is used only if no Sentinel
+    /// confirms that message.
     pub(crate) async fn primary(&self, context: &Context) -> RedisResult<ConnectionAddr> {
         let moved_to = self.moved_to.get().clone();
         let until = context.now() + ASK_PATIENCE;
@@ -99,7 +99,7 @@ impl Sentinels {
                     return Ok(address);
                 }
                 Ok(address) => outdated = Some(address),
-                // An answer says more than a failed connection does.
+                // An error that a Sentinel returned says more about the cause than a failed connection does.
                 Err(error) if error.code() == Some(UNKNOWN_GROUP) => failure = Some(error),
                 Err(error) => failure = failure.or(Some(error)),
             }
@@ -132,7 +132,7 @@ impl Sentinels {
         Ok(self.at(host, port))
     }
 
-    /// Returns the address of a server of the group, with the settings for TLS of the group.
+    /// Returns the address of a server of the group, with the TLS settings of the group.
     fn at(&self, host: String, port: u16) -> ConnectionAddr {
         match self.server.addr() {
             ConnectionAddr::TcpTls {
@@ -149,7 +149,7 @@ impl Sentinels {
         }
     }
 
-    /// Waits until a Sentinel tells that the primary has moved away from `address`.
+    /// Waits until a Sentinel reports that a server other than `address` has become the primary.
     pub(crate) async fn moves_from(&self, address: &ConnectionAddr) {
         let elsewhere = |moved_to: &Option<ConnectionAddr>| {
             moved_to
@@ -160,7 +160,7 @@ impl Sentinels {
         self.moved_to.until(elsewhere).await;
     }
 
-    /// Listens to each Sentinel, until this value is dropped.
+    /// Subscribes to the messages of each Sentinel about new primaries, until this value is dropped.
     pub(crate) fn listen(self: &Arc<Self>, context: &Arc<Context>) {
         let tasks = self.clients.iter().map(|sentinel| {
             let listening = listen_to(context.clone(), Arc::downgrade(self), sentinel.clone());
@@ -169,7 +169,7 @@ impl Sentinels {
         lock(&self.listening).extend(tasks);
     }
 
-    /// Applies the message `<group> <old host> <old port> <new host> <new port>`.
+    /// Applies a Sentinel's message about a new primary: `<group> <old host> <old port> <new host> <new port>`.
     fn switched(&self, message: &str) {
         let fields: Vec<_> = message.split(' ').collect();
         let &[group, _, _, host, port] = &*fields else {
@@ -184,7 +184,7 @@ impl Sentinels {
     }
 }
 
-/// Listens to the messages of one Sentinel about new primaries. Connects again if the connection is lost.
+/// Receives the messages of one Sentinel about new primaries. Connects again if the connection is lost.
 async fn listen_to(context: Arc<Context>, group: Weak<Sentinels>, sentinel: redis::Client) {
     loop {
         let lost = Arc::new(Notify::new());

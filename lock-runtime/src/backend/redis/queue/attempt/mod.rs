@@ -1,5 +1,5 @@
-//! One acquisition on a Redis server, from its first request to its grant. [`state`] decides on the next step, and this
-//! file carries it out.
+//! One acquisition on a Redis server, from its first request to its grant. [`state`] chooses each step, and this file
+//! carries out the steps.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -33,21 +33,24 @@ pub(crate) mod state;
 pub(crate) struct RedisAttempt {
     server: Arc<Server>,
     request: Request,
-    /// Whether the caller waits without a place in the queue, and the server wakes its session when the lock is free.
+    /// Whether the caller waits without a place in the queue, so that the server has to wake its session when the lock
+    /// is free.
     notified: bool,
     state: AttemptState,
-    /// The newest request of the current owner, and its session. `None` before the first request.
+    /// The newest request of the current owner, and the session that sends it, or `None` before the owner's first
+    /// request.
     pub(crate) sent: Option<Sent>,
-    /// Receives the offer of a turn. Set before the owner is queued.
+    /// Receives the offer of a turn. The receiver is created before the owner is queued.
     offers: Option<oneshot::Receiver<OfferResult>>,
-    /// Makes a shutdown wait until this attempt is settled or cleaned up. `None` before the first request.
+    /// Makes a shutdown wait until this attempt has ended or is cleaned up; `None` before the first request.
     pub(crate) task: Option<TrackedTask>,
-    /// Whether a former owner may have been granted the lock, and no later owner has asked for it.
+    /// Whether an earlier owner of this acquisition may have been granted the lock, and the current owner has sent no
+    /// request yet.
     may_hold: bool,
     /// The runtime that polled the caller when its session was chosen.
     runtime: Option<runtime::Id>,
-    /// The request of the previous owner, if it was not answered. The receiver completes when that owner has been removed
-    /// from the server.
+    /// The request of the previous owner, if its answer may not have been read. The receiver completes when the
+    /// clean-up has removed the previous owner from the server.
     cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
 }
 
@@ -67,8 +70,9 @@ impl RedisAttempt {
         }
     }
 
-    /// Creates an attempt that tries once. If the lock is busy, a try in the native layout leaves a marker in the
-    /// queue. Because of the marker, the session gets a message when the lock is free and no owner is queued.
+    /// Creates an attempt that requests the lock once, and does not queue the caller. In the native layout, a try that
+    /// finds the lock busy leaves a marker of its session in the queue. Because of the marker, a script notifies the
+    /// session when the lock is free and no owner is queued.
     pub(crate) fn notified(server: Arc<Server>, request: Request) -> Self {
         let once = Request {
             // Each try has a new owner, so that the clean-up of an earlier try does not affect this try.
@@ -81,10 +85,11 @@ impl RedisAttempt {
         attempt
     }
 
-    /// Applies an answer that settles the attempt. The caller must not await between reading the answer and this call.
+    /// Applies an answer that settles the attempt. The calling code must not await anything between reading the answer
+    /// and calling this method.
     pub(crate) fn settle(&mut self, event: Event) -> Step {
         if let Some(sent) = &self.sent {
-            // If the request is answered, it has been removed from `unanswered` already.
+            // An answered request has been removed from `unanswered` already.
             if !sent.request.is_answered() {
                 sent.session.unanswered.remove(sent.request.owner);
             }
@@ -93,8 +98,8 @@ impl RedisAttempt {
         self.state.on(event)
     }
 
-    /// Continues with a new owner, which takes over the place of the old owner. A late answer to the old owner does not
-    /// let the new owner in. If the old owner has a turn or a place, a background task gives it back.
+    /// Continues with a new owner, which takes over the place of the old owner. A late answer to a request of the old
+    /// owner does not count for the new owner. If the old owner has a turn or a place, a background task gives it back.
     pub(crate) fn start_over(&mut self) {
         let offer = self.take_offer();
         let mut place = None;
@@ -104,7 +109,8 @@ impl RedisAttempt {
             old.session.waiters.remove(&old.request);
             if !old.request.is_revoked() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
-                // If the runtime of the session has ended, an answer with the place may never have been read.
+                // If the runtime of the session has ended, an answer that names the old owner's place may never have
+                // been read.
                 let is_unsure = !old.request.is_settled()
                     || (place.is_none() && old.request.carried_by().is_some());
                 let request = is_unsure.then(|| old.request.clone());
@@ -121,8 +127,9 @@ impl RedisAttempt {
         self.request.owner = self.server.context.new_owner();
     }
 
-    /// Waits until the previous owner has been removed. Its unanswered request may have been granted the lock, which the new
-    /// owner would find taken, or a place in the queue, which the new owner takes over.
+    /// Waits until the clean-up has removed the previous owner from the server. If the previous owner's unanswered
+    /// request was granted the lock, the new owner would find the lock taken before the clean-up. If that request was
+    /// given a place in the queue, the new owner takes over the place.
     pub(crate) async fn cleaned(&mut self) {
         if let Some((old, is_gone)) = &mut self.cleaning {
             let _ = is_gone.await;
@@ -141,8 +148,8 @@ impl RedisAttempt {
     }
 
     /// Returns the session, the request and the connection for the next try. Uses the session of the previous try,
-    /// unless that session has ended, or no longer serves the lock. Returns `None` if this happens before the session
-    /// is connected.
+    /// unless that session has ended, or no longer serves the lock. Returns `None` if that session ends, or no longer
+    /// serves the lock, before it is connected.
     async fn route(&mut self) -> Result<Option<(Sent, Arc<Connection>)>, BackendError> {
         if self.needs_session() && self.state.on(Event::NewSession) == Step::StartOver {
             self.start_over();
@@ -165,7 +172,7 @@ impl RedisAttempt {
         Ok(Some((Sent { session, request }, connection)))
     }
 
-    /// Carries out a step, and returns the next one. Like the attempt itself, the future may be dropped at any await.
+    /// Carries out a step, and returns the next one. The returned future may be dropped at any await.
     async fn carry_out(&mut self, step: Step) -> Result<Step, BackendError> {
         match step {
             Step::AwaitTurn => return self.turn().await,
@@ -211,8 +218,8 @@ impl RedisAttempt {
         if let Ok(Reply::Granted(_) | Reply::Busy) = reply {
             // After this line no request of this owner is under way.
             request.end().await;
-            // Another reply may describe the same grant. The waiter is removed while the request still counts as
-            // unanswered, so that the other reply does not offer the grant a second time.
+            // The reply to another request may describe the same grant. The waiter is removed while this request still
+            // counts as unanswered, so that the other reply does not lead to a second offer of the grant.
             session.waiters.remove(request);
         }
         if reply.is_ok() {
@@ -238,7 +245,7 @@ impl RedisAttempt {
             }
             Ok(Reply::Late) => {
                 // The server's clock was set forward, or the request was delayed. The connection is given up, because
-                // the next one reads the server's time again.
+                // the next connection reads the server's time again.
                 connection.health.mark_demoted();
                 self.state.on(Event::NotReady)
             }
@@ -246,8 +253,8 @@ impl RedisAttempt {
                 Ok(Retry::Later) => self.state.on(Event::NotReady),
                 Ok(Retry::Now) => self.state.on(Event::Broken),
                 Err(error) => {
-                    // A final refusal proves that no request was carried out. Once no request is under way, nothing has
-                    // to be given back.
+                    // A final refusal proves that the server has carried out no request of this owner. When no request
+                    // of this owner is under way any longer, nothing has to be given back.
                     if self.state.is_refusal_final() {
                         request.end().await;
                         self.settle(Event::Refused(error))
@@ -272,9 +279,9 @@ impl RedisAttempt {
         }))
     }
 
-    /// Asks the cohort to let the caller in. The cohort decides in the same poll in which the caller gets the answer,
-    /// so nothing can change in between. If too little time of the grant is left, a task of the engine renews the grant
-    /// first. The renewal then does not depend on when this future is polled.
+    /// Asks the cohort to let the caller take its turn. The cohort decides in the same poll in which the caller gets
+    /// the decision, so the state of the turn cannot change in between. If the grant has too little time left, a task
+    /// of the engine renews the grant first, so that the renewal does not depend on when this future is polled.
     async fn take_turn(&mut self, token: u64) -> Result<Step, BackendError> {
         let sent = self.sent.as_ref().expect("what is offered was asked for");
         // After this line no request of this owner is under way.
@@ -306,8 +313,8 @@ impl RedisAttempt {
         })
     }
 
-    /// Takes the turn that was offered, and returns its grant. Returns `None` if no turn was offered, or if it was
-    /// missed. Called when the caller's wait is over.
+    /// Takes the turn that was offered, and returns its grant. Returns `None` if no turn was offered, or if the caller
+    /// has missed its turn. This method is called when the caller's wait is over.
     async fn take_last_turn(&mut self) -> Result<Option<Grant>, BackendError> {
         let Some(token) = self.take_offer() else {
             return Ok(None);
@@ -329,8 +336,8 @@ impl RedisAttempt {
                 return Ok(Some(Leaving::Granted(grant)));
             }
             let Some(Sent { session, request }) = self.sent.clone() else {
-                // Nothing was sent. If the server can be reached, the wait was merely too short to send a request,
-                // which is not an error.
+                // No request was sent. If the server can be reached, the caller's wait was only too short to send a
+                // request, which is not an error.
                 self.server.sessions.connected(&self.request.name).await?;
                 return Ok(Some(Leaving::Left));
             };
@@ -347,8 +354,8 @@ impl RedisAttempt {
                 }
             };
             request.end().await;
-            // If this request or an earlier one is granted the lock, the caller gets the lock, provided that it
-            // reads the answer in time.
+            // If the request to leave or an earlier request is granted the lock, the caller gets the lock, provided
+            // that it reads the answer in time.
             if !request.ask() {
                 return Ok(Some(Leaving::Left));
             }
@@ -370,7 +377,7 @@ impl RedisAttempt {
                     return Ok(Some(Leaving::Granted(grant)));
                 }
                 Ok(Left::Out) => {
-                    // If a turn was offered, the server no longer has the grant of that turn.
+                    // If the caller was offered a turn, the server no longer has the grant of that turn.
                     if let Some(token) = self.take_offer() {
                         let token = FencingToken::new(token);
                         grants::lose(&self.server, &request.names.lock, token);
@@ -397,8 +404,8 @@ impl RedisAttempt {
     }
 }
 
-/// Tries once to take a lock for which the caller has waited. A new owner makes the try, so that late answers to the
-/// earlier requests do not count.
+/// Tries once to take a lock for which the caller has waited. The try has a new owner, so that late answers to earlier
+/// requests do not count.
 pub(crate) async fn try_once(
     server: &Arc<Server>,
     request: &Request,
@@ -418,12 +425,13 @@ pub(crate) async fn try_once(
     })
 }
 
-/// How long a caller that is polled on another runtime still waits for an answer on its session's runtime.
+/// The time for which a caller that is polled on another runtime still waits for an answer on the runtime of its
+/// session.
 const AWAY_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Completes when another tokio runtime than `runtime` has polled the caller for a while. The caller then needs a
-/// session of that runtime, because nobody may be driving the runtime of its present session. An answer that is under
-/// way on a runtime that is driven comes sooner.
+/// Completes when a tokio runtime other than `runtime` has polled the caller for [`AWAY_PATIENCE`]. The caller then
+/// needs a session of the other runtime, because the runtime of its present session may no longer run. If the runtime
+/// of the present session still runs, an answer that is under way usually arrives within [`AWAY_PATIENCE`].
 pub(crate) async fn runtime_changes(context: &Context, runtime: Option<runtime::Id>) {
     let mut away = None;
     poll_fn(|cx| {
@@ -464,9 +472,9 @@ impl Attempt for RedisAttempt {
         })
     }
 
-    /// If another runtime polls the caller now, nobody may be driving the session in which the caller waits. The owner
-    /// then leaves in a task of the engine, and a new owner makes one last try. The same happens if the lock has moved
-    /// to another server.
+    /// If another runtime polls the caller now, the runtime of the session in which the caller waits may no longer run.
+    /// In this case, a task of the engine removes the owner from the queue, and a new owner tries once to get the lock.
+    /// A new owner also tries once if the lock has moved to another server.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             if !self.may_hold {

@@ -1,13 +1,15 @@
-//! The state of an acquisition, and its next step. This file only decides: it uses no I/O, no clock and no tokio.
+//! The state of an acquisition, and its next step. This file only makes decisions: it uses no I/O, no clock and no
+//! tokio.
 //!
 //! # Rules
-//! 1. Only two events let the caller in: an answer to the caller's own request, and an offer that the cohort confirms
-//!    at the instant at which the caller is polled.
-//! 2. A settled acquisition has nothing to give back. Later events do not change it.
-//! 3. If a request was not answered, the server may have granted the lock. In this case, a later refusal does not
-//!    settle the acquisition. When the acquisition is dropped, it gives the lock back.
-//! 4. An acquisition that has missed its turn, or was revoked, starts over with a new owner, at the same place in the
-//!    queue. Answers to the previous owner do not count for the new owner.
+//! 1. Only two events give the caller the lock: an answer to the caller's own request, and an offer that the cohort
+//!    confirms at the instant at which the caller is polled.
+//! 2. A settled acquisition has no place and no offer to give back. Later events do not change a settled acquisition.
+//! 3. If a request was not answered, the server may have granted the lock. After an unanswered request, the refusal of
+//!    a later request does not settle the acquisition. An acquisition that is dropped before it is settled gives the
+//!    lock back.
+//! 4. An acquisition that has missed its turn, or has not read an answer in time, starts over with a new owner, at the
+//!    same place in the queue. Answers to requests of the previous owner do not count for the new owner.
 
 use lock_core::{
     backend::{Answer, BackendError},
@@ -25,7 +27,7 @@ enum Phase {
     Waiting,
     /// The caller was offered the turn with this token, and has neither taken nor missed it.
     Offered(u64),
-    /// The acquisition has its answer, and has nothing to give back.
+    /// The acquisition has its answer, and has no place and no offer to give back.
     Settled,
 }
 
@@ -38,13 +40,13 @@ pub(crate) enum Event {
     Joins,
     /// The answer to the caller's own request grants the lock.
     Granted(Grant),
-    /// The answer to the caller's own request says that the lock is not free. The caller does not queue.
+    /// The answer to the caller's own request says that the lock is not free, and that the caller is not queued.
     Busy,
     /// The answer to the caller's own request says that the caller is queued, or was granted the lock from the queue.
     Queued,
     /// The server cannot carry out the request now, or the request came too late.
     NotReady,
-    /// The connection broke. The request may have been carried out.
+    /// The connection broke, and the server may have carried out the request.
     Broken,
     /// The server refuses the request.
     Refused(BackendError),
@@ -54,20 +56,21 @@ pub(crate) enum Event {
     Offered(u64),
     /// The session has removed the caller from its waiters without an offer.
     Dismissed,
-    /// The cohort let the caller in.
+    /// The cohort let the caller take its turn.
     Inside(Grant),
-    /// The offer still stands, but the grant has to be renewed before the caller can enter.
+    /// The turn is still offered to the caller, but the engine has to renew the grant before the caller can take its
+    /// turn.
     Unconfirmed,
-    /// The offer has been passed on to another member, or the server has lost the grant.
+    /// The turn has been passed on to another member, or the server has lost the grant.
     Missed,
-    /// The caller needs another session, because the runtime of the session has ended, or because another runtime polls
-    /// the caller now.
+    /// The caller needs another session, because its session has ended, because the lock has moved to another server,
+    /// or because another runtime polls the caller now.
     NewSession,
     /// The answer to the request to leave says that the caller has neither a place nor the lock.
     Left,
 }
 
-/// The next action of the driver.
+/// The next action of an acquisition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Sends the request.
@@ -76,7 +79,7 @@ pub(crate) enum Step {
     AskLater,
     /// Awaits the offer of a turn.
     AwaitTurn,
-    /// Asks the cohort to let the caller in with this token.
+    /// Asks the cohort to let the caller take the turn with this token.
     TakeTurn(u64),
     /// Lets the engine renew the grant of the offer with this token, and asks the cohort again.
     Confirm(u64),
@@ -94,11 +97,12 @@ pub(crate) enum Step {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AttemptState {
     phase: Phase,
-    /// The place in the queue that the newest queued owner of this acquisition had. The next owner takes it over.
+    /// The place in the queue that the newest queued owner of this acquisition had. The next owner takes over this
+    /// place.
     place: Option<u64>,
-    /// The number of offers, and of answers to its own requests, that the acquisition has missed.
+    /// The number of offers that the acquisition has missed, plus the number of answers that it did not read in time.
     missed: u32,
-    /// Whether a request of the current owner was not answered, and may have been carried out.
+    /// Whether a request of the current owner was not answered, so that the server may have carried it out.
     unsure: bool,
 }
 
@@ -201,7 +205,7 @@ impl AttemptState {
         }
     }
 
-    /// Switches to a new owner. If the previous owner had a place, the new owner takes it over.
+    /// Switches to a new owner. If the previous owner had a place, the new owner takes over this place.
     pub(crate) fn start_over(&mut self, place: Option<u64>) {
         if self.phase != Phase::Settled {
             self.phase = Phase::Unsent;
@@ -388,7 +392,7 @@ mod tests {
         let mut state = waiting();
         state.start_over(Some(5));
         assert_eq!(state.place(), Some(5));
-        // The second owner was never queued. The third owner gets the place of the first owner.
+        // The second owner was never queued, so the third owner gets the place of the first owner.
         state.start_over(None);
         assert_eq!(state.place(), Some(5));
     }

@@ -2,17 +2,19 @@
 //! member to the next in memory, in the order of the queue, and releases the grant once, at the end. A waiter that is
 //! granted a lock alone is a cohort of one.
 //!
-//! This file only decides: it uses no I/O, no clock and no tokio. [`cohort_registry`](super::cohort_registry) calls it.
+//! This file only makes decisions: it uses no I/O, no clock and no tokio. [`cohort_registry`](super::cohort_registry)
+//! stores the cohorts, and calls their methods.
 //!
 //! # Rules
-//! 1. At most one member has the turn. The turn is `Offered` to this member, the member is `Inside`, or the lock is
-//!    `Retained` after the member has left.
-//! 2. A member enters by one transition in memory, at the instant at which it is polled. The offer must still stand,
-//!    and enough of the confirmed time must be left. Nothing else lets a member in, not even an answer from the server.
-//! 3. The server's answer to a request counts only for the member that had the turn when the request was sent. If that
-//!    member no longer has the turn, the answer is ignored.
-//! 4. The engine passes on an offer that is not taken within a claim, or within the lease if that is shorter. If the
-//!    member has missed offers before, the engine passes on the offer sooner.
+//! 1. At most one member of a cohort has the turn. The turn is `Offered` to this member, the member holds the lock
+//!    (`Inside`), or the member has left and the lock stays taken (`Retained`).
+//! 2. A member takes its turn by one transition in memory, at the instant at which it is polled. At this instant, the
+//!    offer must not have been passed on, and the grant must have enough time left. An answer from the server alone
+//!    never lets a member take its turn.
+//! 3. The server's answer to a request is ignored if the member that had the turn when the request was sent no longer
+//!    has the turn.
+//! 4. The engine passes the turn to the next member if an offer is not taken within a claim, or within the lease if the
+//!    lease is shorter. If the member has missed offers before, the engine passes its turn on sooner.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -37,31 +39,33 @@ pub(crate) struct Turn {
 /// The state of the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
-    /// The member may enter, and has not entered yet. The first heartbeat after `until` passes the turn on.
+    /// The member may take its turn, and has not taken it yet. The first heartbeat after `until` passes the turn to the
+    /// next member.
     Offered { until: Moment },
-    /// The member is inside.
+    /// The member has taken its turn, and holds the lock.
     Inside,
     /// The member has left, and the lock stays taken until the minimum hold time is over.
     Retained,
-    /// All members have had their turns, or the server has lost the grant. The cohort is kept until the release is
-    /// confirmed, because it stores the grant's first token, by which the release names the grant.
+    /// No member is left, or the server has lost the grant. An ended cohort is kept until the release is confirmed,
+    /// because the release names the grant by the cohort's first token.
     Ended,
-    /// The release is confirmed. The cohort is kept while callers wait for the lock, because messages about this grant
-    /// may still arrive.
+    /// The server has confirmed the release. A released cohort is kept while callers wait for the lock, because
+    /// messages about its grant may still arrive.
     Released,
-    /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, they
-    /// share it again. The cohort is kept until the member that had the turn leaves.
+    /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, the
+    /// remaining members share the grant again. A suspended cohort is kept until the member that had the turn leaves.
     Suspended,
 }
 
-/// The answer to a member that wants to enter.
+/// The answer to a member that asks to take its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seat {
-    /// The member is inside.
+    /// The member now holds the lock with this grant.
     Inside(Grant),
-    /// The offer still stands, but too little of the confirmed time is left. The engine has to renew the grant first.
+    /// The turn is still offered to the member, but the grant has too little time left. The engine has to renew the
+    /// grant before the member can take its turn.
     Unconfirmed,
-    /// The offer has been passed on to another member, or the grant is lost.
+    /// The turn has been passed on to another member, or the grant is lost.
     Missed,
 }
 
@@ -70,11 +74,11 @@ pub(crate) enum Seat {
 pub(crate) enum Departure {
     /// The turn is free, and has to be offered to the next member.
     Free,
-    /// The cohort has ended, and its release is not confirmed.
+    /// The cohort has ended, and the server has not confirmed the release yet.
     Ended,
     /// The member no longer has the turn.
     Stale,
-    /// The member no longer has the turn, because the cohort is suspended. The cohort can now be forgotten.
+    /// The cohort was suspended during the member's turn, and can be removed after the member has left.
     Forgotten,
 }
 
@@ -100,21 +104,22 @@ pub(crate) struct Cohort {
     state: State,
     /// The members whose turn is still to come.
     to_come: VecDeque<OwnerId>,
-    /// The local deadline. Before it, the server grants the lock to nobody else.
+    /// The local deadline of the grant. Before this moment, the server grants the lock to nobody else.
     until: Moment,
-    /// The time that was left when the newest confirmation was read. Before the first confirmation, it is
-    /// [`GrantSnapshot::confirmed`]. A member enters only while at least two thirds of this time are left.
+    /// The time that the grant had left when the newest confirmation was read. Before the first confirmation, this
+    /// field is [`GrantSnapshot::confirmed`]. A member may take its turn only while the grant has at least two thirds
+    /// of this time left.
     confirmed: Duration,
-    /// The moment at which the newest request that restarted the lease was sent. Answers to earlier requests no longer
-    /// change the deadline.
+    /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
+    /// before this restart no longer change the deadline.
     restarted: Option<Moment>,
-    /// The newest extension since the newest restart: when it was requested, and the latest end of the lease that such
-    /// an extension has asked for. The server may have carried it out before its answer is read.
+    /// The moment of the newest request since the newest restart that asks for an extension, and the latest end of the
+    /// lease that such a request has asked for. The server may have carried out an extension whose answer was not read.
     extension: Option<(Moment, Moment)>,
 }
 
 impl Cohort {
-    /// Creates the cohort of a grant. No member has had its turn yet. Returns `None` if the grant has no owner.
+    /// Creates the cohort of a grant, before any member has its turn. Returns `None` if the grant has no owner.
     pub(crate) fn new(grant: &GrantSnapshot, now: Moment) -> Option<Self> {
         let turn = Turn {
             token: grant.first,
@@ -134,7 +139,7 @@ impl Cohort {
         })
     }
 
-    /// Returns the first token, by which the server knows the grant.
+    /// Returns the first token of the cohort, by which the server identifies the grant.
     pub(crate) fn first(&self) -> u64 {
         self.tokens.start
     }
@@ -155,17 +160,18 @@ impl Cohort {
         &self.to_come
     }
 
-    /// Returns whether the token belongs to the cohort.
+    /// Returns whether the token belongs to a member of the cohort.
     pub(crate) fn contains(&self, token: u64) -> bool {
         self.tokens.contains(&token)
     }
 
-    /// Returns whether the member with this token has the turn. This includes a member for which the lock is retained.
+    /// Returns whether the member with this token has the turn. A member that has left still has the turn while the
+    /// lock is retained.
     pub(crate) fn has_turn(&self, token: u64) -> bool {
         self.turn.token == token && !self.is_over()
     }
 
-    /// Returns whether no member of the cohort has the turn any longer.
+    /// Returns whether the cohort is over, so that no member has the turn any longer.
     pub(crate) fn is_over(&self) -> bool {
         !matches!(
             self.state,
@@ -194,9 +200,9 @@ impl Cohort {
         self.known_since < moment
     }
 
-    /// Removes the next member from the members to come, and returns it with its token. Returns `None` if no member or
-    /// no time is left, or if the cohort is over. The calling code offers the member its turn, unless the member has
-    /// left.
+    /// Removes the first of the members whose turn is still to come, and returns it with its token. Returns `None` if
+    /// no such member is left, if the local deadline has passed, or if the cohort is over. The calling code offers the
+    /// member its turn, unless the member has left.
     pub(crate) fn next(&mut self, now: Moment) -> Option<Turn> {
         if self.is_over() || self.until <= now {
             return None;
@@ -206,14 +212,16 @@ impl Cohort {
         Some(Turn { token, owner })
     }
 
-    /// Offers the turn to a member that has missed `missed` offers before. The previous member no longer has the turn.
+    /// Offers the turn to a member that has missed `missed` offers before. After this call, the previous member no
+    /// longer has the turn.
     pub(crate) fn offer(&mut self, turn: Turn, missed: u32, now: Moment) {
         self.turn = turn;
         let until = now + self.lease.min(claim_after(missed));
         self.state = State::Offered { until };
     }
 
-    /// Lets the member with this token in, if it may enter. Called while the member is polled.
+    /// Lets the member with this token take its turn, if the turn is offered to it and the grant has enough time left.
+    /// This method must be called while the member is polled.
     pub(crate) fn enter(&mut self, token: u64, now: Moment) -> Seat {
         if self.turn.token != token || !self.is_offered() {
             return Seat::Missed;
@@ -241,21 +249,21 @@ impl Cohort {
     }
 
     /// Returns the lease to which the grant of an offer has to be renewed. Returns `None` if the turn is not offered,
-    /// or if a member that enters at `soon` still has enough time left.
+    /// or if the grant will still have enough time left at `soon`.
     pub(crate) fn renewal_of_offer(&self, soon: Moment) -> Option<Duration> {
         let short = self.until.since(soon) < self.confirmed * 2 / 3;
         (self.is_offered() && short).then_some(self.confirmed.min(self.lease))
     }
 
-    /// Returns whether the local deadline has passed while a member has the turn. A retained lock is not late: its
+    /// Returns whether the local deadline of an offer or of a held lock has passed. A retained lock is never late: its
     /// remaining members wait for the end of the minimum hold time, whatever the deadline is.
     pub(crate) fn is_late(&self, now: Moment) -> bool {
         matches!(self.state, State::Offered { .. } | State::Inside) && self.until <= now
     }
 
-    /// Applies the server's answer to a request of the member with this token. Returns false if the answer does not
-    /// count, because that member no longer has the turn, or because it is inside and its lease ended before the answer
-    /// came.
+    /// Applies the server's answer to a request of the member with this token. Returns false if the answer is ignored,
+    /// because that member no longer has the turn, or because that member holds the lock and its lease ended before the
+    /// answer came.
     pub(crate) fn confirm(&mut self, token: u64, answer: Confirmation, now: Moment) -> bool {
         if !answer.restarted {
             self.note_extension(token, answer.asked, answer.until);
@@ -276,7 +284,8 @@ impl Cohort {
         }
         if newest && (answer.restarted || answer.until > self.until) {
             self.until = answer.until;
-            // The confirmed time counts from the answer, so that a member that is polled at once has all of this time.
+            // The confirmed time counts from the moment at which the answer is read, so that a member that is polled at
+            // once has all of this time.
             self.confirmed = answer.until.since(now);
         }
         true
@@ -304,7 +313,7 @@ impl Cohort {
     }
 
     /// Returns whether the server may keep the grant for longer than a member's lease, because a member has extended
-    /// it, or has asked for an extension whose answer was not read.
+    /// the grant, or has asked for an extension whose answer was not read.
     pub(crate) fn is_stretched(&self, now: Moment) -> bool {
         let extended = self.extension.map_or(self.until, |(_, until)| until);
         self.until.max(extended) > now + self.lease
@@ -320,13 +329,13 @@ impl Cohort {
         retains
     }
 
-    /// Ends the cohort. After this call no member has the turn.
+    /// Ends the cohort. After this call, no member has the turn.
     pub(crate) fn end(&mut self) {
         self.state = State::Ended;
         self.to_come.clear();
     }
 
-    /// Records that the release is confirmed.
+    /// Records that the server has confirmed the release.
     pub(crate) fn mark_released(&mut self) {
         self.state = State::Released;
         self.to_come.clear();

@@ -24,7 +24,7 @@ fn offer_next(cohort: &mut Cohort, now: Moment) -> Option<Turn> {
 }
 
 /// Returns the cohort of a grant with this lease. At time 0, the server granted the lock to owners 1, 2, …, with tokens
-/// 10, 11, …. The grant is valid for a claim, or for the lease if that is shorter.
+/// 10, 11, …. The grant is valid for a claim, or for the lease if the lease is shorter.
 fn pushed(owners: u128, lease: Duration) -> Cohort {
     let owners: Vec<_> = (1..=owners).map(|one| owner(one).to_string()).collect();
     let grant = format!("10|{}|session_id|{}", lease.as_millis(), owners.join(" "));
@@ -78,7 +78,7 @@ fn a_member_enters_on_its_offer_once() {
     };
     assert_eq!(grant.token, FencingToken::new(10));
     assert!(grant.queued);
-    // The grant is valid for a claim less the drift.
+    // The grant is valid for a claim, minus the possible clock drift.
     assert_eq!(grant.valid_until, Some(at(0) + less_drift(CLAIM)));
     assert_eq!(cohort.enter(10, at(2)), Seat::Missed);
     assert!(cohort.is_inside(owner(1)) && !cohort.is_inside(owner(2)));
@@ -104,8 +104,8 @@ fn with_less_than_two_thirds_of_the_claim_the_grant_is_confirmed_first() {
         "not even an end lets it in"
     );
     assert!(cohort.confirm(10, extended(31_000), at(1000)));
-    // The confirmed time is counted from the answer. So a member that is polled at once enters, however long the round
-    // trip took.
+    // The confirmed time counts from the moment at which the answer is read. A member that is polled right after the
+    // answer may therefore take its turn, however long the round trip took.
     assert!(matches!(
         cohort.clone().enter(10, at(1001)),
         Seat::Inside(_)
@@ -147,8 +147,8 @@ fn a_member_that_has_left_does_not_end_the_turn_before() {
     let mut cohort = inside(2);
     assert_eq!(cohort.leave(10), Departure::Free);
     assert_eq!(cohort.next(at(1)), Some(turn_of(11, 2)));
-    // The next member could not be notified, and no other member is left. The turn still belongs to the member that was
-    // inside. Each time this member leaves, it finds that the cohort has ended.
+    // The second member could not be notified, and no other member is left. The cohort still stores the turn of the
+    // first member. Each time the first member leaves, it learns that the cohort has ended.
     cohort.end();
     assert_eq!(cohort.leave(10), Departure::Ended);
     assert_eq!(cohort.leave(10), Departure::Ended);
@@ -183,7 +183,7 @@ fn an_offer_passed_on_seats_the_next_and_never_the_first() {
         !cohort.is_overdue(at(2000)),
         "the next has a claim of its own"
     );
-    // The renewal that the first member requested is answered only now.
+    // The first member's renewal is answered after its turn was passed on.
     assert!(!cohort.confirm(10, extended(31_900), at(1950)));
     assert_eq!(cohort.enter(10, at(1950)), Seat::Missed);
     assert_eq!(cohort.enter(11, at(1950)), Seat::Unconfirmed);
@@ -315,7 +315,8 @@ fn a_retained_lock_is_nobodys_turn() {
         "and is still renewed"
     );
     assert!(!cohort.is_overdue(at(60_000)));
-    // The minimum hold time may end after the local deadline. The members do not queue again before its end.
+    // The minimum hold time may end after the local deadline. The waiting members do not queue again before the end of
+    // the minimum hold time.
     assert!(!cohort.is_late(at(60_000)));
     assert_eq!(cohort.leave(10), Departure::Free);
     assert_eq!(offer_next(&mut cohort, at(3)), Some(turn_of(11, 2)));

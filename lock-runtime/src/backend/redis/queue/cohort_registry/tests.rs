@@ -89,13 +89,13 @@ impl Fixture {
         GrantSnapshot::pushed(&first, &lease, &owners, &self.session.session_id, now).unwrap()
     }
 
-    /// Takes up a grant to these members, as if the server had pushed it.
+    /// Accepts a grant to these members, as if the server had pushed it.
     fn push(&self, first: u64, members: &[&Member], now: Moment) -> TakenUp {
         let grant = self.grant(first, members, now);
         self.cohorts.take_up(&self.session, &self.name, &grant, now)
     }
 
-    /// Takes up a grant to these members, as if the answer to a request had described it.
+    /// Accepts a grant to these members, as if the answer to a request had described it.
     fn describe(&self, first: u64, members: &[&Member], now: Moment) -> TakenUp {
         let mut grant = self.grant(first, members, now);
         grant.is_pushed = false;
@@ -219,7 +219,7 @@ fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
     assert_eq!(a.offered(), Some(7));
     assert!(fixture.enter(7, at(1)));
     fixture.settle(&a);
-    // The first member is still inside after the end of the lease, so the second member queues again.
+    // The first member has not left when the lease ends, so the second member queues again.
     let chores = fixture.heartbeat_chores(at(1100));
     assert_eq!(chores.requeue.len(), 1);
     // The first member leaves, and the grant is forgotten.
@@ -269,7 +269,7 @@ fn an_owner_that_is_inside_gives_a_second_grant_back() {
     let taken_up = fixture.push(9, &[&a], at(2));
     let (token, _) = taken_up.give_back.expect("it goes back");
     assert_eq!(token.get(), 9);
-    // The owner is still inside with the token of its first grant.
+    // The owner still holds the lock with the token of its first grant.
     assert!(matches!(
         fixture.cohorts.known(&fixture.name, FencingToken::new(7)),
         Known::Turn(7)
@@ -348,7 +348,7 @@ fn the_first_member_that_has_left_does_not_confirm_the_release() {
     assert!(fixture.enter(8, at(2)));
     fixture.settle(&b);
     assert!(matches!(pass(8), Passed::Ended(7)));
-    // The background release of the first member ends only now.
+    // The background release of the first member ends after the second member has left.
     let token = FencingToken::new(7);
     fixture.cohorts.forget_turn(&fixture.name, token);
     // The future of the second member's release was dropped, so the release continues in the background.
