@@ -125,7 +125,8 @@ fn setting(size: Size, redis: &str) -> String {
     let Size { items, rush, .. } = size;
     format!(
         "{} buyers share {} clients, and there are {items} items. Each buyer tries to buy up to {} times, pauses for \
-         {} ms in between, and thinks for {} each time. Redis {redis} on loopback, {cores} cores.",
+         {} ms in between, and thinks for {} each time. The server is Redis {redis} on the same machine, which has {cores} \
+         cores.",
         rush.buyers,
         rush.sessions,
         rush.wishes,
@@ -140,7 +141,7 @@ fn waits_setting(size: Size) -> String {
         .iter()
         .map(|hold| format!("{} ms", millis(*hold)));
     format!(
-        "{} callers at {} clients call for one key at once. Each holds the lock for {}.",
+        "{} callers at {} clients call for one key at once. Each caller holds the lock for {}.",
         size.callers,
         size.rush.sessions,
         holds.collect::<Vec<_>>().join(", or in another run for ")

@@ -1,4 +1,4 @@
-//! The errors of guarded calls.
+//! The errors of guarded calls (`LockError`: `Busy`, `Lost`, `Unreachable`, …) and their texts.
 
 use std::{error::Error, fmt, time::Duration};
 

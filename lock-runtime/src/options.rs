@@ -1,5 +1,4 @@
-//! The option setters that [`Lock`](crate::Lock) and [`MultiLock`](crate::MultiLock) share, and the settings that the
-//! setters change.
+//! The setters of [`Lock`](crate::Lock) and [`MultiLock`](crate::MultiLock) for the options that `lock-core` declares.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The builder of a client.
+//! The builder of a client: its settings, and the choice of the backend by the scheme of the URL.
 
 use std::{
     fmt,

@@ -1,4 +1,5 @@
-//! The URL of a Redis server.
+//! Parses the URLs of the Redis backend: `redis://`, `redis+sentinel://`, `redis+cluster://`, their TLS forms, and
+//! `unix:`.
 
 use redis::IntoConnectionInfo;
 

@@ -1,4 +1,4 @@
-//! Handles the events of a session.
+//! Handles what a session reports to the engine: its start, and the messages that the server pushes to it.
 
 use std::sync::Arc;
 

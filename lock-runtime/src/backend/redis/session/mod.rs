@@ -1,6 +1,6 @@
-//! A session: one notification channel, its connection, and the callers that wait in the session. A session replaces
-//! its connection whenever the connection breaks. The session also determines when each lock that its callers wait for
-//! is probed: when the holder's lease ends, and at the latest after 200 ms.
+//! A session: reconnects when its connection breaks, and owns a notification channel and the callers that wait for
+//! messages on it. The session also determines when each lock that its callers wait for is probed: when the holder's
+//! lease ends, and at the latest after 200 ms.
 //!
 //! A session runs on the runtime of its callers, so that a command needs no switch to another thread. The engine has a
 //! session of its own, the home session, for everything that has to outlive a caller's runtime.

@@ -1,4 +1,4 @@
-//! The topology of a Redis Cluster: a map from hash slots to the primaries that store them.
+//! The topology of a Redis Cluster: a map from hash slots to primaries, which the engine reads again after `MOVED`.
 //!
 //! The servers report which of them stores a slot: `CLUSTER SLOTS` describes all slots, and a server that does not
 //! store a slot redirects the command. The engine reads the map again after each `MOVED` redirection, when a connection
