@@ -344,7 +344,7 @@ impl MultiLockGuard {
         run_inside(&self.entered, self.several.as_ref(), body).await
     }
 
-    /// Releases all locks at once, and waits up to one second for the server to confirm the releases. Returns the
+    /// Releases all locks together, and waits up to one second for the server to confirm the releases. Returns the
     /// outcome for each key, in the order of the keys.
     ///
     /// # Cancel safety

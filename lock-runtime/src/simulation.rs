@@ -34,13 +34,16 @@ pub trait World: Send + Sync {
         config: &'a AsyncConnectionConfig,
     ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>>;
 
-    /// Completes at once while the process runs. While the process is stopped, returns `Pending`, and wakes the task
-    /// when the process continues.
+    /// Returns `Ready` if the process runs. If the process is stopped, returns `Pending`, and wakes the task when the
+    /// process continues.
     fn poll_running(&self, cx: &mut task::Context<'_>) -> Poll<()>;
 }
 
 /// Polls `future` only while the process of `world` runs.
-pub(crate) async fn while_running<F: Future>(world: Option<Arc<dyn World>>, future: F) -> F::Output {
+pub(crate) async fn while_running<F: Future>(
+    world: Option<Arc<dyn World>>,
+    future: F,
+) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|cx| {
         if let Some(world) = &world {

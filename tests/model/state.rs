@@ -312,7 +312,7 @@ pub(crate) struct Hold {
     pub(crate) since: Tick,
     /// The local deadline.
     pub(crate) until: Moment,
-    /// Whether the grant is unconfirmed and therefore lasts only for a claim.
+    /// Whether the grant is unconfirmed, so that it ends after a claim (2 s) and not after its lease.
     pub(crate) claim: bool,
     /// The time of the newest renewal or check.
     pub(crate) tended: Tick,
@@ -338,7 +338,8 @@ pub(crate) enum End {
 /// Background work for a caller that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Behind {
-    /// Waits until the batch with the owner is answered, and then gives back the offer with this token, if any.
+    /// Waits until the server has answered the batch that contains this caller's request, and then gives back the offer
+    /// with this token, if there is one.
     Gate(Option<Token>),
     /// Sends `leave` over the connection that carried the caller's request, so that the server reads the request first.
     Leave {

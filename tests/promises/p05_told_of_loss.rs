@@ -153,7 +153,8 @@ async fn a_deletion_under_a_fixed_lease_is_seen_at_the_next_third() {
     told_of_a_deletion(|lock| lock.lease(3 * SECOND), SECOND).await;
 }
 
-/// On a Redlock, a deletion on one of three nodes changes nothing, and a deletion on two nodes is a loss.
+/// On a Redlock of three nodes, the hold survives if the lock's key is deleted on one node, and is lost if the key is
+/// deleted on two nodes.
 #[tokio::test]
 async fn a_deletion_on_a_majority_is_seen_at_the_next_third() {
     for (lease, renewed) in [(1500 * MS, true), (3 * SECOND, false)] {

@@ -290,7 +290,7 @@ async fn with_the_connection_cut_at_the_drop() {
     }
 }
 
-/// Breaks the connection after each possible number of bytes of a request or of its reply, and then drops the call.
+/// For each byte of a request and of its reply, breaks the connection after this byte, and then drops the call.
 #[tokio::test]
 async fn at_every_byte() {
     let server = shared_server().await;

@@ -105,7 +105,8 @@ async fn siblings_below_one_guard_take_turns() {
     .await;
 }
 
-/// A guard that was acquired in the turn of a sibling keeps that turn until its release, wherever the guard moves.
+/// If a sibling acquires a guard in its turn, no other sibling gets a turn before the guard is released, even if the
+/// guard is moved to another task.
 #[tokio::test]
 async fn a_guard_keeps_the_turn_that_it_was_acquired_in() {
     on_every_store(|store| async move {

@@ -111,7 +111,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         18,
         "a line has a delay of 200 ms with jitter, and splits messages",
-        "a lease counts from its request, so the holder has it for one round trip less; all callers enter",
+        "a lease counts from the moment at which it was requested, so the holder's deadline comes one round trip earlier; every caller enters",
     ),
     row_of(
         19,
@@ -305,7 +305,7 @@ pub const ROWS: &[Row] = &[
     ),
     row_of(
         57,
-        "500,000 entries of a queue are dead, because their deadlines have passed or their process is gone",
+        "a queue has 500,000 dead entries: the wait of their callers is over, or their process is gone",
         "no script takes half a second, and a live waiter enters",
     ),
     row_of(

@@ -238,7 +238,8 @@ impl RedisServer {
         self.process = Some(Mortal::start(command).expect("redis-server can be started"));
     }
 
-    /// Waits until the server answers, and returns true. Returns false if the server ends or does not answer in time.
+    /// Waits for an answer of the server. Returns true once the server has answered, and false if the server ends or
+    /// does not answer in time.
     /// Answers of another process on the server's port do not count.
     async fn answers(&mut self) -> bool {
         let (client, pid) = (self.client(), self.pid());

@@ -429,7 +429,7 @@ impl Task {
         from + u32::try_from(dice.below(count.into())).unwrap_or(0)
     }
 
-    /// Reports the visits and the results of calls to the host.
+    /// Sends the host each entry into a body, and the results of the calls.
     fn tell(&self) {
         let mut out = std::mem::take(&mut *self.out.lock().expect("nobody panics here"));
         let _ = writeln!(out, "{}", self.outcomes.line());

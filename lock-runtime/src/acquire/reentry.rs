@@ -82,7 +82,7 @@ impl Drop for Scope {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Level(Option<Arc<Inner>>);
 
-/// A level that is nested in another level.
+/// The data of a nesting level, for a call that is nested in another call.
 #[derive(Debug)]
 struct Inner {
     depth: usize,
@@ -104,7 +104,7 @@ impl Level {
         })))
     }
 
-    /// Returns the turn that admitted the entry at this level; `None` at the outermost level.
+    /// Returns the turn among siblings by which the call at this nesting level entered; `None` for the outermost call.
     pub(crate) fn turn(&self) -> Option<&Turn> {
         self.0.as_ref().map(|inner| &inner.own_turn)
     }
@@ -152,8 +152,8 @@ fn is_of(hold: &HoldState, shared: &Arc<Shared>) -> bool {
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
     level: Level,
-    /// Whether the frame belongs to a body that a guard's `run` method runs. Such a body uses the guard's level, and
-    /// needs no turn.
+    /// Whether the frame belongs to a body that a guard's `run` method runs. The body of
+    /// `guard.run` needs no turn among siblings, because it belongs to the guard's own entry.
     lent: bool,
     /// The state that all frames of a call with several locks share; `None` for a call with one lock.
     several: Option<Arc<MultiCall>>,

@@ -229,7 +229,7 @@ async fn row_58_repeated_push() {
 }
 
 /// Releases the lock to a cohort of two after `pause`, and repeats the push of that grant later. Returns `false` if the
-/// second member entered before the other caller, because the push is not repeated then.
+/// second member of the cohort entered before the caller of the other client, because such an order proves nothing.
 async fn is_repeated(
     one: &LockClient,
     two: &LockClient,

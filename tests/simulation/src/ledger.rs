@@ -382,8 +382,8 @@ impl Ledger {
         self.state().stopped = Some((host, now));
     }
 
-    /// Records that a process continues. The time during which it was stopped does not count as a time in which its
-    /// calls have waited.
+    /// Records that a process continues. The time for which the process was stopped is not part of the time for which
+    /// its calls have waited.
     pub fn go_on(&self, host: HostId) {
         let now = self.history.now();
         let mut state = self.state();

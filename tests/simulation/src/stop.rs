@@ -35,8 +35,8 @@ impl StopSignal {
         }
     }
 
-    /// Completes at once while the process runs. While the process is stopped, returns `Pending`, and wakes the task
-    /// when the process continues.
+    /// Returns `Ready` if the process runs. If the process is stopped, returns `Pending`, and wakes the task when the
+    /// process continues.
     pub fn poll_running(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !state.is_stopped {

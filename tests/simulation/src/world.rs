@@ -206,7 +206,10 @@ impl World {
 
     /// Stops a process for a while, and then lets it continue.
     pub(crate) async fn stop(&self, host: HostId, time: Duration) {
-        let process = self.running().get(&host).map(|running| running.process.clone());
+        let process = self
+            .running()
+            .get(&host)
+            .map(|running| running.process.clone());
         if let Some(process) = process {
             self.ledger.stop(host);
             process.stop.stop();

@@ -251,7 +251,7 @@ impl Quorum {
         true
     }
 
-    /// Ends a hold, and returns the nodes that may store its grant. Nodes that are still joining the hold give back
+    /// Ends a hold, and returns the nodes on which its grant might still be stored. Nodes that are still joining the hold give back
     /// their grants. Returns `None` if the hold has already ended.
     fn end_hold(&self, name: &LockName, token: FencingToken) -> Option<Vec<Arc<Node>>> {
         let held = lock(&self.holds).remove(&(name.clone(), token))?;

@@ -61,7 +61,7 @@ pub(crate) struct Server {
     pub(crate) shutdown: CancellationToken,
     /// The acquisitions under way, and the clean-ups of abandoned acquisitions.
     unsettled: TaskTracker,
-    /// The background releases under way.
+    /// The tasks that are releasing locks in the background.
     releases: TaskTracker,
     /// The latest end of a lease whose lock is released in the background, or `None` before the first background
     /// release.
