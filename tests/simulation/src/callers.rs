@@ -198,10 +198,10 @@ impl Caller {
     #[must_use]
     pub fn new(process: &Process, chance: Chance) -> Arc<Self> {
         let late = if chance.percent(process.plan.slow) {
-            if chance.percent(70) {
-                Lateness::UpTo(chance.pick(&[20, 300, 1_500, 4_000]))
-            } else {
+            if process.plan.rhythmic {
                 Lateness::Always(chance.pick(&[300, 900, 1_100, 1_500, 1_900, 2_500]))
+            } else {
+                Lateness::UpTo(chance.pick(&[20, 300, 1_500, 4_000]))
             }
         } else {
             Lateness::Never

@@ -57,6 +57,8 @@ pub struct Plan {
     pub ways: Vec<Way>,
     /// The percentage of tasks whose calls are polled late.
     pub slow: u32,
+    /// Whether a task whose calls are polled late polls them each time after the same pause.
+    pub rhythmic: bool,
     /// The longest duration of a body, in milliseconds.
     pub body: u64,
     /// The faults that may happen.
@@ -118,6 +120,7 @@ impl Plan {
             strategies,
             ways,
             slow: chance.pick(&[0, 0, 20, 60]),
+            rhythmic: chance.percent(30),
             body: chance.pick(&[0, 5, 50, 400, 1_500]),
             faults: some(&Fault::ALL),
             calm: chance.pick(&[300, 1_000, 4_000]),
@@ -172,6 +175,9 @@ impl Plan {
         }
         if self.slow > 0 {
             add(&|plan| plan.slow = 0);
+            if self.rhythmic {
+                add(&|plan| plan.rhythmic = false);
+            }
         }
         if self.delay > 0 {
             add(&|plan| plan.delay = 0);

@@ -285,7 +285,10 @@ impl World {
         for (host, process) in &running {
             let missed = process.client.stats().missed_wakeups;
             self.ledger.missed_wakeups(missed);
-            if missed > 0 && plan.faults.is_empty() {
+            // Callers that are polled in a rhythm can have a message and the answer to a probe arrive at the same moment.
+            // The engine may then apply the answer first.
+            let coincides = plan.slow > 0 && plan.rhythmic;
+            if missed > 0 && plan.faults.is_empty() && !coincides {
                 let seen = format!("host {host} learnt of {missed} grants from a probe");
                 self.ledger.violated("a message tells of each grant", seen);
             }
