@@ -103,6 +103,13 @@ struct Call {
     is_forgotten: bool,
 }
 
+impl Call {
+    /// Returns the call's `wait` in milliseconds.
+    fn wait(&self) -> u64 {
+        u64::try_from(self.wanted.wait.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 #[derive(Debug)]
 struct Inside {
     call: CallId,
@@ -295,7 +302,7 @@ impl Ledger {
         this.inside.insert(number, inside);
         state.losses = losses;
         found.extend(state.check_wait(call, now));
-        found.extend(state.check_order(call, &key));
+        found.extend(state.check_order(call, &key, now));
         if let Some(call) = state.calls.get_mut(&call) {
             call.waits = false;
         }
@@ -503,7 +510,7 @@ impl State {
     /// Checks that a call that enters or ends now has not waited for too long.
     fn check_wait(&self, call: CallId, now: u64) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call).filter(|call| call.waits)?;
-        let wait = u64::try_from(this.wanted.wait.as_millis()).unwrap_or(u64::MAX);
+        let wait = this.wait();
         let took = now - this.began;
         let late = this.wanted.prompt && took > wait.max(TRY) + WAIT_SLACK;
         late.then(|| {
@@ -512,9 +519,9 @@ impl State {
         })
     }
 
-    /// Checks that no other caller in the queue of this lock began its call more than 100 ms before this caller.
-    /// Callers that are polled late are ignored.
-    fn check_order(&self, call: CallId, key: &str) -> Option<(&'static str, String)> {
+    /// Checks that no other caller in the queue of this lock began its call more than 100 ms before this caller. Callers
+    /// that are polled late, and callers whose `wait` is over, are ignored.
+    fn check_order(&self, call: CallId, key: &str, now: u64) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         if !self.ordered || !this.waits {
             return None;
@@ -526,6 +533,7 @@ impl State {
                 && other.wanted.keys.len() == 1
                 && other.wanted.keys[0] == key
                 && other.began + 100 < this.began
+                && other.began + other.wait() > now
         });
         before.map(|(other, _)| {
             let seen = format!("call {} enters {key} before call {}", call.0, other.0);
