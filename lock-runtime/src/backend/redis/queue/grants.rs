@@ -172,11 +172,11 @@ async fn release_turn(
     token: FencingToken,
     retain_until: Option<Moment>,
 ) -> Result<Released, BackendError> {
-    let first = match server.cohorts.pass(name, token.get(), server.now()) {
-        Passed::Unknown => return release_grant(server, name, token, retain_until).await,
+    let (grant, is_cohort) = match server.cohorts.pass(name, token.get(), server.now()) {
+        Passed::Unknown => (token, false),
+        Passed::Ended(first) => (FencingToken::new(first), true),
         Passed::Stale => return Ok(Released::NotHeld),
         Passed::On => return Ok(Released::Released),
-        Passed::Ended(first) => first,
         Passed::Late(session) => {
             // The waiting members queue again, and share the same grant again if the server still has it. The grant is
             // not released, because a release would pass the lock to other callers.
@@ -184,9 +184,8 @@ async fn release_turn(
             return Ok(Released::NotHeld);
         }
     };
-    let grant = FencingToken::new(first);
     let released = release_grant(server, name, grant, retain_until).await;
-    if released.is_ok() {
+    if is_cohort && released.is_ok() {
         server.cohorts.forget(name, grant);
     }
     released
@@ -202,25 +201,16 @@ async fn release_grant(
 ) -> Result<Released, BackendError> {
     let names = server.names(name);
     let keys = names.keys();
-    let released = match retain_until.filter(|until| *until > server.now()) {
-        None => {
-            let grant = format!("{token}|");
-            let args = [Arg::Text(&grant), Arg::Floor, Arg::Text(claim_ms())];
-            server.run(name, server.scripts.release, &keys, &args).await
-        }
-        Some(until) => {
-            let token = token.to_string();
-            let args = [
-                Arg::Text(&token),
-                Arg::At(until),
-                Arg::Until(until),
-                Arg::Floor,
-                Arg::Text(claim_ms()),
-            ];
-            server.run(name, server.scripts.retain, &keys, &args).await
-        }
+    let retain_until = retain_until.filter(|until| *until > server.now());
+    let (script, grant) = match retain_until {
+        None => (server.scripts.release, format!("{token}|")),
+        Some(_) => (server.scripts.retain, token.to_string()),
     };
-    let answered = match released {
+    let mut args = vec![Arg::Text(&grant)];
+    args.extend(retain_until.map(Arg::At));
+    args.extend(retain_until.map(Arg::Until));
+    args.extend([Arg::Floor, Arg::Text(claim_ms())]);
+    let answered = match server.run(name, script, &keys, &args).await {
         // The key of the lock no longer stores a grant of this layout.
         Err(BackendError::WrongLayout) => return Ok(Released::NotHeld),
         released => released?,

@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::future::join_all;
 use lock_core::{
-    backend::{BackendError, Request},
+    backend::{BackendError, BoxFuture, Request},
     key::LockName,
     layout::Layout,
     lease::{CLAIM, Moment},
@@ -223,17 +223,23 @@ impl Server {
         loop {
             let (connection, moving) = match redirect.take() {
                 None => (self.sessions.connected(name).await?.1, false),
-                Some(redirect) => (self.sessions.redirected(&redirect).await?, true),
+                Some(redirect) => {
+                    let connecting: BoxFuture<'_, _> =
+                        Box::pin(self.sessions.redirected(&redirect));
+                    (connecting.await?, true)
+                }
             };
-            let now = self.now();
-            let args: Vec<_> = args.iter().map(|arg| arg.over(&connection, now)).collect();
-            let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
-            let answer = if moving {
-                connection.run_while_moving(script, keys, &args).await
-            } else {
-                connection.run(script, keys, &args).await
+            let running = {
+                let now = self.now();
+                let args: Vec<_> = args.iter().map(|arg| arg.over(&connection, now)).collect();
+                let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
+                if moving {
+                    connection.run_while_moving(script, keys, &args)
+                } else {
+                    connection.run(script, keys, &args)
+                }
             };
-            match answer {
+            match running.await {
                 Ok((value, sent)) => return Ok(Answered { value, sent, again }),
                 Err(CallError::Ask(to)) => redirect = Some(to),
                 Err(error) => match self.note_failure(error)? {

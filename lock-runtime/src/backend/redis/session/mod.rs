@@ -15,7 +15,11 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{backend::BackendError, key::LockName, lease::Moment};
+use lock_core::{
+    backend::{BackendError, BoxFuture},
+    key::LockName,
+    lease::Moment,
+};
 use tokio::{runtime::Handle, sync::Notify};
 
 use self::{
@@ -200,7 +204,9 @@ impl Session {
             State::Ended => Some(Err(BackendError::ShutDown)),
             State::Connecting | State::Up(_) => None,
         };
-        self.state.until(settled).await
+        // Boxed, so that the future of a caller stays small.
+        let waiting: BoxFuture<'_, _> = Box::pin(self.state.until(settled));
+        waiting.await
     }
 
     /// Waits until a connection other than `previous` is up. Never returns if there is no further connection.

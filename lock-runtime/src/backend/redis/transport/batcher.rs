@@ -75,7 +75,14 @@ impl Batcher {
             }
         };
         match answer {
-            None => self.redis.clone().send_packed_command(command).await,
+            None => {
+                // Boxed, so that the futures of the commands in a batch stay small: the allocator of the C library
+                // takes a mutex for each allocation of more than 1 KiB.
+                let mut redis = self.redis.clone();
+                let sending: BoxFuture<'_, _> =
+                    Box::pin(async move { redis.send_packed_command(command).await });
+                sending.await
+            }
             Some(answer) => answer.await.unwrap_or_else(|_| Err(gone())),
         }
     }

@@ -377,15 +377,17 @@ impl Connection {
     }
 
     /// Runs a script for a lock whose slot is moving to this server.
-    pub(crate) async fn run_while_moving(
-        &self,
+    pub(crate) fn run_while_moving<'a>(
+        &'a self,
         script: &Script,
         keys: &[&str],
         args: &[&str],
-    ) -> Result<(Value, Moment), CallError> {
+    ) -> BoxFuture<'a, Result<(Value, Moment), CallError>> {
         let by_source = script.by_source(&script.by_hash(keys, args));
-        let answer = self.send_as(&by_source, true).await;
-        answer.map_err(|error| self.failed(&error))
+        Box::pin(async move {
+            let answer = self.send_as(&by_source, true).await;
+            answer.map_err(|error| self.failed(&error))
+        })
     }
 
     /// Subscribes to a channel, or unsubscribes.
