@@ -558,3 +558,22 @@ fn a_call_that_changes_its_runtime_while_it_leaves_is_busy() {
         server.keys().await.iter().all(|key| key.contains("fence"))
     }));
 }
+
+/// A call is granted the lock, its runtime ends before the call has read the answer, and nobody polls the call again.
+/// The lock is given back after a claim (2 s), although the lease is longer.
+#[test]
+fn an_unread_grant_of_a_runtime_that_has_ended_is_given_back() {
+    let second = runtime();
+    let store = second.block_on(Store::redis());
+    let proxy = second.block_on(async { FaultProxy::start(shared_server().await.port()).await });
+    let client = second.block_on(store.clone().through(&proxy.url()).client());
+    let other = second.block_on(store.client());
+    let mut call = Box::pin(client.lock("k").lease(30 * SECOND).acquire());
+    let first = ask_and_stand_still(&client, &proxy, &mut call, until_held(&other, "k"));
+    drop(first);
+    let since = Instant::now();
+    let entered = second.block_on(other.lock("k").wait(10 * SECOND).run(async {}));
+    entered.unwrap();
+    assert!(since.elapsed() < 4 * SECOND, "{:?}", since.elapsed());
+    drop(call);
+}

@@ -9,6 +9,7 @@ use std::{
 };
 
 use lock_runtime::{LockClient, LockError};
+use redis::Value;
 use support::{cluster::ClusterServers, history::History};
 use tokio::time::sleep;
 
@@ -192,6 +193,42 @@ async fn row_28_a_moved_waiter_does_not_enter_beside_another() {
             late.await.unwrap();
         }
         history.check().assert_clean(3 * ROUNDS);
+    })
+    .await;
+}
+
+/// Row 28: a slot is taken from its primary, and later given to another one. Callers whose client knows that no server
+/// stores the slot acquire the lock as soon as a server stores the slot again.
+#[tokio::test]
+async fn row_28_a_slot_has_no_primary_for_a_while() {
+    row(28, async |seen| {
+        let cluster = ClusterServers::start(3).await;
+        let client = client(&cluster.url()).await;
+        client.lock("k").run(async {}).await.unwrap();
+        let number = cluster.slot_of(NAME).await;
+        let slot = number.to_string();
+        let from = cluster.primary_of(number).await;
+        for server in 0..3 {
+            let forgotten: Value = cluster.tell(server, &["DELSLOTS", &slot]).await;
+            assert_eq!(forgotten, Value::Okay);
+        }
+        let refused = client.lock("k").wait(2 * SECOND).acquire().await;
+        assert!(
+            matches!(refused, Err(LockError::Unreachable { .. })),
+            "{refused:?}"
+        );
+        let lock = client.lock("k").wait(20 * SECOND);
+        let waiting = tokio::spawn(async move { lock.acquire().await.unwrap().release().await });
+        let since = Instant::now();
+        let to = (from + 1) % 3;
+        cluster.tell::<()>(to, &["ADDSLOTS", &slot]).await;
+        cluster.until_agreed().await;
+        waiting.await.unwrap();
+        seen.within(
+            "the caller enters after the slot has a primary again",
+            10 * SECOND,
+            since.elapsed(),
+        );
     })
     .await;
 }

@@ -183,7 +183,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     };
     // The server may carry out an unanswered request later, unless the connection of the request is closed first.
     let answered = request.is_answered();
-    let mut moved = false;
+    let mut settled = answered;
     if answered {
         let patience = server.now() + HOME_PATIENCE;
         if let Some(Some(_)) = server.context.timeout_at(patience, leave_by_home()).await {
@@ -209,29 +209,29 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
             // way any longer.
             Some(Err(CallError::Moved(to))) => {
                 server.sessions.moved(&to);
-                moved = true;
+                settled = true;
             }
+            Some(Err(CallError::Ask(_) | CallError::NotReady(_))) => settled = true,
             _ => {}
         }
         // The loop below closes this connection on the server, so no other task may use it from now on.
-        if !moved {
+        if !settled {
             connection.health.mark_broken();
         }
     }
-    let answered = answered || moved;
     let until = request.run_out();
     let mut backoff = RETRY_PAUSE;
     while server.now() < until && !server.sessions.is_closed() {
         let leaving = async {
             let home = server.sessions.home_connection(&request.names.lock);
             let home = home.await.ok()?;
-            if home.may_kill && !answered {
+            if home.may_kill && !settled {
                 home.kill(&connection.identity).await.ok()?;
             }
             leave_by_home().await?;
             // If the client may not close connections on the server, the server may carry out the unanswered request
             // until the request's time limit has passed. The loop repeats the request to leave until that moment.
-            (answered || home.may_kill).then_some(())
+            (settled || home.may_kill).then_some(())
         };
         let patience = server.now() + HOME_PATIENCE;
         if let Some(Some(())) = server.context.timeout_at(patience, leaving).await {

@@ -45,14 +45,18 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             let (Some(session), Some(server)) = (session.upgrade(), server.upgrade()) else {
                 return;
             };
-            if session.has_ended() {
+            // A session can end before a caller has read the answer to its request.
+            let has_ended = session.has_ended();
+            if has_ended && session.unanswered.is_empty() {
                 return;
             }
             let now = server.now();
             let connection = session.latest();
             if next_beat <= now {
                 next_beat = now + HEARTBEAT;
-                carry_out_chores(&server, &session, now, next_beat);
+                if !has_ended {
+                    carry_out_chores(&server, &session, now, next_beat);
+                }
                 revoke(&server, &session, now);
                 if let Some(connection) = &connection {
                     check_silence(&server, connection, now);

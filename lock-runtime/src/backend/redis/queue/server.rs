@@ -226,7 +226,12 @@ impl Server {
                 Some(redirect) => {
                     let connecting: BoxFuture<'_, _> =
                         Box::pin(self.sessions.redirected(&redirect));
-                    (connecting.await?, true)
+                    let Ok(connection) = connecting.await else {
+                        // The map no longer contains the server, or the client is closed.
+                        self.context.sleep(RETRY_PAUSE).await;
+                        continue;
+                    };
+                    (connection, true)
                 }
             };
             let running = {

@@ -39,9 +39,14 @@ use crate::{
 
 /// The time limit for the answers of the servers to `CLUSTER SLOTS`.
 const ASK_PATIENCE: Duration = Duration::from_millis(500);
-/// The time limit for the answers of the other servers, counted from the first answer. The engine waits for other
-/// answers, because a server that is cut off from the others may have an old map.
+/// The time limit for the remaining answers, counted from the answer with which more than half of the servers have
+/// answered. A server that is cut off from the others may have an old map, so a single answer does not suffice.
 const REST_PATIENCE: Duration = Duration::from_millis(50);
+/// How often the map is read again while a caller waits for a slot that no server stores.
+const UNSERVED_PAUSE: Duration = Duration::from_millis(500);
+/// How long the sessions with a server that stores no slot are kept after an `ASK` redirection to that server. A slot
+/// that is moving to the server may soon be stored there.
+const ASKED_FOR: Duration = Duration::from_secs(10);
 /// The shortest time between two tries to read the map.
 const READ_PAUSE: Duration = Duration::from_millis(100);
 
@@ -67,6 +72,8 @@ struct SlotMap {
     nodes: BTreeMap<String, Arc<Sessions>>,
     /// The primary of each slot, or `None` for a slot that no primary stores. The list is empty before the map is read.
     slots: Vec<Option<Arc<Sessions>>>,
+    /// The servers to which an `ASK` error has redirected a command, by address, and the time of the newest such error.
+    asked: BTreeMap<String, Moment>,
 }
 
 impl SlotMap {
@@ -126,13 +133,28 @@ impl Cluster {
     ) -> Result<Arc<Sessions>, BackendError> {
         self.follow();
         let slot = slot_of(name.as_str());
+        let is_unserved = self.map.get().node(slot).is_none();
+        if is_unserved {
+            self.outdated.notify_one();
+        }
         let find = |map: &SlotMap| match map.node(slot) {
             _ if self.is_closed() => Some(Err(BackendError::ShutDown)),
             Some(node) => Some(Ok(node.clone())),
             None if self.shutting_down.load(Ordering::Acquire) => Some(Err(BackendError::ShutDown)),
             None => None,
         };
-        self.map.until(find).await
+        // No session reports a slot that no server stores, so the callers themselves have the map read again.
+        loop {
+            let patience = self.context.now() + UNSERVED_PAUSE;
+            match self
+                .context
+                .timeout_at(patience, self.map.until(find))
+                .await
+            {
+                Some(found) => return found,
+                None => self.outdated.notify_one(),
+            }
+        }
     }
 
     /// Returns the sessions with the primary that stores a lock, or `None` if the map names no primary.
@@ -222,8 +244,12 @@ impl Cluster {
 
     /// Returns the sessions with the server to which a command was redirected.
     pub(crate) fn at(&self, redirect: &Redirect) -> Arc<Sessions> {
-        self.map
-            .change(|map| self.node_at(map, redirect.address.clone()))
+        let now = self.context.now();
+        self.map.change(|map| {
+            let node = self.node_at(map, redirect.address.clone());
+            map.asked.insert(redirect.address.to_string(), now);
+            node
+        })
     }
 
     /// Records the primary that stores a slot, as a redirection has named it.
@@ -267,7 +293,12 @@ impl Cluster {
             ErrorKind::Server(ServerErrorKind::ResponseError) => Failure::NoCluster,
             _ => Failure::of(&error),
         })?;
-        for node in self.nodes() {
+        let nodes = self.nodes();
+        if nodes.is_empty() {
+            let detail = "no server of the cluster stores a slot";
+            return Err(Failure::Unreachable(detail.into()));
+        }
+        for node in nodes {
             let left = until.since(self.context.now());
             check(node.connector(), required, left).await?;
         }
@@ -302,11 +333,15 @@ impl Cluster {
         let asked = nodes.iter().map(|node| node.connector()).chain(others);
         let mut until = self.context.now() + ASK_PATIENCE;
         let mut answers: FuturesUnordered<_> = asked.map(|server| self.ask(server)).collect();
+        let (asked, mut heard) = (answers.len(), 0);
         let (mut newest, mut failure): (Option<View>, _) = (None, None);
         while let Some(Some(answer)) = self.context.timeout_at(until, answers.next()).await {
             match answer {
                 Ok(view) => {
-                    until = until.min(self.context.now() + REST_PATIENCE);
+                    heard += 1;
+                    if 2 * heard > asked {
+                        until = until.min(self.context.now() + REST_PATIENCE);
+                    }
                     if newest.as_ref().is_none_or(|now| now.newness < view.newness) {
                         newest = Some(view);
                     }
@@ -369,6 +404,13 @@ impl Cluster {
                     *slot = Some(node.clone());
                 }
             }
+            let now = self.context.now();
+            map.asked.retain(|_, asked| now < *asked + ASKED_FOR);
+            for address in map.asked.keys() {
+                if let Some(node) = before.nodes.get(address) {
+                    nodes.entry(address.clone()).or_insert_with(|| node.clone());
+                }
+            }
             map.nodes = nodes;
             before
         });
@@ -424,7 +466,7 @@ async fn follow(context: Arc<Context>, cluster: Weak<Cluster>, outdated: Arc<Not
             return;
         };
         let read = cluster.read().await;
-        is_known = read.is_ok();
+        is_known = read.is_ok() && !cluster.nodes().is_empty();
         if let Err(error) = read {
             cluster.seeds[0].outages.note(error.to_string());
             tracing::debug!(target: TARGET, %error, "no server describes the cluster");

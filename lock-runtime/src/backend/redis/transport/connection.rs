@@ -424,7 +424,9 @@ impl Connection {
             None => CallError::of(error),
         };
         match &error {
-            CallError::Moved(_) | CallError::Ask(_) => {}
+            CallError::Moved(_) => {}
+            // The slot is moving to another server, so a caller of this slot may have to wait until the move is over.
+            CallError::Ask(_) => self.readiness.note(self.context.now()),
             CallError::Broken(detail) => self.health.mark_lost(detail),
             CallError::Demoted(detail) => {
                 self.readiness.note(self.context.now());
