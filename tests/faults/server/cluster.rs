@@ -219,6 +219,8 @@ async fn row_28_a_slot_has_no_primary_for_a_while() {
         );
         let lock = client.lock("k").wait(20 * SECOND);
         let waiting = tokio::spawn(async move { lock.acquire().await.unwrap().release().await });
+        // Meanwhile, the client reads the map, in which the slot has no primary.
+        sleep(SECOND).await;
         let since = Instant::now();
         let to = (from + 1) % 3;
         cluster.tell::<()>(to, &["ADDSLOTS", &slot]).await;

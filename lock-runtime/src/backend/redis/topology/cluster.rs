@@ -133,26 +133,21 @@ impl Cluster {
     ) -> Result<Arc<Sessions>, BackendError> {
         self.follow();
         let slot = slot_of(name.as_str());
-        let is_unserved = self.map.get().node(slot).is_none();
-        if is_unserved {
-            self.outdated.notify_one();
-        }
         let find = |map: &SlotMap| match map.node(slot) {
             _ if self.is_closed() => Some(Err(BackendError::ShutDown)),
             Some(node) => Some(Ok(node.clone())),
             None if self.shutting_down.load(Ordering::Acquire) => Some(Err(BackendError::ShutDown)),
             None => None,
         };
-        // No session reports a slot that no server stores, so the callers themselves have the map read again.
         loop {
+            // No session reports a slot that no server stores, so the callers themselves have the map read again.
+            if self.known_node(name).is_none() {
+                self.outdated.notify_one();
+            }
             let patience = self.context.now() + UNSERVED_PAUSE;
-            match self
-                .context
-                .timeout_at(patience, self.map.until(find))
-                .await
-            {
-                Some(found) => return found,
-                None => self.outdated.notify_one(),
+            let found = self.context.timeout_at(patience, self.map.until(find));
+            if let Some(found) = found.await {
+                return found;
             }
         }
     }
