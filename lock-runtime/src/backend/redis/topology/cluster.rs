@@ -47,8 +47,8 @@ const UNSERVED_PAUSE: Duration = Duration::from_millis(500);
 /// How long the sessions with a server that stores no slot are kept after an `ASK` redirection to that server. A slot
 /// that is moving to the server may soon be stored there.
 const ASKED_FOR: Duration = Duration::from_secs(10);
-/// The shortest time between two tries to read the map.
-const READ_PAUSE: Duration = Duration::from_millis(100);
+/// The shortest and the longest time between two tries to read the map. The time doubles while the map does not change.
+const READ_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
 /// The primaries of a cluster, each with its sessions.
 pub(crate) struct Cluster {
@@ -316,8 +316,8 @@ impl Cluster {
         }
     }
 
-    /// Asks all servers for the map, and takes the newest one.
-    async fn read(&self) -> Result<(), RedisError> {
+    /// Asks all servers for the map, and takes the newest one. Returns whether the map has changed.
+    async fn read(&self) -> Result<bool, RedisError> {
         let nodes = self.nodes();
         let others = self.seeds.iter().filter(|seed| {
             let known = nodes.iter().map(|node| node.connector().server_address());
@@ -351,10 +351,7 @@ impl Cluster {
             }
         }
         match (newest, failure) {
-            (Some(view), _) => {
-                self.apply(view);
-                Ok(())
-            }
+            (Some(view), _) => Ok(self.apply(view)),
             (None, Some(error)) => Err(error),
             (None, None) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         }
@@ -386,8 +383,8 @@ impl Cluster {
     }
 
     /// Replaces the map. Closes the connections to servers that store no slot any longer, and makes the callers that
-    /// wait for locks in moved slots ask for a new session.
-    fn apply(&self, view: View) {
+    /// wait for locks in moved slots ask for a new session. Returns whether the map has changed.
+    fn apply(&self, view: View) -> bool {
         let before = self.map.change(|map| {
             let before = map.clone();
             map.slots = vec![None; SLOTS.into()];
@@ -395,8 +392,8 @@ impl Cluster {
             for (first, last, address) in view.ranges {
                 let node = self.node_at(map, address);
                 nodes.insert(node.connector().server_address(), node.clone());
-                for slot in &mut map.slots[usize::from(first)..=usize::from(last.min(SLOTS - 1))] {
-                    *slot = Some(node.clone());
+                for slot in first..=last.min(SLOTS - 1) {
+                    map.slots[usize::from(slot)] = Some(node.clone());
                 }
             }
             let now = self.context.now();
@@ -424,6 +421,10 @@ impl Cluster {
                 node.close();
             }
         }
+        (0..SLOTS).any(|slot| match (before.node(slot), now.node(slot)) {
+            (Some(before), Some(now)) => !Arc::ptr_eq(before, now),
+            (before, now) => before.is_some() != now.is_some(),
+        })
     }
 
     /// Fails the calls that wait until the map names the primary that stores their lock.
@@ -453,21 +454,30 @@ async fn follow(context: Arc<Context>, cluster: Weak<Cluster>, outdated: Arc<Not
     let mut is_known = cluster
         .upgrade()
         .is_some_and(|cluster| !cluster.nodes().is_empty());
+    let mut pause = READ_PAUSE.0;
     loop {
         if is_known {
+            let asked = context.now();
             outdated.notified().await;
+            if asked + READ_PAUSE.1 < context.now() {
+                pause = READ_PAUSE.0;
+            }
         }
         let Some(cluster) = cluster.upgrade() else {
             return;
         };
         let read = cluster.read().await;
         is_known = read.is_ok() && !cluster.nodes().is_empty();
+        pause = match read {
+            Ok(true) => READ_PAUSE.0,
+            _ => (pause * 2).min(READ_PAUSE.1),
+        };
         if let Err(error) = read {
             cluster.seeds[0].outages.note(error.to_string());
             tracing::debug!(target: TARGET, %error, "no server describes the cluster");
         }
         drop(cluster);
-        context.sleep(READ_PAUSE).await;
+        context.sleep(pause).await;
     }
 }
 
