@@ -473,8 +473,8 @@ impl Attempt for RedisAttempt {
     }
 
     /// Leaves the queue. If the caller has moved to another runtime while it waited, the runtime of the session in which
-    /// it waits may have ended. In this case, a task of the engine removes the owner from the queue, and a new owner tries once to get the lock.
-    /// A new owner also tries once if the lock has moved to another server.
+    /// it waits may have ended. In this case, a task of the engine removes the owner from the queue, and a new owner
+    /// tries once to get the lock. A new owner also tries once if the lock has moved to another server.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             if !self.may_hold {
