@@ -125,7 +125,7 @@ pub(crate) async fn counted<T>(
     // The call is registered before the check, so that either the shutdown sees this call, or this call sees the
     // shutdown.
     let _entering = shared.registry.entering();
-    let entered = if shared.shutdown.is_cancelled() {
+    let entered = if shared.shutdown.has_begun() {
         Err(LockError::ShutDown)
     } else {
         entering.await
@@ -477,7 +477,7 @@ pub(crate) fn unless_shut_down<F: Future>(
         ..bounded(&shared.backend, deadline, future)
     };
     bounded.map(|output| match output {
-        None if shared.shutdown.is_cancelled() => Err(LockError::ShutDown),
+        None if shared.shutdown.has_begun() => Err(LockError::ShutDown),
         output => Ok(output),
     })
 }
@@ -502,7 +502,7 @@ impl<F: Future> Future for Bounded<'_, F> {
         let this = self.project();
         if this
             .until_shutdown
-            .is_some_and(|shared| shared.shutdown.is_cancelled())
+            .is_some_and(|shared| shared.shutdown.has_begun())
         {
             return Poll::Ready(None);
         }
@@ -518,7 +518,7 @@ impl<F: Future> Future for Bounded<'_, F> {
                 tokio::select! {
                     biased;
                     () = deadline => {}
-                    () = shared.shutdown.cancelled() => {}
+                    () = shared.shutdown.begun() => {}
                 }
             })
         });

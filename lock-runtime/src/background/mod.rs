@@ -7,7 +7,10 @@
 use std::{
     fmt,
     future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -23,10 +26,8 @@ use tokio::{
 use uuid::Uuid;
 
 use self::clock::{BootClock, Clock};
-pub(crate) use tokio_util::{
-    sync::CancellationToken,
-    task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask},
-};
+use tokio_util::sync::CancellationToken;
+pub(crate) use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask};
 
 pub(crate) mod clock;
 pub(crate) mod watched;
@@ -38,6 +39,30 @@ const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 /// The time for which the engine waits, after [`HANDOFF_DELAY`], for the answer to a background release that was sent
 /// over the caller's connection.
 const HANDOFF_PATIENCE: Duration = Duration::from_millis(20);
+
+/// A signal that a shutdown has begun. Each poll of an acquisition checks the signal, so the check takes no mutex, unlike
+/// the check of a [`CancellationToken`].
+#[derive(Debug, Default)]
+pub(crate) struct ShutdownSignal {
+    has_begun: AtomicBool,
+    token: CancellationToken,
+}
+
+impl ShutdownSignal {
+    pub(crate) fn begin(&self) {
+        self.has_begun.store(true, Ordering::Release);
+        self.token.cancel();
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Acquire)
+    }
+
+    /// Completes when the shutdown has begun.
+    pub(crate) async fn begun(&self) {
+        self.token.cancelled().await;
+    }
+}
 
 /// Returns a handle to the runtime that runs on the engine's thread. A process has one engine thread, which starts when
 /// this function is first called.

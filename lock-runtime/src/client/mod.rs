@@ -223,7 +223,7 @@ impl LockClient {
         let (backend, registry) = (&shared.backend, &shared.registry);
         let _renewals = Renewals(shared.scheduler.clone());
         let begun = backend.now();
-        shared.shutdown.cancel();
+        shared.shutdown.begin();
         backend.begin_shutdown();
         let nobody_waits = async {
             registry.nobody_enters().await;

@@ -19,7 +19,7 @@ use lock_core::{
 use tokio::sync::Notify;
 
 use crate::{
-    background::{CancellationToken, Context, lock},
+    background::{Context, ShutdownSignal, lock},
     events::{TARGET, count},
     lease::{
         Applied, Requested,
@@ -44,7 +44,7 @@ pub(crate) struct RenewalScheduler {
     schedule: Mutex<DueQueue<HoldState>>,
     earlier: Arc<Notify>,
     started: AtomicBool,
-    ending: CancellationToken,
+    ending: ShutdownSignal,
     releases: Mutex<Releases>,
 }
 
@@ -76,7 +76,7 @@ impl RenewalScheduler {
             schedule: Mutex::default(),
             earlier: Arc::default(),
             started: AtomicBool::new(false),
-            ending: CancellationToken::new(),
+            ending: ShutdownSignal::default(),
             releases: Mutex::default(),
         }
     }
@@ -147,7 +147,7 @@ impl RenewalScheduler {
         // `unused_until` is read while the mutex is locked. A caller that sets `unused_until` at the same time does not
         // find the hold in the schedule yet, and relies on this read.
         let due = hold.unused_until().map_or(due, |until| due.min(until));
-        if !self.ending.is_cancelled() && schedule.insert(hold, due) {
+        if !self.ending.has_begun() && schedule.insert(hold, due) {
             self.earlier.notify_one();
         }
     }
@@ -162,7 +162,7 @@ impl RenewalScheduler {
     /// Stops all renewals and checks, because the client has ended.
     pub(crate) fn end(&self) {
         let mut schedule = lock(&self.schedule);
-        self.ending.cancel();
+        self.ending.begin();
         schedule.clear();
     }
 
@@ -342,7 +342,7 @@ async fn answers(
         };
         let answered = tokio::select! {
             biased;
-            () = scheduler.ending.cancelled() => return None,
+            () = scheduler.ending.begun() => return None,
             answered = context.timeout_at(until, &mut answers) => answered,
         };
         if answered.is_some() {

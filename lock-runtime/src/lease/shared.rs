@@ -10,7 +10,7 @@ use foldhash::HashMap;
 use lock_core::{backend::Backend, key::LockName, lease::Moment};
 
 use crate::{
-    background::{CancellationToken, Context, TaskTracker, TrackedTask, drained, lock},
+    background::{Context, ShutdownSignal, TaskTracker, TrackedTask, drained, lock},
     events::Counters,
     lease::{
         hold::{HoldHost, HoldState, UnconfirmedRelease},
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     pub(crate) registry: HoldRegistry,
     pub(crate) scheduler: Arc<RenewalScheduler>,
     /// Cancelled when the client's shutdown begins.
-    pub(crate) shutdown: CancellationToken,
+    pub(crate) shutdown: ShutdownSignal,
 }
 
 impl Shared {
@@ -41,7 +41,7 @@ impl Shared {
             backend,
             counters,
             registry: HoldRegistry::default(),
-            shutdown: CancellationToken::new(),
+            shutdown: ShutdownSignal::default(),
         }
     }
 }

@@ -293,7 +293,7 @@ fn release_at(
             () = server.context.sleep_until(moment) => give_back(server.clone(), name, token, ends).await,
             // The client is shutting down, so no other member gets a turn. The server retains the lock until `moment`,
             // without help from this process.
-            () = server.shutdown.cancelled() => {
+            () = server.shutdown.begun() => {
                 if let Some(first) = server.cohorts.end(&name, token) {
                     let retaining = release_grant(&server, &name, first, Some(moment));
                     let _ = server.context.timeout_at(ends, retaining).await;

@@ -31,7 +31,7 @@ use crate::{
             script::Script,
         },
     },
-    background::{CancellationToken, Context, TaskTracker, TrackedTask, drained, lock},
+    background::{Context, ShutdownSignal, TaskTracker, TrackedTask, drained, lock},
     connect_error::ConnectError,
     events::Counters,
 };
@@ -58,7 +58,7 @@ pub(crate) struct Server {
     pub(crate) cohorts: Cohorts,
     outages: Arc<Outages>,
     /// Cancelled when the shutdown of the client begins. During the shutdown, no caller waits or starts to wait.
-    pub(crate) shutdown: CancellationToken,
+    pub(crate) shutdown: ShutdownSignal,
     /// The acquisitions under way, and the clean-ups of abandoned acquisitions.
     unsettled: TaskTracker,
     /// The tasks that are releasing locks in the background.
@@ -96,7 +96,7 @@ impl Server {
             cohorts: Cohorts::default(),
             context,
             counters,
-            shutdown: CancellationToken::new(),
+            shutdown: ShutdownSignal::default(),
             unsettled: TaskTracker::new(),
             releases: TaskTracker::new(),
             released_by: Mutex::default(),
@@ -266,12 +266,12 @@ impl Server {
 
     /// Begins the shutdown of the client. After this call, no caller waits or starts to wait.
     pub(crate) fn begin_shutdown(&self) {
-        self.shutdown.cancel();
+        self.shutdown.begin();
         self.sessions.dismiss_waiters();
     }
 
     pub(crate) fn is_shutting_down(&self) -> bool {
-        self.shutdown.is_cancelled()
+        self.shutdown.has_begun()
     }
 
     /// Tracks an acquisition, or its clean-up, so that the shutdown waits for its end. A task that begins during the
