@@ -88,6 +88,7 @@ impl Protocol {
             Step::StartOver => self.start_over(state, id),
             Step::Return(Answer::Granted(grant)) => self.enter(state, id, &grant),
             Step::Return(Answer::Busy) => state.caller(id).phase = Phase::Ended(End::Busy),
+            Step::AskOnce => unreachable!("the model's connections skip no request"),
             Step::Fail(_) | Step::Nothing => {}
         }
     }
@@ -438,7 +439,7 @@ impl Protocol {
     /// `leave`, the caller enters, provided that it has the turn.
     pub(crate) fn left(&self, state: &mut State, id: CallerId, sent: Stamp, found: Option<Found>) {
         let Some(found) = found else {
-            self.on(state, id, Event::Left);
+            self.on(state, id, Event::Left { was_queued: true });
             state.caller(id).phase = Phase::Ended(End::Busy);
             return;
         };

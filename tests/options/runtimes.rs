@@ -521,14 +521,18 @@ fn a_call_that_changes_to_a_runtime_without_a_connection_keeps_its_grant() {
     let proxy = admin.block_on(async { FaultProxy::start(shared_server().await.port()).await });
     let client = admin.block_on(store.clone().through(&proxy.url()).client());
     let other = admin.block_on(store.client());
-    // With a `wait` of 150 ms, which ends just when the second runtime has a connection, about one call in five is
-    // `Busy`: this is not fixed.
-    for wait in [90, 300] {
+    // The waits from 144 to 164 ms end while the second runtime connects, or while it sends its first request. A wait of
+    // 90 ms ends before the call gives up its first runtime, so little time is left for the new connection.
+    let slow = (144..=164).step_by(2).map(|wait| (wait, 3 * MS));
+    let waits = [(90, Duration::ZERO), (300, 3 * MS)]
+        .into_iter()
+        .chain(slow);
+    for (wait, delay) in waits {
         let key = format!("{wait}");
         let mut call = Box::pin(client.lock(&key).wait(wait * MS).acquire());
         let _first = ask_and_stand_still(&client, &proxy, &mut call, until_held(&other, &key));
         let second = runtime();
-        proxy.delay(3 * MS);
+        proxy.delay(delay);
         let entered = second.block_on(call);
         let guard = entered.unwrap_or_else(|error| panic!("{wait} ms: {error:?}"));
         second.block_on(guard.release());

@@ -88,8 +88,11 @@ pub(crate) enum Reply {
 
 /// The server's answer to a request to leave.
 pub(crate) enum Left {
-    /// The owner has left the queue, and does not hold the lock.
-    Out,
+    /// The owner does not hold the lock, and is no longer in the queue.
+    Out {
+        /// Whether the request to leave removed the owner from the queue.
+        was_queued: bool,
+    },
     /// The lock was free, and was granted to the owner.
     Granted(Grant),
     /// The owner is a member of this grant. The request to leave did not change the grant.
@@ -367,10 +370,13 @@ impl AcquireRequest {
                 ..self.taken(decode(next())?, sent)
             }),
             _ => {
-                if let Some(place) = decode(next())? {
+                let place = decode(next())?;
+                if let Some(place) = place {
                     self.learn_place(place);
                 }
-                Left::Out
+                Left::Out {
+                    was_queued: place.is_some(),
+                }
             }
         })
     }

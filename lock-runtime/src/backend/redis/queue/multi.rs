@@ -134,7 +134,7 @@ async fn acquire_on_one_runtime(
             Ok(together) => {
                 // No await follows, so the caller cannot be dropped while only some of the attempts are settled.
                 for attempt in attempts {
-                    attempt.settle(Event::Left);
+                    attempt.settle(Event::Left { was_queued: false });
                 }
                 return Ok(together);
             }
@@ -144,7 +144,7 @@ async fn acquire_on_one_runtime(
                 Err(error) => {
                     for attempt in attempts {
                         if !unsure {
-                            attempt.settle(Event::Left); // nothing was carried out
+                            attempt.settle(Event::Left { was_queued: false }); // nothing was carried out
                         }
                     }
                     return Err(error);

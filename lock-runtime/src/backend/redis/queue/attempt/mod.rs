@@ -182,7 +182,7 @@ impl RedisAttempt {
             }
             Step::StartOver => self.start_over(),
             Step::AskLater => self.server.context.sleep(RETRY_PAUSE).await,
-            Step::Ask | Step::Nothing | Step::Return(_) | Step::Fail(_) => {}
+            Step::Ask | Step::AskOnce | Step::Nothing | Step::Return(_) | Step::Fail(_) => {}
         }
         self.ask().await
     }
@@ -354,6 +354,11 @@ impl RedisAttempt {
                 }
             };
             request.end().await;
+            if request.carried_by().is_none() {
+                // The session has not sent the request, so nobody knows yet whether the lock is free.
+                self.settle(Event::Unsent);
+                return try_once(&self.server, &self.request).await.map(Some);
+            }
             // If the request to leave or an earlier request is granted the lock, the caller gets the lock, provided
             // that it reads the answer in time.
             if !request.ask() {
@@ -376,14 +381,16 @@ impl RedisAttempt {
                     self.settle(Event::Granted(grant));
                     return Ok(Some(Leaving::Granted(grant)));
                 }
-                Ok(Left::Out) => {
+                Ok(Left::Out { was_queued }) => {
                     // If the caller was offered a turn, the server no longer has the grant of that turn.
                     if let Some(token) = self.take_offer() {
                         let token = FencingToken::new(token);
                         grants::lose(&self.server, &request.names.lock, token);
                     }
-                    self.settle(Event::Left);
-                    return Ok(Some(Leaving::Left));
+                    return Ok(Some(match self.settle(Event::Left { was_queued }) {
+                        Step::AskOnce => try_once(&self.server, &self.request).await?,
+                        _ => Leaving::Left,
+                    }));
                 }
                 Ok(Left::Held(grant)) => {
                     grants::take_up(&self.server, &session, &request.names.lock, &grant);

@@ -66,8 +66,13 @@ pub(crate) enum Event {
     /// The caller needs another session, because its session has ended, because the lock has moved to another server,
     /// or because another runtime polls the caller now.
     NewSession,
-    /// The answer to the request to leave says that the caller has neither a place nor the lock.
-    Left,
+    /// The caller leaves before its session has sent the request.
+    Unsent,
+    /// The answer to the request to leave says that the caller no longer has a place and does not hold the lock.
+    Left {
+        /// Whether the caller had a place until then.
+        was_queued: bool,
+    },
 }
 
 /// The next action of an acquisition.
@@ -77,6 +82,8 @@ pub(crate) enum Step {
     Ask,
     /// Sends the request after a pause.
     AskLater,
+    /// Tries once to get the lock, with a new owner that is not queued.
+    AskOnce,
     /// Awaits the offer of a turn.
     AwaitTurn,
     /// Asks the cohort to let the caller take the turn with this token.
@@ -198,9 +205,20 @@ impl AttemptState {
                 _ => Step::Nothing,
             },
             Event::NewSession => Step::StartOver,
-            Event::Left => {
+            Event::Unsent => {
                 self.phase = Phase::Settled;
-                Step::Nothing
+                Step::AskOnce
+            }
+            Event::Left { was_queued } => {
+                // A connection skips a request whose sender stops waiting before the request is written. Such a request
+                // has not found out whether the lock is free.
+                let was_skipped = self.phase == Phase::Asked && !was_queued;
+                self.phase = Phase::Settled;
+                if was_skipped {
+                    Step::AskOnce
+                } else {
+                    Step::Nothing
+                }
             }
         }
     }
@@ -258,7 +276,9 @@ mod tests {
             Event::Unconfirmed,
             Event::Missed,
             Event::NewSession,
-            Event::Left,
+            Event::Unsent,
+            Event::Left { was_queued: true },
+            Event::Left { was_queued: false },
         ]
     }
 
@@ -435,8 +455,18 @@ mod tests {
     #[test]
     fn a_caller_that_has_left_is_settled() {
         for mut state in [asked(), waiting(), offered()] {
-            assert_eq!(state.on(Event::Left), Step::Nothing);
+            assert_eq!(state.on(Event::Left { was_queued: true }), Step::Nothing);
             assert!(state.is_settled());
+        }
+    }
+
+    #[test]
+    fn a_caller_that_leaves_before_its_request_is_carried_out_tries_once() {
+        let left = Event::Left { was_queued: false };
+        assert_eq!(asked().on(left.clone()), Step::AskOnce);
+        assert_eq!(waiting().on(Event::Unsent), Step::AskOnce);
+        for mut state in [unsent(), waiting(), offered()] {
+            assert_eq!(state.on(left.clone()), Step::Nothing);
         }
     }
 
