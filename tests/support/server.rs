@@ -6,6 +6,7 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -83,8 +84,14 @@ impl ServerBuilder {
 
     /// Makes the server a replica of another one.
     #[must_use]
-    pub fn replica_of(self, master: &RedisServer) -> Self {
-        self.arg("--replicaof", &format!("127.0.0.1 {}", master.port))
+    pub fn replica_of(mut self, master: &RedisServer) -> Self {
+        let master = [
+            "--replicaof".to_owned(),
+            "127.0.0.1".to_owned(),
+            master.port.to_string(),
+        ];
+        self.args.extend(master);
+        self
     }
 
     /// Sets the server's clock ahead by this many seconds, and lets the test [set](RedisServer::set_clock) it later.
@@ -100,6 +107,16 @@ impl ServerBuilder {
     pub fn tls(mut self, certificate: &str, key: &str) -> Self {
         self.tls = Some((certificate.to_owned(), key.to_owned()));
         self
+    }
+
+    /// Lets clients send `DEBUG` commands.
+    #[must_use]
+    pub fn debug_commands(self) -> Self {
+        if is_version_7() {
+            self.arg("--enable-debug-command", "yes")
+        } else {
+            self
+        }
     }
 
     /// Makes the server a Sentinel that watches no other server.
@@ -150,7 +167,7 @@ impl ServerBuilder {
                 server.tls_port = free_port();
             }
             if server.settings.cluster.is_some() {
-                server.bus_port = free_port();
+                (server.port, server.bus_port) = cluster_ports();
             }
             server.spawn();
             if server.answers().await {
@@ -176,6 +193,39 @@ pub fn free_port() -> u16 {
         .local_addr()
         .expect("a bound listener has an address")
         .port()
+}
+
+/// Returns two free ports for a node of a cluster: the port for clients, and the port for other nodes. Before version 7,
+/// the second port is always 10,000 above the first.
+fn cluster_ports() -> (u16, u16) {
+    if is_version_7() {
+        return (free_port(), free_port());
+    }
+    loop {
+        let bus_port = free_port();
+        let Some(port) = bus_port.checked_sub(10_000).filter(|port| *port > 1024) else {
+            continue;
+        };
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return (port, bus_port);
+        }
+    }
+}
+
+/// Returns whether the installed `redis-server` is of version 7 or later, and so accepts the settings that version 7 has
+/// added.
+fn is_version_7() -> bool {
+    static IS_VERSION_7: LazyLock<bool> = LazyLock::new(|| {
+        let version = Command::new("redis-server").arg("--version").output();
+        let version = version.expect("redis-server tells its version").stdout;
+        let version = String::from_utf8_lossy(&version).into_owned();
+        let major = version.split_once("v=").and_then(|(_, rest)| {
+            let (major, _) = rest.split_once('.')?;
+            major.parse::<u32>().ok()
+        });
+        major.is_some_and(|major| major >= 7)
+    });
+    *IS_VERSION_7
 }
 
 impl RedisServer {
@@ -214,8 +264,10 @@ impl RedisServer {
         if let Some(timeout_ms) = self.settings.cluster {
             command
                 .args(["--cluster-enabled", "yes"])
-                .args(["--cluster-node-timeout", &timeout_ms.to_string()])
-                .args(["--cluster-port", &self.bus_port.to_string()]);
+                .args(["--cluster-node-timeout", &timeout_ms.to_string()]);
+            if is_version_7() {
+                command.args(["--cluster-port", &self.bus_port.to_string()]);
+            }
         }
         if let Some(clocks) = &self.clocks {
             clocks.wind(&mut command);

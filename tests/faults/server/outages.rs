@@ -340,7 +340,7 @@ async fn row_26_loading() {
         let mut server = RedisServer::builder()
             .arg("--key-load-delay", "200")
             .arg("--loading-process-events-interval-bytes", "1024")
-            .arg("--enable-debug-command", "yes")
+            .debug_commands()
             .start()
             .await;
         let client = client(&server.url()).await;

@@ -98,7 +98,7 @@ async fn a_user_with_few_rights_can_share_locks() {
             .skip(3)
     };
     let mut admin = server.connection().await;
-    for rules in [of("ACL SETUSER locks"), of("ACL SETUSER jvm-locks")] {
+    for rules in [of("ACL SETUSER locks"), of("ACL SETUSER locks ~order")] {
         ask::<()>(
             &mut admin,
             redis::cmd("ACL")
