@@ -454,10 +454,10 @@ impl Server {
         session: ProcessId,
         member: CallerId,
     ) -> (Option<Found>, bool) {
-        if self.grant.is_none() {
-            self.grant_next(run);
-        } else {
+        if self.grant.is_some() {
             self.clamp();
+        } else if self.is_queued(member) {
+            self.grant_next(run);
         }
         let found = self
             .grant

@@ -8,11 +8,14 @@ local call, match = redis.call, string.match
 local found = {}
 for i = 2, #KEYS, 3 do
   local grant, queue, number = KEYS[i], KEYS[i + 1], (i + 1) / 3
-  local held, more = call('GET', grant), false
-  if not held then
+  local member, held, more = ARGV[4 + number], call('GET', grant), false
+  local is_queued = call('ZSCORE', queue, member)
+  -- If the server has lost the waiter, the session's waiters first return to their places, so that no later waiter is
+  -- granted the lock before them.
+  if not held and is_queued then
     -- Grants the lock to the next waiter, which may belong to this session.
     more = select(2, grant_expired(grant, queue, KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], ARGV[1]))
-    held = call('GET', grant)
+    held, is_queued = call('GET', grant), call('ZSCORE', queue, member)
   end
   if held then
     local lease, session_id = match(held, '^%d+|(%d+)|([^|]*)|')
@@ -25,8 +28,7 @@ for i = 2, #KEYS, 3 do
   elseif more then
     found[#found + 1] = { 'ends', number, 0 }
   end
-  local member = ARGV[4 + number]
-  if not call('ZSCORE', queue, member) and not (held and string.find(held, string.sub(member, 1, OWNER_DIGITS), 1, true)) then
+  if not is_queued and not (held and string.find(held, string.sub(member, 1, OWNER_DIGITS), 1, true)) then
     found[#found + 1] = { 'gone', number } -- the waiter has neither a place nor a grant: the server has lost them
   end
 end
