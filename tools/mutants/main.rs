@@ -142,9 +142,9 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     let outcome = run_tests(copy, patch.suite, &tests);
     patch.revert(copy)?;
     let own = |red: &str, test: &str| match patch.suite {
-        // A mutant of these suites names a test by the beginning of its path, which includes the module.
-        Suite::Promises | Suite::Options | Suite::Simulation | Suite::Soak => red.starts_with(test),
         Suite::Faults | Suite::Unit => red.contains(test),
+        // A mutant of another suite names a test by the beginning of its path, which includes the module.
+        _ => red.starts_with(test),
     };
     let asleep = |test: &&str| !outcome.failed.iter().any(|red| own(red, test));
     let asleep: Vec<&str> = tests.iter().copied().filter(asleep).collect();
@@ -199,10 +199,16 @@ fn run_tests(tree: &Path, suite: Suite, tests: &[&str]) -> Outcome {
     let tests = match suite {
         Suite::Soak => return soak(tree, tests),
         Suite::Promises => &[],
-        Suite::Faults | Suite::Options | Suite::Unit | Suite::Simulation => tests,
+        _ => tests,
     };
     let target: &[&str] = match suite {
-        Suite::Unit => &["-p", "lock-runtime", "--all-features", "--lib"],
+        Suite::Unit => &[
+            "-plock-core",
+            "-plock-macros",
+            "-plock-runtime",
+            "--all-features",
+            "--lib",
+        ],
         _ => &["--workspace", "--all-features", "--test", suite.name()],
     };
     let run = [&["test"], target, &["--", "--test-threads=2"], tests].concat();

@@ -27,7 +27,13 @@ pub enum Suite {
     Faults,
     /// The tests in `tests/options` that the patch names.
     Options,
-    /// The unit tests of the engine that the patch names.
+    /// The tests in `tests/options/api.rs` that the patch names.
+    Api,
+    /// The tests in `tests/macros/functions` that the patch names.
+    Functions,
+    /// The tests of the attribute's compile errors that the patch names.
+    Ui,
+    /// The unit tests of the three published crates that the patch names.
     Unit,
     /// The tests in `tests/simulation` that the patch names.
     Simulation,
@@ -37,10 +43,13 @@ pub enum Suite {
 
 impl Suite {
     /// The suites in the order in which they are run.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::Promises,
         Self::Faults,
         Self::Options,
+        Self::Api,
+        Self::Functions,
+        Self::Ui,
         Self::Unit,
         Self::Simulation,
         Self::Soak,
@@ -54,6 +63,9 @@ impl Suite {
             Self::Promises => "promises",
             Self::Faults => "faults",
             Self::Options => "options",
+            Self::Api => "api",
+            Self::Functions => "functions",
+            Self::Ui => "ui",
             Self::Unit => "unit",
             Self::Simulation => "simulation",
             Self::Soak => "soak",

@@ -11,7 +11,6 @@ use redis::aio::MultiplexedConnection;
 use support::{
     assert_lost,
     clock::now,
-    epsilon,
     history::History,
     process::{self, Worker},
     proxy::FaultProxy,

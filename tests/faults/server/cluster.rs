@@ -1,6 +1,7 @@
 //! A Redis Cluster: slots move, and a primary dies.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,7 +11,7 @@ use std::{
 
 use lock_runtime::{LockClient, LockError};
 use redis::Value;
-use support::{cluster::ClusterServers, history::History};
+use support::{cluster::ClusterServers, history::History, server::ask};
 use tokio::time::sleep;
 
 use super::load::Load;
@@ -67,37 +68,71 @@ async fn row_28_slots_move_under_load() {
 }
 
 /// Row 28: the move of a slot takes longer than a lease, and the grant of a held lock has moved already. The lease is
-/// renewed on the new primary. Other callers of the lock wait until the whole slot has moved.
+/// renewed on the new primary. Other callers of the lock wait until the whole slot has moved. A caller that gives up
+/// breaks no connection of its client.
+async fn slow_move(cluster: ClusterServers, choose_target: impl Fn(usize) -> usize) {
+    let (holder, other) = (client(&cluster.url()).await, client(&cluster.url()).await);
+    let guard = holder
+        .lock("k")
+        .lease(2 * SECOND)
+        .renew(true)
+        .acquire()
+        .await
+        .unwrap();
+    let slot = cluster.slot_of(NAME).await;
+    let from = cluster.primary_of(slot).await;
+    let to = choose_target(from);
+    cluster.begin_move(slot, to).await;
+    cluster.move_key(slot, NAME, to).await;
+    let lock = other.lock("k").wait(30 * SECOND);
+    let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    sleep(5 * SECOND).await;
+    assert_eq!(guard.loss(), None);
+    assert!(!waiting.is_finished());
+    let before = connections(&cluster, from).await;
+    let refused = other.lock("k").wait(300 * MS).acquire().await;
+    assert!(
+        matches!(refused, Err(LockError::Unreachable { .. })),
+        "{refused:?}"
+    );
+    cluster.end_move(slot, to).await;
+    guard.release().await;
+    waiting.await.unwrap().release().await;
+    let after = connections(&cluster, from).await;
+    assert!(before.is_subset(&after), "{before:?}, {after:?}");
+}
+
+/// Returns the IDs of the connections of all lock clients with a server.
+async fn connections(cluster: &ClusterServers, server: usize) -> BTreeSet<u64> {
+    let mut connection = cluster.servers[server].connection().await;
+    let list: String = ask(&mut connection, redis::cmd("CLIENT").arg("LIST")).await;
+    let field = |line: &str, name: &str| {
+        let mut fields = line.split(' ').filter_map(|field| field.strip_prefix(name));
+        fields.next().map(str::to_owned)
+    };
+    let lines = list.lines();
+    let of_clients = lines.filter(|line| field(line, "name=").is_some_and(|name| !name.is_empty()));
+    of_clients
+        .map(|line| field(line, "id=").unwrap().parse().unwrap())
+        .collect()
+}
+
 #[tokio::test]
 async fn row_28_a_hold_outlives_a_slow_move() {
     row(28, async |_| {
         let cluster = ClusterServers::start(3).await;
-        let (holder, other) = (client(&cluster.url()).await, client(&cluster.url()).await);
-        let guard = holder
-            .lock("k")
-            .lease(2 * SECOND)
-            .renew(true)
-            .acquire()
-            .await
-            .unwrap();
-        let slot = cluster.slot_of(NAME).await;
-        let from = cluster.primary_of(slot).await;
-        let to = (from + 1) % 3;
-        cluster.begin_move(slot, to).await;
-        cluster.move_key(slot, NAME, to).await;
-        let lock = other.lock("k").wait(30 * SECOND);
-        let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
-        sleep(5 * SECOND).await;
-        assert_eq!(guard.loss(), None);
-        assert!(!waiting.is_finished());
-        let refused = other.lock("k").wait(300 * MS).acquire().await;
-        assert!(
-            matches!(refused, Err(LockError::Unreachable { .. })),
-            "{refused:?}"
-        );
-        cluster.end_move(slot, to).await;
-        guard.release().await;
-        waiting.await.unwrap().release().await;
+        slow_move(cluster, |from| (from + 1) % 3).await;
+    })
+    .await;
+}
+
+/// Until the whole slot has moved, the server that joins stores no slot, so the map of the slots does not name it.
+#[tokio::test]
+async fn row_28_a_hold_outlives_a_slow_move_to_a_server_that_joins() {
+    row(28, async |_| {
+        let mut cluster = ClusterServers::start(3).await;
+        let joined = cluster.join().await;
+        slow_move(cluster, |_| joined).await;
     })
     .await;
 }
