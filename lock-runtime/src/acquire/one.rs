@@ -32,8 +32,8 @@ use crate::{
     },
 };
 
-/// How long an attempt that never queues waits for the server's answer. If no answer arrives within this time, the
-/// attempt spends the remaining 100 ms of one second on a check whether the server answers at all.
+/// How long an attempt that never queues waits for the server's answer. If no answer arrives within this time, the call
+/// spends the remaining 100 ms of one second on a check whether the server answers at all.
 const TRY_PATIENCE: Duration = Duration::from_millis(900);
 /// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
