@@ -40,8 +40,8 @@ const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 /// over the caller's connection.
 const HANDOFF_PATIENCE: Duration = Duration::from_millis(20);
 
-/// A signal that a shutdown has begun. Each poll of an acquisition checks the signal, so the check takes no mutex, unlike
-/// the check of a [`CancellationToken`].
+/// A signal that a shutdown has begun. Each poll of an acquisition checks the signal. The check therefore takes no
+/// mutex, unlike the check of a [`CancellationToken`].
 #[derive(Debug, Default)]
 pub(crate) struct ShutdownSignal {
     has_begun: AtomicBool,
@@ -265,8 +265,8 @@ impl Context {
         runtime.spawn(future)
     }
 
-    /// Runs `future` on the engine's thread, so that `future` proceeds even if the caller is rarely polled. Dropping the
-    /// returned future aborts `future`.
+    /// Runs `future` on the engine's thread, so that `future` proceeds even if the caller is rarely polled. Dropping
+    /// the returned future aborts `future`.
     pub(crate) async fn run<F>(&self, future: F) -> Result<F::Output, JoinError>
     where
         F: Future + Send + 'static,
