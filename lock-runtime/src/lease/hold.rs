@@ -150,8 +150,8 @@ impl HoldState {
         hold
     }
 
-    /// Makes the engine give the hold back if its body has not begun by `until`, because the call might never be polled
-    /// again. If the call is polled after the hold was given back, it acquires the lock again.
+    /// Makes the engine give the hold back if its body has not begun by `until`. Otherwise, a call that is never polled
+    /// again would keep the lock. If the call is polled after the hold was given back, it acquires the lock again.
     pub(crate) fn wait_for_body(self: &Arc<Self>, until: Moment) {
         let wait = |now| (now != Self::GIVEN_UP).then_some(AtomicMoment::nanos(until));
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
@@ -260,7 +260,7 @@ impl HoldState {
         self.host.counters()
     }
 
-    /// Returns the local deadline; `None` while the backend itself keeps the lease until the release.
+    /// Returns the local deadline; `None` while the backend itself maintains the lease until the release.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         lock(&self.lease).deadline()
     }
@@ -275,7 +275,7 @@ impl HoldState {
 
     /// Whether enough of the confirmed lease is left to start a body without asking the backend again.
     pub(crate) fn is_fresh(&self) -> bool {
-        // A backend that keeps leases by itself has nothing to confirm.
+        // The leases that a backend maintains itself need no confirmation.
         self.backend().maintains_leases() || lock(&self.lease).is_fresh(self.backend().now())
     }
 
@@ -323,8 +323,8 @@ impl HoldState {
         }
     }
 
-    /// Counts a renewal that failed, or that has had no answer for a while. The scheduler keeps trying until the local
-    /// deadline, so only the first of several failures in a row is logged as a warning.
+    /// Counts a renewal that failed, or that has had no answer within a second. The scheduler keeps trying until the
+    /// local deadline, so only the first of several failures in a row is logged as a warning.
     pub(crate) fn renewal_failed(&self, error: &BackendError) {
         count(&self.counters().renewal_failed);
         let remaining = self.remaining();
@@ -376,14 +376,14 @@ impl HoldState {
         self.ask(Extend::Restart(self.terms.time)).await.map(drop)
     }
 
-    /// Makes a backend that keeps leases by itself keep this lease until `until` at least, and for as long as entries
-    /// demand renewal.
+    /// Makes a backend that maintains leases itself keep this lease valid at least until `until`, and for as long as
+    /// entries demand renewal.
     pub(crate) fn promise(&self, until: Moment) {
         self.update_lease(|lease| lease.promise(until));
     }
 
-    /// Changes the lease. If the backend keeps leases by itself, also passes the new end of the lease to the backend.
-    /// Returns `false` if the lease is over, or if the backend no longer has the grant.
+    /// Changes the lease. If the backend itself maintains the lease, also passes the new end of the lease to the
+    /// backend. Returns `false` if the lease is over, or if the backend no longer has the grant.
     fn update_lease(&self, change: impl FnOnce(&mut Lease)) -> bool {
         let mut lease = lock(&self.lease);
         let now = self.backend().now();

@@ -242,7 +242,7 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
     }
 }
 
-/// A request to the backend for one hold.
+/// A renewal or check of one hold, sent to the backend.
 #[derive(Debug)]
 struct SentRenewal {
     hold: Arc<HoldState>,
@@ -295,7 +295,8 @@ fn first_deadline<'a>(holds: impl Iterator<Item = &'a Arc<HoldState>>) -> Option
     renewed.filter_map(|hold| hold.deadline()).min()
 }
 
-/// Renews and checks these holds of one client. If a request fails, tries again until the hold's local deadline.
+/// Renews or checks each of `holds`, which belong to one client. If the renewal or check of a hold fails, tries again
+/// until the hold's local deadline.
 async fn renew_together(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<HoldState>>) {
     loop {
         let now = scheduler.context.now();
