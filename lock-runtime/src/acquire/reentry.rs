@@ -303,8 +303,8 @@ impl Drop for Frame {
     }
 }
 
-/// Keeps a hold and the holds around it alive for futures made with `in_current_hold`, until the last of these futures
-/// is dropped.
+/// Keeps a hold and the holds around it alive for futures made with `in_current_hold`, until each of these futures has
+/// completed or is dropped.
 pub(crate) struct Stay {
     /// `None` if the hold had already ended.
     _ticket: Option<EntryTicket>,

@@ -181,7 +181,8 @@ impl LockClient {
         SCOPED.sync_scope(self.clone(), poll)
     }
 
-    /// Returns the client that a call made here would use if it named no client.
+    /// Returns the client that a call uses if it names no client: the client scoped to the current task, or otherwise
+    /// the installed client.
     ///
     /// # Errors
     /// Returns [`LockError::NoClient`] if no client is scoped and none is installed.

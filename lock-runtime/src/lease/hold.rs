@@ -73,7 +73,7 @@ pub(crate) struct HoldState {
     /// so that a release frees the lock at once.
     retain_until: AtomicMoment,
     host: Arc<dyn HoldHost>,
-    /// Makes a shutdown wait for the hold. `None` once the hold has been released.
+    /// Makes a shutdown wait for the hold. `None` once the hold has been released or given back.
     tracked: Mutex<Option<TrackedTask>>,
     lease: Mutex<Lease>,
     lost: OnceLock<LossReason>,
@@ -273,7 +273,7 @@ impl HoldState {
         lock(&self.lease).begun()
     }
 
-    /// Whether enough of the confirmed lease is left to start a body without asking the backend again.
+    /// Whether enough of the confirmed lease is left to start a body without a further confirmation.
     pub(crate) fn is_fresh(&self) -> bool {
         // The leases that a backend maintains itself need no confirmation.
         self.backend().maintains_leases() || lock(&self.lease).is_fresh(self.backend().now())
@@ -335,8 +335,8 @@ impl HoldState {
         }
     }
 
-    /// Sends a request to the backend, and applies the answer. For a lease on a server, the engine's thread sends the
-    /// request and applies the answer, so the lease is up to date even if the caller is polled late.
+    /// Sends a renewal to the backend, and applies the answer. For a lease on a server, the engine's thread sends the
+    /// renewal and applies the answer, so the lease is up to date even if the caller is polled late.
     async fn ask(
         self: &Arc<Self>,
         extend: Extend,
