@@ -30,8 +30,8 @@ use crate::{
 
 /// A body whose type is erased.
 pub(crate) trait Body {
-    /// Polls the body, and makes `frame` the innermost enclosing frame during the poll. When the body completes, stores
-    /// its output.
+    /// Polls the body with `frame` as the innermost enclosing frame, in which nested calls find the locks. When the
+    /// body completes, stores its output.
     fn poll(&mut self, frame: &Arc<Frame>, cx: &mut Context<'_>) -> Poll<()>;
 
     /// Drops the body and everything it owns, with the body's frame as the innermost enclosing frame.
@@ -215,9 +215,9 @@ impl GuardedCall {
         }
     }
 
-    /// Advances the call. Completes when the call has released its locks or handed their release to the background, or
-    /// could not acquire them. As in [`Inside`], most code around the poll of the body is in functions that are not
-    /// inlined.
+    /// Advances the call. Completes when the acquisition has failed, when the locks are released, or when their release
+    /// continues in the background. As in [`Inside`], most code around the poll of the body is in functions that are
+    /// not inlined.
     pub(crate) fn poll(&mut self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match &mut self.stage {

@@ -87,7 +87,7 @@ pub enum ConnectError {
         /// The server's address.
         server: String,
     },
-    /// The server is not a node of a Redis Cluster.
+    /// The URL names a Redis Cluster, but the server is not a node of a cluster.
     NoCluster {
         /// The URL of the servers, without credentials.
         server: String,

@@ -1,4 +1,4 @@
-//! The counters of a client's events, and the target of its log events.
+//! The counters of a client's events, and the `tracing` target of its log events.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,8 @@ pub(crate) const TARGET: &str = "lock_runtime";
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A snapshot of the event counts of one client since it was created. The counts never decrease.
+        /// A snapshot of one client's event counts. The counts begin at zero when the client is created, and never
+        /// decrease.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
@@ -41,7 +42,7 @@ counters! {
     busy,
     /// Acquisitions that failed with `Unreachable`, `Refused`, `WrongLayout` or `ShutDown`.
     failed,
-    /// Holds whose locks were released before their leases were lost.
+    /// Holds that ended with a release of the lock, not with a loss of the lease.
     released,
     /// Releases that the server refused, or did not confirm before the lease ended.
     release_failed,

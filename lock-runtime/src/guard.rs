@@ -59,7 +59,7 @@ impl Hold {
         self.state.remaining()
     }
 
-    /// Returns how the lease was lost, or `None` if the lease is not lost.
+    /// Returns why the lease was lost, or `None` if the lease is not lost.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         self.state.loss()
@@ -75,7 +75,7 @@ impl Hold {
 
     /// Adds `by` to the remaining time of the lease in one round trip, and returns the new remaining time.
     ///
-    /// The new end of the lease is fixed when this method is called, before the future is first polled. Two extensions
+    /// The call of this method determines the new end of the lease, before the future is first polled. Two extensions
     /// that are called at the same time do not add up: both count from the end that the lease had before.
     ///
     /// # Errors
@@ -183,7 +183,7 @@ impl Holds {
         all.min().unwrap_or_default()
     }
 
-    /// Returns the loss of one of the holds, or `None` if none is lost.
+    /// Returns why one of the holds was lost, or `None` if no hold is lost.
     #[must_use]
     pub fn loss(&self) -> Option<LossReason> {
         self.holds.iter().find_map(Hold::loss)
@@ -223,11 +223,11 @@ async fn run_inside<F: Future>(
 ///
 /// The guard dereferences to its [`Hold`]. A guard does not stop your code when the lease is lost: watch
 /// [`lost`](Hold::lost), or run the work in [`run`](Self::run). Code that merely runs while the guard exists is not
-/// inside the hold: a call re-enters the key only if it is made inside `run`.
+/// inside the hold: a call for the same key re-enters the lock only if the call is made inside `run`.
 ///
 /// # Drop
-/// Dropping the guard releases the lock in the background. Prefer [`release`](Self::release), which waits until the
-/// server has confirmed the release.
+/// Dropping the guard releases the lock in the background. Prefer [`release`](Self::release), which waits up to one
+/// second for the server to confirm the release.
 #[derive(Debug)]
 #[must_use = "a dropped guard releases its lock"]
 pub struct LockGuard {
@@ -249,10 +249,10 @@ impl LockGuard {
     /// Runs `body` inside the hold. Calls for the same key that are nested in the body re-enter the lock. If the lease
     /// is lost, the body is dropped at its next `.await`.
     ///
-    /// The body is also inside the calls that enclose the first poll of `run`. The body is not inside the calls that
-    /// enclosed the acquisition: a guard that is moved to another task lends that task only its own lock. Two `run`
-    /// futures of one guard may be polled concurrently: calls for the guard's key that are nested in the two bodies
-    /// take turns.
+    /// Calls in the body can also re-enter the locks of the calls that enclose the first poll of `run`, but not the
+    /// locks of the calls that enclosed the acquisition: a guard that is moved to another task lends that task only its
+    /// own lock. Two `run` futures of one guard may be polled concurrently: calls for the guard's key that are nested
+    /// in the two bodies take turns.
     ///
     /// # Errors
     /// Returns [`LockError::Lost`] if the lease was lost before the body ended.

@@ -38,7 +38,7 @@ pub trait InCurrentHold: Future + Sized {
     /// client. The loss of the lease does not stop the future: watch [`Hold::lost`](crate::Hold::lost).
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the hold.
+    /// A future that is dropped leaves the hold.
     ///
     /// ```
     /// use lock_runtime::{InCurrentHold, LockClient, LockError, distributed_lock};

@@ -17,9 +17,11 @@
 //! }
 //! ```
 //!
-//! - [`distributed_lock`] guards an `async fn`. The documentation of the attribute lists all options and placeholders.
-//! - A [`LockClient`] connects to the place where locks are stored. [`Lock`] and [`MultiLock`] are the explicit API on
-//!   the same engine. [`LockGuard`], [`MultiLockGuard`], [`Hold`] and [`Holds`] represent held locks.
+//! - [`distributed_lock`] makes an `async fn` run under a lock. The documentation of the attribute lists all options
+//!   and placeholders.
+//! - A [`LockClient`] connects to the server that stores the locks, or keeps the locks in process. [`Lock`] and
+//!   [`MultiLock`] are the explicit API on the same engine. [`LockGuard`], [`MultiLockGuard`], [`Hold`] and [`Holds`]
+//!   represent held locks.
 //! - [`LockError`] says why a call did not complete under its lock. [`ConnectError`] says why a client could not
 //!   connect.
 //! - [`InCurrentHold`] makes a spawned task part of its parent's hold.

@@ -24,17 +24,17 @@ use crate::{
 ///
 /// # Order
 /// If all locks are free, they are taken in one step. If one of the locks is not free, the call takes the locks one
-/// after another, in the order of their names, within one `wait`. Two calls that name the same keys in opposite orders
-/// therefore never deadlock. A lock that has been taken stays held while the call waits for the next lock. Fixed leases
-/// begin when the last lock is taken. If an enclosing call holds a lock, this call never waits for a lock whose name
-/// sorts before the name of the held lock: it tries to take such a lock once, and fails with `Busy` if the lock is not
-/// free.
+/// after another, in the order of their names. Two calls that name the same keys in opposite orders therefore never
+/// deadlock. One `wait` bounds the time for all of the locks. A lock that has been taken stays held while the call
+/// waits for the next lock. Fixed leases begin when the last lock is taken. If an enclosing call holds a lock, this
+/// call never waits for a lock whose name sorts before the name of the held lock: it tries to take such a lock once,
+/// and fails with `Busy` if the lock is not free.
 ///
 /// # Number of keys
-/// A key that is named twice is one lock. An empty list is refused with [`KeyError::NoKeys`], so that no body runs
-/// without a lock. A list of more than [`MAX_KEYS`](crate::MAX_KEYS) keys is refused with [`KeyError::TooManyKeys`],
-/// because a server serves no other client while it takes all of the locks in one step. If a call needs thousands of
-/// keys, let one lock stand for a group of keys.
+/// Two equal keys stand for one lock. An empty list is refused with [`KeyError::NoKeys`], so that no body runs without
+/// a lock. A list of more than [`MAX_KEYS`](crate::MAX_KEYS) keys is refused with [`KeyError::TooManyKeys`], because a
+/// server serves no other client while it takes all of the locks in one step. If a call needs thousands of keys, let
+/// one lock stand for a group of keys.
 ///
 /// # Fairness
 /// Waiters of one key enter in the order in which they queued, as with a [`Lock`](crate::Lock). A call queues for one
@@ -98,8 +98,8 @@ impl MultiLock {
     /// [`KeyError::NoKeys`] if there are no keys.
     ///
     /// # Cancel safety
-    /// Dropping the future gives back the locks that the future has taken, and its place in the queue. The future
-    /// borrows nothing, so it can be a branch of a `select!`:
+    /// Dropping the future gives back the locks that the future has taken, and gives up its place in the queue. The
+    /// future borrows nothing, so it can be a branch of a `select!`:
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The setters of [`Lock`](crate::Lock) and [`MultiLock`](crate::MultiLock) for the options that `lock-core` declares.
+//! The client and the options of a lock, and the setters of [`Lock`](crate::Lock) and [`MultiLock`](crate::MultiLock)
+//! for these options.
 
 use std::sync::Arc;
 
@@ -90,9 +91,9 @@ macro_rules! option_setters {
         /// Sets the lease time, from 10 ms to 24 hours. The lease is not renewed, unless [`renew`](Self::renew) is set
         /// too. A renewed lease must be at least one second long.
         ///
-        /// If an enclosing call holds the lock with a lease that ends earlier, the nested call first extends the
-        /// enclosing call's lease. The later deadline remains after the nested call has ended, because no lease is ever
-        /// shortened. If only a nested call asks for renewal, the renewal ends with that call.
+        /// If an enclosing call already holds the lock, and its lease would end before the lease of this call, this
+        /// call first extends the enclosing call's lease. The later deadline remains after this call has ended. If only
+        /// this call asks for renewal, the renewal ends with this call.
         pub fn lease(mut self, lease: Duration) -> Self {
             self.settings.options.lease = Some(lease);
             self
@@ -104,8 +105,8 @@ macro_rules! option_setters {
             self
         }
 
-        /// Sets for how long after the grant the lease is renewed. After the time of `max_hold`, the lease is not
-        /// renewed again and runs out.
+        /// Sets for how long after the grant the lease is renewed. After this time, the engine stops the renewals, and
+        /// the lease runs out.
         pub fn max_hold(mut self, max_hold: Duration) -> Self {
             self.settings.options.max_hold = Some(max_hold);
             self

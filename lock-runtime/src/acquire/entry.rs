@@ -14,7 +14,8 @@ use crate::{
     },
 };
 
-/// One lock that a call has entered. Dropping this value leaves the lock's hold in the background.
+/// One lock that a call has entered. If this value is dropped, the call leaves the lock's hold, and a release that
+/// becomes necessary runs in the background.
 #[derive(Debug)]
 pub(crate) struct Entry {
     // The fields are dropped in this order: first `demand` ends the demand for renewal, then `ticket` leaves the hold,
@@ -54,7 +55,7 @@ impl Entry {
         self.ticket.hold()
     }
 
-    /// Creates the frame for calls nested in this entry.
+    /// Creates the [`Frame`] in which calls nested in this entry find the lock.
     pub(crate) fn frame(
         &self,
         outer: Option<Arc<Frame>>,
@@ -81,13 +82,13 @@ impl Entry {
         self.ticket.step_out();
     }
 
-    /// Makes the entry's turn last until the entry leaves, because the body begins. Returns `false` if the turn has
-    /// passed to another call.
+    /// Called when the body begins. Makes the entry's turn last until the entry leaves its hold. Returns `false` if the
+    /// turn has already passed to another call.
     pub(crate) fn take_turn(&self) -> bool {
         self.level.turn().is_none_or(Turn::begin_body)
     }
 
-    /// Counts the entry in its hold again, because the entry's body begins. Returns `false` if the hold has ended.
+    /// Called when the body begins. Counts the entry in its hold again. Returns `false` if the hold has ended.
     pub(crate) fn step_in(&mut self) -> bool {
         self.ticket.step_in()
     }
@@ -102,8 +103,8 @@ impl Entry {
         self.demand = demand;
     }
 
-    /// Leaves the hold, and releases the lock if this is the last entry. If `returned` is true, the lock stays taken
-    /// until `retain_until`.
+    /// Leaves the hold, and releases the lock if this is the hold's last entry. If the body has returned (`returned`),
+    /// the lock stays taken until `retain_until`.
     async fn leave(self, returned: bool) -> ReleaseOutcome {
         if let Some(until) = self.retain_until.filter(|_| returned) {
             self.hold().retain_until(until);
@@ -139,7 +140,7 @@ impl Entered {
         }
     }
 
-    /// Keeps the locks taken for at least `time` from now, even if the call leaves earlier.
+    /// Keeps the locks taken for at least `time` from now, even if the body returns earlier.
     pub(crate) fn for_at_least(mut self, time: Duration) -> Self {
         if !time.is_zero() {
             for entry in std::iter::once(&mut self.innermost).chain(&mut self.others) {
@@ -181,8 +182,8 @@ impl Entered {
         self.innermost.frame(outer, None)
     }
 
-    /// Returns the frame for a body to which a guard lends these locks. Creates one frame for each lock, nested in the
-    /// order in which the locks were entered, and returns the innermost frame.
+    /// Returns the frame for a body that a guard's `run` method runs inside these locks. Creates one frame for each
+    /// lock, nested in the order in which the locks were entered, and returns the innermost frame.
     pub(crate) fn lend(
         &self,
         outer: Option<Arc<Frame>>,

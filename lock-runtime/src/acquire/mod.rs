@@ -19,7 +19,7 @@ use crate::{
     lease::scheduler::Renewals,
 };
 
-/// What a call does when a lease is lost and when its body has ended.
+/// What a call does when one of its leases is lost, and what it does when its body has ended.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExitPolicy {
     /// What happens to the body when a lease is lost.

@@ -16,9 +16,9 @@ use crate::acquire::{
     reentry::{self, Frame, MultiCall},
 };
 
-/// The time that is added to a lease which is too short for a renewal, while the call waits for its other locks. If the
-/// process crashes meanwhile, the lock stays taken for this time after the lease. A crash may delay the next caller by
-/// 250 ms at most, so this time is shorter.
+/// The time that is added to a lease which is too short to be renewed, while the call waits for its other locks. If the
+/// process crashes during this wait, the lock stays taken for this time beyond the lease that the call asked for. The
+/// fault matrix accepts a delay of up to 250 ms after a crash, so this time is shorter.
 const RENEWAL_MARGIN: Duration = Duration::from_millis(200);
 
 /// Enters several locks of one client, within the `wait` of the call.
@@ -52,8 +52,8 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
             // If a lock that the call had taken was lost, the call starts over, because its body has not started. A
             // call whose `wait` is over fails with `Busy`.
             let lost = acquisition.lost_before_the_body(&error, &in_order);
-            // If the server answers, the call waits until the locks it has taken are given back, but no longer than
-            // `LEAVE_PATIENCE` after the end of `wait`.
+            // Unless the server is unreachable, the call waits until the locks that it has taken are given back, but no
+            // longer than `LEAVE_PATIENCE` after the end of `wait`.
             let answers = !matches!(error, LockError::Unreachable { .. });
             if answers && !acquisition.entries.is_empty() {
                 let until = budget.waits_until() + LEAVE_PATIENCE;
@@ -74,7 +74,7 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
 struct MultiAcquisition {
     budget: Budget,
     entries: Vec<Entry>,
-    /// The number of entries that existed before the latest step.
+    /// The number of `entries` before the latest step. A step takes one lock, or several locks together.
     earlier: usize,
     /// The frame in which the frame of the next lock is nested.
     innermost: Option<Arc<Frame>>,
@@ -186,8 +186,8 @@ impl MultiAcquisition {
         let taking = backend.acquire_multi(requests.collect());
         let taken = self.unless_lost(async {
             match one::unless_shut_down(&first.shared, until, taking).await? {
-                // The grants become entries in the poll that reads the answer. If another lock is lost, dropping the
-                // entries gives the grants back.
+                // The poll that reads the answer also turns the grants into entries. If `unless_lost` then finds that
+                // an earlier lock is lost, it drops the new entries, which gives the grants back.
                 Some(Ok(MultiAnswer::Granted(grants))) => {
                     let entries = spec.iter().zip(grants);
                     let entries = entries.map(|(spec, grant)| one::begin(spec, grant));
@@ -272,7 +272,7 @@ impl MultiAcquisition {
             let entries = self.entries.iter().zip(spec);
             entries.filter(|(entry, _)| entry.has_begun())
         };
-        // All leases are confirmed in parallel. With one confirmation after another, too little of the first lease
+        // All leases are confirmed in parallel. If they were confirmed one after another, too little of the first lease
         // could be left when the last lease is confirmed.
         while !begun().all(|(entry, _)| entry.hold().is_fresh()) {
             let confirms = begun().map(|(entry, spec)| {

@@ -32,8 +32,8 @@ use crate::{
     },
 };
 
-/// How long an attempt that never queues waits for the server's answer. If no answer arrives, the rest of one second is
-/// left to check whether the server answers at all.
+/// How long an attempt that never queues waits for the server's answer. If no answer arrives within this time, the call
+/// spends the remaining 100 ms of one second on a check whether the server answers at all.
 const TRY_PATIENCE: Duration = Duration::from_millis(900);
 /// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
@@ -228,8 +228,9 @@ fn is_fresh(entry: &Entry) -> bool {
     entry.hold().is_fresh() && entry.hold().loss().is_none()
 }
 
-/// Confirms the lease of an entry before its body starts, if the caller read the grant or the last confirmation late.
-/// Confirms the lease again if the caller also reads the answer late. Returns `false` if the lease is lost.
+/// Confirms the lease of an entry before its body starts, unless enough of the lease is left. If the caller reads the
+/// answer to the confirmation so late that too little is left again, confirms the lease once more. Returns `false` if
+/// the lease is lost.
 pub(crate) async fn confirm(
     spec: &AcquireSpec,
     budget: Budget,
@@ -240,8 +241,9 @@ pub(crate) async fn confirm(
         if is_fresh(entry) {
             return Ok(true);
         }
-        // The caller might never be polled again to read the answer, so the hold is given back after one claim (2 s). A
-        // hold without a body is not lost when it is given back. Further confirmations do not extend the time limit.
+        // The caller might never be polled again to read the answer, so the hold is given back after one claim (2 s).
+        // Giving the hold back does not count as a loss, because the body has not begun. Further confirmations do not
+        // extend the claim.
         if hold.unused_until().is_none() {
             hold.wait_for_body(spec.now() + CLAIM);
         }
@@ -342,8 +344,9 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
     }
 }
 
-/// Leaves the queue and returns an error. If the lock was granted first, returns the grant. If the server does not
-/// answer in time, drops the attempt, which then leaves the queue in the background.
+/// Leaves the queue and returns an error. If the lock was granted before the attempt could leave the queue, returns the
+/// grant instead. If the server does not answer in time, drops the attempt, which then leaves the queue in the
+/// background.
 async fn leave(
     spec: &AcquireSpec,
     budget: &Budget,

@@ -82,7 +82,7 @@ impl Drop for Scope {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Level(Option<Arc<Inner>>);
 
-/// The data of a nesting level, for a call that is nested in another call.
+/// The data of any nesting level but the outermost.
 #[derive(Debug)]
 struct Inner {
     depth: usize,
@@ -94,7 +94,8 @@ struct Inner {
 }
 
 impl Level {
-    /// Returns the nested level of an entry that has `own_turn` at this level.
+    /// Creates the level of an entry that is nested directly in the entry at this level. `own_turn` is the nested
+    /// entry's turn among its siblings.
     pub(crate) fn inner(&self, own_turn: Turn) -> Self {
         Self(Some(Arc::new(Inner {
             depth: self.depth() + 1,
@@ -152,8 +153,8 @@ fn is_of(hold: &HoldState, shared: &Arc<Shared>) -> bool {
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
     level: Level,
-    /// Whether the frame belongs to a body that a guard's `run` method runs. The body of
-    /// `guard.run` needs no turn among siblings, because it belongs to the guard's own entry.
+    /// Whether the frame belongs to a body that a guard's `run` method runs. Such a body needs no turn among siblings,
+    /// because it belongs to the guard's own entry.
     lent: bool,
     /// The state that all frames of a call with several locks share; `None` for a call with one lock.
     several: Option<Arc<MultiCall>>,
@@ -252,15 +253,16 @@ impl Frame {
         }
     }
 
-    /// Returns whether a call nested in this frame would break the lock order (the order of names) by waiting for this
-    /// lock. The order is broken if an enclosing call holds a lock that sorts later, and at least one of the two locks
-    /// belongs to a call with several locks.
+    /// Returns whether a call nested in this frame would break the lock order (the order of names) by waiting for the
+    /// lock `name`. The order is broken if an enclosing call holds a lock that sorts later, and at least one of the two
+    /// locks belongs to a call with several locks.
     ///
-    /// If an enclosing call has entered this lock, only the frames nested in that call are checked, because the frames
-    /// around that call also enclose every other call that takes turns in the hold. The bodies that a guard's `run`
-    /// method runs may be nested in different calls, so the frames around a guard's frames are checked too. The other
-    /// locks of that guard are not checked, because all bodies that the guard runs are inside these locks. The lock
-    /// order applies across clients, because two clients may use the same server.
+    /// If an enclosing call has already entered the lock `name`, only the frames nested in that call are checked. The
+    /// frames around that call need no check, because they also enclose every other call that waits for a turn in the
+    /// same hold. If the lock `name` belongs to a guard whose `run` method encloses this frame, the frames around that
+    /// `run` are checked too, because the bodies that one guard runs may be nested in different calls. The guard's
+    /// other locks are not checked, because every body that the guard runs is inside these locks. The lock order
+    /// applies across clients, because two clients may use the same server.
     pub(crate) fn is_out_of_order(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -301,8 +303,8 @@ impl Drop for Frame {
     }
 }
 
-/// Keeps a hold and the holds around it alive for futures made with `in_current_hold`, until the last of these futures
-/// is dropped.
+/// Keeps a hold and the holds around it alive for futures made with `in_current_hold`, until each of these futures has
+/// completed or is dropped.
 pub(crate) struct Stay {
     /// `None` if the hold had already ended.
     _ticket: Option<EntryTicket>,
@@ -311,8 +313,8 @@ pub(crate) struct Stay {
 
 impl Stay {
     /// Keeps the holds of this frame and of the frames around it alive. If another `in_current_hold` future already has
-    /// a `Stay` for one of these frames, that `Stay` is used for the frame and for the frames around it. If each task
-    /// of a chain spawns the next one, the cost of a task therefore does not grow with the length of the chain.
+    /// a `Stay` for one of these frames, that `Stay` is used for the frame and for the frames around it. Therefore, in
+    /// a chain of tasks that each spawn the next task, the cost of a task does not grow with the length of the chain.
     pub(crate) fn of(frame: &Arc<Frame>) -> Arc<Self> {
         let mut unkept = Vec::new();
         let mut kept = None;

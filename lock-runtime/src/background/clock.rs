@@ -54,8 +54,8 @@ impl Clock for BootClock {
 
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
         let _runtime = self.runtime.enter();
-        // Measured by `BootClock`, the timer may fire early, or late if the machine was suspended. Callers therefore
-        // check the clock again.
+        // The timer follows another clock than `BootClock`. By `BootClock`, the timer may therefore fire early, or late
+        // if the machine was suspended, so callers check the time again.
         Box::pin(time::sleep(deadline.since(self.now())))
     }
 }
@@ -80,13 +80,13 @@ impl Clock for TokioClock {
         let mut runtime = calling_runtime();
         let mut timer = Box::pin(new_timer(instant));
         Box::pin(poll_fn(move |cx| {
-            // A timer ends with its runtime, so a caller that has changed its runtime gets a new timer.
+            // A timer ends with its runtime, so a caller that is now polled on another runtime gets a new timer.
             if calling_runtime() != runtime {
                 runtime = calling_runtime();
                 timer.set(new_timer(instant));
             }
-            // A timer panics if it is polled after its runtime has ended. Another thread may poll the caller while the
-            // runtime ends.
+            // A timer panics if it is polled after its runtime has ended. The check above does not prevent this panic,
+            // because the runtime may end while one of its threads polls the caller.
             let polled = catch_unwind(AssertUnwindSafe(|| timer.as_mut().poll(cx)));
             polled.unwrap_or_else(|_| {
                 timer.set(engine_timer(instant));

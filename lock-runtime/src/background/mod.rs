@@ -40,8 +40,8 @@ const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 /// over the caller's connection.
 const HANDOFF_PATIENCE: Duration = Duration::from_millis(20);
 
-/// A signal that a shutdown has begun. Each poll of an acquisition checks the signal, so the check takes no mutex, unlike
-/// the check of a [`CancellationToken`].
+/// A signal that a shutdown has begun. Each poll of an acquisition checks the signal. The check therefore takes no
+/// mutex, unlike the check of a [`CancellationToken`].
 #[derive(Debug, Default)]
 pub(crate) struct ShutdownSignal {
     has_begun: AtomicBool,
@@ -265,8 +265,8 @@ impl Context {
         runtime.spawn(future)
     }
 
-    /// Runs `future` on the engine's thread, so that it proceeds however rarely the caller is polled. Dropping the
-    /// returned future aborts `future`.
+    /// Runs `future` on the engine's thread, so that `future` proceeds even if the caller is rarely polled. Dropping
+    /// the returned future aborts `future`.
     pub(crate) async fn run<F>(&self, future: F) -> Result<F::Output, JoinError>
     where
         F: Future + Send + 'static,
@@ -283,9 +283,9 @@ impl Context {
         task.await
     }
 
-    /// Polls a future that nobody awaits, until the future is ready or a short time limit has passed. The engine first
-    /// polls such futures together after a delay of a few ms, when most of them are ready. Waking the engine's thread
-    /// for each future separately would cost more than the rest of the work.
+    /// Polls a future that nobody awaits, until the future is ready or [`HANDOFF_PATIENCE`] has passed. The engine
+    /// collects such futures for [`HANDOFF_DELAY`], and then polls them together, because most of them are ready by
+    /// then. Waking the engine's thread for each future separately would cost more than all other work for the futures.
     pub(crate) fn finish(self: &Arc<Self>, future: BoxFuture<'static, ()>) {
         let mut unfinished = lock(&self.unfinished);
         unfinished.push(future);

@@ -36,8 +36,8 @@ impl<T> Watched<T> {
         lock(&self.value)
     }
 
-    /// Replaces the value and returns the previous one if `may` returns `true` for the current value. Otherwise returns
-    /// `None`.
+    /// If `may` returns `true` for the current value, replaces the value, and returns the previous value. Otherwise
+    /// returns `None`.
     pub(crate) fn replace_if(&self, may: impl FnOnce(&T) -> bool, value: T) -> Option<T> {
         let replaced = {
             let mut now = lock(&self.value);

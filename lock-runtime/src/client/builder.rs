@@ -131,12 +131,12 @@ impl LockClientBuilder {
         self
     }
 
-    /// Uses the server of an existing client of the redis crate.
+    /// Uses the address and the credentials of an existing client of the redis crate, but opens its own connections.
     pub fn redis(self, client: &redis::Client) -> Self {
         self.connection_info(client.get_connection_info().clone())
     }
 
-    /// Uses the server that a `ConnectionInfo` of the redis crate names.
+    /// Uses the address and the credentials in a `ConnectionInfo` of the redis crate.
     pub fn connection_info(mut self, info: redis::ConnectionInfo) -> Self {
         self.target = Some(Target::Redis(Box::new(info)));
         self
@@ -192,7 +192,7 @@ impl LockClientBuilder {
     /// Rust call and a JVM thread that use the same lock exclude each other, and a release in one language wakes a
     /// waiter in the other.
     ///
-    /// In Redisson, pass the unchanged key to `getLock`, with the prefix `namespace:` if there is a
+    /// On the JVM, pass the same key to Redisson's `getLock`, with the prefix `namespace:` if the Rust client has a
     /// [`namespace`](Self::namespace). The attribute escapes the values of the placeholders in its key. Escaping does
     /// not change letters, digits, `-`, `_`, `.` and `~`, and `<arg:raw>` turns escaping off.
     ///
@@ -206,12 +206,13 @@ impl LockClientBuilder {
     ///   second.
     /// - **Fencing tokens** rise across all Rust holders. A plain `RLock` has no token. An `RFencedLock` of the same
     ///   name draws from the same rising sequence once its counter `redisson_lock_token:{name}` exists. If Rust has
-    ///   used the lock before the counter exists, the first token of the `RFencedLock` is still 1, which is lower than
-    ///   the tokens of Rust, so a resource refuses it until Rust takes the lock again. To avoid such a low token, set
-    ///   the counter `redisson_lock_token:{name}` to 0 with `SETNX` before Rust first takes the lock.
+    ///   used the lock before the counter exists, the `RFencedLock` still begins with token 1, which is lower than the
+    ///   tokens of Rust. A resource that has seen a token of Rust then refuses the tokens of the `RFencedLock` until
+    ///   Rust takes the lock again and raises the counter. To avoid such low tokens, set the counter
+    ///   `redisson_lock_token:{name}` to 0 with `SETNX` before Rust first takes the lock.
     /// - **Re-entry** of Rust calls is counted in their process. On the server, the field of a Rust holder stores the
-    ///   holder's longest lease in ms, whereas the field of a JVM thread stores a count. This crate does not change the
-    ///   counts of JVM threads.
+    ///   holder's longest lease in ms, whereas the field of a JVM thread stores how often the thread has entered the
+    ///   lock. This crate does not change the fields of JVM threads.
     /// - **Leases** are measured by the server's clock. Setting the server's clock back makes a lease longer.
     ///
     /// This crate supports the lock names, hashes, channels and messages of Redisson 4.7 on a single server without
@@ -221,8 +222,9 @@ impl LockClientBuilder {
     /// locks do *not* respect the holder of a plain lock with the same name, whether that holder is a Rust call or a
     /// JVM thread. Give read/write locks names that no other lock has.
     ///
-    /// A client in the native layout stores `order:42` under another name, `{lock:order:42}`, and neither layout
-    /// detects that the two names are different locks. Set the same layout in every service that shares the locks.
+    /// A client in the native layout stores the lock `order:42` under another name, `{lock:order:42}`. Two clients with
+    /// different layouts therefore do not exclude each other, and no error reports the mistake. Set the same layout in
+    /// every service that shares the locks.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -37,8 +37,8 @@ pub(crate) fn scoped() -> Option<LockClient> {
     SCOPED.try_with(Clone::clone).ok()
 }
 
-/// A connection to a set of locks, and the default options of the calls that use them. A client is cheap to clone, and
-/// all clones use the same connections and counters.
+/// A client of a lock server or of in-process locks, with the default options of its calls. A client is cheap to clone,
+/// and all clones use the same connections and counters.
 ///
 /// A client lives for as long as one of its clones, one of its [`Lock`]s or a call that uses it exists. The leases of a
 /// client are renewed only while the client lives, so keep the client for at least as long as its guards.
@@ -107,9 +107,9 @@ impl LockClient {
     /// client requests a longer lease, it records the new maximum on a majority of the servers. A server that has lost
     /// its state has lost its mark too, and its votes do not count until the longest recorded lease has passed. The
     /// client reads the longest recorded lease from the marks of other servers: of both other servers if there are
-    /// three servers, or of three other servers if there are five. If all servers answer, fewer marks are enough. If
-    /// the client cannot read enough marks, the votes of the server that lost its mark do not count for a day, the
-    /// longest possible lease.
+    /// three servers, or of three other servers if there are five. If all servers answer, the client uses the marks
+    /// that exist, even if there are fewer. If the client cannot read enough marks, the votes of the server that lost
+    /// its mark do not count for a day, the longest possible lease.
     ///
     /// # Errors
     /// [`ConnectError`] says what is wrong and what to do. The error never contains a password.
@@ -181,7 +181,8 @@ impl LockClient {
         SCOPED.sync_scope(self.clone(), poll)
     }
 
-    /// Returns the client that a call made here would use if it named no client.
+    /// Returns the client that a call uses if it names no client: the client scoped to the current task, or otherwise
+    /// the installed client.
     ///
     /// # Errors
     /// Returns [`LockError::NoClient`] if no client is scoped and none is installed.
@@ -241,8 +242,8 @@ impl LockClient {
         tracing::debug!(target: TARGET, "lock client shut down");
     }
 
-    /// Waits until the server has not answered for as long as a shutdown waits for holds. Returns the moment at which
-    /// the server stopped answering. Never completes for in-process locks.
+    /// Completes when the server has not answered until the last lease has ended, or for [`HELD_PATIENCE`]. Returns the
+    /// moment at which the server stopped answering. Never completes for in-process locks.
     async fn silent_while_held(&self) -> Moment {
         let Shared {
             backend, registry, ..

@@ -84,8 +84,8 @@ impl<T> Default for DueQueue<T> {
 }
 
 impl<T: Scheduled> DueQueue<T> {
-    /// Adds an item, unless the item has ended. Returns `true` if the schedule's owner has to wake before its timer
-    /// fires.
+    /// Adds an item, unless [`DueEntry::end`] was called for it. Returns `true` if the schedule's owner has to wake
+    /// before its timer fires.
     pub(crate) fn insert(&mut self, item: &Arc<T>, due: Moment) -> bool {
         if !item.due_entry().is_scheduled() {
             return false;

@@ -73,7 +73,7 @@ pub(crate) struct HoldState {
     /// so that a release frees the lock at once.
     retain_until: AtomicMoment,
     host: Arc<dyn HoldHost>,
-    /// Makes a shutdown wait for the hold. `None` once the hold has been released.
+    /// Makes a shutdown wait for the hold. `None` once the hold has been released or given back.
     tracked: Mutex<Option<TrackedTask>>,
     lease: Mutex<Lease>,
     lost: OnceLock<LossReason>,
@@ -150,8 +150,8 @@ impl HoldState {
         hold
     }
 
-    /// Makes the engine give the hold back if its body has not begun by `until`, because the call might never be polled
-    /// again. If the call is polled after the hold was given back, it acquires the lock again.
+    /// Makes the engine give the hold back if its body has not begun by `until`. Otherwise, a call that is never polled
+    /// again would keep the lock. If the call is polled after the hold was given back, it acquires the lock again.
     pub(crate) fn wait_for_body(self: &Arc<Self>, until: Moment) {
         let wait = |now| (now != Self::GIVEN_UP).then_some(AtomicMoment::nanos(until));
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
@@ -260,7 +260,7 @@ impl HoldState {
         self.host.counters()
     }
 
-    /// Returns the local deadline; `None` while the backend itself keeps the lease until the release.
+    /// Returns the local deadline; `None` while the backend itself maintains the lease until the release.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         lock(&self.lease).deadline()
     }
@@ -273,9 +273,9 @@ impl HoldState {
         lock(&self.lease).begun()
     }
 
-    /// Whether enough of the confirmed lease is left to start a body without asking the backend again.
+    /// Whether enough of the confirmed lease is left to start a body without a further confirmation.
     pub(crate) fn is_fresh(&self) -> bool {
-        // A backend that keeps leases by itself has nothing to confirm.
+        // The leases that a backend maintains itself need no confirmation.
         self.backend().maintains_leases() || lock(&self.lease).is_fresh(self.backend().now())
     }
 
@@ -323,8 +323,8 @@ impl HoldState {
         }
     }
 
-    /// Counts a renewal that failed, or that has had no answer for a while. The scheduler keeps trying until the local
-    /// deadline, so only the first of several failures in a row is logged as a warning.
+    /// Counts a renewal that failed, or that has had no answer within a second. The scheduler keeps trying until the
+    /// local deadline, so only the first of several failures in a row is logged as a warning.
     pub(crate) fn renewal_failed(&self, error: &BackendError) {
         count(&self.counters().renewal_failed);
         let remaining = self.remaining();
@@ -335,8 +335,8 @@ impl HoldState {
         }
     }
 
-    /// Sends a request to the backend, and applies the answer. For a lease on a server, the engine's thread sends the
-    /// request and applies the answer, so the lease is up to date even if the caller is polled late.
+    /// Sends a renewal to the backend, and applies the answer. For a lease on a server, the engine's thread sends the
+    /// renewal and applies the answer, so the lease is up to date even if the caller is polled late.
     async fn ask(
         self: &Arc<Self>,
         extend: Extend,
@@ -376,14 +376,14 @@ impl HoldState {
         self.ask(Extend::Restart(self.terms.time)).await.map(drop)
     }
 
-    /// Makes a backend that keeps leases by itself keep this lease until `until` at least, and for as long as entries
-    /// demand renewal.
+    /// Makes a backend that maintains leases itself keep this lease valid at least until `until`, and for as long as
+    /// entries demand renewal.
     pub(crate) fn promise(&self, until: Moment) {
         self.update_lease(|lease| lease.promise(until));
     }
 
-    /// Changes the lease. If the backend keeps leases by itself, also passes the new end of the lease to the backend.
-    /// Returns `false` if the lease is over, or if the backend no longer has the grant.
+    /// Changes the lease. If the backend itself maintains the lease, also passes the new end of the lease to the
+    /// backend. Returns `false` if the lease is over, or if the backend no longer has the grant.
     fn update_lease(&self, change: impl FnOnce(&mut Lease)) -> bool {
         let mut lease = lock(&self.lease);
         let now = self.backend().now();

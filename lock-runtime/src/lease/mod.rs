@@ -19,7 +19,7 @@ use lock_core::{
 
 use crate::lease::policy::Plan;
 
-/// The properties of a renewal, check or restart that was sent to the backend, as needed to apply the answer.
+/// The properties of a renewal, check or restart that was sent to the backend. They are needed to apply its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an answer is applied with the request that it answers"]
 pub(crate) struct Requested {
@@ -50,14 +50,14 @@ pub(crate) struct Lease {
     /// A number that rises when a restart is sent, and again when the restart is answered. The answer to a request of
     /// an earlier term changes nothing, because the server may have handled that request before the restart.
     term: u32,
-    /// The local deadline; `None` while the backend itself keeps the lease until the release. For a lease on a server,
-    /// only a restart may make the deadline earlier.
+    /// The local deadline; `None` while the backend itself maintains the lease until the release. For a lease on a
+    /// server, only a restart may make the deadline earlier.
     deadline: Option<Moment>,
-    /// The deadline that would apply without the renewals that entries demand; used only if the backend itself keeps
-    /// the lease.
+    /// The deadline that would apply without the renewals that entries demand; used only if the backend itself
+    /// maintains the lease.
     promised: Moment,
-    /// The time that was left when the latest confirmation of the whole lease was read. Before the first confirmation,
-    /// the value is the validity of the grant.
+    /// The time that was left of the lease when the latest confirmation of the whole lease was read. Before the first
+    /// confirmation, the value is the validity of the grant.
     confirmed: Duration,
     /// Whether the grant lasts only for its claim (2 s), because the grant has not been confirmed yet.
     claim: bool,
@@ -177,9 +177,9 @@ impl Lease {
         self.plans.push(plan);
     }
 
-    /// Removes the demand of an entry that leaves. If the backend itself keeps the lease, the lease then lasts at least
-    /// for the plan's lease time. The plan's lease time counts from `now`, or from the end of the plan if the plan has
-    /// ended earlier.
+    /// Removes the demand of an entry that leaves. If the backend itself maintains the lease, the lease then lasts at
+    /// least for the plan's lease time. The plan's lease time counts from `now`, or from the end of the plan if the
+    /// plan has ended earlier.
     pub(crate) fn remove(&mut self, plan: Plan, now: Moment) {
         if let Some(index) = self.plans.iter().position(|other| *other == plan) {
             self.plans.swap_remove(index);
@@ -188,13 +188,13 @@ impl Lease {
         }
     }
 
-    /// Makes a backend that keeps leases by itself keep this lease until `until` at least.
+    /// Makes a backend that maintains leases itself keep this lease valid at least until `until`.
     pub(crate) fn promise(&mut self, until: Moment) {
         self.promised = self.promised.max(until);
     }
 
-    /// Returns the moment until which a backend that keeps leases by itself has to keep this lease; `None` means until
-    /// the release.
+    /// Returns the moment until which a backend that maintains leases itself has to keep this lease valid; `None` means
+    /// until the release.
     pub(crate) fn backend_deadline(&self) -> Option<Moment> {
         match self.plan() {
             None => Some(self.promised),
@@ -202,7 +202,7 @@ impl Lease {
         }
     }
 
-    /// Stores the deadline that a backend which keeps leases by itself has accepted.
+    /// Stores the deadline that a backend which maintains leases itself has accepted.
     pub(crate) fn set_deadline(&mut self, until: Option<Moment>) {
         self.deadline = until;
     }

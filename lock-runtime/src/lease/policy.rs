@@ -7,11 +7,12 @@ use lock_core::{
     lease::{LeaseTerms, Moment, Renewal},
 };
 
-/// The age of a hold at which its claim is confirmed. A hold that ends earlier costs no command for the confirmation.
+/// The age of a hold at which the engine confirms a grant that still lasts only for its claim (2 s). A hold that ends
+/// before this age costs no command for the confirmation.
 const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 
 /// The minimum number of moments in each third of a lease to which due times are rounded down. Because of the rounding,
-/// many holds are due at the same moment and are renewed together.
+/// many holds are due at the same moment, and share renewal commands.
 const STEPS: u32 = 32;
 
 /// How a lease is renewed.
@@ -83,8 +84,8 @@ pub(crate) fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Mom
     }
 }
 
-/// Returns when a hold is due for the first time. A hold with an unconfirmed claim is due early, because the claim has
-/// to be confirmed.
+/// Returns when a hold is due for the first time. A hold with an unconfirmed claim is due early, because its grant
+/// lasts only for the claim (2 s) until the grant is confirmed.
 pub(crate) fn first_due(
     lease: Duration,
     deadline: Moment,

@@ -37,7 +37,8 @@ pub enum ReleaseOutcome {
     Lost(LossReason),
 }
 
-/// One entry into a hold. Dropping this value leaves the hold in the background.
+/// One entry into a hold. If this value is dropped, the entry leaves the hold. If it was the last entry, the release
+/// runs in the background.
 #[derive(Debug)]
 pub(crate) struct EntryTicket {
     /// `None` once the entry has left the hold.

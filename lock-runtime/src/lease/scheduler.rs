@@ -29,7 +29,8 @@ use crate::{
     },
 };
 
-/// How long to wait before a failed renewal or check is tried again. The wait ends early at the local deadline.
+/// How long to wait before a failed renewal or check is tried again. The wait ends early if the local deadline of one
+/// of the holds comes first.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// How long a renewal may go without an answer before it counts as failed. The engine waits for the answer even after
@@ -81,7 +82,8 @@ impl RenewalScheduler {
         }
     }
 
-    /// Renews and checks a hold until it is removed. Does nothing for a hold that has no local deadline.
+    /// Renews and checks a hold until [`remove`](Self::remove) is called. Does nothing for a hold that has no local
+    /// deadline.
     pub(crate) fn schedule(self: &Arc<Self>, hold: &Arc<HoldState>) {
         let Some(deadline) = hold.deadline() else {
             return;
@@ -190,7 +192,8 @@ impl RenewalScheduler {
                 if let Some(deadline) = hold.deadline() {
                     self.insert(hold, policy::next_due(lease, deadline, renews, now));
                 }
-                // A nested entry may have asked for earlier renewals while the hold was not in the schedule.
+                // A nested entry may have demanded a shorter time between renewals while the hold was not in the
+                // schedule.
                 if let Some(plan) = hold.plan().filter(|plan| plan.lease < lease) {
                     self.bring_forward(hold, self.context.now() + plan.lease / 3);
                 }
@@ -242,7 +245,7 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
     }
 }
 
-/// A request to the backend for one hold.
+/// A renewal or check of one hold, sent to the backend.
 #[derive(Debug)]
 struct SentRenewal {
     hold: Arc<HoldState>,
@@ -295,7 +298,8 @@ fn first_deadline<'a>(holds: impl Iterator<Item = &'a Arc<HoldState>>) -> Option
     renewed.filter_map(|hold| hold.deadline()).min()
 }
 
-/// Renews and checks these holds of one client. If a request fails, tries again until the hold's local deadline.
+/// Renews or checks each of `holds`, which belong to one client. If the renewal or check of a hold fails, tries again
+/// until the hold's local deadline.
 async fn renew_together(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<HoldState>>) {
     loop {
         let now = scheduler.context.now();

@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) registry: HoldRegistry,
     pub(crate) scheduler: Arc<RenewalScheduler>,
-    /// Cancelled when the client's shutdown begins.
+    /// Signals that the client's shutdown has begun.
     pub(crate) shutdown: ShutdownSignal,
 }
 

@@ -37,8 +37,8 @@ impl Turns {
     }
 }
 
-/// A call's turn, or its place in the queue of turns. Dropping this value passes the turn to the next waiter, or leaves
-/// the queue.
+/// A call's turn, or its position in the queue of turns. If this value is dropped, the turn passes to the next waiter,
+/// or the call leaves the queue.
 #[derive(Debug)]
 pub(crate) struct Turn {
     queue: Arc<Mutex<Queue>>,
@@ -61,8 +61,9 @@ impl Turn {
         result
     }
 
-    /// Waits until it is the call's turn. The turn passes to the next call if the body does not begin within a claim (2
-    /// s). A call that has lost its turn can call this method again, and then waits at its old place in the queue.
+    /// Waits until it is the call's turn. The turn passes to the next call if the body does not begin within a claim
+    /// (2 s). A call that has lost its turn can call this method again, and then waits at its old position in the
+    /// queue.
     pub(crate) async fn come(&self) {
         let mut caller = Caller::new(self.ticket);
         loop {
@@ -155,7 +156,8 @@ impl Queue {
         self.next_ticket
     }
 
-    /// Returns the index of the waiter with this ticket, or the index at which it would be inserted.
+    /// Returns the index of the waiter with this ticket. If there is no such waiter, returns as an error the index at
+    /// which it would be inserted.
     fn place(&self, ticket: u64) -> Result<usize, usize> {
         self.waiters
             .binary_search_by_key(&ticket, |waiter| waiter.ticket)
