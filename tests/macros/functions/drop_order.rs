@@ -50,7 +50,7 @@ fn witness(name: &'static str) -> Witness {
 impl Drop for Witness {
     fn drop(&mut self) {
         let lock = self.1.lock("k");
-        // The in-process backend answers at once.
+        // A single poll suffices, because the in-process backend answers at once.
         let status = pin!(lock.status()).poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(Ok(status)) = status else {
             unreachable!("{status:?}");
@@ -91,7 +91,8 @@ fn names(drops: &Drops) -> Vec<&'static str> {
     drops.iter().map(|(name, _)| *name).collect()
 }
 
-/// Makes calls of both functions end in every way, and asserts that the same values are dropped in the same order.
+/// Makes calls of `locked` and of `plain` end in each way of [`Exit`], and asserts that both functions drop the same
+/// values in the same order.
 async fn same_drops<F, G>(locked: impl Fn() -> F, plain: impl Fn() -> G)
 where
     F: Future<Output = Locked<u8>>,
