@@ -86,7 +86,7 @@ async fn warm(store: &Store, client: &LockClient) {
     }
 }
 
-/// Runs a test on every backend that uses servers.
+/// Runs a test on a single server, on a Redlock, and in Redisson's layout.
 async fn on_every_server(test: impl AsyncFn(Store)) {
     for store in [
         Store::redis().await,
@@ -405,7 +405,7 @@ async fn a_lock_that_is_kept_stays_taken() {
     .await;
 }
 
-/// With the in-process backend, a release needs no answer, so the lock is free before the value returns.
+/// In the in-process backend, a release needs no answer of a server, so the lock is free before the call returns.
 #[tokio::test]
 async fn in_process_both_settings_behave_in_the_same_way() {
     let [client, other] = Store::memory().clients().await;

@@ -41,8 +41,8 @@ async fn a_nested_call_tries_what_stands_before_once_and_waits_for_what_stands_b
         let guard = hold(&other, "a").await;
         out_of_order(client.scope(b_and_d(a_and_c())).await);
         out_of_order(client.scope(b_and_d(only_a())).await);
-        // A nested call also fails at a taken lock that is out of order if the enclosing call has one key and the nested
-        // call has several.
+        // A nested call also fails at a taken lock that is out of order if the enclosing call has one key, and the
+        // nested call has several.
         let under_one = client.lock("b").run(client.scope(a_and_c())).await;
         out_of_order(under_one.unwrap());
         // If both calls have only one key, the user is responsible for the order, and the nested call waits for the
