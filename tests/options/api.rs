@@ -68,7 +68,7 @@ async fn tls_works_and_a_mismatch_is_told() {
         refused.to_string().to_lowercase().contains("certificate"),
         "{refused}"
     );
-    // This URL asks for TLS on a port without TLS.
+    // This URL requires TLS, but the server's port does not use TLS.
     let plain = format!("rediss://:secret@localhost:{}/", server.port());
     let refused = LockClient::connect(plain).await.unwrap_err();
     assert!(matches!(refused, ConnectError::NoTls { .. }), "{refused}");

@@ -90,7 +90,7 @@ async fn a_lazy_client_stays_closed() {
     guard.release().await;
 }
 
-/// A lazy client makes the checks of `connect` at its first call. Calls enter once the server passes these checks.
+/// A lazy client checks the server at its first call, as `connect` does. Calls enter once the server passes the checks.
 #[tokio::test]
 async fn a_lazy_client_uses_no_server_that_evicts_keys() {
     let server = RedisServer::builder()

@@ -1,4 +1,4 @@
-//! `release`: whether a call waits until its release is confirmed, or only until its release is on its way.
+//! `release`: whether a call waits until its release is confirmed, or only until its release is sent.
 
 use std::time::Duration;
 
@@ -192,8 +192,8 @@ async fn the_same_client_is_never_in_its_own_way() {
     .await;
 }
 
-/// A client sends its next acquisition after the release, so the acquisition finds the lock free even if replies are
-/// slow.
+/// A client sends its next request for a lock after the release of the lock, so the request finds the lock free even if
+/// replies are slow.
 #[tokio::test]
 async fn the_next_acquisition_goes_after_the_release() {
     on_every_server(async |store| {

@@ -568,7 +568,7 @@ fn a_call_that_changes_its_runtime_while_it_leaves_is_busy() {
 }
 
 /// A call is granted the lock, its runtime ends before the call has read the answer, and nobody polls the call again.
-/// The lock is given back after a claim (2 s), although the lease is longer.
+/// The engine gives the lock back after a claim (2 s), although the lease is longer.
 #[test]
 fn an_unread_grant_of_a_runtime_that_has_ended_is_given_back() {
     let second = runtime();

@@ -1,4 +1,4 @@
-//! Promise 3: `wait` bounds the acquisition end to end.
+//! Promise 3: `wait` bounds the time of the whole acquisition.
 
 use std::time::{Duration, Instant};
 

@@ -15,8 +15,8 @@ use tokio::{
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
-/// The test forgets a guard instead of killing its process. To other processes, a forgotten guard looks the same as a
-/// killed process. `tests/faults` kills real processes.
+/// The test forgets a guard instead of killing the guard's process. For other processes, a forgotten guard has the same
+/// effect as a killed process. `tests/faults` kills real processes.
 #[tokio::test]
 async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     let store = Store::redis().await;

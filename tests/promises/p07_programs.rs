@@ -89,7 +89,7 @@ impl Rule {
         }
     }
 
-    /// Asserts that the result of a call follows the rule. Returns the call's entry if the call is inside.
+    /// Asserts that the result of a call follows the rule. Returns the call's entry if the call has entered its lock.
     fn judge(
         &mut self,
         key: usize,

@@ -12,7 +12,8 @@ use tokio::time::sleep;
 async fn store() -> (RedisServer, LockClient) {
     let server = RedisServer::start().await;
     let client = Store::on(&server.url()).client().await;
-    // Each script is used once, so that the counts do not depend on whether the server knows the scripts.
+    // Each script runs once before the test counts scripts, so that the counts do not depend on whether the server
+    // knows the scripts.
     let guard = hold(&client, "warm").await;
     let waiting = client.lock("warm").wait(SECOND).run(sleep(150 * MS));
     let (entered, ()) = tokio::join!(waiting, async {
@@ -258,7 +259,8 @@ impl Redlock {
             store,
             quorum,
         };
-        // Each script is used once, so that the counts do not depend on whether the nodes know the scripts.
+        // Each script runs once before the test counts scripts, so that the counts do not depend on whether the nodes
+        // know the scripts.
         for _ in 0..3 {
             redlock.call().await;
         }

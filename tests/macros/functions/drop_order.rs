@@ -1,6 +1,6 @@
 //! The values that a body owns are dropped in the same order as without the attribute, and before the lock is released.
 
-// The values exist only to be dropped.
+// The tests create most of their values only to drop them, so these lints do not apply.
 #![allow(dead_code, unused_assignments, unused_mut, unused_variables)]
 #![allow(clippy::toplevel_ref_arg)]
 
@@ -151,7 +151,7 @@ async fn drops_while_waiting<F: Future>(locked: impl Fn() -> F) -> Vec<&'static 
     .await
 }
 
-/// Runs a test in the scope of a client, and passes it the lock of all functions in this file.
+/// Runs a test in the scope of a client, and passes it the lock `k`, which all functions in this file take.
 async fn scoped<T>(test: impl AsyncFnOnce(Lock) -> T) -> T {
     let client = LockClient::connect("memory:").await.unwrap();
     client.scope(test(client.lock("k"))).await

@@ -202,7 +202,7 @@ async fn those_who_queued_and_are_gone_keep_no_try_out() {
     let client = store.client().await;
     let mut redis = support::server::shared_server().await.connection().await;
     let (seconds, micros): (u64, u64) = ask(&mut redis, &redis::cmd("TIME")).await;
-    // A killed waiter would leave this entry in the queue, whose wait ends in ten minutes. Nobody holds the lock, as if
+    // A killed waiter with a `wait` of ten minutes would leave this entry in the queue. Nobody holds the lock, as if
     // the holder had been killed too.
     let queue = format!("{}:queue", store.name("account:1"));
     let gone = format!("{:032x}|lock:session:gone|30000|600000", 1);

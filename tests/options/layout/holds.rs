@@ -43,7 +43,7 @@ async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try
         let lock = client.lock("k").lease(2 * SECOND).renew(true);
         let guard = lock.acquire().await.unwrap();
         let _: i64 = jvm.ask(change[0], &change[1..]).await;
-        // The next renewal cuts the changed lease to the length that the holder asked for.
+        // The next renewal cuts the changed lease to the length that the holder requested.
         until(async || (0..=2000).contains(&Jvm::at(&store, "k").await.left().await)).await;
         assert!(guard.remaining() <= 2 * SECOND, "{:?}", guard.remaining());
         guard.release().await;
