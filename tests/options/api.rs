@@ -68,7 +68,7 @@ async fn tls_works_and_a_mismatch_is_told() {
         refused.to_string().to_lowercase().contains("certificate"),
         "{refused}"
     );
-    // This URL asks for TLS on a port without TLS.
+    // This URL requires TLS, but the server's port does not use TLS.
     let plain = format!("rediss://:secret@localhost:{}/", server.port());
     let refused = LockClient::connect(plain).await.unwrap_err();
     assert!(matches!(refused, ConnectError::NoTls { .. }), "{refused}");
@@ -85,8 +85,8 @@ async fn tls_works_and_a_mismatch_is_told() {
     works(&made.unwrap()).await;
 }
 
-/// A client can be used in a new runtime after the runtime in which it was created has ended. Tests that share a client
-/// need such a client, because each `#[tokio::test]` has its own runtime.
+/// A client can be used in a new runtime after the runtime in which it was created has ended. Otherwise tests could not
+/// share a client, because each `#[tokio::test]` has its own runtime.
 #[test]
 fn a_client_outlives_the_runtime_that_made_it() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();
@@ -98,7 +98,7 @@ fn a_client_outlives_the_runtime_that_made_it() {
     guard.blocking_release();
 }
 
-/// The first calls of this test run on the handle of a runtime that has already ended.
+/// Calls succeed on the handle of a runtime that has already ended, and afterwards on a new runtime.
 #[test]
 fn a_runtime_that_has_ended_does_not_stop_a_client() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();
@@ -174,8 +174,8 @@ fn the_blocking_form_works_outside_async() {
     }
 }
 
-/// The caller's runtime drives neither sockets nor timers. The engine's own runtime drives the sockets and timers of
-/// the locks.
+/// The caller's runtime has neither an I/O driver nor a timer. For its sockets and timers, the engine uses its own
+/// runtime.
 #[test]
 fn a_runtime_without_drivers_works() {
     let url = tokio::runtime::Runtime::new()

@@ -1,4 +1,4 @@
-//! Connecting: a server that starts after its client, and the name of a client's connections.
+//! Connecting: a server that starts after its client, the names of a client's connections, Sentinels and clusters.
 
 use std::time::{Duration, Instant};
 
@@ -41,8 +41,8 @@ fn a_lazy_client_connects_at_the_first_call() {
     });
 }
 
-/// If only some of the new nodes are up when the client connects, the other nodes do not count until the longest lease,
-/// here one second, has passed.
+/// The nodes start one after another. If not all of them are up when the client connects, the installation does not
+/// count as new, and its nodes count only after the longest lease, here one second, has passed.
 #[tokio::test]
 async fn a_lazy_redlock_connects_at_the_first_call() {
     let mut quorum = Quorum::start(3).await;
@@ -90,7 +90,7 @@ async fn a_lazy_client_stays_closed() {
     guard.release().await;
 }
 
-/// A lazy client makes the checks of `connect` at its first call. Calls enter once the server passes these checks.
+/// A lazy client checks the server at its first call, as `connect` does. Calls enter once the server passes the checks.
 #[tokio::test]
 async fn a_lazy_client_uses_no_server_that_evicts_keys() {
     let server = RedisServer::builder()
@@ -206,8 +206,8 @@ async fn connections_have_the_name_of_their_client() {
     assert_eq!(names().await, [program]);
 }
 
-/// The error for a wrong Sentinel URL names the fault. The Sentinels have a password of their own, which differs from
-/// the password of the servers.
+/// The error for a wrong Sentinel URL names the fault. If the Sentinels require a user of their own, a client connects
+/// with `sentinel_credentials`.
 #[tokio::test]
 async fn sentinel_errors_say_what_is_wrong() {
     let group = SentinelGroup::start().await;
@@ -253,7 +253,7 @@ async fn sentinel_errors_say_what_is_wrong() {
     client.lock("order:42").run(async {}).await.unwrap();
 }
 
-/// One of three Sentinels is stopped, and another is killed. A client still finds the primary at once.
+/// The first of three Sentinels hangs, and the second is killed. A client still finds the primary at once.
 #[tokio::test]
 async fn one_sentinel_is_enough() {
     let mut group = SentinelGroup::start().await;
@@ -270,7 +270,7 @@ async fn one_sentinel_is_enough() {
 #[tokio::test]
 async fn a_lazy_client_finds_its_cluster() {
     let url = shared_cluster().await.url();
-    // No server listens at the first address, so the client learns of the other servers from the second one.
+    // No server listens at the first address, so the client learns the servers of the cluster from the second address.
     let second = url.split(',').nth(1).unwrap();
     let builder = LockClient::builder().url(format!("redis+cluster://127.0.0.1:1,{second}"));
     let client = builder.namespace("lazy").connect_lazy().unwrap();

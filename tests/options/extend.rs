@@ -42,8 +42,8 @@ async fn extensions_called_together_do_not_add_up() {
     .await;
 }
 
-/// A grant that a release passes to a waiter lasts only for a claim until it is confirmed. An extension nevertheless
-/// counts from the end of the whole lease that the waiter requested.
+/// A release passes its lock to a waiter. Until the waiter confirms this grant, the grant lasts only for a claim (2 s).
+/// An extension nevertheless counts from the end of the whole lease that the waiter requested.
 #[tokio::test]
 async fn a_hold_that_was_handed_on_is_extended_from_the_end_of_its_lease() {
     on_stores_with_a_queue(|store| async move {

@@ -240,7 +240,7 @@ async fn it_waits_for_each_item_in_turn() {
     .await;
 }
 
-/// A type with a field that is a list of items.
+/// A user-defined type that can be iterated by reference, and whose field `items` is a list itself.
 struct Cart {
     items: Vec<Item>,
 }

@@ -168,7 +168,7 @@ async fn opposite_orders_never_deadlock_and_never_overlap() {
                 let (client, visits) = (client.clone(), visits.clone());
                 calls.spawn(async move {
                     for turn in 0..4 {
-                        // Each call names two to four keys, in ascending or descending order.
+                        // Each call names two to four neighbouring keys of a ring of five, in either direction.
                         let first = process + task + turn;
                         let count = 2 + (task + turn) % 3;
                         let mut keys: Vec<_> = (0..count).map(|i| (first + i) % KEYS).collect();
@@ -369,8 +369,8 @@ async fn nested_in_a_guard_nothing_waits_out_of_order() {
     .await;
 }
 
-/// A nested call learns of the loss of an enclosing lock in the same poll in which it reads the grants of two other
-/// locks. The nested call gives both other locks back.
+/// A nested call reads in one poll that the lock of the enclosing call is lost, and that two other locks were granted.
+/// The nested call releases both granted locks.
 #[tokio::test]
 async fn a_loss_that_is_read_together_with_the_grant_of_others_leaves_nothing() {
     let store = Store::redis().await;
@@ -403,7 +403,7 @@ async fn a_grant_that_is_read_too_late_leaves_a_newer_hold_alone() {
     let mut late = Box::pin(short.wait(20 * SECOND).acquire());
     assert!((&mut late).now_or_never().is_none(), "it asks");
     until(async || !held(&other, &["k"]).await.is_empty()).await;
-    // The lock of `k` is free when its lease has ended.
+    // Nobody polls `late`, so the lease of its grant ends, and `k` becomes free.
     until_free(&other, "k").await;
     let both = client.locks(["k", "l"]).wait(20 * SECOND);
     let both = tokio::spawn(async move { both.run(async {}).await });
@@ -503,7 +503,7 @@ async fn a_thousand_are_taken_and_released() {
     .await;
 }
 
-/// The number of keys is limited, because a server serves no other client while it takes the locks of one call.
+/// The number of keys is limited, because a server serves no other client while it grants the locks of one call.
 #[tokio::test]
 async fn a_list_of_more_keys_than_allowed_is_refused() {
     on_every_store(|store| async move {

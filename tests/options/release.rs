@@ -1,4 +1,4 @@
-//! `release`: whether a call waits until its release is confirmed, or only until its release is on its way.
+//! `release`: whether a call waits until its release is confirmed, or only until its release is sent.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ async fn warm(store: &Store, client: &LockClient) {
     }
 }
 
-/// Runs a test on every backend that uses servers.
+/// Runs a test on a single server, on a Redlock, and in Redisson's layout.
 async fn on_every_server(test: impl AsyncFn(Store)) {
     for store in [
         Store::redis().await,
@@ -192,8 +192,8 @@ async fn the_same_client_is_never_in_its_own_way() {
     .await;
 }
 
-/// A client sends its next acquisition after the release, so the acquisition finds the lock free even if replies are
-/// slow.
+/// A client sends its next request for a lock after the release of the lock, so the request finds the lock free even if
+/// replies are slow.
 #[tokio::test]
 async fn the_next_acquisition_goes_after_the_release() {
     on_every_server(async |store| {
@@ -405,7 +405,7 @@ async fn a_lock_that_is_kept_stays_taken() {
     .await;
 }
 
-/// With the in-process backend, a release needs no answer, so the lock is free before the value returns.
+/// In the in-process backend, a release needs no answer of a server, so the lock is free before the call returns.
 #[tokio::test]
 async fn in_process_both_settings_behave_in_the_same_way() {
     let [client, other] = Store::memory().clients().await;

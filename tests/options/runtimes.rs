@@ -1,4 +1,5 @@
-//! The runtime of the caller: the locks need neither its timer nor its I/O driver.
+//! The runtime of the caller: a call needs neither the runtime's timer nor its I/O driver, and may continue on another
+//! runtime.
 
 use std::{
     future::Future,
@@ -115,8 +116,8 @@ impl Wake for Inline {
     }
 }
 
-/// In the in-process backend, a release and the end of a turn wake the next caller. The waker of the next caller can
-/// poll this caller at once, on the same thread.
+/// In the in-process backend, a release and the end of a turn wake the next caller. The waker of the next caller may
+/// poll that caller at once, on the thread that releases the lock or ends the turn.
 #[test]
 fn a_caller_may_be_polled_by_the_one_that_wakes_it() {
     let (ended, has_ended) = mpsc::channel();
@@ -313,8 +314,8 @@ fn a_call_leaves_a_runtime_that_nobody_drives() {
     }
 }
 
-/// Two runtimes poll a call in turn, and both runtimes are driven. Each answer arrives over the session of the first
-/// runtime, so the call enters a free lock at once.
+/// Two runtimes poll a call in turn, and both runtimes are driven. Because the first runtime still polls the call, the
+/// call keeps the session of the first runtime, and enters a free lock at once.
 #[test]
 fn a_call_that_two_runtimes_poll_in_turn_enters() {
     let driven = || {
@@ -382,9 +383,9 @@ fn a_call_for_several_locks_leaves_a_runtime_that_nobody_drives() {
     }
 }
 
-/// Polls a call once on a new runtime, and returns the runtime when `carried_out` sees that the server has carried out
-/// the call's request. `proxy` holds the answer back until then, and nobody drives the returned runtime, so the call
-/// does not read the answer on this runtime.
+/// Polls a call once on a new runtime, and returns the runtime when `carried_out` completes, that is, when the server
+/// has carried out the call's request. `proxy` holds the server's answer back until then, and nobody drives the
+/// returned runtime, so the call does not read the answer on this runtime.
 fn ask_and_stand_still<F: Future + Unpin>(
     client: &LockClient,
     proxy: &FaultProxy,
@@ -402,8 +403,8 @@ fn ask_and_stand_still<F: Future + Unpin>(
     first
 }
 
-/// A lock is granted to a call that does not read the answer on its first runtime. On its second runtime, the call does
-/// not find the lock taken by its own grant, even if it makes only one attempt.
+/// A call is granted its lock, but does not read the answer on its first runtime. On its second runtime, the call
+/// enters: its own earlier grant does not make the lock busy, even if the call makes only one attempt.
 #[test]
 fn a_call_that_changes_its_runtime_does_not_wait_for_its_own_grant() {
     let second = runtime();
@@ -416,7 +417,8 @@ fn a_call_that_changes_its_runtime_does_not_wait_for_its_own_grant() {
         for strategy in store.strategies() {
             for (number, wait) in [0, 20, 90, 300].into_iter().enumerate() {
                 if *strategy == Strategy::Spin && (1..150).contains(&wait) {
-                    // With such a short `wait`, the last try of the call is under way on the first runtime.
+                    // With such a short `wait`, the last try of the call is still unanswered on the first runtime when
+                    // the `wait` ends, so the call need not enter.
                     continue;
                 }
                 let key = format!("{strategy:?}:{number}");
@@ -512,8 +514,8 @@ fn calls_that_share_a_request_keep_their_places_on_another_runtime() {
     );
 }
 
-/// A lock is granted to a call that does not read the answer on its first runtime. The second runtime has no connection
-/// yet, and the call's `wait` ends before this runtime has a connection. The call still gets the granted lock.
+/// A call is granted its lock, but does not read the answer on its first runtime. Its second runtime still has to
+/// connect to the server, and the call's `wait` can end before that connection exists. The call enters nevertheless.
 #[test]
 fn a_call_that_changes_to_a_runtime_without_a_connection_keeps_its_grant() {
     let admin = runtime();
@@ -522,7 +524,7 @@ fn a_call_that_changes_to_a_runtime_without_a_connection_keeps_its_grant() {
     let client = admin.block_on(store.clone().through(&proxy.url()).client());
     let other = admin.block_on(store.client());
     // The waits from 144 to 164 ms end while the second runtime connects, or while it sends its first request. A wait of
-    // 90 ms ends before the call gives up its first runtime, so little time is left for the new connection.
+    // 90 ms ends before the call gives up the session of its first runtime, so little time is left to connect.
     let slow = (144..=164).step_by(2).map(|wait| (wait, 3 * MS));
     let waits = [(90, Duration::ZERO), (300, 3 * MS)]
         .into_iter()
@@ -566,7 +568,7 @@ fn a_call_that_changes_its_runtime_while_it_leaves_is_busy() {
 }
 
 /// A call is granted the lock, its runtime ends before the call has read the answer, and nobody polls the call again.
-/// The lock is given back after a claim (2 s), although the lease is longer.
+/// The engine gives the lock back after a claim (2 s), although the lease is longer.
 #[test]
 fn an_unread_grant_of_a_runtime_that_has_ended_is_given_back() {
     let second = runtime();

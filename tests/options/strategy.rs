@@ -316,8 +316,9 @@ async fn a_call_waits_as_its_client_says_and_queues_by_default() {
     guard.release().await;
 }
 
-/// The connection of a session breaks, and the session's caller, which waits with `notify`, gives up. The session's
-/// marker stays in the queue for up to 2 s, and keeps no other caller out.
+/// A caller waits with `notify`, so its session has a marker in the queue: the entry `notify|session_id`. The session's
+/// connection breaks, and the caller gives up. The marker stays for up to 2 s, but does not prevent other callers from
+/// entering.
 #[tokio::test]
 async fn a_marker_of_a_session_that_is_cut_off_keeps_nobody_out() {
     let proxy = FaultProxy::start(shared_server().await.port()).await;
@@ -383,7 +384,7 @@ async fn on_a_redlock_a_caller_that_does_not_spin_uses_the_default_pauses() {
     }
 }
 
-/// If no message arrives, all callers of a session that wait with `notify` together try five times a second, however
+/// If no message arrives, the callers of a session that wait with `notify` make five tries a second in total, however
 /// many callers wait.
 #[tokio::test]
 async fn a_session_that_waits_for_a_message_tries_five_times_a_second() {
@@ -416,7 +417,7 @@ async fn a_session_that_waits_for_a_message_tries_five_times_a_second() {
     }
 }
 
-/// Runs this many callers in one process. Each caller stays inside for `body`. Returns the average number of scripts
+/// Runs `callers` callers in one process. Each caller holds the lock for `body`. Returns the average number of scripts
 /// for each caller, and the number of scripts that the process sends per second.
 async fn cost(
     layout: Layout,
@@ -461,8 +462,8 @@ async fn one_process_sends_what_its_strategy_needs() {
     assert!(spin > 4.0, "{spin}");
 }
 
-/// A lease ends without a message between two attempts of a waiter. The waiter tries once more at the end of its
-/// `wait`.
+/// A lease ends between two attempts of a waiter, and the server sends no message. The waiter tries once more at the
+/// end of its `wait`, and enters.
 #[tokio::test]
 async fn a_lock_that_is_free_when_the_wait_ends_is_entered() {
     on_every_store(|store| async move {

@@ -53,7 +53,7 @@ async fn visit_both(client: &LockClient, visits: &Visits) -> Result<(), LockErro
     Ok(())
 }
 
-/// Returns a new call of the caller with this number.
+/// Returns a new call of caller number `who`.
 fn call<'a>(
     client: &'a LockClient,
     visits: &'a Visits,
@@ -90,8 +90,8 @@ pub(crate) fn runtime() -> Runtime {
 }
 
 /// Polls the callers in the order of `steps`, and replaces each call that has ended by a new one. Polls no caller after
-/// the last step. If `long` is not set, no body is inside after the last step, so another caller has to get each of the
-/// keys.
+/// the last step. If `long` is not set, no body runs after the last step, so a new caller must get each lock of `keys`
+/// although the old callers are not polled.
 pub(crate) async fn poll(client: &LockClient, steps: Steps, long: bool, keys: &[&str]) {
     let visits = Visits {
         long,

@@ -30,9 +30,9 @@ async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
 
-/// If one caller of a process owns the current grant, the reply to another caller that queues describes that grant too.
-/// If the owner of the grant reads its own reply after the other caller has read that reply, the owner is nevertheless
-/// granted the lock only once.
+/// A caller is granted the lock, but does not read its reply yet. Another caller of the same process queues, and the
+/// reply to the other caller describes the first caller's grant too. The process must not regard this grant as a second
+/// one: the first caller keeps the lock, and the other caller waits.
 #[tokio::test]
 async fn a_grant_that_its_owner_reads_late_is_its_own() {
     let store = Store::redis().await;
@@ -128,7 +128,7 @@ async fn forgotten_between(
     // The lock passes to the next caller at most a claim after the end of the call's `wait`.
     let took = started.elapsed();
     assert!(took < SECOND + DELAY + epsilon(), "{one} after {took:?}");
-    // The call is polled again after its `wait` is over, and gives both locks back.
+    // The call is polled again after its `wait` is over. It returns `Busy`, and holds neither lock.
     guard.unwrap().release().await;
     taken.release().await;
     let late = forgotten.await;
@@ -139,8 +139,8 @@ async fn forgotten_between(
     until_free(&other, two).await;
 }
 
-/// A call for two locks is not polled while it waits for the second lock. The locks of the call pass to other callers,
-/// whatever its lease, and even if the second lock is granted to the call in the meantime.
+/// A call for two locks is not polled while it waits for the second lock. Its locks pass to other callers, whether its
+/// lease is renewed or fixed, and even if the second lock is granted to the call in the meantime.
 #[tokio::test]
 async fn a_lock_whose_body_has_not_begun_is_passed_on() {
     on_stores_with_a_queue(|store| async move {
@@ -244,9 +244,10 @@ proptest! {
     }
 }
 
-/// A call is polled so rarely that too little of its lease is left whenever it reads an answer. The rarely polled call
-/// delays another caller by at most a claim. A call that is polled more often than once in a claim enters, because the
-/// engine renews its lease until its body begins.
+/// A call is polled so rarely that, whenever it reads an answer, too little of its lease is left for the body to begin.
+/// If the call is polled every 450 ms, it enters, because the engine renews its lease until the body begins. If it is
+/// polled every 1.9 s, which is almost a claim, it may never enter. In both cases, the call delays another caller by at
+/// most a claim.
 #[tokio::test]
 async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
     for (lease, pause, enters) in [(SECOND, 450 * MS, true), (3 * SECOND, 1900 * MS, false)] {

@@ -1,4 +1,4 @@
-//! Promise 3: `wait` bounds the acquisition end to end.
+//! Promise 3: `wait` bounds the time of the whole acquisition.
 
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,7 @@ async fn one_attempt_neither_queues_nor_overtakes() {
 /// attempt to leave the queue.
 const LEAVING: Duration = Duration::from_millis(200);
 
-/// The server accepts the request and never answers.
+/// The server accepts a request and never answers. The call fails with `Unreachable` when its `wait` is over.
 #[tokio::test]
 async fn a_silent_server_is_unreachable_within_wait() {
     let proxy = FaultProxy::start(shared_server().await.port()).await;
@@ -133,8 +133,8 @@ async fn an_extension_by_a_nested_call_ends_with_its_wait() {
     );
 }
 
-/// A nested call that extends the lease of the enclosing call is polled rarely, so it misses its turn again and again.
-/// The nested call ends when it is polled after its `wait`.
+/// A nested call that extends the lease of the enclosing call is not polled until its `wait` (1 s) and a claim (2 s)
+/// are over. At the next poll, the nested call returns `Busy`.
 #[tokio::test]
 async fn a_nested_call_that_is_polled_rarely_ends_after_its_wait() {
     let client = Store::redis().await.client().await;
@@ -203,7 +203,8 @@ async fn a_wait_spans_a_reconnect() {
     entering.await.unwrap().unwrap().release().await;
 }
 
-/// A service that passes the time left until its own deadline as `wait` may pass less than a millisecond.
+/// A service that passes the time left until its own deadline as `wait` may pass less than a millisecond. Its call then
+/// makes one attempt.
 #[tokio::test]
 async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
     on_every_store(|store| async move {

@@ -1,5 +1,5 @@
-//! Promise 4: a crash frees the lock. A waiter whose dead process still looks alive delays others by two seconds at
-//! most.
+//! Promise 4: a crash frees the lock. A waiter whose process is dead, but still looks alive to the server, delays other
+//! waiters by two seconds at most.
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ use tokio::{
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
-/// The test forgets a guard instead of killing its process. To other processes, a forgotten guard looks the same as a
-/// killed process. `tests/faults` kills real processes.
+/// The test forgets a guard instead of killing the guard's process. For other processes, a forgotten guard has the same
+/// effect as a killed process. `tests/faults` kills real processes.
 #[tokio::test]
 async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     let store = Store::redis().await;
@@ -40,9 +40,9 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     entered.release().await;
 }
 
-/// Queues this many callers of one process, and then cuts the process off silently. The server does not notice the cut,
-/// and grants the silent callers the lock. Asserts that all silent callers together delay the next caller by at most
-/// two seconds.
+/// Queues several callers of one process, and then makes the process's connections silent without closing them. The
+/// server does not notice, and grants the silent callers the lock. Asserts that all silent callers together delay the
+/// next caller by at most two seconds.
 async fn delayed_by_silent(callers: usize) {
     let store = Store::redis().await;
     let proxy = FaultProxy::start(shared_server().await.port()).await;
@@ -117,8 +117,8 @@ async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
         guard.release().await;
         callers.push(caller);
     }
-    // When the lease ends, the caller of the other client is in the queue, so it may enter before the members. The
-    // members of the cohort enter in their order.
+    // When the lease ends, the caller of the other client is in the queue, but the members of the cohort have to queue
+    // again. So that caller may enter before the members. The members enter in their old order.
     callers.retain(|caller| *caller < MEMBERS);
     assert_eq!(callers, [1, 2, 3]);
 }
@@ -208,7 +208,7 @@ async fn an_extension_under_way_does_not_reach_the_next_member() {
     first.release().await;
     let second = second.await.unwrap().unwrap();
     assert!(second.remaining() <= LEASE, "{:?}", second.remaining());
-    // The second member confirms its claim after 100 ms. After this pause, the extension has also reached the server.
+    // The second member confirms its grant after 100 ms. After this pause, the extension has also reached the server.
     sleep(300 * MS).await;
     let rest = rest(&client, "k").await;
     assert!(rest <= LEASE, "{rest:?}");

@@ -220,8 +220,8 @@ async fn a_renewed_lease_outlives_its_time_and_max_hold_ends_it() {
     .await;
 }
 
-/// A nested call with `renew` has the fixed lease of its enclosing call renewed until the nested call leaves. The
-/// deadline that the last renewal has set remains.
+/// While a nested call with `renew` runs, the engine renews the fixed lease of the enclosing call. After the nested
+/// call has left, the lease ends at the deadline that the last renewal has set.
 #[tokio::test]
 async fn a_fixed_lease_is_fixed_again_when_a_renewed_call_in_it_has_left() {
     on_every_store(|store| async move {

@@ -197,7 +197,7 @@ async fn a_call_that_is_not_polled_does_not_keep_a_shutdown_waiting() {
     .await;
 }
 
-/// Runs a test on the backends that renew leases.
+/// Runs a test on backends that renew leases: a single server, a Redlock, and Redisson's layout.
 async fn on_stores_that_renew<Fut: Future<Output = ()>>(test: impl Fn(Store) -> Fut) {
     for store in [
         Store::redis().await,
@@ -256,7 +256,8 @@ async fn a_guard_that_is_forgotten_is_renewed_no_longer_than_its_client_lives() 
     .await;
 }
 
-/// The in-process backend renews nothing, so a forgotten guard keeps its lock even after its client is dropped.
+/// The in-process backend sends no renewals. A forgotten guard with a renewed lease keeps its lock even after its
+/// client is dropped, unless `max_hold` ends the hold.
 #[tokio::test]
 async fn in_process_a_forgotten_guard_keeps_its_lock_as_long_as_its_options_say() {
     let store = Store::memory();

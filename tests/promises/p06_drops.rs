@@ -169,7 +169,7 @@ async fn granted_but_not_polled() {
             let _ = poll_once(call.as_mut());
             tokio::task::yield_now().await;
         }
-        // This poll reads the answer `queued`. From here on the call is not polled.
+        // This poll reads the reply that the call is queued. From here on, the call is not polled.
         let _ = poll_once(call.as_mut());
         guard.release().await;
         drops += usize::from(

@@ -105,8 +105,8 @@ async fn siblings_below_one_guard_take_turns() {
     .await;
 }
 
-/// If a sibling acquires a guard in its turn, no other sibling gets a turn before the guard is released, even if the
-/// guard is moved to another task.
+/// A sibling acquires a guard in its turn, and returns the guard from its body. No other sibling gets a turn before the
+/// guard is released.
 #[tokio::test]
 async fn a_guard_keeps_the_turn_that_it_was_acquired_in() {
     on_every_store(|store| async move {

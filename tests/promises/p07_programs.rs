@@ -27,7 +27,7 @@ enum Task {
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// Calls the lock with this index, and runs these operations in the body of the call.
+    /// Makes a call for the lock with this index, and runs these operations in the body of the call.
     Run(usize, Vec<Op>),
     /// Acquires a guard of the lock with the first index, and stores the guard in the slot with the second index.
     Acquire(usize, usize),
@@ -89,7 +89,7 @@ impl Rule {
         }
     }
 
-    /// Asserts that the result of a call follows the rule. Returns the call's entry if the call is inside.
+    /// Asserts that the result of a call follows the rule. Returns the call's entry if the call has entered its lock.
     fn judge(
         &mut self,
         key: usize,
@@ -214,7 +214,7 @@ impl Program {
         }
     }
 
-    /// Calls a lock, and checks the result of the call against the rule of re-entry.
+    /// Makes a call for a lock, and checks the result of the call against the rule of re-entry.
     async fn call(self: &Arc<Self>, key: usize, ops: Vec<Op>, stack: &Stack) {
         let lock = self.client.lock(KEYS[key]).wait(std::time::Duration::ZERO);
         let body = async {
@@ -239,7 +239,7 @@ impl Program {
         self.rule.lock().unwrap().leave(key, entry);
     }
 
-    /// Releases all guards, and asserts that no call is inside a lock.
+    /// Releases all guards, and asserts that no lock is held.
     async fn end(&self) {
         for room in 0..GUARDS {
             let guard = self.rooms.lock().unwrap()[room].take();

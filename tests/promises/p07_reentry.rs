@@ -1,5 +1,5 @@
-//! Promise 7: re-entry follows the call stack. Calls nested in the body of a hold reenter the lock, and all other calls
-//! wait.
+//! Promise 7: re-entry follows the call stack. A call that is nested in the body of another call reenters the lock of
+//! the enclosing call. All other calls for that lock wait.
 
 use std::{
     future::Future,
@@ -219,7 +219,7 @@ async fn local_tasks_that_a_body_drives_are_strangers() {
         client
             .lock("k")
             .run(local.run_until(async {
-                // A nested call in a future that the body itself awaits is inside the hold.
+                // The body itself awaits this nested call, so the nested call is inside the hold.
                 nested(SECOND).await.unwrap();
                 is_stranger(from_outside.await.unwrap());
                 is_stranger(spawn_local(nested(50 * MS)).await.unwrap());
@@ -263,7 +263,7 @@ async fn tasks_of_a_runtime_that_a_body_drives_are_strangers() {
     .await;
 }
 
-/// A nested call reenters the lock if the body that polls the call is inside, whichever task polls that body.
+/// A call moves to another task while its body runs. A nested call in this body still reenters the lock.
 #[tokio::test]
 async fn a_body_that_moves_to_another_task_stays_inside_its_hold() {
     on_every_store(|store| async move {
@@ -310,7 +310,8 @@ fn polled_by_hand_outside_any_runtime_a_nested_call_enters_again() {
     output.unwrap().unwrap();
 }
 
-/// A task of an executor that gives its tasks no tokio task ID is part of the body that drives the task.
+/// A body drives a task of an executor other than tokio, here `FuturesUnordered`, whose tasks have no tokio task ID.
+/// Such a task is part of the body.
 #[tokio::test]
 async fn a_task_of_another_executor_that_a_body_drives_is_part_of_the_body() {
     on_every_store(|store| async move {

@@ -125,7 +125,7 @@ async fn senseless_options_are_refused() {
     .await;
 }
 
-/// A `wait` or a lease that equals its limit is allowed.
+/// A `wait` or a lease is allowed up to its limit, and refused a nanosecond beyond it.
 #[tokio::test]
 async fn a_wait_and_a_lease_have_limits() {
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -403,8 +403,8 @@ async fn the_rights_in_the_readme_are_enough() {
     }
 }
 
-/// Without the right to read the eviction policy, a client cannot know that the server evicts no keys. The error names
-/// the missing right.
+/// Without the right to read the eviction policy, a client cannot know whether the server evicts keys. Connecting fails
+/// with an error that names the missing right.
 #[tokio::test]
 async fn a_server_that_may_evict_is_refused_without_the_right_to_ask() {
     let server = RedisServer::builder()

@@ -1,4 +1,5 @@
-//! Promise 11: keys cannot be confused. No two argument lists of one template give the same lock.
+//! Promise 11: keys cannot be confused. With one key template, two argument lists that print differently never give the
+//! same lock.
 
 use std::{cell::Cell, collections::HashMap, fmt, fmt::Display, future::Future};
 
@@ -141,8 +142,8 @@ async fn inside(name: &str, body: impl Future<Output = ()>) -> Result<(), LockEr
     Ok(())
 }
 
-/// The explicit API (`client.lock`) uses a key as it is. A key with escaped values names the lock of the attribute. A
-/// key with unescaped values may name another lock.
+/// The explicit API (`client.lock`) uses a key as it is. A key with escaped values names the same lock as the key of
+/// the attribute. A key with unescaped values may name another lock.
 #[tokio::test]
 async fn the_explicit_api_uses_a_key_as_is() {
     on_every_store(|store| async move {

@@ -12,7 +12,8 @@ use tokio::time::sleep;
 async fn store() -> (RedisServer, LockClient) {
     let server = RedisServer::start().await;
     let client = Store::on(&server.url()).client().await;
-    // Each script is used once, so that the counts do not depend on whether the server knows the scripts.
+    // Each script runs once before the test counts scripts, so that the counts do not depend on whether the server
+    // knows the scripts.
     let guard = hold(&client, "warm").await;
     let waiting = client.lock("warm").wait(SECOND).run(sleep(150 * MS));
     let (entered, ()) = tokio::join!(waiting, async {
@@ -69,7 +70,8 @@ async fn contended_in_one_process_a_few_scripts_for_all() {
     assert!(scripts <= 12, "{scripts} scripts for 100 acquisitions");
 }
 
-/// Many callers of one process use the same key again and again, and need at most one script for three acquisitions.
+/// Many callers of one process use the same key again and again. On average, three acquisitions need at most one
+/// script.
 #[tokio::test]
 async fn a_hot_key_costs_its_process_far_less_than_a_script_each() {
     const CALLERS: u64 = 64;
@@ -170,8 +172,8 @@ async fn re_entry_of_a_renewed_lease_sends_nothing() {
         .unwrap();
 }
 
-/// A session waits for 2,000 locks. Each of its scripts names at most 100 locks, each lock by three keys, and the key
-/// of the token counter.
+/// A session waits for 2,000 locks. Each of its probes covers at most 100 locks: it names three keys of each lock, and
+/// the key of the token counter.
 #[tokio::test]
 async fn a_probe_covers_at_most_100_locks() {
     const LOCKS: usize = 2000;
@@ -257,7 +259,8 @@ impl Redlock {
             store,
             quorum,
         };
-        // Each script is used once, so that the counts do not depend on whether the nodes know the scripts.
+        // Each script runs once before the test counts scripts, so that the counts do not depend on whether the nodes
+        // know the scripts.
         for _ in 0..3 {
             redlock.call().await;
         }
@@ -286,8 +289,8 @@ impl Redlock {
         grants
     }
 
-    /// Acquires and releases `k`. The release comes after the answers of all nodes, so that no node has to be freed
-    /// separately.
+    /// Acquires and releases `k`. The release follows the answers of all nodes. Otherwise a node that grants the lock
+    /// late would need a release of its own.
     async fn call(&self) {
         let guard = hold(&self.client, "k").await;
         let token = format!("{}|", guard.token());

@@ -1,5 +1,5 @@
-//! Tests of Redisson's layout against the real Redisson, in both directions. `sh tests/redisson/run.sh` runs these
-//! tests.
+//! Tests of Redisson's layout against the real Redisson: clients of this crate wait for a JVM, and a JVM waits for
+//! them. `sh tests/redisson/run.sh` runs these tests.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -20,7 +20,7 @@ use tokio::{
 /// third of this time.
 const WATCHDOG: Duration = Duration::from_secs(3);
 
-/// A service on the JVM.
+/// A process on the JVM, which runs `Service.java`.
 struct Service {
     worker: Worker,
     /// The answers that the test has not read yet, each with the name of the thread that sent it.
@@ -101,7 +101,7 @@ impl Fixture {
         self.service.ask("a", order.trim_end()).await
     }
 
-    /// Waits until this many connections are subscribed to the channel of the lock's releases.
+    /// Waits until this many connections are subscribed to the channel on which the lock's releases are announced.
     async fn until_listening(&self, clients: u32) {
         let channel = format!("redisson_lock__channel:{{{}}}", self.name);
         until(async || {
@@ -124,7 +124,7 @@ async fn it_waits_for_us() {
         fixture.jvm("unlock", "").await,
         "IllegalMonitorStateException"
     );
-    // Each release has to wake the next of the three threads, long before the lease of our hold (30 s) would end.
+    // Each release has to wake the next of the three threads, long before the lease of `guard` (30 s) would end.
     let threads = ["b", "c", "d"];
     for thread in threads {
         let order = format!("lock {} 20000", fixture.name);
@@ -246,7 +246,7 @@ async fn a_forced_unlock_is_a_loss_and_the_dead_are_survived() {
     });
     let lost = timeout(SECOND + epsilon(), forced).await.unwrap();
     assert_lost(&lost);
-    // Our guard is leaked, so nobody releases the lock. The JVM enters when the lease of our hold has ended.
+    // The guard is leaked, so nobody releases the lock. The JVM enters when the lease of the guard has ended.
     let gone = fixture
         .client
         .lock("k")
@@ -259,7 +259,7 @@ async fn a_forced_unlock_is_a_loss_and_the_dead_are_survived() {
     assert_eq!(fixture.jvm("lock", "2000").await, "in");
     let took = start.elapsed();
     assert!(took < SECOND + epsilon(), "{took:?}");
-    // The JVM's process is killed. Our client enters when the lease of the JVM's hold has ended.
+    // The JVM's process is killed. This crate's client enters when the lease of the JVM's hold has ended.
     fixture.service.worker.kill();
     let start = Instant::now();
     let lock = fixture.client.lock("k").wait(20 * SECOND);

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Fetches Redisson with Maven, and compiles the Java programs in this folder. If a program is missing or Maven cannot
-# fetch Redisson, prints the reason and exits with status 3, so that the tests and the benchmark can continue without
-# Redisson.
+# Fetches Redisson with Maven, and compiles the Java programs in this folder. If `java`, `javac` or `mvn` is missing, or
+# Maven cannot fetch Redisson, prints the reason and exits with status 3, so that the tests and the benchmark can
+# continue without Redisson.
 cd "$(dirname "$0")" || exit 1
 
 cannot() {

@@ -42,7 +42,8 @@ async fn main_of_its_own(
     Ok(1)
 }
 
-/// A function under `#[tokio::main]` has its own runtime and blocks its thread, so it is called on another thread.
+/// A function with `#[tokio::main]` starts its own runtime and blocks its thread, so the test calls it on another
+/// thread.
 #[tokio::test]
 async fn above_tokio_main() {
     guarded("main", Ok(1), async || {
@@ -55,8 +56,8 @@ async fn above_tokio_main() {
 
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns one client for all tests of this process. A test suite would use such a client for a resource that its tests
-/// share.
+/// Returns one client for all tests of this process. With such a client, the tests of a suite can lock a resource that
+/// they share.
 async fn shared() -> &'static LockClient {
     static SHARED: OnceCell<LockClient> = OnceCell::const_new();
     let connect = async || LockClient::connect("memory:").await.unwrap();

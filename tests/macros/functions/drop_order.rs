@@ -1,6 +1,6 @@
 //! The values that a body owns are dropped in the same order as without the attribute, and before the lock is released.
 
-// The values exist only to be dropped.
+// The tests create most of their values only to drop them, so these lints do not apply.
 #![allow(dead_code, unused_assignments, unused_mut, unused_variables)]
 #![allow(clippy::toplevel_ref_arg)]
 
@@ -50,7 +50,7 @@ fn witness(name: &'static str) -> Witness {
 impl Drop for Witness {
     fn drop(&mut self) {
         let lock = self.1.lock("k");
-        // The in-process backend answers at once.
+        // A single poll suffices, because the in-process backend answers at once.
         let status = pin!(lock.status()).poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(Ok(status)) = status else {
             unreachable!("{status:?}");
@@ -91,7 +91,8 @@ fn names(drops: &Drops) -> Vec<&'static str> {
     drops.iter().map(|(name, _)| *name).collect()
 }
 
-/// Makes calls of both functions end in every way, and asserts that the same values are dropped in the same order.
+/// Makes calls of `locked` and of `plain` end in each way of [`Exit`], and asserts that both functions drop the same
+/// values in the same order.
 async fn same_drops<F, G>(locked: impl Fn() -> F, plain: impl Fn() -> G)
 where
     F: Future<Output = Locked<u8>>,
@@ -150,7 +151,7 @@ async fn drops_while_waiting<F: Future>(locked: impl Fn() -> F) -> Vec<&'static 
     .await
 }
 
-/// Runs a test in the scope of a client, and passes it the lock of all functions in this file.
+/// Runs a test in the scope of a client, and passes it the lock `k`, which all functions in this file take.
 async fn scoped<T>(test: impl AsyncFnOnce(Lock) -> T) -> T {
     let client = LockClient::connect("memory:").await.unwrap();
     client.scope(test(client.lock("k"))).await

@@ -1,5 +1,5 @@
-//! The size of the future of a locked function, compared with that of the same function without the attribute. The
-//! expansion of the attribute can store an argument in three places:
+//! The size of the future of a locked function, compared with the size of the future of the same function without the
+//! attribute. The expansion of the attribute can store an argument in three places:
 //!
 //! ```text
 //! async fn pay(large: Large) -> … {       // 1: the captured argument, whose space remains after the move

@@ -102,7 +102,7 @@ async fn methods_of_a_generic_impl() {
     .await;
 }
 
-/// A trait whose associated type is used as the type of an argument in a key.
+/// A trait with an associated type, which is the type of an argument that a key contains.
 trait Stored {
     type Id: Display + Copy;
     const TABLE: &'static str;

@@ -1,4 +1,4 @@
-//! Locked functions whose futures are not `Send`, and locked functions whose futures are.
+//! Locked functions whose futures are not `Send`, and locked functions whose futures are `Send`.
 
 use std::{cell::RefCell, rc::Rc};
 

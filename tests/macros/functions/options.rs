@@ -48,7 +48,8 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// A call with several keys takes their locks in sorted order, so `guarded` gets the key that sorts first.
+/// A call takes its locks in the order of their names, so the second call of `guarded` waits for the lock that sorts
+/// first. The test passes the key of this lock to `guarded`.
 #[tokio::test]
 async fn several_keys_on_a_function_and_a_method() {
     guarded("account:a", Ok(("ba".into(), 3)), async || {

@@ -71,8 +71,8 @@ mod made {
     }
 }
 
-/// Defines a function whose local variables are named by the macro. The caller of the macro names the argument in the
-/// key.
+/// Defines a function with a local variable that the macro itself names `id`. The caller of the macro passes the name
+/// of the argument that the key contains.
 macro_rules! with_names_of_its_own {
     ($name:ident, $key:literal, $id:ident) => {
         #[distributed_lock(key = $key)]

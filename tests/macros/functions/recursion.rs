@@ -112,7 +112,7 @@ async fn deep(id: u64, depth: usize, stack: &mut Vec<usize>) -> Locked<()> {
 }
 
 /// The stack of a worker thread has 2 MiB. With optimization, a thousand levels of recursion fit on this stack. Without
-/// optimization, 600 levels fit, because the compiler gives each temporary its own place on the stack.
+/// optimization, only 600 levels fit, because the compiler gives each temporary its own bytes in the stack frame.
 #[tokio::test]
 async fn a_level_takes_little_of_the_stack() {
     const LEVELS: usize = 50;

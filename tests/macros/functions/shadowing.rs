@@ -1,4 +1,5 @@
-//! Items and arguments of the user whose names are also names in the standard library or in this crate.
+//! User-defined items and arguments with names of the standard library or of this crate. The expansion of the attribute
+//! must not refer to them by mistake.
 
 use support::guarded::{guarded, stay};
 
@@ -137,7 +138,7 @@ mod methods {
     }
 }
 
-/// A function with the name of the attribute, and arguments with the names of functions and types.
+/// A function with the name of the attribute, and arguments with the names of crates.
 mod names {
     use support::guarded::stay;
 

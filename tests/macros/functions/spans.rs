@@ -61,8 +61,8 @@ struct Path<T>(T);
 /// An extractor that is not `Debug`, so `#[instrument]` has to skip it.
 struct State<T>(T);
 
-/// Below the attribute, the argument `Path(id)` is called `id`, which is the only name in its pattern. `#[instrument]`
-/// therefore refers to the number as `id.0`.
+/// Below `#[distributed_lock]`, the whole argument `Path(id)` has the name `id`, because this is the only name in its
+/// pattern. An `#[instrument]` below therefore refers to the number as `id.0`.
 #[distributed_lock(key = "<id>")]
 #[instrument(skip(app), fields(order = id.0))]
 async fn extracted(State(app): State<String>, Path(id): Path<u64>) -> Locked<String> {
@@ -95,7 +95,8 @@ impl Pays for Shop {
     }
 }
 
-/// Holds the lock of a call, and returns the spans that have begun by the time the call waits for the lock.
+/// Makes a call while a guard holds the lock, and returns the names of the spans that have begun by the time the call
+/// waits for the lock.
 async fn begun_while_waiting<T>(call: impl Future<Output = Locked<T>>) -> Vec<&'static str> {
     let begun = Begun::default();
     let _default = tracing::subscriber::set_default(begun.clone());

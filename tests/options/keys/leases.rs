@@ -1,4 +1,4 @@
-//! The leases of several locks, and the loss of one of them.
+//! The leases of a call with several locks, and the loss of one of these leases.
 
 use std::{
     cell::Cell,
@@ -32,8 +32,8 @@ async fn what_is_had_is_kept_while_the_next_one_is_waited_for_and_begins_anew() 
         let waiting = client.scope(short_lease(std::future::ready(())));
         let holding = async {
             until_waiting(&other, "b", 1).await;
-            // This caller waits for longer than the lease of the first lock, so it would get that lock if the lease
-            // were not renewed.
+            // This request waits 2.5 s for `a`, the first lock of the waiting call. The lease of `a` lasts 1 s, so the
+            // request would be granted `a` if that lease were not renewed.
             let taken = other.lock("a").wait(2500 * MS).acquire().await;
             overtaken.store(taken.is_ok(), Ordering::SeqCst);
             guard.release().await;
@@ -207,7 +207,8 @@ async fn a_crash_blocks_no_longer_than_the_lease_after_a_wait() {
             until_waiting(&other, "b", 1).await;
             guard.release().await;
         });
-        // The short lease can end before the call returns, so `Lost` is allowed. The body itself checks its lease.
+        // The short lease can end before the call returns, so `Lost` is allowed. The body checks the time left of the
+        // lease.
         assert!(
             matches!(entered, Ok(()) | Err(LockError::Lost { .. })),
             "{entered:?}"

@@ -167,7 +167,7 @@ async fn one_wait_bounds_all_of_them() {
             }
             other => panic!("{other:?}"),
         }
-        // The lock that the refused call had taken is free at once.
+        // The refused call had acquired `a`, and has released it.
         hold(&other, "a").await.release().await;
         guard.release().await;
         assert_eq!(store.keys().await, [] as [String; 0]);
@@ -202,8 +202,8 @@ async fn those_who_queued_and_are_gone_keep_no_try_out() {
     let client = store.client().await;
     let mut redis = support::server::shared_server().await.connection().await;
     let (seconds, micros): (u64, u64) = ask(&mut redis, &redis::cmd("TIME")).await;
-    // A killed waiter leaves this entry in the queue, with a deadline in ten minutes. The holder was killed too, so the
-    // lock is free.
+    // A killed waiter with a `wait` of ten minutes would leave this entry in the queue. Nobody holds the lock, as if
+    // the holder had been killed too.
     let queue = format!("{}:queue", store.name("account:1"));
     let gone = format!("{:032x}|lock:session:gone|30000|600000", 1);
     ask::<()>(
@@ -313,8 +313,8 @@ async fn both_fixed() -> Result<(), LockError> {
     Ok(())
 }
 
-/// Returns the number of scripts that a call for `a` and `b` costs if it has to wait for `b`. Another client holds `b`,
-/// and its release is one of the scripts. A probe can add a script, so the function returns the smallest of ten costs.
+/// Returns the number of scripts that a call for `a` and `b` costs if it has to wait for `b`. The number includes the
+/// release of `b` by another client. A probe can add a script, so the function returns the smallest of ten costs.
 async fn cost_of_waiting(call: impl AsyncFn() -> Result<(), LockError>) -> u64 {
     let server = RedisServer::start().await;
     let store = Store::on(&server.url());
@@ -337,8 +337,8 @@ async fn cost_of_waiting(call: impl AsyncFn() -> Result<(), LockError>) -> u64 {
 }
 
 /// A call first requests all its locks in one script. If a lock is not free, the call then requests each lock
-/// separately. While the call waits for the next lock, it renews a lock with a fixed lease. The lease of such a lock is
-/// restarted when the body starts.
+/// separately. If the leases are fixed, the call also extends the lease of its first lock before it waits for the
+/// second lock, and restarts that lease when the body starts. Each of these steps costs one more script.
 #[tokio::test]
 async fn locks_that_are_not_free_are_requested_one_by_one() {
     let (together, one_by_one, released) = (1, 2, 2);

@@ -34,15 +34,15 @@ async fn only_e() -> Result<(), LockError> {
 async fn a_nested_call_tries_what_stands_before_once_and_waits_for_what_stands_behind() {
     on_stores_with_a_queue(|store| async move {
         let [client, other] = store.clients().await;
-        // A nested call acquires a free lock even if the lock is out of order, that is, before a lock of the enclosing
-        // call.
+        // A nested call acquires a free lock even if the lock is out of order, that is, if its name sorts before the
+        // name of a lock that the enclosing call holds.
         client.scope(b_and_d(a_and_c())).await.unwrap();
         client.scope(b_and_d(only_a())).await.unwrap();
         let guard = hold(&other, "a").await;
         out_of_order(client.scope(b_and_d(a_and_c())).await);
         out_of_order(client.scope(b_and_d(only_a())).await);
-        // A taken lock that is out of order is also refused if the enclosing call has one key and the nested call has
-        // several.
+        // A nested call also fails at a taken lock that is out of order if the enclosing call has one key, and the
+        // nested call has several.
         let under_one = client.lock("b").run(client.scope(a_and_c())).await;
         out_of_order(under_one.unwrap());
         // If both calls have only one key, the user is responsible for the order, and the nested call waits for the
@@ -73,7 +73,7 @@ async fn nested_in_itself_it_enters_again() {
             let tokens = [outer[0].token(), outer[1].token()];
             let inner = async |holds: &lock_runtime::Holds| {
                 assert_eq!([holds[1].token(), holds[0].token()], tokens);
-                // This call reenters one of the locks, and acquires another one.
+                // This call reenters `account:2`, and acquires `account:3`.
                 transfer(2, 3, nothing).await.unwrap();
                 assert_eq!(
                     held(&other, &["account:2", "account:3"]).await,

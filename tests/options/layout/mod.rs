@@ -108,7 +108,7 @@ impl Jvm {
         }
     }
 
-    /// Returns the number of connections that are subscribed to the channel of the lock's releases.
+    /// Returns the number of connections that are subscribed to the channel on which the lock's releases are announced.
     async fn listeners(&mut self) -> u32 {
         let channel = self.channel();
         let (_, listeners): (String, u32) = self.ask("PUBSUB", &["NUMSUB", &channel]).await;

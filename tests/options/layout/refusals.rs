@@ -86,7 +86,8 @@ async fn a_refusal_leaves_nothing_to_clean_up() {
     deleted.unwrap();
 }
 
-/// A user needs no more than the general rights and the rights for shared locks that docs/guides/acl.md lists.
+/// A user needs only the rights that docs/guides/acl.md lists: the general rights, and the rights for locks that are
+/// shared with Redisson.
 #[tokio::test]
 async fn a_user_with_few_rights_can_share_locks() {
     let server = RedisServer::start().await;

@@ -49,7 +49,7 @@ async fn a_release_of_the_jvm_wakes_us_without_a_probe() {
         let acquiring = lock.acquire();
         let (guard, released) = tokio::join!(acquiring, async {
             until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
-            // After this pause, our waiter has subscribed, tried again, and found the lock taken.
+            // After this pause, this crate's waiter has subscribed, tried again, and found the lock taken.
             sleep(20 * MS).await;
             jvm.unlock().await.unwrap();
             Instant::now()

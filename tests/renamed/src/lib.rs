@@ -1,5 +1,5 @@
-//! A crate that uses `#[distributed_lock]`, but renames its dependency to `locks`, so that no crate `lock_runtime` is
-//! in scope.
+//! A crate that uses `#[distributed_lock]`, but renames its dependency `lock-runtime` to `locks`, so that no crate
+//! `lock_runtime` is in scope.
 
 use locks::{LockError, distributed_lock};
 

@@ -16,17 +16,17 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * Redisson's part of the benchmark. Reads one order per line, and answers each with one line of JSON.
+ * Redisson's part of the benchmark. Reads one order per line, and answers each order with one line of JSON.
  *
  * <pre>
- * loop plain|fair BEGIN END KEY...          a thread for each key locks and unlocks from BEGIN to END
- * call plain|fair BEGIN BODY_MS KEY...      a thread for each key locks once, at BEGIN, and is inside for BODY_MS
+ * loop plain|fair BEGIN END KEY...          a thread for each key locks and unlocks repeatedly from BEGIN to END
+ * call plain|fair BEGIN BODY_MS KEY...      a thread for each key locks once, at BEGIN, and unlocks after BODY_MS
  * cancel once|timed PAUSE_NS KEY...         requests each lock; cancels request number N (from 0) after N x PAUSE_NS
  * </pre>
  *
- * Times are ns since 1970. The answer to `loop` and `call` has the time at which all threads had ended, and the visits
- * of each thread: the times at which it asked, entered and left. The answer to `cancel` is the number of requests that
- * were cancelled before they were answered.
+ * Times are ns since 1970. The answer to `loop` and `call` has the time at which all threads had ended, and three times
+ * for each acquisition of each thread: when the thread requested the lock, when it got the lock, and when it unlocked
+ * the lock. The answer to `cancel` is the number of requests that were cancelled before they were answered.
  */
 public final class Harness {
     /** The lease of every lock of the benchmark. */
@@ -85,7 +85,7 @@ public final class Harness {
         List<Long> of(RLock lock) throws Exception;
     }
 
-    /** Runs a task for each key on a thread of its own. All threads begin at BEGIN. */
+    /** Runs a task for each key on a thread of its own. All threads begin at the BEGIN of the order. */
     private String seat(String[] order, int firstKey, boolean fair, Task task) throws Exception {
         long begin = Long.parseLong(order[2]);
         List<Future<List<Long>>> running = new ArrayList<>();

@@ -11,19 +11,19 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * A service that locks with Redisson. Reads one order per line, and answers each with a line when the order is done.
- * Each named thread carries out its orders one after another.
+ * A service that locks with Redisson. Reads one order per line, and answers each order with one line when the order is
+ * carried out. Each named thread carries out its orders one after another.
  *
  * <pre>
- * THREAD lock NAME [LEASE_MS]         waits for the lock, which the watchdog renews if LEASE_MS is missing
+ * THREAD lock NAME [LEASE_MS]         acquires the lock, which the watchdog renews if LEASE_MS is missing
  * THREAD try NAME WAIT_MS LEASE_MS    waits for WAIT_MS at most; answers whether it got the lock
- * THREAD spin NAME LEASE_MS           waits for the lock as a spin lock
- * THREAD fenced NAME LEASE_MS         waits for the lock as a fenced lock; answers its fencing token
+ * THREAD spin NAME LEASE_MS           acquires the lock as a spin lock
+ * THREAD fenced NAME LEASE_MS         acquires the lock as a fenced lock; answers its fencing token
  * THREAD unlock NAME                  unlocks the lock
  * THREAD unspin NAME                  unlocks the spin lock
  * THREAD unfence NAME                 unlocks the fenced lock
  * THREAD count NAME                   answers how many times the thread holds the lock
- * THREAD force NAME                   unlocks the lock for any holder; answers whether it was held
+ * THREAD force NAME                   unlocks the lock, whoever holds it; answers whether the lock was held
  * THREAD visit NAME COUNTER TIMES MS  locks TIMES times for MS each; answers how often COUNTER showed another holder
  * </pre>
  */
