@@ -10,7 +10,7 @@ use crate::{
     fencing::FencingToken,
     key::LockName,
     lease::{Grant, LeaseTerms, Moment},
-    options::Strategy,
+    options::{Replicas, Strategy},
     owner::OwnerId,
 };
 
@@ -105,6 +105,15 @@ pub struct ToRenew<'a> {
 pub enum Renewed {
     /// The grant is valid at least until this moment.
     Until(Moment),
+    /// The grant with this token no longer exists.
+    NotHeld,
+}
+
+/// The result of waiting for replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replicated {
+    /// This many replicas have acknowledged the grant.
+    By(usize),
     /// The grant with this token no longer exists.
     NotHeld,
 }
@@ -232,6 +241,21 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         token: FencingToken,
         extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
+
+    /// Waits until this many replicas have acknowledged the grant, but not longer than [`Replicas::within`]. Returns how
+    /// many replicas have acknowledged the grant. A backend without replicas refuses.
+    fn replicate<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+        replicas: Replicas,
+    ) -> BoxFuture<'a, Result<Replicated, BackendError>> {
+        let _ = (name, token, replicas);
+        let refusal = "a lock on a Redlock has no replicas, remove the option `replicas`";
+        Box::pin(std::future::ready(Err(BackendError::Refused(
+            refusal.into(),
+        ))))
+    }
 
     /// Returns the maximum number of grants that one command renews or checks.
     fn renewal_batch(&self) -> usize {

@@ -86,6 +86,16 @@ pub enum LockError {
         /// The lock's key.
         key: LockKey,
     },
+    /// The lock was granted, but too few replicas of the server acknowledged the grant in time. The grant was given back.
+    /// The call may be repeated.
+    NotReplicated {
+        /// The lock's key.
+        key: LockKey,
+        /// The number of replicas that must have the grant.
+        wanted: usize,
+        /// The number of replicas that have acknowledged the grant.
+        acknowledged: usize,
+    },
     /// The key is not a valid name of a lock.
     InvalidKey(KeyError),
     /// The options are out of range or contradict each other.
@@ -144,6 +154,14 @@ impl fmt::Display for LockError {
                 f,
                 "the lock server has something else under the name of lock `{key}`, a lock in another layout or other data"
             ),
+            Self::NotReplicated {
+                key,
+                wanted,
+                acknowledged,
+            } => write!(
+                f,
+                "lock `{key}` was not acquired: {acknowledged} of {wanted} replicas acknowledged it in time"
+            ),
             Self::InvalidKey(error) => write!(f, "invalid lock key: {error}"),
             Self::InvalidOptions(error) => write!(f, "invalid lock options: {error}"),
             Self::NoClient => f.write_str("no lock client is scoped or installed"),
@@ -173,6 +191,9 @@ impl Error for LockError {
             Self::Unreachable { detail, .. } | Self::Refused { detail, .. } => detail,
             Self::WrongLayout { .. } => &Advice(
                 "share a lock in one layout (`LockClientBuilder::layout` for Redisson's), or choose another key or namespace",
+            ),
+            Self::NotReplicated { .. } => &Advice(
+                "check that the server's replicas are connected (`INFO replication`), and how far they lag behind",
             ),
             // This error's text already contains the text of the inner error, so the source is the inner error's
             // advice.
@@ -324,6 +345,15 @@ mod tests {
                 },
                 "refused",
                 "no right",
+            ),
+            (
+                LockError::NotReplicated {
+                    key: key(),
+                    wanted: 2,
+                    acknowledged: 1,
+                },
+                "1 of 2 replicas",
+                "INFO replication",
             ),
             (
                 LockError::WrongLayout { key: key() },

@@ -87,6 +87,24 @@ impl Backoff {
     }
 }
 
+/// How many replicas of the lock's server must have a grant before the body starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Replicas {
+    /// The number of replicas. With zero, a call does not wait for replicas.
+    pub count: usize,
+    /// How long a call waits for the replicas to acknowledge its grant: 1 s by default.
+    pub within: Duration,
+}
+
+impl Default for Replicas {
+    fn default() -> Self {
+        Self {
+            count: 0,
+            within: Duration::from_secs(1),
+        }
+    }
+}
+
 /// The options of one call. For a field that is `None`, the client's default applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LockOptions {
@@ -107,6 +125,8 @@ pub struct LockOptions {
     pub strategy: Option<Strategy>,
     /// When the call returns after its body has ended.
     pub release: Option<Release>,
+    /// How many replicas must have the grant before the body starts.
+    pub replicas: Option<usize>,
 }
 
 /// The values of options that a call leaves unset.
@@ -124,6 +144,8 @@ pub struct Defaults {
     pub release: Release,
     /// How the locks are stored: in the native layout.
     pub layout: Layout,
+    /// How many replicas must have a grant, and how long a call waits for them: none.
+    pub replicas: Replicas,
 }
 
 impl Default for Defaults {
@@ -135,6 +157,7 @@ impl Default for Defaults {
             backoff: Backoff::default(),
             release: Release::default(),
             layout: Layout::default(),
+            replicas: Replicas::default(),
         }
     }
 }
@@ -156,6 +179,16 @@ pub struct Terms {
     pub backoff: Backoff,
     /// When the call returns after its body has ended.
     pub release: Release,
+    /// How many replicas must have the grant before the body starts, and how long the call waits for them.
+    pub replicas: Replicas,
+}
+
+impl Terms {
+    /// Returns whether the body may only start once replicas have the grant.
+    #[must_use]
+    pub fn needs_replicas(&self) -> bool {
+        self.replicas.count > 0
+    }
 }
 
 /// Why options are refused. When this error is returned, nothing has been sent to the server, and the guarded body has
@@ -283,6 +316,10 @@ impl LockOptions {
             strategy,
             backoff,
             release: self.release.unwrap_or(defaults.release),
+            replicas: Replicas {
+                count: self.replicas.unwrap_or(defaults.replicas.count),
+                ..defaults.replicas
+            },
         })
     }
 }

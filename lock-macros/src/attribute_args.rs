@@ -36,6 +36,7 @@ pub(crate) struct Args {
     pub(crate) map_err: Option<Expr>,
     pub(crate) strategy: Option<Strategy>,
     pub(crate) release: Option<Release>,
+    pub(crate) replicas: Option<usize>,
     pub(crate) client: Option<Expr>,
     pub(crate) namespace: Option<LitStr>,
     pub(crate) guard: Option<Ident>,
@@ -70,6 +71,7 @@ impl Args {
             map_err: None,
             strategy: None,
             release: None,
+            replicas: None,
             client: None,
             namespace: None,
             guard: None,
@@ -150,6 +152,7 @@ impl Args {
             "mode" => value::mode(value, mistakes),
             "strategy" => self.strategy = value::strategy(value, mistakes),
             "release" => self.release = value::release(value, mistakes),
+            "replicas" => self.replicas = value::replicas(value, mistakes),
             "client" => self.client = Some(value.clone()),
             "namespace" => self.namespace = value::namespace(value, mistakes),
             "guard" => self.guard = value::guard(value, mistakes),
@@ -181,6 +184,7 @@ impl Args {
             on_lost: OnLost::Cancel,
             strategy: None,
             release: None,
+            replicas: None,
             // If the lease is not a literal, `hold_at_least` is compared with the lease only at run time.
             hold_at_least: match &self.lease {
                 Some(Length::Value(_)) => None,

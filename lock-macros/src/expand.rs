@@ -324,6 +324,7 @@ fn call(args: &Args) -> TokenStream {
         on_lost,
         strategy,
         release,
+        replicas,
         client,
         namespace,
         root,
@@ -359,12 +360,13 @@ fn call(args: &Args) -> TokenStream {
         let release = Ident::new(&format!("{release:?}"), Span::mixed_site());
         quote!(.release(#root::Release::#release))
     });
+    let replicas = replicas.map(|replicas| quote!(.replicas(#replicas)));
     let namespace = namespace
         .as_ref()
         .map(|namespace| quote!(.namespace(#namespace)));
     let call = quote! {
         #private::Call::#new(#key)
-            #(#lengths)* #renew #on_lost #strategy #release #namespace
+            #(#lengths)* #renew #on_lost #strategy #release #replicas #namespace
     };
     let Some(client) = client else {
         return call;

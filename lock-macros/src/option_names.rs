@@ -4,7 +4,7 @@ use crate::suggest;
 
 /// Each option with an example. `mode` comes last, because error messages do not list this option, which has only one
 /// value so far.
-const OPTIONS: [(&str, &str); 17] = [
+const OPTIONS: [(&str, &str); 18] = [
     ("key", "key = \"order:<id>\""),
     ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
     ("wait", "wait = \"5s\""),
@@ -21,11 +21,12 @@ const OPTIONS: [(&str, &str); 17] = [
     ("crate", "crate = ::lock_runtime"),
     ("strategy", "strategy = notify"),
     ("release", "release = background"),
+    ("replicas", "replicas = 1"),
     ("mode", "mode = exclusive"),
 ];
 
 /// The number of [`OPTIONS`] that an error message lists.
-const SUPPORTED: usize = 16;
+const SUPPORTED: usize = 17;
 
 /// Names that other lock libraries use for an option, in lower case without `_`.
 const FOREIGN: [(&[&str], &str); 8] = [

@@ -222,6 +222,23 @@ pub(crate) fn renew(value: &Expr, mistakes: &mut Mistakes) -> Option<bool> {
     }
 }
 
+pub(crate) fn replicas(value: &Expr, mistakes: &mut Mistakes) -> Option<usize> {
+    let count = match value {
+        Expr::Lit(ExprLit {
+            lit: Lit::Int(count),
+            ..
+        }) if count.suffix().is_empty() => count.base10_parse().ok(),
+        _ => None,
+    };
+    if count.is_none() {
+        mistakes.add(
+            value,
+            "`replicas` is how many replicas of the server must have the grant: write a number, as in `replicas = 1`",
+        );
+    }
+    count
+}
+
 pub(crate) fn on_lost(value: &Expr, mistakes: &mut Mistakes) -> Option<OnLost> {
     match value {
         Expr::Continue(jump) if jump.label.is_none() => Some(OnLost::Continue),

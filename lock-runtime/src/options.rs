@@ -141,6 +141,21 @@ macro_rules! option_setters {
             self
         }
 
+        /// Sets how many replicas of the lock's server must have acknowledged the grant before the body starts: none by
+        /// default. [`replicas`](crate::LockClientBuilder::replicas) of the client sets how long a call waits for them.
+        ///
+        /// If too few replicas acknowledge the grant in time, the call gives the lock back and returns
+        /// [`LockError::NotReplicated`](crate::LockError::NotReplicated). With the in-process backend, the option has
+        /// no effect. On a Redlock, the call returns [`LockError::Refused`](crate::LockError::Refused).
+        ///
+        /// If such a replica is promoted, it has the grant, and admits no second holder while the lease lasts that it
+        /// knows of. A replica that has not acknowledged the grant can be promoted instead, and then admits a second
+        /// holder.
+        pub fn replicas(mut self, count: usize) -> Self {
+            self.settings.options.replicas = Some(count);
+            self
+        }
+
         /// Sets the namespace of the key, instead of the client's namespace.
         pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
             self.settings.namespace = Some(namespace.into());

@@ -300,6 +300,11 @@ pub mod v1 {
             self
         }
 
+        pub fn replicas(mut self, replicas: usize) -> Self {
+            self.options.replicas = Some(replicas);
+            self
+        }
+
         pub fn client(mut self, client: &LockClient) -> Self {
             self.client = Some(client.clone());
             self

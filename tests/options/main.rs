@@ -12,6 +12,7 @@ mod map_err;
 mod multi_lock;
 mod on_busy;
 mod release;
+mod replicas;
 mod runtimes;
 mod strategy;
 

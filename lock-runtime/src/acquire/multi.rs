@@ -272,6 +272,14 @@ impl MultiAcquisition {
             let entries = self.entries.iter().zip(spec);
             entries.filter(|(entry, _)| entry.has_begun())
         };
+        let replicating = begun().filter(|(_, spec)| spec.terms.needs_replicas());
+        let replicating = replicating.map(async |(entry, spec)| {
+            match one::begin_replicated(spec, budget, entry).await? {
+                true => Ok(()),
+                false => Err(entry.hold().not_held()),
+            }
+        });
+        self.unless_lost(try_join_all(replicating)).await?;
         // All leases are confirmed in parallel. If they were confirmed one after another, too little of the first lease
         // could be left when the last lease is confirmed.
         while !begun().all(|(entry, _)| entry.hold().is_fresh()) {

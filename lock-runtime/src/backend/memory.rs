@@ -25,12 +25,12 @@ use std::{
 use lock_core::{
     backend::{
         Answer, Attempt, Backend, BackendError, BoxFuture, Extend, Holder, Leaving, MultiAnswer,
-        Released, Renewed, Request, Status,
+        Released, Renewed, Replicated, Request, Status,
     },
     fencing::FencingToken,
     key::LockName,
     lease::{CLAIM, Grant, LeaseTerms, Moment, Renewal, claim_after},
-    options::Strategy,
+    options::{Replicas, Strategy},
     owner::OwnerId,
 };
 use once_cell::sync::Lazy;
@@ -604,6 +604,16 @@ impl Backend for MemoryBackend {
                 _ => Renewed::NotHeld,
             });
         Box::pin(std::future::ready(Ok(renewed)))
+    }
+
+    fn replicate<'a>(
+        &'a self,
+        _: &'a LockName,
+        _: FencingToken,
+        replicas: Replicas,
+    ) -> BoxFuture<'a, Result<Replicated, BackendError>> {
+        // The locks of a process have no server that could fail without the process.
+        Box::pin(std::future::ready(Ok(Replicated::By(replicas.count))))
     }
 
     fn last_error(&self) -> Option<String> {

@@ -10,7 +10,7 @@ use std::{
 use lock_core::{
     backend::Backend,
     layout::Layout,
-    options::{Backoff, Defaults, LockOptions, Release, Strategy},
+    options::{Backoff, Defaults, LockOptions, Release, Replicas, Strategy},
 };
 
 use crate::{
@@ -183,6 +183,19 @@ impl LockClientBuilder {
     /// call's result expects the lock to be free at that time.
     pub fn release(mut self, release: Release) -> Self {
         self.defaults.release = release;
+        self
+    }
+
+    /// Sets how many replicas of a lock's server must have acknowledged a grant before the body starts, for calls that
+    /// set no number of their own, and how long each call waits for the replicas: none, and 1 s, by default.
+    ///
+    /// The wait for the replicas is part of the acquisition, so `wait` bounds it too. If too few replicas acknowledge
+    /// the grant in time, the call gives the lock back and returns
+    /// [`LockError::NotReplicated`](crate::LockError::NotReplicated). [`Lock::replicas`](crate::Lock::replicas) says
+    /// what a lock with replicas promises. Each acquisition takes one more round trip and the time of the replication,
+    /// on a connection that no other call uses meanwhile. The Redis user needs the additional right `+wait`.
+    pub fn replicas(mut self, count: usize, within: Duration) -> Self {
+        self.defaults.replicas = Replicas { count, within };
         self
     }
 

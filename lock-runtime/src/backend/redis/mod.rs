@@ -16,14 +16,14 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::{
     backend::{
-        Attempt, Backend, BackendError, BoxFuture, Extend, MultiAnswer, Released, Renewed, Request,
-        Status, ToRenew,
+        Attempt, Backend, BackendError, BoxFuture, Extend, MultiAnswer, Released, Renewed,
+        Replicated, Request, Status, ToRenew,
     },
     fencing::FencingToken,
     key::LockName,
     layout::Layout,
     lease::Moment,
-    options::Strategy,
+    options::{Replicas, Strategy},
 };
 
 use self::{
@@ -33,6 +33,7 @@ use self::{
         multi::acquire_multi,
         notify::NotifiedAttempt,
         renew_commands::{BATCH_LIMIT, renew, renew_all},
+        replicas::replicate,
         server::Server,
     },
     transport::connector::Destination,
@@ -133,6 +134,15 @@ impl Backend for RedisBackend {
         extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>> {
         Box::pin(renew(&self.server, name, token, extend))
+    }
+
+    fn replicate<'a>(
+        &'a self,
+        name: &'a LockName,
+        token: FencingToken,
+        replicas: Replicas,
+    ) -> BoxFuture<'a, Result<Replicated, BackendError>> {
+        Box::pin(replicate(&self.server, name, token, replicas))
     }
 
     fn renewal_batch(&self) -> usize {

@@ -11,4 +11,5 @@ pub(crate) mod heartbeat;
 pub(crate) mod multi;
 pub(crate) mod notify;
 pub(crate) mod renew_commands;
+pub(crate) mod replicas;
 pub(crate) mod server;

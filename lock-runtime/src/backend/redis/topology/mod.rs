@@ -62,6 +62,14 @@ impl Topology {
         }
     }
 
+    /// Returns the sessions with the server that stores a lock.
+    pub(crate) async fn sessions(&self, name: &LockName) -> Result<Arc<Sessions>, BackendError> {
+        match self {
+            Self::Single(sessions) => Ok(sessions.clone()),
+            Self::Cluster(cluster) => cluster.node(name).await,
+        }
+    }
+
     /// Returns a number that is the same for all locks that one script can use.
     pub(crate) fn shard(&self, name: &LockName) -> u16 {
         match self {

@@ -67,7 +67,7 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
-    fn of(error: &RedisError) -> Self {
+    pub(crate) fn of(error: &RedisError) -> Self {
         let text = error.to_string();
         // Redis 6.2 wraps the error of a command inside a script in an error of the script, so only the text shows the
         // original code.

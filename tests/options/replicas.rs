@@ -1,0 +1,321 @@
+//! `replicas`: a body starts only after replicas of the server have acknowledged its grant.
+
+use std::time::Instant;
+
+use lock_runtime::{LockClient, LockError, distributed_lock};
+use redis::aio::MultiplexedConnection;
+use support::{
+    assert_busy,
+    server::{RedisServer, ask},
+    until,
+};
+use tokio::time::timeout;
+
+use crate::stores::{MS, SECOND, Store, hold, until_waiting};
+
+/// A server with replicas.
+struct Group {
+    primary: RedisServer,
+    replicas: Vec<RedisServer>,
+}
+
+impl Group {
+    async fn with_replicas(count: usize) -> Self {
+        let primary = RedisServer::start().await;
+        let mut replicas = Vec::new();
+        for _ in 0..count {
+            let replica = RedisServer::builder().replica_of(&primary);
+            replicas.push(replica.start().await);
+        }
+        let mut connection = primary.connection().await;
+        until(async || acknowledged(&mut connection).await == count).await;
+        Self { primary, replicas }
+    }
+
+    async fn client(&self) -> LockClient {
+        LockClient::builder()
+            .url(self.primary.url())
+            .namespace("replicas")
+            .replicas(0, 500 * MS)
+            .connect()
+            .await
+            .unwrap()
+    }
+
+    /// Stops the process of a replica. The replica receives no later write, even if it continues.
+    async fn cut_off(&self, replica: usize) {
+        self.replicas[replica].stop_process();
+        let mut primary = self.primary.connection().await;
+        let kill = ["KILL", "TYPE", "replica"];
+        ask::<usize>(&mut primary, redis::cmd("CLIENT").arg(&kill[..])).await;
+        // The other replicas connect again.
+        let others = self.replicas.len() - 1;
+        until(async || acknowledged(&mut primary).await == others).await;
+    }
+
+    /// Ends the primary, and makes a replica the new primary. Returns a client of the new primary.
+    async fn promote(mut self, replica: usize) -> (LockClient, Self) {
+        self.primary.kill();
+        self.replicas[replica].continue_process();
+        let mut promoted = self.replicas[replica].connection().await;
+        ask::<()>(&mut promoted, redis::cmd("REPLICAOF").arg("NO").arg("ONE")).await;
+        let client = LockClient::builder()
+            .url(self.replicas[replica].url())
+            .namespace("replicas");
+        (client.connect().await.unwrap(), self)
+    }
+}
+
+/// Returns how many replicas have the newest write.
+async fn acknowledged(connection: &mut MultiplexedConnection) -> usize {
+    ask::<i64>(connection, redis::cmd("INCRBY").arg("written").arg(1)).await;
+    ask(connection, redis::cmd("WAIT").arg(9).arg(50)).await
+}
+
+#[track_caller]
+fn assert_not_replicated<T>(outcome: &Result<T, LockError>, wanted: usize, acknowledged: usize) {
+    match outcome {
+        Err(LockError::NotReplicated {
+            wanted: w,
+            acknowledged: a,
+            ..
+        }) => assert_eq!((*w, *a), (wanted, acknowledged)),
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => panic!("it enters"),
+    }
+}
+
+#[tokio::test]
+async fn a_promoted_replica_that_has_acknowledged_a_grant_admits_nobody() {
+    let group = Group::with_replicas(2).await;
+    let client = group.client().await;
+    group.cut_off(1).await;
+    let guard = client.lock("k").replicas(1).acquire().await.unwrap();
+    let (promoted, _group) = group.promote(0).await;
+    let refused = promoted.lock("k").wait(300 * MS).acquire().await;
+    assert_busy(&refused);
+    drop(guard);
+}
+
+#[tokio::test]
+async fn a_promoted_replica_that_has_not_acknowledged_a_grant_admits_a_second_holder() {
+    let group = Group::with_replicas(2).await;
+    let client = group.client().await;
+    group.cut_off(1).await;
+    let guard = client.lock("k").replicas(1).acquire().await.unwrap();
+    let (promoted, _group) = group.promote(1).await;
+    let second = promoted.lock("k").wait(300 * MS).acquire().await.unwrap();
+    assert!(second.token() > guard.token());
+    second.release().await;
+    drop(guard);
+}
+
+/// A grant that too few replicas acknowledge is given back at once.
+#[tokio::test]
+async fn without_its_replicas_a_call_gives_the_lock_back() {
+    let group = Group::with_replicas(2).await;
+    let [client, other] = [group.client().await, group.client().await];
+    group.cut_off(1).await;
+    let begun = Instant::now();
+    let refused = client.lock("k").replicas(2).acquire().await;
+    let took = begun.elapsed();
+    assert_not_replicated(&refused, 2, 1);
+    assert!(
+        (500 * MS..SECOND + support::epsilon()).contains(&took),
+        "{took:?}"
+    );
+    let lock = other.lock("k").replicas(1).wait(SECOND);
+    lock.run(async {}).await.unwrap();
+    group.replicas[1].continue_process();
+}
+
+/// `wait` bounds the wait for the replicas, too. An attempt without a `wait` waits for them for at most 0.9 s.
+#[tokio::test]
+async fn the_wait_for_replicas_is_part_of_the_acquisition() {
+    let group = Group::with_replicas(1).await;
+    let client = LockClient::builder()
+        .url(group.primary.url())
+        .replicas(1, 60 * SECOND);
+    let client = client.connect().await.unwrap();
+    client.lock("k").run(async {}).await.unwrap();
+    group.cut_off(0).await;
+    for (wait, at_most) in [(300 * MS, 300 * MS), (MS / 2, 900 * MS)] {
+        let begun = Instant::now();
+        let refused = client.lock("k").wait(wait).acquire().await;
+        assert_not_replicated(&refused, 1, 0);
+        let took = begun.elapsed();
+        assert!(took < at_most + support::epsilon(), "{wait:?}: {took:?}");
+    }
+    group.replicas[0].continue_process();
+}
+
+#[distributed_lock(key = "attribute:<id>", replicas = 1)]
+async fn guarded(id: u64) -> Result<u64, LockError> {
+    Ok(id)
+}
+
+#[distributed_lock(keys = ["attribute:<id>", "attribute:other"], wait = "300ms", replicas = 2)]
+async fn guarded_twice(id: u64) -> Result<u64, LockError> {
+    Ok(id)
+}
+
+#[tokio::test]
+async fn the_attribute_waits_for_replicas() {
+    let group = Group::with_replicas(1).await;
+    let client = group.client().await;
+    assert_eq!(client.scope(guarded(7)).await, Ok(7));
+    assert_not_replicated(&client.scope(guarded_twice(7)).await, 2, 1);
+    // Both locks are given back.
+    let both = client.locks(["attribute:7", "attribute:other"]);
+    both.wait(SECOND).run(async {}).await.unwrap();
+}
+
+/// Waiters that are granted the lock by a release wait for the replicas, too: alone, and as members of a cohort.
+#[tokio::test]
+async fn callers_that_have_queued_wait_for_replicas() {
+    let group = Group::with_replicas(1).await;
+    let [client, other] = [group.client().await, group.client().await];
+    let guard = hold(&other, "k").await;
+    let calls = [1, 1, 9].map(|replicas| {
+        let lock = client.lock("k").wait(20 * SECOND).replicas(replicas);
+        tokio::spawn(async move { lock.run(async {}).await })
+    });
+    until_waiting(&other, "k", 3).await;
+    guard.release().await;
+    let mut refused = 0;
+    for call in calls {
+        match call.await.unwrap() {
+            Ok(()) => {}
+            outcome => {
+                assert_not_replicated(&outcome, 9, 1);
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!(refused, 1);
+    other.lock("k").wait(SECOND).run(async {}).await.unwrap();
+}
+
+/// A nested call of an enclosing call's lock waits for its own number of replicas. The enclosing call keeps its lock.
+#[tokio::test]
+async fn a_nested_call_waits_for_its_replicas() {
+    let group = Group::with_replicas(1).await;
+    let client = group.client().await;
+    let lock = client.lock("k");
+    let body = async {
+        lock.clone().replicas(1).run(async {}).await.unwrap();
+        let refused = lock.clone().replicas(2).run(async {}).await;
+        assert_not_replicated(&refused, 2, 1);
+        let outside = tokio::spawn(lock.clone().wait(100 * MS).run(async {}));
+        assert_busy(&outside.await.unwrap());
+    };
+    lock.run(body).await.unwrap();
+}
+
+/// A call that is dropped while it waits for replicas gives its lock back.
+#[tokio::test]
+async fn a_call_that_is_dropped_while_it_waits_for_replicas_leaves_nothing() {
+    let group = Group::with_replicas(1).await;
+    let [client, other] = [group.client().await, group.client().await];
+    for delay in 0..20 {
+        let call = client.lock("k").replicas(2).acquire();
+        let _ = timeout(delay * 5 * MS, call).await;
+        other.lock("k").wait(SECOND).run(async {}).await.unwrap();
+    }
+}
+
+/// A call that nobody polls again after it has begun to wait for replicas keeps its lock for a claim (2 s) beyond the
+/// time limit of the wait, and not for its whole lease.
+#[tokio::test]
+async fn a_call_that_is_never_polled_again_gives_its_lock_back() {
+    let group = Group::with_replicas(1).await;
+    let [client, other] = [group.client().await, group.client().await];
+    let mut call = Box::pin(client.lock("k").replicas(1).acquire());
+    let mut connection = group.primary.connection().await;
+    until(async || {
+        let polled = futures_util::poll!(call.as_mut());
+        assert!(
+            polled.is_pending(),
+            "the call is not polled again once it has the lock"
+        );
+        ask::<usize>(&mut connection, redis::cmd("EXISTS").arg("{replicas:k}")).await == 1
+    })
+    .await;
+    // The next poll reads the grant, and asks for the replicas.
+    let _ = futures_util::poll!(call.as_mut());
+    let begun = Instant::now();
+    other
+        .lock("k")
+        .wait(20 * SECOND)
+        .run(async {})
+        .await
+        .unwrap();
+    let took = begun.elapsed();
+    assert!(
+        took < 500 * MS + 2 * SECOND + SECOND + support::epsilon(),
+        "{took:?}"
+    );
+    drop(call);
+}
+
+/// In process there is no server that could fail alone, so the option has no effect. A Redlock refuses the option.
+#[tokio::test]
+async fn backends_without_replicas() {
+    let client = Store::memory().client().await;
+    client.lock("k").replicas(9).run(async {}).await.unwrap();
+    let client = Store::redlock().await.client().await;
+    let refused = client.lock("k").replicas(1).acquire().await;
+    assert!(
+        matches!(refused, Err(LockError::Refused { .. })),
+        "{refused:?}"
+    );
+    client.lock("k").wait(SECOND).run(async {}).await.unwrap();
+}
+
+/// The Redis user may not send `WAIT`.
+#[tokio::test]
+async fn a_missing_right_is_named() {
+    let group = Group::with_replicas(1).await;
+    let mut admin = group.primary.connection().await;
+    let rules = ["SETUSER", "default", "-wait"];
+    ask::<()>(&mut admin, redis::cmd("ACL").arg(&rules[..])).await;
+    let client = group.client().await;
+    let refused = client.lock("k").replicas(1).acquire().await;
+    match refused {
+        Err(LockError::Refused { detail, .. }) => {
+            assert!(detail.to_string().contains("wait"), "{detail}")
+        }
+        other => panic!("{other:?}"),
+    }
+    client.lock("k").wait(SECOND).run(async {}).await.unwrap();
+}
+
+/// Many calls wait at the same time, each over a connection of its own. Afterwards, at most 16 of the connections
+/// remain, and a shutdown closes them.
+#[tokio::test]
+async fn the_connections_of_many_calls_are_closed() {
+    let group = Group::with_replicas(1).await;
+    let client = group.client().await;
+    let mut admin = group.primary.connection().await;
+    let mut connections = async || {
+        let list: String = ask(
+            &mut admin,
+            redis::cmd("CLIENT").arg("LIST").arg("TYPE").arg("normal"),
+        )
+        .await;
+        list.lines().count()
+    };
+    let before = connections().await;
+    let calls = (0..40).map(|key| {
+        let lock = client.lock(key.to_string()).replicas(1);
+        tokio::spawn(async move { lock.run(async {}).await.unwrap() })
+    });
+    let calls: Vec<_> = calls.collect();
+    for call in calls {
+        call.await.unwrap();
+    }
+    until(async || connections().await <= before + 16).await;
+    client.shutdown().await;
+    drop(client);
+    until(async || connections().await <= before).await;
+}
