@@ -64,8 +64,8 @@ pub enum KeyError {
     StrayBrace,
     /// The name is reserved for the counter that issues all fencing tokens.
     ReservedName,
-    /// The key has a hash tag and ends with a suffix, such as `:queue`, that is reserved for the Redis keys in which the
-    /// engine stores the state of locks.
+    /// The key has a hash tag and ends with a suffix, such as `:queue`, that is reserved for the Redis keys in which
+    /// the engine stores the state of locks.
     ReservedSuffix {
         /// The reserved suffix.
         suffix: &'static str,
