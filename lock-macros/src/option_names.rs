@@ -27,7 +27,8 @@ const OPTIONS: [(&str, &str); 17] = [
 /// The number of [`OPTIONS`] that an error message lists.
 const SUPPORTED: usize = 16;
 
-/// Names that other lock libraries use for an option, in lower case without `_`.
+/// Names that other lock libraries use for an option, in lower case without `_`, and the advice for each group of
+/// names.
 const FOREIGN: [(&[&str], &str); 8] = [
     (
         &["timeout"],
