@@ -38,7 +38,7 @@ pub struct Request {
 pub enum Answer {
     /// The lock was granted to the request's owner.
     Granted(Grant),
-    /// The lock is not free, and the request is not allowed to queue.
+    /// The lock is held or has waiters, and the request may not queue.
     Busy,
 }
 
@@ -205,8 +205,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         requests: Vec<Request>,
     ) -> BoxFuture<'_, Result<MultiAnswer, BackendError>>;
 
-    /// Grants the lock to the next waiter, or frees it if nobody waits. If `retain_until` is later than now, the lock
-    /// first stays taken until that moment. After a release, the grant can no longer be renewed.
+    /// Ends a grant: passes the lock to the next waiter, or frees the lock if nobody waits. If `retain_until` is later
+    /// than now, the lock first stays taken until that moment. After a release, the grant can no longer be renewed.
     fn release<'a>(
         &'a self,
         name: &'a LockName,
@@ -262,8 +262,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Reads who holds the lock, and how many waiters it has.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
-    /// Returns the shard of a lock. [`acquire_multi`](Self::acquire_multi) can take locks in one step only if their
-    /// shards are equal.
+    /// Returns the number of the shard that stores a lock, which is the lock's hash slot in a Redis Cluster.
+    /// [`acquire_multi`](Self::acquire_multi) can take locks in one step only if their shards are equal.
     fn shard(&self, name: &LockName) -> u16 {
         let _ = name;
         0
@@ -285,7 +285,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Makes all attempts end with [`BackendError::ShutDown`]: those that are waiting now, and all later ones.
     fn begin_shutdown(&self);
 
-    /// Waits until all abandoned attempts have been cleaned up.
+    /// Waits until the grants and the queue entries of all abandoned attempts are removed.
     fn cleaned_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }

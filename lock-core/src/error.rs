@@ -33,7 +33,7 @@ pub enum BusyWith {
 pub enum LossReason {
     /// The local deadline passed: a fixed lease ended, or the renewals were not answered in time.
     Expired,
-    /// The server no longer has the grant with this token: the key expired there, or was deleted.
+    /// The server no longer has the grant with this token, because the grant's key expired or was deleted.
     NotHeld,
 }
 
@@ -199,7 +199,7 @@ impl From<OptionsError> for LockError {
     }
 }
 
-/// An error type into which a [`LockError`] converts: any type that implements `From<LockError>`.
+/// An error type into which a [`LockError`] can be converted: any type that implements `From<LockError>`.
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] the error type `{Self}` cannot carry a lock's failure",
     label = "this error type needs `From<LockError>`",

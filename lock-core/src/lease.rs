@@ -71,7 +71,7 @@ impl Sub<Duration> for Moment {
 /// Whether a lease is extended while the body runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// The lease is never extended. If the lease ends before the body does, the lease is lost.
+    /// The lease is never extended. If the lease ends before the body ends, the lease is lost.
     Fixed,
     /// The lease is extended after each third of its time, until the body ends or has run for `max_hold`.
     WhileHeld {
@@ -83,7 +83,7 @@ pub enum Renewal {
 /// The lease that a caller asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTerms {
-    /// The lease time.
+    /// The length of the lease.
     pub time: Duration,
     /// Whether the lease is extended while the body runs.
     pub renewal: Renewal,
@@ -101,7 +101,7 @@ pub struct Grant {
     /// sending of the request. A grant that is sent to a waiter lasts for at most a claim, which can be shorter than
     /// the requested lease: the first renewal extends such a grant to the requested lease.
     pub validity: Duration,
-    /// Whether the owner had to queue.
+    /// Whether the owner had to wait for the lock, in the queue or between two tries.
     pub queued: bool,
 }
 

@@ -180,8 +180,8 @@ impl Arguments {
         quote!(#receiver #(#typed)*)
     }
 
-    /// Generates a binding for each name of a pattern that the options use. Without these bindings, only whole
-    /// arguments have names outside the body.
+    /// Generates a binding for each name that occurs both in an argument's pattern and in the options. Without these
+    /// bindings, only whole arguments have names outside the body.
     ///
     /// ```text
     /// (Path((user, mut id)): Path<(u64, u64)>, Pair { left, .. }: Pair)
