@@ -27,7 +27,8 @@ impl fmt::Display for Advice {
 
 impl Error for Advice {}
 
-/// Returns the text of an error, followed by its advice if it has any, in one line.
+/// Returns the text of an error and the text of its [`source`](Error::source), if it has one, in one line. For an error
+/// of this crate, the source is the [`Advice`] or the [`Detail`].
 #[must_use]
 pub fn advised(error: &dyn Error) -> String {
     match error.source() {
@@ -39,7 +40,7 @@ pub fn advised(error: &dyn Error) -> String {
 /// The details of a failure, usually the message from the server or the network. The error that describes the failure
 /// returns the details as its [`source`](Error::source).
 ///
-/// The message can name users, commands and addresses, so the error's own text leaves the message out.
+/// The details can name Redis users, commands and addresses, so the error's own text leaves the details out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detail(Box<str>);
 

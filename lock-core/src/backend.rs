@@ -17,19 +17,19 @@ use crate::{
 /// A future that a backend returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What an acquisition asks for.
+/// The parameters of one acquisition.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The name of the lock.
     pub name: LockName,
-    /// The acquisition's identity.
+    /// The identity of the acquisition.
     pub owner: OwnerId,
-    /// The lease time, and whether it is renewed.
+    /// The length of the lease, and whether the lease is renewed.
     pub lease: LeaseTerms,
-    /// How long the acquisition may wait. Zero makes one attempt without queueing.
+    /// How long the acquisition may wait. With a `wait` of zero, the acquisition makes one attempt and never queues.
     pub wait: Duration,
-    /// How the acquisition waits. The backend does not wait for a request with [`Strategy::Spin`]: the engine repeats
-    /// the request.
+    /// How the acquisition waits. For a caller with [`Strategy::Spin`], the engine makes one attempt after another,
+    /// each with a `wait` of zero.
     pub strategy: Strategy,
 }
 
@@ -38,7 +38,7 @@ pub struct Request {
 pub enum Answer {
     /// The lock was granted to the request's owner.
     Granted(Grant),
-    /// The lock is not free, and the request is not allowed to queue.
+    /// The lock is held or has waiters, and the request may not queue.
     Busy,
 }
 
@@ -68,7 +68,7 @@ pub enum Extend {
     /// Makes the lease last this long from now, unless the lease already lasts longer.
     To(Duration),
     /// Makes the lease last this long from now, even if the lease then ends earlier than before. The caller must ensure
-    /// that no code relies on the old end of the lease, for example because no body has begun yet.
+    /// that no code relies on the old end of the lease. Before the body has begun, no code relies on it.
     Restart(Duration),
 }
 
@@ -132,8 +132,8 @@ pub enum Released {
 pub struct Status {
     /// The holder, if the lock is held.
     pub holder: Option<Holder>,
-    /// The number of waiters in the queue. On a Redis server, each process in which callers wait with `notify` counts
-    /// as one additional waiter.
+    /// The number of waiters in the queue. On a Redis server, callers that wait with `notify` are not counted one by
+    /// one: each session (one for each client and tokio runtime) with such callers counts as one waiter.
     pub waiters: usize,
 }
 
@@ -144,8 +144,8 @@ pub struct Holder {
     pub owner: OwnerId,
     /// The holder's fencing token; `None` for a holder without a token, such as a plain Redisson lock.
     pub token: Option<FencingToken>,
-    /// The time left of the holder's lease; `None` while the backend itself maintains the lease, as the in-process
-    /// backend does.
+    /// The time left of the holder's lease; `None` if the backend itself keeps the lease from ending, as the in-process
+    /// backend does for a renewed lease without `max_hold`.
     pub remaining: Option<Duration>,
 }
 
@@ -153,11 +153,12 @@ pub struct Holder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// No answer: the server is down, cut off or too slow. The call may be repeated.
+    /// The server did not answer, because it is down, cut off or too slow. The call may be repeated.
     Unreachable(String),
-    /// The server answered with a refusal: out of memory, read-only, or missing rights.
+    /// The server refused the request, for example because the server is out of memory or read-only, or because the
+    /// Redis user lacks a right.
     Refused(String),
-    /// The server has something else under the lock's name: a lock in another layout, or other data.
+    /// The server stores something else under the lock's name: a lock in another layout, or other data.
     WrongLayout,
     /// The client was shut down.
     ShutDown,
@@ -198,8 +199,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Waits until `deadline` by the local clock.
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()>;
 
-    /// Returns whether the backend itself maintains the leases of live holders, so that the engine has nothing to renew
-    /// or check.
+    /// Returns whether the backend itself keeps the leases of live holders from ending, so that the engine has nothing
+    /// to renew or check.
     fn maintains_leases(&self) -> bool;
 
     /// Begins an acquisition. No request is sent before the future of [`Attempt::enter`] is polled.
@@ -213,8 +214,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         requests: Vec<Request>,
     ) -> BoxFuture<'_, Result<MultiAnswer, BackendError>>;
 
-    /// Grants the lock to the next waiter, or frees it if nobody waits. If `retain_until` is later than now, the lock
-    /// first stays taken until that moment. After a release, the grant can no longer be renewed.
+    /// Ends a grant: passes the lock to the next waiter, or frees the lock if nobody waits. If `retain_until` is later
+    /// than now, the lock first stays taken until that moment. After a release, the grant can no longer be renewed.
     fn release<'a>(
         &'a self,
         name: &'a LockName,
@@ -222,7 +223,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         retain_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>>;
 
-    /// Starts a release in the background. The backend retries the release until the lease ends by itself.
+    /// Starts a release in the background. The backend retries the release until the server answers, or until the lease
+    /// has ended.
     ///
     /// A `lease_ends` of `None` means that the lease was lost. If the backend still has the grant of a lost lease, it
     /// gives the grant back, but does not count a release.
@@ -284,16 +286,17 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Reads who holds the lock, and how many waiters it has.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
-    /// Returns the shard of a lock. [`acquire_multi`](Self::acquire_multi) can take locks in one step only if their
-    /// shards are equal.
+    /// Returns the number of the shard that stores a lock, which is the lock's hash slot in a Redis Cluster.
+    /// [`acquire_multi`](Self::acquire_multi) can take locks in one step only if their shards are equal.
     fn shard(&self, name: &LockName) -> u16 {
         let _ = name;
         0
     }
 
-    /// Returns whether the server that stores `name` answers within this time, or whether all servers answer if `name`
-    /// is `None`. For a Redlock, returns whether a majority of its nodes answers. If the servers answer, a command that
-    /// has no answer yet is only delayed by other commands.
+    /// Returns whether the server that stores `name` answers within this time. If `name` is `None`, returns whether
+    /// every server answers. For a Redlock, returns whether a majority of its nodes answers.
+    ///
+    /// If this method returns `true`, the server works, and a command without an answer is merely delayed.
     fn is_answering<'a>(
         &'a self,
         name: Option<&'a LockName>,
@@ -303,10 +306,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(true))
     }
 
-    /// Makes every attempt from now on end with [`BackendError::ShutDown`], including attempts that are waiting.
+    /// Makes all attempts end with [`BackendError::ShutDown`]: those that are waiting now, and all later ones.
     fn begin_shutdown(&self);
 
-    /// Waits until all abandoned attempts have been cleaned up.
+    /// Waits until the grants and the queue entries of all abandoned attempts are removed.
     fn cleaned_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }

@@ -34,7 +34,7 @@ impl std::error::Error for DurationError {}
 /// Parses one whole number followed by one unit (`us`, `ms`, `s`, `m`, `h`, `d`), with no space around or between them.
 ///
 /// # Errors
-/// [`DurationError`] says which part of the text is wrong.
+/// Returns a [`DurationError`] that says which part of the text is wrong.
 ///
 /// ```
 /// # use std::time::Duration;

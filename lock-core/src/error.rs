@@ -14,9 +14,10 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BusyWith {
-    /// The holder is another process, as far as this process knows.
+    /// The holder is another process, or another client of this process: this client knows of no call of its own that
+    /// holds the lock.
     AnotherProcess,
-    /// The holder is another call of this process.
+    /// The holder is another call of this process, made through the same client.
     ThisProcess,
     /// The holder is a sibling: another call nested in the same enclosing call.
     Sibling,
@@ -32,7 +33,7 @@ pub enum BusyWith {
 pub enum LossReason {
     /// The local deadline passed: a fixed lease ended, or the renewals were not answered in time.
     Expired,
-    /// The server no longer has the grant with this token: the key expired there, or was deleted.
+    /// The server no longer has the grant with this token, because the grant's key expired or was deleted.
     NotHeld,
 }
 
@@ -51,8 +52,8 @@ pub enum LockError {
         /// The holder, as far as it is known.
         with: BusyWith,
     },
-    /// The lease was lost. If the body was running, the body was dropped. A lease can also be lost before its body is
-    /// first polled, or while a call with several keys is still waiting for its other locks.
+    /// The lease was lost. If the body was running, the body was dropped. A lease can also be lost before the call's
+    /// body is first polled, and a nested call returns this error if a lock that it re-enters is lost.
     ///
     /// Changes that the body made before the loss are not undone. Have the guarded resource refuse writes with `token`
     /// once the resource has seen a higher token.
@@ -80,7 +81,7 @@ pub enum LockError {
         /// The server's message.
         detail: Detail,
     },
-    /// The server has something else under the lock's name: a lock in another layout, such as Redisson's, or other
+    /// The server stores something else under the lock's name: a lock in another layout, such as Redisson's, or other
     /// data.
     WrongLayout {
         /// The lock's key.
@@ -127,8 +128,8 @@ impl LockError {
     }
 }
 
-/// Writes one sentence that can be shown to a user. The [`source`](Error::source) is the advice for the developer, or
-/// the server's message.
+/// Writes one sentence that can be shown to a user. The [`source`](Error::source) of the error is the advice for the
+/// developer, or the server's message.
 impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -219,7 +220,7 @@ impl From<OptionsError> for LockError {
     }
 }
 
-/// An error type into which a [`LockError`] converts: any type that implements `From<LockError>`.
+/// An error type into which a [`LockError`] can be converted: any type that implements `From<LockError>`.
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] the error type `{Self}` cannot carry a lock's failure",
     label = "this error type needs `From<LockError>`",
@@ -237,7 +238,7 @@ impl<E: From<LockError>> FromLockError for E {
     }
 }
 
-/// The return type of a guarded function: a `Result` whose error type is [`FromLockError`].
+/// The return type of a guarded function: a `Result` whose error type implements [`FromLockError`].
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] a guarded function returns a `Result` that can carry a lock's failure, not `{Self}`",
     label = "not a `Result<T, E>` with `E: From<LockError>`",

@@ -64,7 +64,8 @@ pub enum KeyError {
     StrayBrace,
     /// The name is reserved for the counter that issues all fencing tokens.
     ReservedName,
-    /// The key ends with a suffix that is reserved for the lock's own state.
+    /// The key has a hash tag and ends with a suffix, such as `:queue`, that is reserved for the Redis keys in which
+    /// the engine stores the state of locks.
     ReservedSuffix {
         /// The reserved suffix.
         suffix: &'static str,
@@ -171,8 +172,9 @@ impl Display for LockKey {
 /// The name of the counter that issues all fencing tokens of a server.
 pub const FENCE: &str = "lock:fence";
 
-/// The suffixes of the names under which a lock's own state is stored. The suffixes are reserved only for keys with a
-/// hash tag: any other key is wrapped in braces, so its stored name ends with a brace.
+/// The suffixes of the Redis keys that store a lock's queue, a lock's claim, and the token counter of a hash slot. Only
+/// a key with a hash tag must not end with such a suffix: any other key is wrapped in braces, so its stored name ends
+/// with a brace.
 const RESERVED_SUFFIXES: [&str; 3] = [":queue", ":claim", ":fence"];
 
 /// The name under which a backend stores a lock.
@@ -190,7 +192,7 @@ impl LockName {
     /// # Errors
     /// Returns [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than
     /// [`MAX_KEY_BYTES`], [`KeyError::StrayBrace`] for a key whose braces are not one hash tag, and
-    /// [`KeyError::ReservedSuffix`] for a key that ends with a suffix reserved for a lock's own state.
+    /// [`KeyError::ReservedSuffix`] for a key with a hash tag that ends with a reserved suffix.
     ///
     /// ```
     /// # use lock_core::key::{LockKey, LockName};
@@ -239,7 +241,7 @@ impl LockName {
     ///
     /// # Errors
     /// Returns [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than
-    /// [`MAX_KEY_BYTES`], [`KeyError::ReservedName`] for the name of the token counter.
+    /// [`MAX_KEY_BYTES`], and [`KeyError::ReservedName`] for the name of the token counter.
     pub fn plain(namespace: Option<&str>, key: &LockKey) -> Result<Self, KeyError> {
         let name = match namespace {
             None => key.0.clone(),
@@ -290,7 +292,7 @@ pub struct KeyBuilder {
 }
 
 impl KeyBuilder {
-    /// Creates an empty key.
+    /// Creates a builder whose key is still empty.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -348,8 +350,8 @@ impl KeyBuilder {
     /// Returns the finished key.
     ///
     /// # Errors
-    /// Returns the first [`KeyError`] of a part. If each part is valid, returns the [`KeyError`] of the whole key, if
-    /// any.
+    /// Returns the [`KeyError`] of the first invalid value. If each value is valid, returns the [`KeyError`] of the
+    /// whole key, if the key is invalid.
     pub fn build(self) -> Result<LockKey, KeyError> {
         match self.error {
             Some(error) => Err(error),

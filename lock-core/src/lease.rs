@@ -21,8 +21,8 @@ pub const CLAIM: Duration = Duration::from_secs(2);
 
 /// Returns how long an offer lasts for a waiter that has already missed `missed` offers.
 ///
-/// The time of an offer shrinks to a tenth with each of the first three missed offers, so a waiter that is polled too
-/// rarely delays the other waiters by little more than one claim in total.
+/// The first offer lasts one claim, and each of the next three offers lasts a tenth of the offer before it. All offers
+/// to a waiter that is polled too rarely therefore last little more than one claim in total.
 #[must_use]
 pub fn claim_after(missed: u32) -> Duration {
     CLAIM / 10_u32.pow(missed.min(3))
@@ -71,7 +71,7 @@ impl Sub<Duration> for Moment {
 /// Whether a lease is extended while the body runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// The lease is never extended. If the lease ends before the body does, the lease is lost.
+    /// The lease is never extended. If the lease ends before the body ends, the lease is lost.
     Fixed,
     /// The lease is extended after each third of its time, until the body ends or has run for `max_hold`.
     WhileHeld {
@@ -83,7 +83,7 @@ pub enum Renewal {
 /// The lease that a caller asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTerms {
-    /// The lease time.
+    /// The length of the lease.
     pub time: Duration,
     /// Whether the lease is extended while the body runs.
     pub renewal: Renewal,
@@ -95,26 +95,26 @@ pub struct Grant {
     /// The fencing token, which also identifies the grant.
     pub token: FencingToken,
     /// The local deadline: the backend admits nobody else before this moment of its local clock. `None` means that the
-    /// backend itself maintains the lease until the release, so the engine has nothing to renew.
+    /// backend itself keeps the lease from ending until the release, so the engine has nothing to renew.
     pub valid_until: Option<Moment>,
-    /// The time for which the grant is valid, counted from a moment known to lie before the grant. A grant that is sent
-    /// to a waiter lasts for at most a claim, which can be shorter than the requested lease: the first renewal extends
-    /// such a grant to the requested lease.
+    /// The time for which the grant is valid, counted from a moment that is certainly before the grant, such as the
+    /// sending of the request. A grant that is sent to a waiter lasts for at most a claim, which can be shorter than
+    /// the requested lease: the first renewal extends such a grant to the requested lease.
     pub validity: Duration,
-    /// Whether the owner had to queue.
+    /// Whether the owner had to wait for the lock, in the queue or between two tries.
     pub queued: bool,
 }
 
 impl Grant {
-    /// Returns how long the grant is still valid at `now`; `None` while the backend itself maintains the lease.
+    /// Returns how long the grant is still valid at `now`; `None` if the backend itself keeps the lease from ending.
     #[must_use]
     pub fn remaining(&self, now: Moment) -> Option<Duration> {
         self.valid_until.map(|until| until.since(now))
     }
 }
 
-/// Returns a lease time minus the possible drift between two clocks in that time: 0.1 %, and 1 ms for the granularity
-/// of the clocks.
+/// Returns the lease minus the possible drift between two clocks during the lease: 0.1 % of the lease, and 1 ms for the
+/// granularity of the clocks.
 #[must_use]
 pub fn less_drift(lease: Duration) -> Duration {
     lease.saturating_sub(lease / 1000 + Duration::from_millis(1))

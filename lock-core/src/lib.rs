@@ -1,8 +1,8 @@
 //! The shared types and the backend contract of the distributed locks in `lock-runtime`.
 //!
 //! This crate has no dependencies and only defines the types that the `#[distributed_lock]` attribute, the engine in
-//! `lock-runtime` and the backends share. Services depend on `lock-runtime`, which re-exports what they need.
-//! [`backend::Backend`] is the internal contract of the built-in backends; clients do not accept other backends.
+//! `lock-runtime` and the backends share. Services depend on `lock-runtime`, which re-exports the types that services
+//! need. [`backend::Backend`] is the internal contract of the built-in backends; clients do not accept other backends.
 
 pub mod advice;
 pub mod backend;

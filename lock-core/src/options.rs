@@ -18,7 +18,7 @@ pub enum OnLost {
     #[default]
     Cancel,
     /// Lets the body continue without the protection of the lock. The loss is logged and counted, and the body can
-    /// query it through its hold.
+    /// check for a loss through its hold.
     Continue,
 }
 
@@ -51,9 +51,9 @@ pub enum Release {
     /// The call returns without waiting for the server to confirm the release, one round trip earlier than with
     /// [`Release::Confirmed`]. The release is retried in the background until the lease ends.
     ///
-    /// The next acquisition on the same tokio runtime is sent after the release (on a Redlock only once the runtime has
-    /// connections of its own). Callers in other runtimes and processes can find the lock taken until the server has
-    /// processed the release.
+    /// The next acquisition on the same tokio runtime is sent after the release. On a Redlock, this order is certain
+    /// only while the runtime has its own open connections to the nodes. Callers in other runtimes and processes can
+    /// find the lock taken until the server has processed the release.
     Background,
 }
 
@@ -108,7 +108,7 @@ impl Default for Replicas {
 /// The options of one call. For a field that is `None`, the client's default applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LockOptions {
-    /// How long the acquisition may take, end to end; zero makes one attempt.
+    /// How long the whole acquisition may take. With a `wait` of zero, the call makes one attempt and never queues.
     pub wait: Option<Duration>,
     /// The lease time. An explicit lease is not renewed unless `renew` is `Some(true)`.
     pub lease: Option<Duration>,
@@ -132,17 +132,18 @@ pub struct LockOptions {
 /// The values of options that a call leaves unset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Defaults {
-    /// How long an acquisition may take: 3 s.
+    /// How long an acquisition may take; 3 s unless the client sets another value.
     pub wait: Duration,
-    /// The lease time: 30 s, renewed every 10 s (a third of the lease).
+    /// The length of a lease; 30 s unless the client sets another value. This lease is renewed after each third of its
+    /// time.
     pub lease: Duration,
     /// How a caller waits for a lock. `None` selects the layout's default, which is handoff in the native layout.
     pub strategy: Option<Strategy>,
     /// The pauses between the tries of calls with [`Strategy::Spin`].
     pub backoff: Backoff,
-    /// When calls return: once the server has confirmed their release.
+    /// When a call returns after its body has ended; [`Release::Confirmed`] unless the client sets another value.
     pub release: Release,
-    /// How the locks are stored: in the native layout.
+    /// How the locks are stored; [`Layout::Native`] unless the client sets another value.
     pub layout: Layout,
     /// How many replicas must have a grant, and how long a call waits for them: none.
     pub replicas: Replicas,
@@ -167,7 +168,7 @@ impl Default for Defaults {
 pub struct Terms {
     /// How long the acquisition may take.
     pub wait: Duration,
-    /// The lease time, and whether it is renewed.
+    /// The length of the lease, and whether the lease is renewed.
     pub lease: LeaseTerms,
     /// What happens to the body if the lease is lost.
     pub on_lost: OnLost,
@@ -210,7 +211,7 @@ pub enum OptionsError {
     HoldAtLeastAboveLease,
     /// In the client's [`Backoff`], the first pause is zero, or longer than the longest pause.
     BackoffOutOfRange,
-    /// The strategy is handoff, and the layout of the client's locks has no queue.
+    /// The strategy is handoff, which needs a queue, but the layout of the client's locks has no queue.
     NoQueue,
 }
 
@@ -266,7 +267,8 @@ impl LockOptions {
     /// # Errors
     /// Returns [`OptionsError`] if options are out of range or contradict each other.
     pub fn complete(&self, defaults: &Defaults) -> Result<Terms, OptionsError> {
-        // Servers count in milliseconds, so a wait of less than 1 ms makes a single attempt, like a wait of zero.
+        // Servers measure time in milliseconds, so a call with a `wait` below 1 ms makes a single attempt, like a call
+        // with a `wait` of zero.
         let wait = self.wait.unwrap_or(defaults.wait);
         let wait = if wait < Duration::from_millis(1) {
             Duration::ZERO

@@ -6,8 +6,8 @@ const HEX: [u8; 16] = *b"0123456789abcdef";
 
 /// The identity of one acquisition, chosen before the acquisition sends its first request.
 ///
-/// A retry with the same owner belongs to the same acquisition, and no two calls share an owner. An owner is written as
-/// 32 hexadecimal digits.
+/// Two requests with the same owner belong to the same acquisition, and no two calls share an owner. The text of an
+/// owner has 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(u128);
 

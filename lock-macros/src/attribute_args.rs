@@ -165,8 +165,8 @@ impl Args {
         }
     }
 
-    /// Refuses literals that contradict each other or exceed a limit. The check is `LockOptions::complete` of
-    /// lock-core, which also checks values that are known only at run time.
+    /// Refuses literals that contradict each other or exceed a limit. This method calls `LockOptions::complete` of
+    /// lock-core, which the engine calls again at run time, when all values are known.
     fn agree(&mut self, mistakes: &mut Mistakes) {
         let mut options = LockOptions {
             wait: self.wait.as_ref().and_then(Length::known),

@@ -110,10 +110,13 @@ impl Guarded<'_> {
     /// }
     /// ```
     ///
+    /// `KEY`, `CALL`, `FAKE_RETURN` and `FAILED` stand for the code that [`ResolvedKeys::expand`], [`call`],
+    /// [`fake_return`] and [`failed`] generate.
+    ///
     /// The key is rendered first, before any argument is moved. The key and the call have statements of their own, so
     /// the borrows in these statements end before the `.await` and are not stored in the future. The macro generates
-    /// the braces of the block, so the block has the macro's edition, 2024. In edition 2024, temporaries of the body's
-    /// tail expression are dropped before the arguments, as in a plain `async fn`.
+    /// the braces of the `async move` block, so this block has the macro's edition, 2024. In edition 2024, temporaries
+    /// of the body's tail expression are dropped before the arguments, as in a plain `async fn`.
     fn async_body(&self, key: &ResolvedKeys<'_>, body: &Group) -> TokenStream {
         let rendered = key.expand(&private(self.args));
         let mut names = key.used().into_iter().map(|name| name.to_string());
@@ -130,7 +133,7 @@ impl Guarded<'_> {
         braced(body.span(), quote!(#hidden let #key = #rendered; #run))
     }
 
-    /// Returns all names in the options' expressions, including the names of arguments.
+    /// Returns all identifiers in the expressions of the durations and of `client`. Some of them name arguments.
     fn words(&self) -> Vec<Ident> {
         let Args {
             wait,
@@ -167,10 +170,10 @@ impl Guarded<'_> {
     /// }
     /// ```
     ///
-    /// The key is rendered outside the `async move` block, where the names are still the user's: `#[async_trait]`
-    /// renames `self` to `__self` inside the block. The tail expression keeps the form `Box::pin(async move { … })`,
-    /// because other attributes look for that form too. The block needs no bindings for the arguments, because `async
-    /// move` moves the captured arguments into the block.
+    /// The key is rendered before the `async move` block, because `#[async_trait]` renames `self` to `__self` inside
+    /// that block. The tail expression keeps the form `Box::pin(async move { … })`, because other attributes look for
+    /// that form too. The block needs no bindings for the arguments, because `async move` moves the captured arguments
+    /// into the block.
     fn boxed_body(
         &self,
         key: &ResolvedKeys<'_>,
@@ -274,8 +277,8 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
     let output = inferable(output);
     let failed = match &args.map_err {
         Some(function) => {
-            // The call of the `map_err` function has that function's span, so rustc reports a wrong error type at the
-            // function.
+            // The call of `__map_err` has the span of the value of `map_err`, so rustc reports a wrong error type at
+            // that value.
             let at_function = Span::mixed_site().located_at(function.span());
             let mapped = quote_spanned!(at_function=> __map_err(__error));
             let (map_err, error) = (
@@ -312,7 +315,7 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
 /// }
 /// ```
 ///
-/// The `client` expression is bound to a reference in a statement of its own, so it can have any type that dereferences
+/// A statement of its own binds a reference to the value of `client`, so the value can have any type that dereferences
 /// to a client.
 fn call(args: &Args) -> TokenStream {
     let Args {
@@ -446,7 +449,8 @@ impl VisitMut for InferHidden {
     }
 }
 
-/// Generates the variable named by `guard`, bound to the hold or to the holds of several keys.
+/// Generates the declaration of the variable that `guard` names. The variable has the hold of the lock, or the holds of
+/// several locks.
 ///
 /// ```text
 /// key = "…"       let hold = ROOT::__private::v1::hold();

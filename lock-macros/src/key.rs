@@ -175,7 +175,8 @@ impl<'a> Resolved<'a> {
         })
     }
 
-    /// Generates an iterator that borrows the items of a list. The generated code is the same for lists of all types.
+    /// Generates the code of an iterator that borrows the items of a list. The macro does not know the type of the
+    /// list, so the generated code is the same for all types, and method resolution picks the trait for the type.
     ///
     /// ```text
     /// {

@@ -51,38 +51,38 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// |---|---|---|
 /// | `key = "order:<id>"` | the lock's name; either this or `keys` is required | |
 /// | `keys = ["account:<from>", "account:<to>"]` | several locks, all of which are held while the body runs | |
-/// | `keys = "item:<ids..>"` | one lock for each item of a list, also inside `keys = [...]` | |
+/// | `keys = "item:<ids..>"` | one lock for each item of a list; may also stand beside other keys in `keys = [...]` | |
 /// | `wait = "5s"` | how long to wait for the lock; `"0s"` tries once | the client's (3 s by default) |
-/// | `lease = "30s"` | a fixed lease: the body is dropped when the lease ends | the client's (30 s by default), renewed each third (every 10 s) |
-/// | `renew = true` | renews an explicit lease while the body runs | only an absent `lease` is renewed |
+/// | `lease = "30s"` | a fixed lease: the body is dropped when the lease ends | the client's (30 s by default), renewed after each third of the lease (10 s) |
+/// | `renew = true` | renews an explicit lease while the body runs | the lease is renewed only if `lease` is absent |
 /// | `max_hold = "10m"` | renewal stops after this time, and the body is dropped when the current lease ends | no limit |
-/// | `hold_at_least = "10s"` | the lock stays taken for this long from the grant, even if the body ends earlier | the lock is free at once |
+/// | `hold_at_least = "10s"` | the lock stays taken for this long from the grant, even if the body ends earlier | the lock is released when the body ends |
 /// | `on_busy = skip` | a call whose lock is busy returns `Ok(None)`; the function returns `Result<Option<T>, E>` | `error` |
 /// | `on_busy = fallback(path)` | a call whose lock is busy calls this `async fn` instead, with the same arguments (`self` first) and the `LockError` | `error` |
 /// | `on_lost = continue` | the body continues if its lease is lost | `cancel`: the body is dropped at its next `.await` |
 /// | `map_err = PayError::Lock` | a function from `LockError` to the error type: a path, or a closure that captures nothing | `From<LockError>` |
-/// | `client = self.locks` | an expression for the `LockClient` | the task's scoped client, else the installed one |
+/// | `client = self.locks` | an expression for the `LockClient` | the client whose `scope` encloses the call, or otherwise the installed client |
 /// | `namespace = "shop"` | separates the keys of different services | the client's |
 /// | `guard = hold` | the name by which the body accesses its hold: `hold.token()`, `hold.remaining()`, `hold.lost()`; with `keys` one hold for each key, `hold[0].token()` | |
 /// | `crate = ::locks` | the path of `lock-runtime`, if it is renamed | `::lock_runtime` |
-/// | `strategy = notify`, `strategy = spin` | how to wait, see below | the client's, `handoff` |
-/// | `release = background` | the call returns once the release is on its way, one round trip earlier: see below | the client's, `confirmed` |
+/// | `strategy = notify`, `strategy = spin` | how to wait: see [below](#how-to-wait) | the client's (`handoff` by default) |
+/// | `release = background` | the call returns as soon as the release is sent, one round trip earlier: see [below](#when-the-call-returns) | the client's (`confirmed` by default) |
 /// | `mode = exclusive` | the only mode so far | `exclusive` |
 ///
 /// A duration is a whole number with a unit (`us`, `ms`, `s`, `m`, `h`, `d`) in quotes, or an expression of type
-/// `Duration`: `limits::WAIT`, `self.config.wait`, an argument, a call. The expression is evaluated at each call,
-/// before the lock is requested.
+/// `Duration`, such as `limits::WAIT`, `self.config.wait`, an argument, or a call of a function. The expression is
+/// evaluated each time the locked function is called, before the lock is requested.
 ///
 /// A wait is at most 24 hours. A lease is at least 10 ms, or 1 s if it is renewed, and at most 24 hours. A literal or a
 /// constant out of range is a compile error. An associated constant such as `Self::WAIT` is checked only if the
 /// function is used. Any other value out of range makes the call return `LockError::InvalidOptions`. A path is treated
 /// as a constant if its last name is written in capitals.
 ///
-/// A nested call can re-enter a lock that an enclosing call holds. If the lease of that lock ends earlier than the
-/// nested call asks for, the nested call first extends the lease. The later deadline remains after the nested call has
-/// ended, because no lease is ever shortened. If the nested call has the lease renewed automatically, the renewal stops
-/// when the nested call ends. For example, after a nested call without a `lease`, an enclosing call with `lease = "1s"`
-/// can have up to 30 s left.
+/// A nested call can re-enter a lock that an enclosing call holds. If the lease of that lock would end before a new
+/// lease of the nested call, the nested call first extends the lease. The later deadline remains after the nested call
+/// has ended, because re-entry never shortens a lease. If only the nested call has the lease renewed automatically, the
+/// renewal stops when the nested call ends. For example, after a nested call without a `lease`, an enclosing call with
+/// `lease = "1s"` can have up to 30 s left.
 ///
 /// # Keys
 ///
@@ -92,7 +92,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// | `<arg.field.0>`, `<self.field>` | a field of the argument or of `self` |
 /// | `<id>` for `Path(id): Path<u64>` | a name that a pattern binds |
 /// | `<arg:raw>` | the value without escaping |
-/// | `<arg..>`, `<arg.field..>` | each item of a list, with one key for each: see [several keys](#several-keys) |
+/// | `<arg..>`, `<arg.field..>` | each item of a list; the call locks one key for each item: see [several keys](#several-keys) |
 /// | `<<`, `>>` | a literal `<`, `>` |
 /// | `{…}` | a Redis Cluster hash tag, kept as is: `"{order:<id>}:pay"` |
 ///
@@ -108,25 +108,26 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// the call takes the locks one after another, within one `wait`. A lock that is already taken stays held while the
 /// call waits for the next lock, and a fixed lease begins when the last lock is taken. If a lock is lost before the
 /// last one is taken, the call starts over within its `wait`. With `wait = "0s"`, the call takes all locks or none. If
-/// one of the locks is lost, the body is dropped, unless `on_lost = continue` is set.
+/// one of the locks is lost while the body runs, the body is dropped, unless `on_lost = continue` is set.
 ///
 /// `<ids..>` stands for each item of a list. The list is an argument, or a field of an argument: a slice, an array, a
 /// `Vec` or any other type that can be iterated over by reference, with items that implement `Display`. `keys =
 /// "item:<ids..>"` takes one lock for each item. A key has at most one list placeholder. With `guard = hold` the holds
-/// are in the order of the keys, and within one key in the order of its items. Two items that give the same key are one
-/// lock, and the hold of that lock appears at both positions. If all lists are empty and no other key is named, the
-/// call fails with `LockError::InvalidKey` and `KeyError::NoKeys`, and its body does not run.
+/// are in the order of the keys, and within one key in the order of its items. Two items that give the same key share
+/// one lock, and the hold of that lock appears at both positions. If all lists are empty and no other key is named, the
+/// call fails with `LockError::InvalidKey(KeyError::NoKeys)`, and its body does not run.
 ///
 /// The order of locks matters for nested calls too. If the nested or the enclosing call has several keys, the nested
-/// call tries a lock whose name sorts before the name of a held lock only once. If such a lock is not free, the nested
-/// call returns `Busy`, because waiting could deadlock. Nested calls with one key each may take their locks in any
-/// order; a deadlock between such calls lasts no longer than `wait`.
+/// call makes only one try at a lock whose name sorts before the name of a lock that the enclosing call holds. If such
+/// a lock is not free, the nested call returns `Busy`, because waiting could deadlock. If the nested call and the
+/// enclosing call have one key each, they may take their locks in any order; a deadlock between such calls lasts no
+/// longer than `wait`.
 ///
 /// # Busy locks and minimum holds
 ///
 /// `on_busy` applies only to `LockError::Busy`. If the server is unreachable or the lease is lost, the call still
-/// returns an error. With a `fallback` the body is built only after the grant, so the arguments move into either the
-/// body or the fallback, and nothing is cloned.
+/// returns an error. With a `fallback`, the future of the body is created only after the grant, so the arguments move
+/// either into the body or into the fallback, and no argument is cloned.
 ///
 /// Use `hold_at_least` for jobs that several machines start at about the same time. The call returns as soon as its
 /// body has ended, but the lock stays taken until the time of `hold_at_least` has passed, so that no other machine
@@ -153,8 +154,9 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// With `release = background` the call does not wait for the server to confirm the release, so it returns one round
 /// trip earlier. The release is retried until the lease ends. The next acquisition on the same tokio runtime reaches
-/// the server after the release, because both use the same connection. Until the server has processed the release,
-/// other callers find the lock taken, so a call with `wait = "0s"` can be `Busy`.
+/// the server after the release, because both requests use the same connection. On a Redlock, this order is certain
+/// only while the runtime has its own open connections to the nodes. Until the server has processed the release, other
+/// callers find the lock taken, so a call with `wait = "0s"` can be `Busy`.
 ///
 /// # Supported functions
 ///
@@ -164,9 +166,9 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// placed above `#[tokio::main]` and `#[tokio::test]`. Such a function needs `client = …`, because no client is
 /// installed yet when the function starts.
 ///
-/// `#[tracing::instrument]` can be placed below the attribute, with any of its options. Below the attribute, the span
-/// of `#[instrument]` also covers the time of waiting, and its options `err` and `ret` report lock errors. Above the
-/// attribute, the span of `#[instrument]` covers only the body. If the pattern of an argument binds only one name,
+/// `#[tracing::instrument]` can be placed above or below the attribute, with all options of `#[instrument]`. Above the
+/// attribute, the span of `#[instrument]` covers only the body. Below the attribute, the span also covers the time of
+/// waiting, and the options `err` and `ret` also report lock errors. If the pattern of an argument binds only one name,
 /// `#[instrument]` below the attribute uses that name for the whole argument: with `Path(id): Path<u64>`, write
 /// `skip(id)` and `fields(order = id.0)`. If the pattern binds several names, `#[instrument]` has no name for the
 /// argument, and only `skip_all` leaves the argument out of the span.
@@ -208,7 +210,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// The expansion renders the key before the body can move the values that the key names. The body owns every argument,
 /// including unused ones. The arguments are dropped in the same order as in a plain function, before the lock is
-/// released. The future is `Send` if the body's future is.
+/// released. The future of the call is `Send` if the body's future is `Send`.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
 //! Detects literal text that was probably meant as a placeholder, in the syntax of `format!`, of Spring's expression
-//! language, of SQL or of routers. If the macro took a meant placeholder literally, all calls would have the same key
-//! and share one lock.
+//! language, of SQL or of routers. If the macro accepted such text as a part of the key, all calls would have the same
+//! key and share one lock.
 
 use lock_core::key::{KeyError, LockKey, LockName};
 use syn::ext::IdentExt as _;
@@ -122,9 +122,9 @@ fn is_path(text: &str) -> bool {
     text.split('.').all(|name| is_name(name) || name == "self")
 }
 
-/// Returns why a key of this template cannot be stored, whatever its values are: for example, its braces are not one
-/// hash tag, or it ends with a suffix reserved for a lock's own state. A raw value can make such a key valid, and an
-/// escaped value cannot, so only templates without raw values are checked.
+/// Returns why no key of this template can be stored, whatever the values are: for example, the braces of the template
+/// are not one hash tag, or the template ends with a reserved suffix. Only templates without raw values are checked,
+/// because a raw value can make such a key valid, whereas an escaped value cannot.
 pub(crate) fn unusable(pieces: &[Piece]) -> Option<KeyError> {
     let mut sample = String::new();
     for piece in pieces {

@@ -180,8 +180,8 @@ impl Arguments {
         quote!(#receiver #(#typed)*)
     }
 
-    /// Generates bindings for the names in patterns that the options use, because outside the body only whole arguments
-    /// have names.
+    /// Generates a binding for each name that occurs both in an argument's pattern and in the options. Without these
+    /// bindings, only whole arguments have names outside the body.
     ///
     /// ```text
     /// (Path((user, mut id)): Path<(u64, u64)>, Pair { left, .. }: Pair)

@@ -22,8 +22,9 @@ const NO_TEXT: u8 = 0xFF;
 /// Checks that different values have different keys, and that equal values have the same key.
 ///
 /// The input consists of a template, two lists with a value for each placeholder, and a namespace, all separated by the
-/// byte FF. A value that is missing in the first list is `0`. A value that is missing in the second list is copied from
-/// the first. Returns whether the two lists differed and both gave a key, because other inputs test little.
+/// byte FF. If the input ends early, a missing value of the first list is `0`, and a missing value of the second list
+/// is copied from the first list. Returns whether the two lists differed and both gave a key, because other inputs test
+/// little.
 ///
 /// # Panics
 /// Panics if different values give the same key, or equal values give different keys.
@@ -129,7 +130,7 @@ fn read_back(pieces: &[Piece], values: &[String], key: &LockKey) {
     assert_eq!(readings(pieces, &expected), 1, "readings of `{expected}`");
 }
 
-/// Checks that namespace and key can be read back from the name under which a backend stores them.
+/// Checks that the namespace and the key can be read back from the name under which a backend stores the lock.
 fn name_read_back(space: &str, key: &LockKey) {
     let Ok(name) = LockName::new(space, key) else {
         return;

@@ -1,4 +1,4 @@
-//! Determines how a function is asynchronous, from its signature and the end of its body.
+//! Determines from the signature and the end of the body whether a function is an `async fn` or returns a boxed future.
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use syn::{
@@ -14,7 +14,7 @@ use crate::{
     types::{boxed_output, is_future, ungrouped},
 };
 
-/// How a function is asynchronous.
+/// The body of an `async fn`, or of a function that returns a boxed future.
 pub(crate) enum Body {
     /// `async fn … { … }`
     Async(Group),
@@ -57,8 +57,8 @@ pub(crate) fn asynchronous(
     if let ReturnType::Type(_, returned) = &sig.output {
         if let Some(output) = boxed_output(returned) {
             let declared = match ungrouped(output) {
-                // `#[async_trait]` generates the output type `()` for a method without a return type, so errors are
-                // reported at the method's name.
+                // `#[async_trait]` generates the output type `()` for a method without a return type. The user did not
+                // write this type, so errors are reported at the method's name.
                 Type::Tuple(unit) if unit.elems.is_empty() => ReturnType::Default,
                 known => ReturnType::Type(Default::default(), Box::new(known.clone())),
             };

@@ -1,4 +1,4 @@
-//! Parses the values of the options that are not durations: `key`, `on_busy`, `map_err`, `strategy`, `renew` and so on.
+//! Parses the values of all options except the durations: `key`, `on_busy`, `map_err`, `strategy`, `renew` and so on.
 
 use lock_core::options::{OnLost, Release, Strategy};
 use syn::{Expr, ExprLit, ExprPath, Ident, Lit, LitStr, Path};
@@ -141,7 +141,7 @@ pub(crate) fn map_err(value: &Expr, mistakes: &mut Mistakes) -> Option<Expr> {
 /// Refuses every mode but `exclusive` and `write`.
 pub(crate) fn mode(value: &Expr, mistakes: &mut Mistakes) {
     let message = match value {
-        // The mode `write` is accepted too, because a writer excludes everybody else.
+        // The mode `write` means the same as `exclusive`, because a writer excludes all other callers.
         Expr::Path(path) if path.path.is_ident("exclusive") || path.path.is_ident("write") => {
             return;
         }

@@ -58,7 +58,7 @@ fn no_tokens_panic() {
     tried(cases, check, CASES / 20);
 }
 
-/// Picks one word from a list whose words are separated by `¦`. A word can begin on a new line.
+/// Picks one word from a list whose words are separated by `¦`. A line break and indentation before a word are ignored.
 fn one(words: &'static str) -> impl Strategy<Value = String> + Clone + use<> {
     let words = words
         .split('¦')
@@ -125,7 +125,7 @@ const EXPRESSIONS: &str = r#"cancel¦continue¦continue 'a¦skip¦error¦fallbac
     ::locks¦crate::locks¦limits::WAIT¦<T as Limits>::WAIT¦a.b?.c[0]¦|x| x¦return¦async move { x.await }¦
     format!("a{}", id)¦["a:<id>", "b"]¦[]"#;
 
-/// The first options of a random attribute, most of which are valid.
+/// The options with which a random attribute can begin. Most of these options are valid.
 const ATTRIBUTES: &str = r#"key = "a:<id>", wait = "5s", guard = hold,¦
     key = "<id>/<self.name>", client = self.locks,¦
     key = "a", lease = LEASE, renew = true, max_hold = "10m", on_lost = continue,¦
