@@ -67,6 +67,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// | `crate = ::locks` | the path of `lock-runtime`, if it is renamed | `::lock_runtime` |
 /// | `strategy = notify`, `strategy = spin` | how to wait: see [below](#how-to-wait) | the client's (`handoff` by default) |
 /// | `release = background` | the call returns as soon as the release is sent, one round trip earlier: see [below](#when-the-call-returns) | the client's (`confirmed` by default) |
+/// | `replicas = 1` | how many replicas of the server must have acknowledged the grant before the body starts | the client's (0 by default) |
 /// | `mode = exclusive` | the only mode so far | `exclusive` |
 ///
 /// A duration is a whole number with a unit (`us`, `ms`, `s`, `m`, `h`, `d`) in quotes, or an expression of type

@@ -33,7 +33,7 @@ fn a_function_with_all_options() {
         quote! {
             key = "order:<id>:<req.user.0:raw>", wait = "5s", lease = LEASE, renew = true, max_hold = "10m",
             hold_at_least = Limits::MIN, on_lost = continue, client = state.locks, namespace = "shop", guard = hold,
-            crate = ::locks, mode = exclusive, strategy = handoff, release = background
+            crate = ::locks, mode = exclusive, strategy = handoff, release = background, replicas = 2
         },
         quote! {
             /// Pays.
@@ -55,6 +55,7 @@ fn a_function_with_all_options() {
                     .on_lost(::locks::OnLost::Continue)
                     .strategy(::locks::Strategy::Handoff)
                     .release(::locks::Release::Background)
+                    .replicas(2usize)
                     .namespace("shop")
                     .client(__client) };
                 __call.run(async move {

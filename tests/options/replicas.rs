@@ -196,6 +196,24 @@ async fn callers_that_have_queued_wait_for_replicas() {
     other.lock("k").wait(SECOND).run(async {}).await.unwrap();
 }
 
+/// The grant that a release passes to a waiter lasts only for a claim (2 s) until the waiter confirms it. When the body
+/// of such a caller starts, the replica knows the whole lease.
+#[tokio::test]
+async fn the_whole_lease_of_a_caller_that_has_queued_is_on_its_replica() {
+    let group = Group::with_replicas(1).await;
+    let [client, other] = [group.client().await, group.client().await];
+    let guard = hold(&other, "k").await;
+    let lock = client.lock("k").wait(20 * SECOND).replicas(1);
+    let call = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    until_waiting(&other, "k", 1).await;
+    guard.release().await;
+    let queued = call.await.unwrap();
+    let mut replica = group.replicas[0].connection().await;
+    let left: u64 = ask(&mut replica, redis::cmd("PTTL").arg("{replicas:k}")).await;
+    assert!((25_000..=30_000).contains(&left), "{left} ms");
+    queued.release().await;
+}
+
 /// A nested call of an enclosing call's lock waits for its own number of replicas. The enclosing call keeps its lock.
 #[tokio::test]
 async fn a_nested_call_waits_for_its_replicas() {

@@ -113,7 +113,7 @@ fn value() -> impl Strategy<Value = String> {
     prop_oneof![4 => "[ab0:/|%é<}-]{1,3}", 2 => one("%3A¦:¦a¦b¦a:b¦%¦%25"), 1 => any::<String>()]
 }
 
-const OPTIONS: &str = "key¦key¦key¦keys¦wait¦lease¦renew¦max_hold¦on_busy¦on_lost¦mode¦hold_at_least¦strategy¦release¦client¦\
+const OPTIONS: &str = "key¦key¦key¦keys¦wait¦lease¦renew¦max_hold¦on_busy¦on_lost¦mode¦hold_at_least¦strategy¦release¦replicas¦client¦\
     namespace¦guard¦map_err¦crate¦kye¦timeout¦r#key¦r#crate¦async¦_¦Self¦größe";
 
 const LITERALS: &str = r##""5s"¦"100ms"¦"2d"¦"5"¦"-1s"¦"99999999999999999999s"¦""¦"hold"¦r#"5s"#¦"a"suffix¦b"5s"¦

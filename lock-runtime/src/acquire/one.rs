@@ -279,6 +279,12 @@ pub(crate) async fn begin_replicated(
     if hold.unused_until().is_none() {
         hold.wait_for_body(spec.now() + replica_patience(spec, budget) + CLAIM);
     }
+    if hold.is_claim() {
+        // The grant of a caller that has queued lasts for one claim until the caller confirms it. The replicas then
+        // know the whole lease.
+        let until = budget.answers_until(spec.now());
+        answered(spec, budget, until, hold.clone().confirm()).await?;
+    }
     replicated(spec, budget, hold).await
 }
 
