@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
-use lock_runtime::{LockClient, LockError, distributed_lock};
+use lock_runtime::{Layout, LockClient, LockError, distributed_lock};
 use redis::aio::MultiplexedConnection;
 use support::{
     assert_busy,
+    cluster::ClusterServers,
+    sentinels::SentinelGroup,
     server::{RedisServer, ask},
     until,
 };
@@ -276,6 +278,35 @@ async fn a_call_that_is_never_polled_again_gives_its_lock_back() {
     drop(call);
 }
 
+/// The primaries of a cluster and of a Sentinel group have replicas. Locks in Redisson's layout are replicated like other
+/// locks.
+#[tokio::test]
+async fn on_every_primary_that_has_replicas() {
+    let cluster = ClusterServers::with_replicas(3).await;
+    let sentinels = SentinelGroup::start().await;
+    let group = Group::with_replicas(1).await;
+    let urls = [cluster.url(), sentinels.url(), group.primary.url()];
+    for (url, replicas) in urls.iter().zip([1, 2, 1]) {
+        let client = LockClient::builder().url(url).replicas(replicas, SECOND);
+        let client = client.connect().await.unwrap();
+        // The keys are in different slots of the cluster.
+        for key in 0..20 {
+            let lock = client.lock(key.to_string());
+            lock.run(async {}).await.unwrap();
+            let refused = lock.replicas(replicas + 1).wait(100 * MS).acquire().await;
+            assert_not_replicated(&refused, replicas + 1, replicas);
+        }
+    }
+    let client = LockClient::builder()
+        .url(group.primary.url())
+        .layout(Layout::Redisson)
+        .replicas(1, SECOND);
+    let client = client.connect().await.unwrap();
+    client.lock("k").run(async {}).await.unwrap();
+    let refused = client.lock("k").replicas(2).wait(100 * MS).acquire().await;
+    assert_not_replicated(&refused, 2, 1);
+}
+
 /// In process there is no server that could fail alone, so the option has no effect. A Redlock refuses the option.
 #[tokio::test]
 async fn backends_without_replicas() {
@@ -301,7 +332,7 @@ async fn a_missing_right_is_named() {
     let refused = client.lock("k").replicas(1).acquire().await;
     match refused {
         Err(LockError::Refused { detail, .. }) => {
-            assert!(detail.to_string().contains("wait"), "{detail}")
+            assert!(detail.to_string().contains("wait"), "{detail}");
         }
         other => panic!("{other:?}"),
     }

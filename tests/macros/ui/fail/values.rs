@@ -46,4 +46,9 @@ async fn map_err(id: u64) -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(key = "order:<id>", replicas = "1")]
+async fn replicas(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
 fn main() {}
