@@ -336,9 +336,9 @@ impl AcquireRequest {
         })
     }
 
-    /// Takes the owner out of the queue. With `give_up`, also releases the lock if the owner has a grant that no other
-    /// owner shares. Without `give_up`, a queued owner is granted the lock if the lock is free and no caller before the
-    /// owner is still waiting.
+    /// Removes the owner from the queue. With `give_up`, also releases the lock if the owner has a grant that no other
+    /// owner shares. Without `give_up`, a queued owner is granted the lock if the lock is free and no owner that was
+    /// queued earlier is still waiting.
     pub(crate) async fn leave(
         &self,
         connection: &Connection,
