@@ -148,7 +148,7 @@ impl AttemptState {
         !self.unsure && self.phase == Phase::Asked
     }
 
-    /// Applies an event, and returns the next step.
+    /// Applies an event, and returns the next step of the acquisition.
     pub(crate) fn on(&mut self, event: Event) -> Step {
         if self.phase == Phase::Settled {
             return Step::Nothing;
@@ -210,8 +210,8 @@ impl AttemptState {
                 Step::AskOnce
             }
             Event::Left { was_queued } => {
-                // A connection skips a request whose sender stops waiting before the request is written. Such a request
-                // has not found out whether the lock is free.
+                // A connection skips a request whose sender stops waiting before the request is written. In this case,
+                // the caller does not know yet whether the lock is free.
                 let was_skipped = self.phase == Phase::Asked && !was_queued;
                 self.phase = Phase::Settled;
                 if was_skipped {
