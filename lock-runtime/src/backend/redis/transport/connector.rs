@@ -50,7 +50,7 @@ enum Target {
     Group(Arc<Sentinels>),
 }
 
-/// The options of the check of a server.
+/// The options of the check whether a server can be used for locks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerCheck {
     /// Whether the server may evict keys.
@@ -67,7 +67,8 @@ pub(crate) struct Connector {
     pub(crate) scripts: redis::Pipeline,
     /// The name of this program in the server's list of connections.
     pub(crate) client_name: String,
-    /// The check of the server that has to succeed before the first session connects; `None` if no check is pending.
+    /// The check of the server that has to succeed before the first session connects. `None` if no check has to be
+    /// made.
     check_first: Mutex<Option<ServerCheck>>,
     pub(crate) outages: Arc<Outages>,
     pub(crate) readiness: Arc<Readiness>,
@@ -189,7 +190,8 @@ impl Connector {
         }
     }
 
-    /// Records that a connection was lost, or could not be made.
+    /// Records that a connection was lost, or could not be made. In a Redis Cluster, the map of the slots is then read
+    /// again.
     pub(crate) fn note_lost(&self) {
         if let Some(outdated) = &self.outdated {
             outdated.notify_one();
