@@ -73,7 +73,7 @@ pub(crate) enum Passed {
     Late(Arc<Session>),
 }
 
-/// How a request to the server has to identify the grant of a holder.
+/// How a request to the server has to identify the grant of a member or of a single holder.
 #[derive(Debug)]
 pub(crate) enum Known {
     /// The request names the holder's own token, because the holder belongs to no known cohort.
@@ -137,7 +137,7 @@ impl Cohorts {
     ) -> TakenUp {
         let mut chores = TakenUp::default();
         if *grant.session_id != *session.session_id {
-            return chores; // the grant belongs to another session, and its callers have started over in this session
+            return chores; // the grant belongs to another session, whose callers have started over in this session
         }
         let is_new = session.waiters.note_grant(name, &grant.owners, grant.first);
         if grant.is_pushed && !is_new {

@@ -1,4 +1,4 @@
-//! The engine's state for one Redis server: its sessions, its cohorts, and the background tasks.
+//! The engine's state for one Redis server or one Redis Cluster: the sessions, the cohorts, and the background tasks.
 
 use std::{
     fmt,
@@ -48,7 +48,7 @@ pub(crate) enum Retry {
     Later,
 }
 
-/// The state for one server that all its sessions share.
+/// The state that all sessions with one server or one Redis Cluster share.
 pub(crate) struct Server {
     pub(crate) context: Arc<Context>,
     layout: Layout,

@@ -31,8 +31,8 @@ pub(crate) struct Destination {
 /// The addresses of the servers, and the settings for connections to them.
 pub(crate) enum Place {
     Server(redis::ConnectionInfo),
-    /// Some servers of a Redis Cluster. The settings of the first server also apply to servers that only the cluster
-    /// names.
+    /// Some servers of a Redis Cluster. The settings of the first server also apply to the servers that only the
+    /// cluster itself reports.
     Cluster(Vec<redis::ConnectionInfo>),
     /// The primary of a group of servers that Sentinels watch.
     Group(SentinelConfig),
@@ -267,7 +267,7 @@ fn with_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
     info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3))
 }
 
-/// Makes the operating system notice a peer that disappears silently.
+/// Makes the operating system notice a server that disappears without closing its connections.
 fn with_tcp_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
     let settings = info.tcp_settings().clone().set_nodelay(true).set_keepalive(
         redis::io::tcp::socket2::TcpKeepalive::new()

@@ -1,6 +1,6 @@
 //! A cohort: neighbours in the queue, all of one session, that share one grant. The process passes the turn from one
-//! member to the next in memory, in the order of the queue, and releases the grant once, at the end. A waiter that is
-//! granted a lock alone is a cohort of one.
+//! member to the next in memory, in the order of the queue, and releases the grant once, after the last turn. A waiter
+//! that is granted a lock alone is a cohort of one.
 //!
 //! This file only makes decisions: it uses no I/O, no clock and no tokio. [`cohort_registry`](super::cohort_registry)
 //! stores the cohorts, and calls their methods.
@@ -256,8 +256,9 @@ impl Cohort {
         (self.is_offered() && short).then_some(self.confirmed.min(self.lease))
     }
 
-    /// Returns whether the local deadline of an offer or of a held lock has passed. A retained lock is never late: its
-    /// remaining members wait for the end of the minimum hold time, whatever the deadline is.
+    /// Returns whether the local deadline has passed while the turn is offered, or while a member holds the lock. A
+    /// retained lock is never late: its remaining members wait for the end of the minimum hold time, whatever the
+    /// deadline is.
     pub(crate) fn is_late(&self, now: Moment) -> bool {
         matches!(self.state, State::Offered { .. } | State::Inside) && self.until <= now
     }
