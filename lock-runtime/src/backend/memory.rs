@@ -5,11 +5,12 @@
 //! test with a paused clock, waits and leases end without real waiting. On a runtime without a timer, the engine's
 //! thread measures real time.
 //!
-//! A renewable lease lasts as long as its hold, so nothing is renewed. If a hold has a fixed lease and a nested call
-//! has a renewable lease, the hold's lease does not end while the nested call is inside and within its `max_hold`. When
-//! the nested call leaves, or its `max_hold` has passed, the hold's lease lasts at least for another lease time of the
-//! nested call. No thread watches callers that are not polled. Instead, the waiters check the time limits: they pass on
-//! an offer that is not taken in time, and a lock whose holder has not begun its body in time.
+//! A renewable lease lasts as long as its hold, so the engine never renews it. If a hold has a fixed lease and a nested
+//! call has a renewable lease, the hold's lease does not end while the nested call is inside and within its `max_hold`.
+//! When the nested call leaves, or its `max_hold` has passed, the hold's lease lasts at least for another lease time of
+//! the nested call. No thread watches callers that are not polled. Instead, the waiters check the time limits of the
+//! caller that has the lock: if it does not take its offer in time, or does not begin its body in time, a waiter ends
+//! its grant, and the lock is offered to the next waiter.
 
 use std::{
     cmp::Reverse,
@@ -47,11 +48,12 @@ use crate::{
 /// The clock of the calling runtime.
 const CLOCK: TokioClock = TokioClock;
 
-/// The time by which a grant in the registry outlasts its local deadline. During this time, the body of a lost lease is
-/// dropped, so that the body ends before the next body starts, unless the runtime is too busy to poll the lost call.
+/// The time by which a grant in the registry outlasts its local deadline. During this time, the call drops the body
+/// whose lease is lost, so that this body ends before the next holder's body starts, unless the runtime is too busy to
+/// poll the call.
 const MARGIN: Duration = Duration::from_millis(2);
 
-/// The registries that clients share by name. A registry exists as long as one of its clients does.
+/// The registries that clients share by name. A registry exists as long as one of its clients exists.
 static REGISTRIES: Lazy<Mutex<HashMap<String, Weak<Registry>>>> = Lazy::new(Mutex::default);
 
 /// The next ticket of a waiter. A ticket is taken while the mutex of a registry is locked, so that tickets rise in the
@@ -103,15 +105,16 @@ struct Registry(Mutex<State>);
 struct State {
     common: Common,
     locks: HashMap<LockName, Slot>,
-    /// The locks that stay taken after their holds have ended. The lock that becomes free first is on top.
+    /// The locks that stay taken after their holds have ended (`hold_at_least`), each with the moment at which it
+    /// becomes free. The earliest of these moments is on top.
     retained: BinaryHeap<Reverse<(Moment, LockName)>>,
 }
 
-/// The state that all locks share.
+/// The state that all locks of a registry share.
 struct Common {
     fence: u64,
-    /// The callers to wake after the mutex is unlocked. Waking a caller may poll the caller at once, and the caller
-    /// then locks the mutex.
+    /// The callers to wake after the mutex is unlocked. They are not woken earlier, because a woken caller may be
+    /// polled at once, and then locks the mutex.
     woken: Vec<Arc<Notify>>,
 }
 
@@ -129,14 +132,14 @@ struct Slot {
 struct Held {
     owner: OwnerId,
     token: FencingToken,
-    /// The end of the grant; `None` if the grant lasts as long as its hold.
+    /// The moment at which the grant ends; `None` if the grant lasts as long as its hold.
     until: Option<Moment>,
     stage: Stage,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The owner may enter at its next poll, and has not entered yet.
+    /// The lock is offered to the owner, which enters at its next poll.
     Offered,
     /// The owner has received its grant.
     Entered,
@@ -148,24 +151,24 @@ struct Waiter {
     ticket: u64,
     owner: OwnerId,
     deadline: Moment,
-    /// The time within which this waiter must take an offer.
+    /// How long this waiter has to take an offer.
     claim: Duration,
-    /// Wakes the waiter when the lock is offered to it, when it becomes the head of the queue, or, while it is the
-    /// head, when the end of the holder's grant has changed.
+    /// Wakes the waiter when the lock is offered to it and when it becomes the head of the queue. Also wakes the head
+    /// of the queue when the end of the holder's grant has changed.
     look: Arc<Notify>,
 }
 
 /// The result of a try to enter.
 enum View {
     Granted(FencingToken, Option<Moment>),
-    /// The lock is not free. Contains the moment at which to try again, if there is one.
+    /// The lock is not free. Contains the moment at which the caller tries again; `None` if it only waits to be woken.
     Waiting(Option<Moment>),
 }
 
 impl Registry {
     fn new() -> Self {
-        // The first token comes from the clock, so tokens rise even across a restart of the process, unless the clock
-        // is set back by more than the time between the two starts.
+        // Tokens are counted up from the system clock's time in microseconds, so they rise even across a restart of the
+        // process, unless the clock is set back by more than the time between the two starts.
         let micros = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_micros());
@@ -228,9 +231,8 @@ impl Registry {
         released
     }
 
-    /// Records that a lock stays taken until `until`, after its hold has ended. Also frees the recorded locks whose
-    /// time has passed, or offers them to their waiters, because it is possible that no caller ever requests them
-    /// again.
+    /// Records that a lock whose hold has ended stays taken until `until`. Also frees the recorded locks whose time has
+    /// passed, or offers them to their waiters, because these locks might never be requested again.
     fn retain_until(&self, name: &LockName, until: Moment) {
         self.change(|state| {
             let State {
@@ -306,14 +308,15 @@ impl Slot {
         token
     }
 
-    /// Returns the position of the waiter with this ticket, or the position at which to insert it.
+    /// Returns the position of the waiter with this ticket in the queue. If the ticket is not in the queue, returns the
+    /// position at which to insert it, as an error.
     fn place(&self, ticket: u64) -> Result<usize, usize> {
         self.queue
             .binary_search_by_key(&ticket, |waiter| waiter.ticket)
     }
 
-    /// Offers the lock to the first waiter whose `wait` has not ended, for the time of the waiter's claim. If there is
-    /// no such waiter, frees the lock.
+    /// Offers the lock, for the time of a claim, to the first waiter whose `wait` has not ended. If there is no such
+    /// waiter, frees the lock.
     fn grant_next(&mut self, common: &mut Common) {
         self.held = None;
         let now = CLOCK.now();
@@ -342,7 +345,7 @@ impl Slot {
         }
     }
 
-    /// Takes the grant, or the place in the queue, from an owner that leaves.
+    /// Removes an owner that leaves: ends its grant, or removes it from the queue or from the callers with `notify`.
     fn remove(
         &mut self,
         owner: OwnerId,
@@ -362,7 +365,7 @@ impl Slot {
     }
 }
 
-/// Returns when a grant made now ends by itself, or `None` if it lasts as long as its hold.
+/// Returns the moment at which a grant made now ends by itself, or `None` if the grant lasts as long as its hold.
 fn end(lease: LeaseTerms) -> Option<Moment> {
     match lease.renewal {
         Renewal::Fixed => Some(CLOCK.now() + lease.time),
@@ -378,9 +381,9 @@ struct MemoryAttempt {
     request: Request,
     look: Arc<Notify>,
     deadline: Moment,
-    /// The caller's place in the order of the waiters; `None` until the caller waits.
+    /// The ticket that orders the caller among the waiters; `None` until the caller waits.
     ticket: Option<u64>,
-    /// The number of times that the caller was queued: once, and once more after each offer that it missed.
+    /// How often the caller was queued: once at first, and again after each offer that it missed.
     queued: u32,
     settled: bool,
 }
@@ -440,8 +443,8 @@ impl MemoryAttempt {
                 *queued += 1;
                 slot.queue.insert(place, waiter);
             }
-            // The other waiters might not be polled, so each waiter checks the lock again when the present grant or
-            // offer ends, or after a claim (2 s) if that is earlier.
+            // Some waiters might not be polled, so every waiter checks the lock again when the present grant or offer
+            // ends, or after a claim (2 s), whichever is earlier.
             let soon = CLOCK.now() + CLAIM;
             View::Waiting(Some(holder_ends.map_or(soon, |ends| ends.min(soon))))
         })

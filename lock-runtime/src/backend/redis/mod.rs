@@ -1,4 +1,4 @@
-//! Locks on one Redis server, 6.2 or later, or on a server that speaks its protocol.
+//! Locks on one Redis server, 6.2 or later, or on a server that is compatible with Redis.
 //!
 //! All guarantees hold on a server that keeps its state. A server loses state if it is killed without persistence, if
 //! it evicts keys, or if it is a promoted replica that lacks the newest writes. After such a loss, the server can grant

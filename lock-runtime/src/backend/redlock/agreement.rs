@@ -8,10 +8,10 @@ use lock_core::fencing::FencingToken;
 ///
 /// Each node offers a token that is greater than the tokens of all holders that it knows. A node counts toward the
 /// majority only if its offer is not greater than the agreed token, so the nodes that count know no holder with the
-/// agreed token or a greater one. Any two majorities have a node in common, so no earlier holder has the agreed token
-/// or a greater one. Before the token is sent to a node of the first majority, the node may lose its grant, and another
-/// caller may hold the lock for a while. A node with a greater offer must not replace such a node in the majority,
-/// because the node with the greater offer may know an earlier holder with the agreed token.
+/// agreed token or a greater token. Any two majorities have a node in common, so no earlier holder has the agreed token
+/// or a greater token. A node of the first majority may lose its grant before the token is sent to it, and another
+/// caller may hold the lock in the meantime. A node with a greater offer must not take the place of the node that lost
+/// its grant, because it may know an earlier holder with the agreed token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Agreement<A> {
     majority: usize,
@@ -67,7 +67,8 @@ impl<A> Agreement<A> {
         self.ready.push(node);
     }
 
-    /// Returns the number of nodes that have granted the lock and may be part of the majority.
+    /// Returns the number of nodes that have granted the lock, and count toward the majority or may still count toward
+    /// it.
     pub(crate) fn counted(&self) -> usize {
         self.offers.len() + self.ready.len()
     }

@@ -30,8 +30,8 @@ use crate::{
 const NODE_SHARE: u32 = 10;
 /// The shortest and the longest time limit for the answer of a node, however short or long the lease is.
 const NODE_PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// The lease divided by this number is the time that must be left when a body starts. If less is left because the nodes
-/// have answered late, the lock is given back.
+/// The lease divided by this number is the time that must be left of the lease when a body starts. If less is left
+/// because the nodes have answered late, the lock is given back.
 const START_SHARE: u32 = 2;
 
 /// Returns the time within which a node has to answer.
@@ -77,7 +77,8 @@ fn raise_token(mut attempt: NodeAttempt, token: FencingToken) -> BoxFuture<'stat
 /// without these nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Haste {
-    /// The round waits for silent nodes as long as for the other nodes, so that it does not miss a possible majority.
+    /// The round waits for such silent nodes as long as for the other nodes, so that it does not miss a possible
+    /// majority.
     Patient,
     /// The round does not wait for silent nodes. Without a majority, a hasty round gives back its grants at once, so
     /// that other callers can take the lock. A later round waits for silent nodes.
@@ -99,7 +100,7 @@ impl Haste {
 /// The outcome of a round.
 pub(crate) enum Round {
     Granted(Box<Taken>),
-    /// Other callers have grants on so many nodes that no majority is left for this round.
+    /// Other callers hold the lock on so many nodes that this round cannot get a majority.
     Busy,
     /// Too few nodes answered, or the nodes answered too late.
     Unreachable(BackendError),
@@ -116,7 +117,7 @@ pub(crate) struct Taken {
     ready: Vec<NodeAttempt>,
     /// The requests to the other nodes, which may still join the hold.
     steps: Steps,
-    /// The moment until which other nodes may join the hold.
+    /// The moment until which the other nodes may join the hold.
     until: Moment,
 }
 
@@ -170,7 +171,7 @@ impl Taken {
     }
 }
 
-/// Runs work for a caller in a task of the engine, and offers the result to the caller. The offer ends one claim (2 s)
+/// Runs `work` for a caller in a task of the engine, and offers the result to the caller. The offer ends one claim
 /// after the work has started, or earlier if the caller has missed offers before. Returns `None` if the caller was not
 /// polled in time to take the result. The engine drops a result that is not taken, and drops the work if the caller is
 /// dropped.
@@ -257,8 +258,8 @@ impl RedlockAttempt {
             self.asking = None;
             let answer = match round {
                 Some(Round::Granted(taken)) if taken.is_young() => {
-                    // No await may follow here, because the caller could be dropped at an await after its grants have
-                    // become a hold.
+                    // No await may follow here: at an await, the caller could be dropped after its grants have become a
+                    // hold.
                     let queued = self.rounds > 1;
                     return Ok(Answer::Granted(Grant {
                         queued,
@@ -282,7 +283,8 @@ impl RedlockAttempt {
 /// The nodes that have not answered in the current round yet.
 struct Silence {
     nodes: Vec<Arc<Node>>,
-    /// Whether the round is hasty, and a majority of the nodes answered their newest requests.
+    /// Whether the round does not wait for silent nodes: the round is hasty, and a majority of the nodes answered their
+    /// previous requests.
     is_majority_heard: bool,
 }
 
@@ -301,7 +303,7 @@ impl Silence {
         }
     }
 
-    /// Returns the number of silent nodes for which the round does not wait.
+    /// Returns the number of nodes that have not answered yet, and for which the round does not wait.
     fn lasting(&self) -> usize {
         let silent = self.nodes.iter().filter(|node| node.is_silent());
         if self.is_majority_heard {
@@ -319,7 +321,7 @@ impl Silence {
 
 /// Asks all nodes once for the lock. If the round is dropped, or gets no majority, the nodes' grants are given back.
 pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste) -> Round {
-    // Each round has an owner of its own, because some nodes may still be giving back the grants of an earlier round,
+    // Each round has an owner of its own, because the grants of an earlier round may still be given back on some nodes,
     // and a request that gives a grant back names only the owner.
     connected(quorum).await;
     let request = &Request {
@@ -379,8 +381,8 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
             }
         }
     }
-    // If the round is decided before all nodes have answered, the remaining nodes count as answered, except for nodes
-    // that did not answer their previous requests.
+    // If the round is decided before all nodes have answered, the remaining nodes count as answered, except for the
+    // silent nodes that the round did not wait for.
     let answered = quorum.nodes.len() - failed;
     let Some((token, ready, above)) = agreement.reached() else {
         return match refused {

@@ -1,4 +1,5 @@
-//! Decides which nodes count toward a majority, when a client connects and after a node has lost its state.
+//! Decides which nodes of a Redlock count toward a majority, when a client connects and after a node has lost its
+//! state.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -119,7 +120,7 @@ pub(crate) async fn connect(quorum: &Arc<Quorum>, patience: Duration) -> Result<
     Ok(())
 }
 
-/// Reads the marks of all nodes. `None` means that the node did not answer.
+/// Reads the marks of all nodes. `None` means that the node did not answer, or cannot be used.
 async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
     let until = quorum.context.now() + PROBE_PATIENCE;
     let lease = quorum.longest_lease();
@@ -196,8 +197,8 @@ async fn admit(quorum: &Quorum, told: &mut Told) -> Option<Duration> {
     next
 }
 
-/// Returns the longest lease in use, and the time for which a node that lost its state does not count. Returns `None`
-/// when the loss is seen for the first time.
+/// Returns the longest lease in use, as far as it is known, and the time for which a node that lost its state does not
+/// count. Returns `None` when the loss is seen for the first time.
 fn quarantine(
     quorum: &Quorum,
     seen: &[(&Arc<Node>, Option<Standing>)],
@@ -225,8 +226,8 @@ fn quarantine(
         .values()
         .copied()
         .fold(quorum.longest_lease(), Duration::max);
-    // Each lease in use is in the marks of a majority of the nodes, so at least one of any `enough` nodes has the lease
-    // in its mark.
+    // Each lease in use is recorded in the marks of a majority of the nodes, so of any `enough` nodes, at least one has
+    // the lease in its mark.
     let enough = quorum.nodes.len() - quorum.majority() + 1;
     let all_answer = seen.iter().all(|(_, standing)| standing.is_some());
     let known = told.len() >= enough || all_answer;

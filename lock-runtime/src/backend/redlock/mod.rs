@@ -1,15 +1,15 @@
 //! Locks on a majority of several independent Redis servers: Redlock.
 //!
-//! **Not guaranteed.** There is no order, because there is no queue: a late caller may be served before an early one.
-//! Exclusion can fail when the clock of a node jumps or gains more than the allowed drift (1 % of the lease plus 2 ms),
-//! or when a majority of the nodes loses its state within one lease. A body is not stopped at the end of its lease
-//! while its own process is paused. As with a single server, the fencing token protects data against a holder whose
-//! lease has ended.
+//! **Not guaranteed.** There is no order, because there is no queue: a caller may get the lock before callers that have
+//! waited longer. Exclusion can fail when the clock of a node jumps or gains more than the allowed drift (1 % of the
+//! lease plus 2 ms), or when a majority of the nodes loses its state within one lease. A body is not stopped at the end
+//! of its lease while its own process is paused. As with a single server, the fencing token protects data against a
+//! holder whose lease has ended.
 //!
 //! **Guaranteed.** Locks survive the loss of any minority of the nodes, without a failover. A lock is held as long as a
 //! majority of the nodes stores its grant. A round is one request to each node, sent to all nodes at once. The lease
-//! counts from before the first request. If no majority grants the lock soon enough, the round gives back the grants of
-//! all nodes. A waiting caller tries again after a random pause that grows to 128 ms.
+//! counts from the moment before the first request is sent. If no majority grants the lock in time, the round gives
+//! back the grants of all nodes. A waiting caller tries again after a random pause that grows to 128 ms.
 //!
 //! **Tokens** rise strictly in grant order. Each node offers a token from its own counter, and the greatest offer
 //! becomes the lock's token. Before the body starts, a majority of the nodes has stored the lock's token: the nodes
@@ -18,13 +18,13 @@
 //! majorities share a node, so at least one node that has stored the token takes part in the next grant. A node that
 //! has lost its counter starts a new counter at the time of its own clock, which may be less than an earlier token.
 //!
-//! **Restarts.** A node that comes back without its state could help to grant a lock that is still held. Marks prevent
-//! such a grant:
+//! **Restarts.** A node that restarts without its state could grant a lock that is still held, and so help another
+//! caller to a majority. Marks prevent such a grant:
 //!
 //! - Each node stores a mark beside its locks, and loses the mark when it loses its locks. A node without a mark grants
 //!   nothing.
-//! - The mark records the longest lease in use: before a client requests a longer lease, it raises the record on a
-//!   majority of the nodes.
+//! - The mark records the longest lease in use: before a client requests a longer lease, it raises the recorded lease
+//!   on a majority of the nodes.
 //! - A node that is seen without a mark is excluded until the longest recorded lease has passed. The longest recorded
 //!   lease is known if half of all nodes, rounded up, report their marks (two in a quorum of three), or if all nodes
 //!   answer. If the longest recorded lease is not known, the node is excluded for 24 hours, which is the longest

@@ -48,12 +48,12 @@ use crate::{
 const MARK: &str = "lock:fence:whole";
 /// The reason why a node without a mark is not counted.
 pub(crate) const LOST: &str = "it has started without its state, and is not counted yet";
-/// The time for which a request is valid after it was sent. A node that reads the request after this time does not
-/// carry it out.
+/// The time for which a request to a node is valid after it was sent. A node that reads the request after this time
+/// does not carry it out.
 const REQUEST_LIFE: Duration = Duration::from_secs(1);
 
-/// Records why a command was not answered, or not carried out, and returns the error. The command is not sent again,
-/// because a quorum relies on its other nodes.
+/// Records why a command was not answered, or not carried out, and returns the error. The command is not repeated,
+/// because a quorum relies on its other nodes instead.
 fn failed(server: &Server, error: CallError) -> BackendError {
     let detail = error.to_string();
     match server.note_failure(error) {
@@ -62,8 +62,8 @@ fn failed(server: &Server, error: CallError) -> BackendError {
     }
 }
 
-/// Returns a connection that is up already, because a quorum should not wait for a handshake. If no connection is up,
-/// waits for the next connection of the calling runtime's session.
+/// Returns a connection that is up already, if there is one, because a quorum should not wait for a handshake. If no
+/// connection is up, waits for the next connection of the calling runtime's session.
 async fn ready(server: &Server) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
     let sessions = server.sessions.only();
     let session = sessions.nearest();
@@ -88,14 +88,14 @@ pub(crate) enum Standing {
 /// The state of a node as far as this client knows it.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The connections over which the node has reported its run id and its eviction policy.
+    /// The present connections over which the node has reported its run id and its eviction policy.
     asked: Vec<Weak<Connection>>,
     run_id: String,
     /// The newest token that the node's token counter is known to have had.
     newest: u64,
     /// Whether the node had lost its state according to its newest answer.
     is_lost: bool,
-    /// The eviction policy, if it may drop keys of held locks and the client does not allow this.
+    /// The node's eviction policy, if it may drop keys of held locks and the client does not allow such a policy.
     evicts: Option<String>,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct Node {
     /// Notified when the node is seen to have lost its state.
     lost: Arc<Notify>,
     warned: AtomicBool,
-    /// Whether the newest request for a lock to this node failed, or was not answered in time.
+    /// Whether the newest request for a lock that was sent to this node failed, or was not answered in time.
     silent: AtomicBool,
 }
 
@@ -220,7 +220,7 @@ impl Node {
         asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
     }
 
-    /// Returns the eviction policy if it may drop keys of held locks, and the client does not allow that.
+    /// Returns the eviction policy if it may drop keys of held locks, and the client does not allow such a policy.
     fn evicting(&self, policy: Option<String>) -> Option<String> {
         policy.filter(|policy| policy != "noeviction" && !self.allow_eviction)
     }
@@ -267,7 +267,7 @@ impl Node {
         };
         {
             let mut memory = lock(&self.memory);
-            // A grant may have raised `newest` meanwhile.
+            // If a grant has raised `newest` meanwhile, `newest` is kept.
             if memory.newest == newest {
                 memory.newest = fence;
             }
@@ -311,8 +311,8 @@ impl Node {
         if lease.is_zero() || self.evicts().is_some() {
             return Ok(false);
         }
-        // An earlier grant of this owner is being given back. The request that gives the earlier grant back names only
-        // the owner, so this request would remove the new grant, too.
+        // If an earlier grant of this owner is being given back, the request that does so names only the owner. It
+        // would remove the new grant, too.
         if lock(&self.leaving).contains(&owner) {
             return Ok(false);
         }
@@ -492,7 +492,8 @@ impl NodeAttempt {
             // server's time again.
             connection.health.mark_demoted();
         }
-        // The request was sent only once, and this answer shows that the request changed nothing.
+        // The request was sent only once, and its answer shows that it changed nothing, so nothing has to be given
+        // back.
         self.sent = None;
         match answer {
             0 => Ok(None),
@@ -516,8 +517,8 @@ impl NodeAttempt {
         };
         let (owner, number) = (sent.request.owner.to_string(), token.to_string());
         let keys = [sent.request.names.grant(), FENCE];
-        // The token is sent over the connection that carried the request for the lock. A later command on this
-        // connection that gives the grant back therefore arrives after the request and after the token.
+        // The token is sent over the connection that carried the request for the lock. If the grant is given back later
+        // over the same connection, that command arrives after the request and after the token.
         let args = [owner.as_str(), &number];
         match connection
             .run(&scripts::QUORUM_RAISE_TOKEN, &keys, &args)

@@ -53,7 +53,7 @@ pub(crate) fn less_node_drift(lease: Duration) -> Duration {
 /// The nodes' answers to a renewal.
 type Renewals = FuturesUnordered<BoxFuture<'static, Result<(Arc<Node>, Renewed), BackendError>>>;
 
-/// The nodes of a client, and the state that the client's tasks share.
+/// The nodes of a client, and the state of their holds, leases and marks that the client's tasks share.
 pub(crate) struct Quorum {
     pub(crate) context: Arc<Context>,
     pub(crate) nodes: Vec<Arc<Node>>,
@@ -251,15 +251,16 @@ impl Quorum {
         true
     }
 
-    /// Ends a hold, and returns the nodes on which its grant might still be stored. Nodes that are still joining the hold give back
-    /// their grants. Returns `None` if the hold has already ended.
+    /// Ends a hold, and returns the nodes on which its grant may still be stored. On nodes that are still joining the
+    /// hold, the grants are given back separately. Returns `None` if the hold has already ended.
     fn end_hold(&self, name: &LockName, token: FencingToken) -> Option<Vec<Arc<Node>>> {
         let held = lock(&self.holds).remove(&(name.clone(), token))?;
         held.over.send_replace(true);
         Some(held.holders)
     }
 
-    /// Returns the newest errors of the nodes, or `None` if no node has a recent error.
+    /// Returns the newest errors of the nodes, or `None` if no node has a recent error. While the client connects in
+    /// the background, returns the error of the last try.
     pub(crate) fn last_error(&self) -> Option<String> {
         if let Link::Connecting(error) = &*self.link.get() {
             return error.clone();
@@ -272,7 +273,7 @@ impl Quorum {
         Some(errors.fold(first, |all, one| format!("{all}; {one}")))
     }
 
-    /// Returns the error for too few answers or grants, with the reason.
+    /// Returns the error for a request that too few nodes have answered, with the nodes' newest errors.
     pub(crate) fn unreachable(&self, answered: usize) -> BackendError {
         let (nodes, majority) = (self.nodes.len(), self.majority());
         let last_error = self.last_error().unwrap_or_else(|| "no answer".into());
@@ -314,8 +315,8 @@ impl Quorum {
         })
     }
 
-    /// Asks all nodes to extend or restart a grant, or only to report whether they still have it. Nodes that lack the
-    /// grant receive it in the background.
+    /// Asks all nodes to extend or restart a grant, or only to report whether they still have it. If a majority still
+    /// has the grant, the other nodes receive it in the background.
     pub(crate) async fn renew(
         self: &Arc<Self>,
         name: &LockName,
@@ -427,8 +428,8 @@ impl Quorum {
             None => (self.nodes.clone(), self.context.now() + CLAIM),
         };
         if let Some(until) = retain_until {
-            // A node that loses its state must not count before the lock is free, so the time until then is written
-            // into the marks. The lock is retained even if too few marks can be written.
+            // A node that loses its state must not count before the lock is free, so the length of this time is written
+            // into the marks, like that of a lease. The lock is retained even if too few marks can be written.
             let _ = self.mark(until.since(self.context.now())).await;
             ends = ends.max(until);
         }
@@ -439,7 +440,7 @@ impl Quorum {
                 let context = self.context.clone();
                 // The release and the requests for locks all run in tasks of the engine, and thus use the same
                 // connection. The next request of this process for the lock therefore reaches the node after the
-                // release. The release stops when the lease has ended, because nothing is left to release.
+                // release. The release stops when the lease has ended, because the grants have then expired.
                 let releasing = async move {
                     let releasing = grants::release(&server, &name, token, retain_until);
                     let released = context.timeout_at(ends, releasing).await;

@@ -9,21 +9,23 @@ use redis::Value;
 
 use crate::backend::redis::transport::connection::Connection;
 
-/// The margin that is added to the time limit of a request. The request changes nothing if the server reads it after
-/// its time limit plus this margin.
+/// The time by which a request may reach the server late. If a request has a time limit, it changes nothing when the
+/// server reads it later than this after the end of the caller's `wait`, or later than this after a restart of leases
+/// was sent.
 pub(crate) const LATE_SLACK: Duration = Duration::from_secs(1);
 
 /// An argument of a script.
 pub(crate) enum Arg<'a> {
     Text(&'a str),
-    /// The token floor: the server's time at which the connection that carries the command was made.
+    /// The token floor (see `native/next_token.lua`): the server's time when the connection that carries the command
+    /// was made.
     Floor,
     /// A local moment, converted to the server's clock.
     At(Moment),
     /// The time left until a local moment, in ms.
     Until(Moment),
-    /// Marks a command that restarts leases. A restart that reaches the server late would shorten a lease that a later
-    /// command has extended. A restart therefore has a time limit, unless the connection ensures that no request
+    /// Marks a command that restarts leases. If a restart reached the server late, it would shorten a lease that a
+    /// newer command has extended. A restart therefore has a time limit, unless the connection ensures that no request
     /// arrives late.
     Restart,
 }

@@ -17,7 +17,7 @@ use lock_core::{
 };
 use uuid::Uuid;
 
-/// A grant as the server describes it.
+/// A grant as a message or an answer of the server describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct GrantSnapshot {
     /// The fencing token of the grant, which is also the token of the cohort's first member.
@@ -76,7 +76,7 @@ impl GrantSnapshot {
     }
 
     /// Returns the validity of the grant, but at least a claim (or the lease, if that is shorter than a claim). A
-    /// member may take its turn only while at least two thirds of the returned time are left.
+    /// member may take its turn only while the grant has at least two thirds of this time left.
     pub(crate) fn confirmed(&self) -> Duration {
         self.validity.max(self.lease.min(CLAIM))
     }

@@ -29,7 +29,7 @@ pub(crate) const REDISSON_PROBE: &str = "redisson_lock__channel:{lock:check}";
 pub(crate) struct Names {
     pub(crate) lock: LockName,
     companion: Box<str>,
-    /// The key that stores the session to which the queue last granted the lock. Redisson's layout has no such key,
+    /// The key that stores the session whose waiter was last granted the lock. Redisson's layout has no such key,
     /// because it has no queue.
     claim: Option<Box<str>>,
     /// The key of the counter that issues the fencing tokens.
@@ -73,7 +73,7 @@ impl Names {
         keys
     }
 
-    /// Returns the key that stores the session to which the queue last granted the lock; `None` in Redisson's layout.
+    /// Returns the key that stores the session whose waiter was last granted the lock; `None` in Redisson's layout.
     pub(crate) fn claim(&self) -> Option<&str> {
         self.claim.as_deref()
     }
@@ -159,8 +159,8 @@ impl Scripts {
         }
     }
 
-    /// Returns a pipeline that loads all scripts in one round trip. If the server has not cached a script, the client
-    /// sends the source of the script when the script runs.
+    /// Returns a pipeline that loads all scripts in one round trip. If the server does not have a script in its cache
+    /// when the script has to run, the client sends the script's source.
     pub(crate) fn load(&self) -> redis::Pipeline {
         let Self {
             acquire,

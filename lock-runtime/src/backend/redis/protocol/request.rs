@@ -42,8 +42,8 @@ enum Direct {
     Revoked,
 }
 
-/// The content that all requests of one owner share. The owner's queue entry never changes, because a retry with
-/// another entry would queue the owner twice.
+/// The content that all requests of one owner share, and the state of these requests. The owner's queue entry never
+/// changes, because a retry with another entry would queue the owner twice.
 #[derive(Debug)]
 pub(crate) struct AcquireRequest {
     context: Arc<Context>,
@@ -52,8 +52,8 @@ pub(crate) struct AcquireRequest {
     pub(crate) owner: OwnerId,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
-    /// The number of offers that the caller missed under its earlier owners, plus the number of answers that it did not
-    /// read in time.
+    /// The number of offers that the caller missed under earlier owners of its acquisition, plus the number of answers
+    /// that it did not read in time.
     pub(crate) missed: u32,
     /// The token of the newest grant of which the owner is known to be a member, or zero before the first grant.
     granted: AtomicU64,
@@ -214,8 +214,8 @@ impl AcquireRequest {
         drained(&self.sending).await;
     }
 
-    /// Records the token of a grant of which the owner is a member. Returns false if this grant or a later one was
-    /// recorded before.
+    /// Records the token of a grant of which the owner is a member. Returns false if this grant or a later grant was
+    /// recorded already.
     pub(crate) fn note_grant(&self, first: u64) -> bool {
         self.granted.fetch_max(first, Ordering::AcqRel) < first
     }
@@ -276,7 +276,7 @@ impl AcquireRequest {
         }
     }
 
-    /// Sends the request over `connection`.
+    /// Sends the request for the lock over `connection`, and reads the reply.
     pub(crate) async fn acquire(&self, connection: &Connection) -> Result<Reply, CallError> {
         let asking = {
             let marker = if self.notified {
@@ -323,8 +323,8 @@ impl AcquireRequest {
             }
             "queued" => {
                 let place = decode(next())?;
-                // The place is stored even if the caller reads this answer too late. A retry then asks for the same
-                // place again.
+                // The place is stored even if the caller reads this answer too late, so that a retry asks for the same
+                // place.
                 self.learn_place(place);
                 Reply::Queued {
                     place,
@@ -336,9 +336,9 @@ impl AcquireRequest {
         })
     }
 
-    /// Takes the owner out of the queue. With `give_up`, also releases the lock if the owner has a grant that no other
-    /// owner shares. Without `give_up`, a queued owner is granted the lock if the lock is free and no caller before the
-    /// owner is still waiting.
+    /// Removes the owner from the queue. With `give_up`, also releases the lock if the owner has a grant that no other
+    /// owner shares. Without `give_up`, a queued owner is granted the lock if the lock is free and no owner that was
+    /// queued earlier is still waiting.
     pub(crate) async fn leave(
         &self,
         connection: &Connection,

@@ -29,7 +29,7 @@ pub(crate) struct Sent {
     pub(crate) request: Arc<AcquireRequest>,
 }
 
-/// The time limit for each step of a clean-up that uses the connection that carried the request.
+/// The time limit for each step of a clean-up over the connection that carried the acquisition's newest request.
 const SAME_CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
 /// The time limit for one try to clean up over the home session.
 const HOME_PATIENCE: Duration = Duration::from_secs(2);
@@ -37,10 +37,10 @@ const HOME_PATIENCE: Duration = Duration::from_secs(2);
 /// is sent over the acquisition's own connection, whose runtime might be blocked.
 const HEDGE: Duration = Duration::from_millis(20);
 
-/// Gives back the turn that an acquisition was offered, or its place if no turn was offered. If a request that the
-/// caller sent itself is unanswered, the server may still carry out the request and grant the lock. In this case, a
-/// request to leave removes the owner from the server even after its turn was given back. Drops `gone` after the first
-/// answer to a request to leave.
+/// Gives back the turn `offer` of an abandoned acquisition. If no turn was offered, removes the owner from the queue.
+/// If a request that the caller sent itself is unanswered, the server may still carry out the request and grant the
+/// lock. In this case, a request to leave removes the owner from the server even after its turn was given back. Drops
+/// `gone` after the first answer to a request to leave, because the server has then removed the owner.
 pub(crate) async fn give_up(
     server: Arc<Server>,
     sent: Sent,
@@ -171,8 +171,8 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
         leave_by_home().await;
         std::future::pending::<()>().await;
     };
-    // A request that the session sent may be under way on a runtime that no longer runs, so the hedge sends a request
-    // to leave over the home session.
+    // A request that the session sent may be under way on a runtime that no longer runs, and `end` then waits a long
+    // time. Meanwhile, the hedge sends a request to leave over the home session.
     let ended = tokio::select! {
         biased;
         ended = end(&server, &sent) => ended,
@@ -181,7 +181,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     let Some(connection) = ended else {
         return;
     };
-    // The server may carry out an unanswered request later, unless the connection of the request is closed first.
+    // If a request is unanswered, the server may carry it out later, unless its connection is closed first.
     let answered = request.is_answered();
     let mut settled = answered;
     if answered {

@@ -1,4 +1,4 @@
-//! The cohorts of a client on one server, by lock. [`Cohorts`] passes turns to members that are still waiting,
+//! The cohorts that a client has on one server, by lock. [`Cohorts`] passes turns to members that are still waiting,
 //! withdraws offers that are not taken in time, and determines when a grant is given back to the server. This file
 //! makes the decisions, and [`grants`](super::grants) sends the commands.
 
@@ -73,7 +73,7 @@ pub(crate) enum Passed {
     Late(Arc<Session>),
 }
 
-/// How a request to the server has to identify the grant of a holder.
+/// How a request to the server has to identify the grant of a member or of a single holder.
 #[derive(Debug)]
 pub(crate) enum Known {
     /// The request names the holder's own token, because the holder belongs to no known cohort.
@@ -126,8 +126,8 @@ impl Cohorts {
         self.with(name, enter).unwrap_or(Seat::Missed)
     }
 
-    /// Creates the cohort of a grant that the server pushed or described, unless the cohort is known already. A
-    /// suspended cohort is created again if the answer to a request describes its grant.
+    /// Creates the cohort of a grant that the server pushed, or described in an answer, unless the cohort is known
+    /// already. A suspended cohort is created again if the answer to a request describes its grant.
     pub(crate) fn take_up(
         &self,
         session: &Arc<Session>,
@@ -137,7 +137,7 @@ impl Cohorts {
     ) -> TakenUp {
         let mut chores = TakenUp::default();
         if *grant.session_id != *session.session_id {
-            return chores; // the grant belongs to another session, and its callers have started over in this session
+            return chores; // the grant belongs to another session, whose callers have started over in this session
         }
         let is_new = session.waiters.note_grant(name, &grant.owners, grant.first);
         if grant.is_pushed && !is_new {
@@ -334,9 +334,9 @@ impl Cohorts {
     }
 
     /// Removes the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. This
-    /// method is called when the server has confirmed the release by this member, or when its lease has ended. A member
-    /// before the last one has only passed on its turn, so its release does not end the grant. This rule includes the
-    /// first member, although its token is also the token of the grant.
+    /// method is called when the server has confirmed the release by this member, or when the lease of the grant has
+    /// ended. A member before the last one has only passed on its turn, so its release does not end the grant. This is
+    /// also true of the first member, although its token is also the token of the grant.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
         self.forget_if(name, |cohort| cohort.turn().token == token.get());
     }

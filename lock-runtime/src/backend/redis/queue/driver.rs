@@ -1,4 +1,5 @@
-//! Handles what a session reports to the engine: its start, and the messages that the server pushes to it.
+//! Handles the events of a session: its start and its end, the messages that the server pushes to it, and waiters whose
+//! requests have to be sent.
 
 use std::sync::Arc;
 

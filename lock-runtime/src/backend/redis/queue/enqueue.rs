@@ -21,8 +21,8 @@ use crate::backend::redis::{
     transport::connection::{CallError, Connection},
 };
 
-/// The largest number of remaining members of a cohort whose turns may all end before a request is answered, if the
-/// members hold the lock only briefly.
+/// The largest number of remaining members with which a cohort is short: if the members hold the lock only briefly, all
+/// their turns may end before a request is answered.
 const ENDING_COHORT: usize = 16;
 
 /// The time for which a request waits for more callers to join it, while earlier callers of its session are queued.
@@ -76,8 +76,8 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
 }
 
 /// Waits up to [`BATCH_WINDOW`] for more callers to share the request, if the wait does not delay the turns of the
-/// request's callers. The only cost of the wait is that a caller of another process that arrives in the meantime may
-/// get an earlier place.
+/// request's callers. The wait has only one cost: a caller of another process that arrives in the meantime may get an
+/// earlier place.
 async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) {
     let mut before = None;
     loop {
@@ -111,7 +111,7 @@ async fn send_batch(
     let mut sending = Vec::with_capacity(batch.len());
     let mut asked = Vec::with_capacity(batch.len());
     for request in batch {
-        // The caller neither takes its turn nor leaves the queue before `under_way` is dropped, which happens after the
+        // The caller neither takes its turn nor leaves the queue before `under_way` is dropped. It is dropped after the
         // answer was applied.
         if let Some(under_way) = request.send()
             && session.waiters.waits(name, request.owner)
@@ -150,7 +150,8 @@ async fn send_batch(
         Ok(answer) => answer,
         Err(error) => {
             if let CallError::Broken(_) = error {
-                // The callers may leave over another connection, but only once this request can no longer take effect.
+                // The callers may leave the queue over another connection, but not before the server can no longer
+                // carry out this request.
                 until_closed(server, session, connection, first).await;
             }
             return Err(error);

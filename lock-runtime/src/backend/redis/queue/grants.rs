@@ -28,8 +28,8 @@ use crate::{
     events::{TARGET, count},
 };
 
-/// Creates the cohort of a grant that the server pushed or described, unless the cohort is known already. Returns true
-/// if this process did not know the grant before, and a waiter was offered a turn.
+/// Creates the cohort of a grant that the server pushed, or described in an answer, unless the cohort is known already.
+/// Returns true if this process did not know the grant before, and a waiter was offered a turn.
 pub(crate) fn take_up(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -87,7 +87,7 @@ pub(crate) fn confirm_offer(
     })
 }
 
-/// Determines and carries out the heartbeat's tasks for the cohorts of a session.
+/// Carries out the tasks of a heartbeat for the cohorts of a session, as the cohort registry determines them.
 pub(crate) fn carry_out_chores(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -178,8 +178,8 @@ async fn release_turn(
         Passed::Stale => return Ok(Released::NotHeld),
         Passed::On => return Ok(Released::Released),
         Passed::Late(session) => {
-            // The waiting members queue again, and share the same grant again if the server still has it. The grant is
-            // not released, because a release would pass the lock to other callers.
+            // The waiting members queue again. If the server still has the grant, they share it again. The grant is not
+            // released, because a release would pass the lock to other callers.
             session.requeue(Some(name));
             return Ok(Released::NotHeld);
         }
@@ -192,7 +192,7 @@ async fn release_turn(
 }
 
 /// Releases the grant with this token. The server then grants the lock to the next waiter, or frees the lock if nobody
-/// waits. With `retain_until`, the lock stays taken on the server until that moment.
+/// waits. With `retain_until`, the lock first stays taken on the server until that moment.
 async fn release_grant(
     server: &Arc<Server>,
     name: &LockName,
@@ -249,8 +249,8 @@ pub(crate) fn give_back(
     })
 }
 
-/// The time for which [`retain`] keeps the grant after `until`, so that the next member can take its turn and renew the
-/// grant. If this process has ended, the next caller gets the lock later by `RETAIN_MARGIN`.
+/// The time for which [`retain`] keeps the grant on the server after the minimum hold time, so that the next member can
+/// take its turn and renew the grant. If this process has ended, the next caller gets the lock later by this time.
 const RETAIN_MARGIN: Duration = Duration::from_millis(200);
 
 /// Keeps the lock taken until `until`, and then offers the turn to the next member. The server keeps the lock taken
@@ -305,8 +305,8 @@ fn release_at(
     })
 }
 
-/// Releases a lock in the background. Repeats the request until the lock is released or the lease has ended, but at
-/// least for a claim.
+/// Releases a lock in the background. Repeats the request until the lock is released, but no longer than until the
+/// lease has ended, or for a claim (2 s) if the claim ends later.
 pub(crate) fn release_in_background(
     server: &Arc<Server>,
     name: &LockName,

@@ -31,9 +31,9 @@ use crate::events::{TARGET, count};
 const SILENCE: Duration = Duration::from_secs(2);
 /// The largest number of locks that one probe covers.
 const PROBE_BATCH: usize = 100;
-/// The minimum average time between the probes of two locks. If the callers of a session wait for very many locks, the
-/// heartbeat probes each lock less often than every 200 ms. The server needs up to 7 µs to probe one lock, which is a
-/// twentieth of `PROBE_SHARE`.
+/// The minimum average time between a session's probes of two locks. If the callers of a session wait for more than
+/// 1,300 locks, the heartbeat probes each lock less often than every 200 ms. The server needs up to 7 µs to probe one
+/// lock, which is a twentieth of `PROBE_SHARE`.
 const PROBE_SHARE: Duration = Duration::from_micros(150);
 
 /// Runs the heartbeat until the session has ended, or the backend was dropped. The heartbeat sleeps while the session
@@ -45,7 +45,8 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             let (Some(session), Some(server)) = (session.upgrade(), server.upgrade()) else {
                 return;
             };
-            // A session can end before a caller has read the answer to its request.
+            // A session can end before a caller has read the answer to its request. The heartbeat then continues,
+            // because it revokes such requests.
             let has_ended = session.has_ended();
             if has_ended && session.unanswered.is_empty() {
                 return;
@@ -124,8 +125,9 @@ fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
     }
 }
 
-/// Sends one probe for the locks of the requests `awaited`. The probe frees locks whose grants have expired, and finds
-/// grants whose push was lost. If the server has lost a queue, the callers that were in the queue join it again.
+/// Sends one probe for the locks of these waiting requests. The probe frees locks whose grants have expired, and finds
+/// grants about which the message was lost. If the server has lost a queue, the callers that were in the queue join it
+/// again.
 async fn probe(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -187,8 +189,8 @@ fn take_in(
     };
     let name = &request.names.lock;
     match what.as_str() {
-        // The probe found a grant of this session. If this process does not know the grant yet, the push of the grant
-        // is late or was lost.
+        // The probe found a grant of this session. If this process does not know the grant yet, the message about it is
+        // late or was lost.
         "held" => {
             let (grant, left): (String, u64) = (
                 redis::from_redis_value(next())?,

@@ -26,8 +26,8 @@ use crate::{
     background::calling_runtime,
 };
 
-/// Requests several locks at once, and repeats the request until it is answered. If another runtime polls the caller,
-/// the request is sent again over the session of that runtime.
+/// Requests several locks at once, and repeats the request until it is answered. If the caller moves to another
+/// runtime, gives back the locks, and sends the request again over the session of that runtime.
 pub(crate) async fn acquire_multi(
     server: Arc<Server>,
     requests: Vec<Request>,

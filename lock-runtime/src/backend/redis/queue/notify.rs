@@ -1,6 +1,6 @@
-//! Waiting with the strategy `notify`: the callers have no place in the queue. A release wakes the sessions of such
-//! callers, and one caller of each session tries to get the lock. In the native layout, a release wakes these sessions
-//! only if no owner is queued.
+//! Acquisitions with the strategy `notify`, whose callers have no place in the queue. A release wakes the sessions of
+//! such callers, and one caller of each session tries to get the lock. In the native layout, a release wakes these
+//! sessions only if no owner is queued.
 
 use std::{
     sync::{Arc, Weak},
@@ -56,7 +56,7 @@ impl Caller {
         })
     }
 
-    /// Waits until no task changes the session's marker or subscription on the server. Without this wait, a task that
+    /// Waits until no task is changing the session's marker or subscription on the server. Otherwise, a task that
     /// removes the marker of earlier callers could remove the marker that this caller's try leaves.
     async fn settled(&self) {
         let listening = &self.joined.listening;
@@ -250,7 +250,7 @@ impl Attempt for NotifiedAttempt {
         })
     }
 
-    /// Tries once more, because the lock may have become free without a message.
+    /// Tries one last time, because the lock may have become free without a message to this session.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         self.end_waiting();
         Box::pin(async move {

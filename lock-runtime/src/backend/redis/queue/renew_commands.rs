@@ -23,7 +23,7 @@ use crate::backend::redis::{
 /// a millisecond.
 pub(crate) const BATCH_LIMIT: usize = 100;
 
-/// Extends or restarts the lease of the holder with this token.
+/// Extends, restarts or checks the lease of the holder with this token.
 pub(crate) async fn renew(
     server: &Arc<Server>,
     name: &LockName,
@@ -39,9 +39,9 @@ pub(crate) async fn renew(
     Ok(answers.pop().unwrap_or(Renewed::NotHeld))
 }
 
-/// Extends the leases of several holders, with one command for each hash slot of a Redis Cluster, or with one command
-/// for a single server. If the server refuses a command for several grants, extends each of these grants with a command
-/// of its own, because a single grant may be the cause of the refusal.
+/// Extends or checks the leases of several holders, with one command for each hash slot of a Redis Cluster, or with one
+/// command for a single server. If the server refuses a command for several grants, sends one command for each of these
+/// grants, because a single grant may be the cause of the refusal.
 pub(crate) async fn renew_all(
     server: &Arc<Server>,
     holders: &[ToRenew<'_>],
@@ -67,8 +67,8 @@ pub(crate) async fn renew_all(
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// Extends the leases of several holders with one command. In a Redis Cluster, all their locks must be in one hash
-/// slot.
+/// Extends or checks the leases of several holders with one command. In a Redis Cluster, all their locks must be in one
+/// hash slot.
 async fn renew_shard(
     server: &Arc<Server>,
     holders: &[ToRenew<'_>],
@@ -177,8 +177,8 @@ async fn renew_batch(
     Ok(answers.collect())
 }
 
-/// Extends grants with a single command. Returns the local deadline of each grant (`None` if the server no longer has
-/// the grant), and the moment at which the command was sent.
+/// Extends, restarts or checks grants with a single command. Returns the local deadline of each grant (`None` if the
+/// server no longer has the grant), and the moment at which the command was sent.
 async fn renew_grants(
     server: &Arc<Server>,
     grants: &[GrantToRenew<'_>],

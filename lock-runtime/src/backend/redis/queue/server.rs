@@ -1,4 +1,4 @@
-//! The engine's state for one Redis server: its sessions, its cohorts, and the background tasks.
+//! The engine's state for one Redis server or one Redis Cluster: the sessions, the cohorts, and the background tasks.
 
 use std::{
     fmt,
@@ -48,7 +48,7 @@ pub(crate) enum Retry {
     Later,
 }
 
-/// The state for one server that all its sessions share.
+/// The state that all sessions with one server or one Redis Cluster share.
 pub(crate) struct Server {
     pub(crate) context: Arc<Context>,
     layout: Layout,
@@ -57,13 +57,13 @@ pub(crate) struct Server {
     pub(crate) sessions: Arc<Topology>,
     pub(crate) cohorts: Cohorts,
     outages: Arc<Outages>,
-    /// Cancelled when the shutdown of the client begins. During the shutdown, no caller waits or starts to wait.
+    /// Signals that the shutdown of the client has begun. During the shutdown, no caller waits or starts to wait.
     pub(crate) shutdown: ShutdownSignal,
     /// The acquisitions under way, and the clean-ups of abandoned acquisitions.
     unsettled: TaskTracker,
-    /// The tasks that are releasing locks in the background.
+    /// The tasks that release locks in the background.
     releases: TaskTracker,
-    /// The latest end of a lease whose lock is released in the background, or `None` before the first background
+    /// The latest end of the leases whose locks are released in the background, or `None` before the first background
     /// release.
     released_by: Mutex<Option<Moment>>,
 }
@@ -191,8 +191,8 @@ impl Server {
         Ok(retry)
     }
 
-    /// Checks whether the lock has moved away from the server of this session, and returns the result. If it has,
-    /// removes the lock's waiters from the session, so that they queue again on the other server.
+    /// Checks whether the lock has moved away from the server of this session, and returns the result. If the lock has
+    /// moved, removes its waiters from the session, so that they queue again on the other server.
     pub(crate) fn dismiss_moved(&self, session: &Arc<Session>, name: &LockName) -> bool {
         let has_moved = !self.sessions.serves(session, name);
         if has_moved {
@@ -274,8 +274,9 @@ impl Server {
         self.shutdown.has_begun()
     }
 
-    /// Tracks an acquisition, or its clean-up, so that the shutdown waits for its end. A task that begins during the
-    /// shutdown belongs to a lock that was held, so the task is tracked as a release.
+    /// Tracks an acquisition, or its clean-up, so that the shutdown waits for its end. During the shutdown, no
+    /// acquisition begins, so a task that begins then belongs to a lock that is held. This task is tracked as a
+    /// release.
     pub(crate) fn track_acquisition(&self) -> TrackedTask {
         if self.is_shutting_down() {
             self.track_release(self.now() + CLAIM)

@@ -1,6 +1,6 @@
 //! A session: reconnects when its connection breaks, and owns a notification channel and the callers that wait for
 //! messages on it. The session also determines when each lock that its callers wait for is probed: when the holder's
-//! lease ends, and at the latest after 200 ms.
+//! lease ends, but at the latest 200 ms after the previous probe.
 //!
 //! A session runs on the runtime of its callers, so that a command needs no switch to another thread. The engine has a
 //! session of its own, the home session, for everything that has to outlive a caller's runtime.
@@ -52,8 +52,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from
 /// The time for which a new connection has to last before it ends an outage, if the previous connection was given up
 /// because its server was no longer a master, or because a request came too late.
 const TRIAL: Duration = Duration::from_secs(1);
-/// The time from the expected end of a lease to the probe of its lock. After this time, the lease has ended on the
-/// server, too.
+/// The time from the expected end of a lease to the probe of its lock, so that the lease has ended on the server, too.
 const LEASE_ENDED: Duration = Duration::from_millis(1);
 
 /// Receives the events of a session, and decides which requests the session sends.
@@ -90,7 +89,7 @@ pub(crate) struct Session {
     forged: AtomicBool,
     state: Watched<State>,
     runtime: OnceLock<Handle>,
-    /// The waiters: callers that have a place in the queue, or ask for one.
+    /// The waiters: callers that have a place in the queue, or are about to be queued.
     pub(crate) waiters: Waiters,
     /// The requests that callers have sent themselves, and whose answers they have not read.
     pub(crate) unanswered: Unanswered,
@@ -222,7 +221,7 @@ impl Session {
         matches!(&*self.state.get(), State::Ended)
     }
 
-    /// Ends the session: gives up its connection, and removes its waiters without an offer.
+    /// Ends the session: gives up its connection, and removes its waiters without offering them a turn.
     pub(crate) fn end(&self) {
         let last = self.state.replace(State::Ended);
         if let State::Up(connection) = last {
@@ -232,7 +231,7 @@ impl Session {
         self.parking.leave();
     }
 
-    /// Makes the callers that wait for these locks ask for a new session, because another server stores the locks now.
+    /// Makes the callers that wait for these locks get a new session, because another server stores the locks now.
     pub(crate) fn dismiss(&self, has_moved: impl Fn(&LockName) -> bool) {
         self.subscribers.wake_moved(&has_moved);
         self.waiters.dismiss(has_moved);
@@ -280,8 +279,8 @@ impl Session {
     }
 
     /// Sends the requests of the queued callers of the lock `only` again, with their old places. Sends the requests of
-    /// all queued callers if `only` is `None`. The queued callers have to queue again after a reconnect, when the
-    /// server has lost a queue or a grant, and when the local deadline of a grant has passed.
+    /// all queued callers if `only` is `None`. This is necessary after a reconnect, when the server has lost a queue or
+    /// a grant, and when the local deadline of a grant has passed.
     pub(crate) fn requeue(self: &Arc<Self>, only: Option<&LockName>) {
         for name in self.waiters.requeue(only) {
             self.enqueue(&name);
@@ -327,7 +326,8 @@ impl Ending {
         opening.await.map_err(|error| error.to_string())
     }
 
-    /// Waits until the connection is broken, or its server is no longer the primary of its group.
+    /// Waits until the connection is broken, or until a Sentinel reports that its server is no longer the primary of
+    /// its group.
     async fn until_useless(&self, connection: &Connection) {
         tokio::select! {
             biased;

@@ -1,8 +1,8 @@
 //! The callers that wait without a place in the queue, and the turns in which they try to get the lock.
 //!
-//! The callers of one session that wait for one lock take turns to try, so that each release causes one try for each
-//! session, however many of its callers wait. If a caller does not take its turn in time, the caller that is polled
-//! first may try, so a caller that is not polled does not block the others.
+//! The callers of one session that wait for one lock take turns to try, so that each release causes only one try in
+//! each session, however many callers wait in the session. If a caller does not take its turn in time, the caller that
+//! is polled first may try, so a caller that is not polled does not block the others.
 
 use std::{
     collections::BTreeMap,
@@ -21,8 +21,8 @@ use crate::{
     background::{Context, lock},
 };
 
-/// The time between two periodic tries, which do not wait for a release. Periodic tries are needed because a holder may
-/// crash without a release, and because the message of a release may be lost.
+/// The time between two periodic tries. A caller makes a periodic try even if no release was announced. Periodic tries
+/// are needed because a holder may crash without a release, and because the message of a release may be lost.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 /// The time within which a caller that was offered the turn has to begin its try.
 const OFFER_PATIENCE: Duration = Duration::from_millis(100);
@@ -63,8 +63,8 @@ pub(crate) struct TryQueue {
     seats: BTreeMap<Number, Seat>,
     newest: Number,
     turn: Turn,
-    /// Whether a release was announced during the current try. The answer to a try may be older than a release that was
-    /// announced during this try.
+    /// Whether a release was announced during the current try. In this case, the server may have answered the try
+    /// before the release.
     is_stale: bool,
     /// Whether a task of the engine watches for turns that are not taken.
     is_watched: bool,
@@ -128,8 +128,8 @@ impl TryQueue {
         }
     }
 
-    /// Opens the turn to all callers if the caller whose turn it is does not begin or end its try in time. If no caller
-    /// has the turn, offers the turn to a caller.
+    /// Opens the turn to all callers if the caller that has the turn does not begin or end its try in time. If no
+    /// caller has the turn, offers the turn to a caller.
     pub(crate) fn check_turn(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),
@@ -244,7 +244,7 @@ pub(crate) struct Subscribers {
 }
 
 /// The connection that is subscribed to a channel. The mutex is locked while the subscription changes. Only tasks of
-/// the engine keep this mutex locked, because a caller that is not polled would not unlock it.
+/// the engine lock this mutex for a longer time, because a caller that is not polled would not unlock it.
 pub(crate) type Listening = Arc<tokio::sync::Mutex<Weak<Connection>>>;
 
 /// The registration of one caller that waits without a place in the queue.
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(takers(&mut queue, [2, 3]), []);
         queue.check_turn(at(100));
         assert_eq!(takers(&mut queue, [3, 2]), [3]);
-        // Caller 1 has not been polled since it missed its offer, so the other callers come before it.
+        // Caller 1 has not been polled since it missed its offer, so the turn is offered to the other callers first.
         queue.end_try(3, at(100));
         queue.wake(at(100));
         assert_eq!(takers(&mut queue, [2]), [2]);

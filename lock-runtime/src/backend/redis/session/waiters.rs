@@ -1,6 +1,6 @@
-//! The callers that wait in one session, by lock, and the requests that queue them. The first caller of a lock sends
-//! its own request. Callers that arrive while other callers of their session wait for the same lock share requests, so
-//! that one command queues many callers. The shared requests for a lock are sent one at a time.
+//! The callers that wait in one session, by lock, and the requests that queue these callers. The first caller that
+//! waits for a lock sends its own request. Callers that arrive while other callers of their session wait for the same
+//! lock share requests, so that one command queues many callers. The shared requests for a lock are sent one at a time.
 
 use std::{
     cmp::Reverse,
@@ -41,9 +41,9 @@ impl Waiting {
 #[derive(Default)]
 struct WaitList {
     waiting: HashMap<OwnerId, Waiting>,
-    /// The number of these callers that have a place, and have not been sent an offer.
+    /// The number of callers in `waiting` that have a place, and have not been sent an offer.
     queued: usize,
-    /// This sender is dropped to signal that the next request does not have to wait for more callers to join it.
+    /// Dropped to signal that the next request does not have to wait for more callers to join it.
     batch_ready: Option<oneshot::Sender<()>>,
     /// The owners whose requests have not been sent, in the order in which batches send them.
     unsent: VecDeque<OwnerId>,
@@ -102,8 +102,8 @@ impl Waiters {
         lock(&self.0).len()
     }
 
-    /// Returns up to `at_most` locks whose probe is due, and schedules their next probe at `next`. Each lock is
-    /// represented by the request of its first queued caller.
+    /// Returns up to `at_most` locks whose probe is due, and schedules their next probe at `next`. Each returned
+    /// request belongs to the first queued caller of its lock.
     pub(crate) fn due(
         &self,
         now: Moment,
@@ -127,8 +127,8 @@ impl Waiters {
             let Some((_, first)) = queued.min_by_key(|(place, _)| *place) else {
                 continue;
             };
-            // While requests for this lock are being sent, a probe could report callers as missing although they are
-            // about to queue again.
+            // While requests for this lock are being sent, a probe could report that the server has lost a caller
+            // although the caller is about to queue again.
             if !list.sending {
                 due.push(first.clone());
             }
@@ -165,7 +165,8 @@ impl Waiters {
         (receiver, alone)
     }
 
-    /// Records the places of callers of one lock. After a reconnect, the callers ask for the same places again.
+    /// Records the places that the server has given to callers of one lock. After a reconnect, the callers request the
+    /// same places again.
     pub(crate) fn queued(&self, name: &LockName, places: &[(&AcquireRequest, u64)]) {
         let mut waiters = lock(&self.0);
         let mut list = waiters.get_mut(name);
@@ -200,7 +201,7 @@ impl Waiters {
         self.withdraw(&request.names.lock, request.owner);
     }
 
-    /// Returns whether any caller waits for this lock, or has been offered a turn.
+    /// Returns whether any caller of the session waits for this lock, or has been offered a turn.
     pub(crate) fn are_at(&self, name: &LockName) -> bool {
         lock(&self.0).contains_key(name)
     }
@@ -283,7 +284,7 @@ impl Waiters {
     }
 
     /// Schedules the requests of all queued callers of one lock, or of all locks, to be sent again with their old
-    /// places. Returns the locks with requests to send.
+    /// places. Returns the locks that have requests to send.
     pub(crate) fn requeue(&self, only: Option<&LockName>) -> Vec<LockName> {
         let mut waiters = lock(&self.0);
         let waiters = waiters

@@ -42,10 +42,10 @@ const ASK_PATIENCE: Duration = Duration::from_millis(500);
 /// The time limit for the remaining answers, counted from the answer with which more than half of the servers have
 /// answered. A server that is cut off from the others may have an old map, so a single answer does not suffice.
 const REST_PATIENCE: Duration = Duration::from_millis(50);
-/// How often the map is read again while a caller waits for a slot that no server stores.
+/// The time after which the map is read again while a caller waits for a slot that no server stores.
 const UNSERVED_PAUSE: Duration = Duration::from_millis(500);
-/// How long the sessions with a server that stores no slot are kept after an `ASK` redirection to that server. A slot
-/// that is moving to the server may soon be stored there.
+/// How long the sessions with a server that stores no slot are kept after an `ASK` redirection to that server. The
+/// server may soon store the slot that is moving to it.
 const ASKED_FOR: Duration = Duration::from_secs(10);
 /// The shortest and the longest time between two tries to read the map. The time doubles while the map does not change.
 const READ_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
@@ -84,8 +84,8 @@ impl SlotMap {
 
 /// One server's description of the cluster.
 struct View {
-    /// Whether the server considers the cluster to be working, and the newest configuration epoch that the server
-    /// knows.
+    /// The values that decide which of several views is the newest: whether the server considers the cluster to be
+    /// working, and then the newest configuration epoch that the server knows.
     newness: (bool, u64),
     /// The ranges of slots, each as its first slot, its last slot and its primary.
     ranges: Vec<(u16, u16, ConnectionAddr)>,
@@ -140,7 +140,8 @@ impl Cluster {
             None => None,
         };
         loop {
-            // No session reports a slot that no server stores, so the callers themselves have the map read again.
+            // If no server stores a slot, no session notices it, so the waiting callers themselves make the engine read
+            // the map again.
             if self.known_node(name).is_none() {
                 self.outdated.notify_one();
             }
@@ -172,7 +173,7 @@ impl Cluster {
         self.known_node(name).is_some_and(|node| node.has(session))
     }
 
-    /// Waits until the primary no longer stores the lock.
+    /// Waits until `node` is no longer the primary that stores the lock.
     async fn moves_from(&self, node: &Arc<Sessions>, name: &LockName) {
         let slot = slot_of(name.as_str());
         let elsewhere = |map: &SlotMap| {
@@ -316,7 +317,7 @@ impl Cluster {
         }
     }
 
-    /// Asks all servers for the map, and takes the newest one. Returns whether the map has changed.
+    /// Asks all servers for the map, and applies the newest answer. Returns whether the map has changed.
     async fn read(&self) -> Result<bool, RedisError> {
         let nodes = self.nodes();
         let others = self.seeds.iter().filter(|seed| {
@@ -427,7 +428,7 @@ impl Cluster {
         })
     }
 
-    /// Fails the calls that wait until the map names the primary that stores their lock.
+    /// Ends the calls that wait until the map names the primary of their lock, with an error.
     pub(crate) fn begin_shutdown(&self) {
         self.shutting_down.store(true, Ordering::Release);
         self.map.change(|_| ());

@@ -1,7 +1,7 @@
 //! The topologies, which know which server stores a lock, and which session serves the lock.
 //!
-//! In a Redis Cluster, a lock can move to another server. The callers that wait for such a lock ask for a new session,
-//! and keep their places in the queue.
+//! In a Redis Cluster, a lock can move to another server. The callers that wait for such a lock get a new session with
+//! the other server, and keep their places in the queue.
 
 use std::{
     sync::{Arc, Weak},
@@ -54,7 +54,8 @@ impl Topology {
         }
     }
 
-    /// Returns the sessions with the only server. A node of a Redlock is always a single server.
+    /// Returns the sessions with the only server. Must be called only for a node of a Redlock, which is always a single
+    /// server.
     pub(crate) fn only(&self) -> &Arc<Sessions> {
         match self {
             Self::Single(sessions) => sessions,
@@ -70,7 +71,7 @@ impl Topology {
         }
     }
 
-    /// Returns a number that is the same for all locks that one script can use.
+    /// Returns a number that is the same for two locks if one script can use both.
     pub(crate) fn shard(&self, name: &LockName) -> u16 {
         match self {
             Self::Single(_) => 0,

@@ -71,8 +71,8 @@ impl Sessions {
     pub(crate) fn nearest(&self) -> Arc<Session> {
         let engine = self.connector.context.handle();
         let runtime = Handle::try_current().ok().filter(|runtime| {
-            // The engine's own runtime uses the home session. No session is created after the connections were given
-            // up.
+            // The engine's own runtime uses the home session. No session is created after `close` has given up the
+            // connections.
             runtime.id() != engine.id() && !self.is_closed()
         });
         let session = runtime.and_then(|runtime| {
@@ -111,7 +111,7 @@ impl Sessions {
     pub(crate) fn home(&self) -> &Arc<Session> {
         self.home.get_or_init(|| {
             let home = Session::new(&self.connector.context);
-            // No session connects after the connections were given up.
+            // No session connects after `close` has given up the connections.
             if self.is_closed() {
                 home.end();
                 return home;
@@ -142,8 +142,7 @@ impl Sessions {
         self.home.get().is_some_and(is_it) || lock(&self.by_runtime).values().flatten().any(is_it)
     }
 
-    /// Makes the callers that wait for these locks ask for a new session, because the server no longer stores the
-    /// locks.
+    /// Makes the callers that wait for these locks get a new session, because this server no longer stores the locks.
     pub(crate) fn dismiss(&self, has_moved: impl Fn(&LockName) -> bool) {
         let sessions = lock(&self.by_runtime);
         for session in sessions.values().flatten().chain(self.home.get()) {

@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::background::lock;
 
-/// The smallest number of other commands under way with which a new command is batched.
+/// A new command is batched if at least this number of other commands are under way.
 const BATCH_THRESHOLD: usize = 8;
 
 type Answer = oneshot::Sender<RedisResult<Value>>;

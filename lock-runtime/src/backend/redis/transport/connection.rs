@@ -161,7 +161,8 @@ pub(crate) struct Connection {
     pub(crate) address: ConnectionAddr,
     /// The token floor: the server's time when the connection was made, in µs.
     pub(crate) floor: String,
-    /// Whether the server lets this client close its earlier connections.
+    /// Whether this client can close its earlier connections on the server: the server permits `CLIENT KILL`, and
+    /// reveals its run id.
     pub(crate) may_kill: bool,
     pub(crate) health: Arc<Health>,
     /// Server time minus local time, in µs, with an error of at most one round trip.
@@ -411,8 +412,8 @@ impl Connection {
         said.map(drop).map_err(|error| self.failed(&error))
     }
 
-    /// Checks whether the server answers. Sends `TIME`, because the user may send this command: the handshake uses it,
-    /// too.
+    /// Checks whether the server answers. Sends `TIME`, because every Redis user of the engine may run this command:
+    /// the handshake uses it, too.
     pub(crate) async fn ask_time(&self) -> Result<(), CallError> {
         let time = self.send(&redis::cmd("TIME")).await;
         time.map(drop).map_err(|error| self.failed(&error))
@@ -425,7 +426,7 @@ impl Connection {
         };
         match &error {
             CallError::Moved(_) => {}
-            // The slot is moving to another server, so a caller of this slot may have to wait until the move is over.
+            // The slot is moving to another server, so commands for its locks may fail until the move is over.
             CallError::Ask(_) => self.readiness.note(self.context.now()),
             CallError::Broken(detail) => self.health.mark_lost(detail),
             CallError::Demoted(detail) => {

@@ -31,8 +31,8 @@ pub(crate) struct Destination {
 /// The addresses of the servers, and the settings for connections to them.
 pub(crate) enum Place {
     Server(redis::ConnectionInfo),
-    /// Some servers of a Redis Cluster. The settings of the first server also apply to servers that only the cluster
-    /// names.
+    /// Some servers of a Redis Cluster. The settings of the first server also apply to the servers that only the
+    /// cluster itself reports.
     Cluster(Vec<redis::ConnectionInfo>),
     /// The primary of a group of servers that Sentinels watch.
     Group(SentinelConfig),
@@ -50,7 +50,7 @@ enum Target {
     Group(Arc<Sentinels>),
 }
 
-/// The options of the check of a server.
+/// The options of the check whether a server can be used for locks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerCheck {
     /// Whether the server may evict keys.
@@ -67,7 +67,8 @@ pub(crate) struct Connector {
     pub(crate) scripts: redis::Pipeline,
     /// The name of this program in the server's list of connections.
     pub(crate) client_name: String,
-    /// The check of the server that has to succeed before the first session connects; `None` if no check is pending.
+    /// The check of the server that has to succeed before the first session connects. `None` if no check has to be
+    /// made.
     check_first: Mutex<Option<ServerCheck>>,
     pub(crate) outages: Arc<Outages>,
     pub(crate) readiness: Arc<Readiness>,
@@ -189,7 +190,8 @@ impl Connector {
         }
     }
 
-    /// Records that a connection was lost, or could not be made.
+    /// Records that a connection was lost, or could not be made. In a Redis Cluster, the map of the slots is then read
+    /// again.
     pub(crate) fn note_lost(&self) {
         if let Some(outdated) = &self.outdated {
             outdated.notify_one();
@@ -265,7 +267,7 @@ fn with_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
     info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3))
 }
 
-/// Makes the operating system notice a peer that disappears silently.
+/// Makes the operating system notice a server that disappears without closing its connections.
 fn with_tcp_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
     let settings = info.tcp_settings().clone().set_nodelay(true).set_keepalive(
         redis::io::tcp::socket2::TcpKeepalive::new()

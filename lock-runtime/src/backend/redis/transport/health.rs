@@ -23,7 +23,7 @@ pub(crate) struct Parking {
 
 impl Parking {
     /// Wakes the heartbeat if it is parked. Before this call, the new work must be visible to the closure `is_idle`
-    /// that was passed to [`park`](Self::park).
+    /// that [`park`](Self::park) checks.
     pub(crate) fn watch(&self) {
         if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
             self.active.notify_one();
@@ -91,7 +91,8 @@ impl Health {
         }
     }
 
-    /// Returns a moment that is certainly before the server sends the next push.
+    /// Returns a moment that is certainly before the server sent the push that is received now: the moment at which the
+    /// newest answered command was sent.
     pub(crate) fn stamp(&self) -> Moment {
         Moment::new(Duration::from_nanos(self.answered.load(Ordering::Acquire)))
     }

@@ -11,12 +11,11 @@ use lock_core::lease::Moment;
 
 use crate::background::{Context, lock, watched::Watched};
 
-/// The time for which a server counts as not ready after it could not carry out a command. Callers repeat a failed
-/// command much sooner than that, so each further failure restarts this time.
+/// The time for which a server counts as not ready after it could not carry out a command. A caller repeats a failed
+/// command much sooner, and if the command fails again, this time starts again.
 const NOT_READY_AGE: Duration = Duration::from_secs(1);
 
-/// The moment at which the server last reported that it cannot carry out commands, or `None` if the server has never
-/// reported it.
+/// The moment at which the server last failed to carry out a command, or `None` if it has never failed.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness(Mutex<Option<Moment>>);
 

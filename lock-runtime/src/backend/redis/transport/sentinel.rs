@@ -25,9 +25,9 @@ const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// The channel on which a Sentinel announces a new primary.
 const SWITCHED: &str = "+switch-master";
 
-/// The code of the error that a Sentinel does not know the group.
+/// The code of the error for a group that a Sentinel does not know.
 pub(crate) const UNKNOWN_GROUP: &str = "UNKNOWNGROUP";
-/// The code of the error that the Sentinels name a server that is not a primary.
+/// The code of the error for a server that the Sentinels name, but that is not a primary.
 pub(crate) const NO_PRIMARY: &str = "NOPRIMARY";
 
 /// A group of servers, and the settings for connections to these servers and to their Sentinels.
@@ -45,7 +45,8 @@ pub(crate) struct Sentinels {
     group: String,
     clients: Vec<redis::Client>,
     server: redis::ConnectionInfo,
-    /// The address of the primary according to the newest message of a Sentinel, or `None` before the first message.
+    /// The address of the primary according to the newest message of a Sentinel, or according to the Sentinels' answers
+    /// if no Sentinel confirms that message. `None` before the first message.
     moved_to: Watched<Option<ConnectionAddr>>,
     /// The tasks that listen to the Sentinels.
     listening: Mutex<Vec<AbortHandle>>,
@@ -218,7 +219,7 @@ async fn listen_to(context: Arc<Context>, group: Weak<Sentinels>, sentinel: redi
     }
 }
 
-/// Returns the settings of a connection to a Sentinel. The engine applies its own timeouts.
+/// Returns the settings of a connection to a Sentinel, without timeouts, because the engine applies its own.
 fn settings() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(None)

@@ -26,8 +26,8 @@ if not held then
   if not head or string.sub(head, 1, 7) == 'notify|' then
     return take() -- no owner is queued
   end
-  -- A caller that waits sends a probe soon, and the probe grants the lock to the head of the queue. A caller that does
-  -- not wait sends no probe, so this script grants the lock to the head.
+  -- If the caller waits, its session soon sends a probe, which grants the lock to the head of the queue. For a caller
+  -- that does not wait, no probe is sent, so this script grants the lock to the head.
   if ARGV[4] == '0' then
     local given, more = grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], nil, KEYS[3], ARGV[3], ARGV[5])
     if not given and not more then
@@ -38,7 +38,7 @@ if not held then
 end
 if held and string.find(held, owner, 1, true) then
   -- The caller already holds the lock, because its earlier request was carried out. Returns the grant, the time left of
-  -- the grant in ms, and a place before all waiters.
+  -- the grant in ms, and a place in the queue before all waiters.
   local time = redis.call('TIME')
   local place = before_all(KEYS[2], time[1] * 1000000 + time[2])
   return { 'held', held, left_of(KEYS[1], held), string.format('%.0f', place) }
@@ -59,9 +59,10 @@ end
 local time = redis.call('TIME')
 local score = time[1] * 1000000 + time[2]
 local wait = tonumber(ARGV[4])
--- The queue must not expire before its last waiter gives up. To save commands, the queue's expiry is set to more than
--- twice the wait, and time is divided into stretches that are as long as the wait. If the last member of the queue has
--- the same wait and joined in the same stretch, that member has already set an expiry that is late enough.
+-- The queue must not expire before its last waiter gives up. To save commands, not every caller sets the queue's
+-- expiry. A caller sets it to more than twice its wait, and time is divided into stretches that are as long as the
+-- wait. If the last owner in the queue has the same wait and was queued in the same stretch, the expiry that was set
+-- for that owner is late enough.
 local extended = false
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
 if last[2] == 'inf' then

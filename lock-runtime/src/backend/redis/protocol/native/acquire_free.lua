@@ -7,7 +7,7 @@
 --       4 wait in ms (0: do not queue)
 --       5 claim in ms
 --       6 time limit (server time in µs, '' if there is none); after it, the script does nothing
---       7 `notify|session_id`, given only if the session is to be woken when a taken lock becomes free
+--       7 `notify|session_id`, given only if the session has to be woken later, in case the lock is taken now
 
 if ARGV[6] ~= '' then
   local time = redis.call('TIME')
@@ -15,7 +15,7 @@ if ARGV[6] ~= '' then
     return { 'late' } -- nothing was changed, because the caller no longer waits for this request
   end
 end
--- The common case comes before all function definitions, because executing them takes time.
+-- The common case comes before all function definitions, because executing the definitions takes time.
 if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 and ARGV[2] + 0 > 0 then
   local token = redis.call('INCRBY', KEYS[3], 1)
   if token >= ARGV[3] + 0 then

@@ -1,27 +1,30 @@
 -- Documents the stored state of a lock (grant, queue, claim, fence), and defines how the lock is granted to the next
--- waiter that is alive and reachable. Shared by the scripts that grant locks.
+-- waiter that is alive (its wait has not ended) and reachable (its session is listening). Shared by the scripts that
+-- grant locks.
 --
--- State of a lock, all in one slot:
+-- The keys of a lock, all in one hash slot:
 --   grant  string  token|lease|session_id|owner owner …   expires with the lease. Several owners are a cohort:
 --                 neighbours in the queue with the same session and the same lease. They enter one after
---                 another. The first owner has this token, and the others have the tokens that follow.
---   queue  zset    owner|session_id|lease|wait            score: server time in µs at which it was queued, unique
+--                 another. The stored token is that of the first owner; the others have the tokens that follow.
+--   queue  zset    owner|session_id|lease|wait            score: server time in µs at which the owner was queued. No
+--                 two owners have the same score
 --                 notify|session_id                      score: infinite, behind all owners. The session is woken when
 --                 the lock is free and no owner is queued
---   claim  string  session_id                             the session to which the queue last granted the lock. The
---                 key expires 500 ms after the claim
---   fence  string  the newest token of the slot
+--   claim  string  session_id                             the session whose waiter was last granted the lock. The key
+--                 expires 500 ms after the time within which the waiter must confirm the grant
+--   fence  string  the newest token of all locks that share this key
 
 local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)$'
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
--- The shortest lease, in ms, for which a claim is stored. A process that is listening renews offers at its heartbeat, so
--- it may let a shorter lease expire.
+-- The shortest lease, in ms, for which a claim is stored. A process that is listening renews the grants of its offers
+-- only at its heartbeats, so a shorter lease may expire although the process is listening.
 local MIN_CLAIMED_LEASE = 500
 -- The number of queue entries that one script examines before it stops. The server runs no other command while a script
 -- runs.
 local ENTRIES_AT_MOST = 2000
--- An offer that nobody receives takes the server as long as this many entries.
+-- The number of entries that the server could examine in the time that it spends on a grant whose message nobody
+-- receives.
 local ENTRIES_PER_OFFER = 5
 -- The number of queue entries that this script has examined, for all of its locks.
 local examined = 0
@@ -32,17 +35,18 @@ local function channel_of(session_id)
   return 'lock:session:' .. redis.sha1hex(session_id)
 end
 
--- Returns whether a session may be granted a lock. In a Redis Cluster, a message also reaches sessions that listen at
--- other servers, although their number is not returned to the sender. Such a session would take a grant that the script
--- gives to the next waiter. So a grant is only sent to a session that listens at this server.
+-- Returns whether a session may be granted a lock. In a Redis Cluster, a message also reaches a session that listens at
+-- another server, but the result of PUBLISH does not count this session. The script would then grant the lock to the
+-- next waiter as well, although the session has received its grant. So a session is granted a lock only if it listens
+-- at this server.
 local function is_reachable(channel, fence)
   local is_cluster = string.find(fence, '{', 1, true)
   return not is_cluster or tonumber(redis.call('PUBSUB', 'NUMSUB', channel)[2]) > 0
 end
 
 -- Makes sure that a grant has no more time left than its lease. The server's clock may have been set back, or the key's
--- expiry may have been removed. The scripts of waiting callers do this, because the holder may no longer exist. Returns
--- the time left of the grant, in ms.
+-- expiry may have been removed. The scripts that waiting callers run call this function, because the holder may no
+-- longer exist. Returns the time left of the grant, in ms.
 local function clamp(grant, lease)
   local left = redis.call('PTTL', grant)
   lease = tonumber(lease)
@@ -72,7 +76,7 @@ end
 local function cohort(queue, owner, session_id, lease, wait, now)
   local tail = '|' .. session_id .. '|' .. lease .. '|'
   local first, last = #owner + 1, #owner + #tail
-  local neighbours = redis.call('ZRANGE', queue, 0, 0) -- usually a member of another process
+  local neighbours = redis.call('ZRANGE', queue, 0, 0) -- reads only one entry, which usually belongs to another process
   if not neighbours[1] or string.sub(neighbours[1], first, last) ~= tail then
     return owner, 1
   end
@@ -98,11 +102,12 @@ end
 
 -- Grants the lock to the first waiter that is alive and reachable, with its neighbours, and returns the new owners. If
 -- there is no such waiter, deletes the grant and returns nil. The second result is true if the search stopped at
--- ENTRIES_AT_MOST and the queue still has entries. Drops the places that it passes of sessions that are not listening.
--- Once such a session is listening again, it finds that its places are gone, and queues again. `head` is the result of
--- the calling script's ZPOPMIN, so the first write is ZPOPMIN or DEL. Redis allows both when it is out of memory, and
--- then allows all further writes of the script. `claimed` is the key of the claim, or nil if the calling script does not
--- know it. `aside` is the session that set_claimant_aside has returned, or nil.
+-- ENTRIES_AT_MOST and the queue still has entries. The search removes the queue entries of sessions that are not
+-- listening. Once such a session is listening again, it finds that its entries are gone, and queues its callers again.
+-- The calling script passes the result of its ZPOPMIN as `head`, so the script's first write is ZPOPMIN or DEL. Redis
+-- allows both commands when it is out of memory, and then allows all further writes of the script. `claimed` is the key
+-- of the claim, or nil if the calling script does not know it. `aside` is the session that set_claimant_aside has
+-- returned, or nil.
 local function grant_next(head, grant, queue, claimed, fence, floor, claim, aside)
   local now
   local silent = aside and { [aside] = true } or {}
@@ -145,7 +150,7 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
       redis.call('DEL', grant, claimed or grant)
       local more = redis.call('EXISTS', queue) == 1
       if more and aside then
-        redis.call('SET', claimed, aside, 'PX', claim) -- the next script sets the same session aside
+        redis.call('SET', claimed, aside, 'PX', claim) -- the next script skips this session, too
       end
       return nil, more
     end
@@ -155,9 +160,10 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
   return nil, false
 end
 
--- Removes the places of a session that was granted the lock and let the claim expire, and returns this session. Such a
--- session is not listening. Without its places, it delays the other sessions by only one claim, however many of its
--- callers wait. `speaks` is the session that runs this script. That session is evidently alive, so it keeps its places.
+-- Removes the queue entries of a session that was granted the lock and let the claim expire, and returns the session's
+-- id. Such a session is not listening. Without its entries, it delays the other sessions by only one claim, however
+-- many of its callers wait. `speaks` is the id of the session that runs this script. That session is evidently alive,
+-- so it keeps its entries.
 local function set_claimant_aside(queue, claimed, speaks)
   local session_id = redis.call('GET', claimed)
   if not session_id then
@@ -181,9 +187,9 @@ local function set_claimant_aside(queue, claimed, speaks)
   return session_id
 end
 
--- Hands the lock on to the next waiter after the grant has expired, or was deleted without a release. First removes the
--- places of a session that let its claim expire. Returns the same as grant_next. Does nothing if the script has already
--- examined ENTRIES_AT_MOST entries for other locks.
+-- Grants the lock to the next waiter after the grant has expired, or was deleted without a release. First removes the
+-- queue entries of a session that let its claim expire. Returns the same values as grant_next. If the script has
+-- already examined ENTRIES_AT_MOST entries for other locks, only returns nil and true.
 local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   if examined >= ENTRIES_AT_MOST then
     return nil, true

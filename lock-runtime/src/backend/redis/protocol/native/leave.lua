@@ -1,6 +1,6 @@
--- Takes the caller out of the queue. With 'abandon', also releases a grant that belongs to the caller alone. With
+-- Removes the caller from the queue. With 'abandon', also releases a grant that belongs to the caller alone. With
 -- 'enter', grants the caller the lock if the caller was queued, the lock is free, and no earlier waiter is alive.
--- Returns the caller's place if it was queued, and a place before all waiters if it gave back a grant.
+-- Returns the caller's place if the caller was queued, or a place before all waiters if the script released its grant.
 --
 -- KEYS: grant, queue, fence, claim
 -- ARGV: 1 owner, 2 the owner's entry in the queue, 3 floor, 4 claim in ms, 5 'enter' or 'abandon',
@@ -9,7 +9,7 @@ local score = redis.call('ZSCORE', KEYS[2], ARGV[2])
 redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that cannot write reports an error at this command
 local held = redis.call('GET', KEYS[1])
 if score and not held and ARGV[5] == 'enter' then
-  -- The holder's lease has ended, and no script has handed the lock on yet.
+  -- The holder's lease has ended, and no script has granted the lock to a waiter yet.
   local aside = set_claimant_aside(KEYS[2], KEYS[4], ARGV[7])
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]
@@ -43,5 +43,5 @@ if ARGV[5] == 'abandon' and not string.find(held, ' ', 1, true) then
   return { 'left', string.format('%.0f', place) }
 end
 -- The caller was granted the lock before it could leave. The caller's process decides what to do with the grant,
--- because another member of the cohort may be inside.
+-- because another member of the cohort may hold the lock.
 return { 'held', held, left_of(KEYS[1], held) }

@@ -20,7 +20,7 @@ for i = 2, #KEYS, 2 do
     local queue = KEYS[i + 1]
     local given, more = grant_next(redis.call('ZPOPMIN', queue), KEYS[i], queue, nil, KEYS[1], ARGV[2], ARGV[3])
     if not given and more then
-      return i / 2 -- this script has not examined all queued entries
+      return i / 2 -- a waiter may be among the entries that this script has not examined
     end
     held = redis.call('GET', KEYS[i])
   end

@@ -1,5 +1,6 @@
--- Sent at each heartbeat of a session with waiters. Hands on expired locks, returns the grants of this session, whose
--- messages may have been lost, and finds places in queues that the server has lost.
+-- Sent by the heartbeat of a session with waiters. Grants locks whose leases have ended to their next waiters, returns
+-- the grants of this session, because the messages about them may have been lost, and finds waiters whose queue entries
+-- the server has lost.
 --
 -- KEYS: fence, then grant, queue and claim of each lock
 -- ARGV: 1 session_id, 2 floor, 3 claim in ms, 4 time until the next probe, in ms, then for each lock the queue entry of
@@ -10,8 +11,8 @@ for i = 2, #KEYS, 3 do
   local grant, queue, number = KEYS[i], KEYS[i + 1], (i + 1) / 3
   local member, held, more = ARGV[4 + number], call('GET', grant), false
   local is_queued = call('ZSCORE', queue, member)
-  -- If the server has lost the waiter, the session's waiters first return to their places, so that no later waiter is
-  -- granted the lock before them.
+  -- If the server has lost the waiter's entry, this script does not grant the lock. The session's waiters first return
+  -- to their places, so that no later waiter is granted the lock before them.
   if not held and is_queued then
     -- Grants the lock to the next waiter, which may belong to this session.
     more = select(2, grant_expired(grant, queue, KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], ARGV[1]))

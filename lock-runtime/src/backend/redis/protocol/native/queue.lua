@@ -22,7 +22,7 @@ end
 -- `%d` is much faster than `%.0f`, but on a 32-bit server it cannot print a place.
 local PLACE = string.format('%d', 2 ^ 53) == '9007199254740992' and '%d' or '%.0f'
 local added, places, longest = {}, {}, 0
-local terms, wait -- `|session_id|lease|wait` of the caller before, which is mostly that of the next caller too
+local terms, wait -- `|session_id|lease|wait` of the previous caller; most callers have the same text as the one before
 for i = 5, #ARGV, 2 do
   local owner, its_terms = string.sub(ARGV[i], 1, OWNER_DIGITS), string.sub(ARGV[i], OWNER_DIGITS + 1)
   if its_terms ~= terms then
@@ -39,8 +39,8 @@ for i = 5, #ARGV, 2 do
       or string.format('%.0f', before_all(KEYS[2], now) - (#ARGV - i))
   else
     local score = ARGV[i + 1]
-    -- If the clock has been set forward, an earlier place may look expired although its caller is still waiting. The
-    -- caller then gets a new place.
+    -- If the clock has been set forward, a place from an earlier reply may look expired although its caller is still
+    -- waiting. The caller then gets a new place.
     if score == '' or score + wait * 1000 <= now then
       score = string.format(PLACE, place)
       place = place + 1
@@ -66,8 +66,8 @@ if not held then
   grant_expired(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[2], ARGV[3], ARGV[1])
   held = redis.call('GET', KEYS[1])
 end
--- Returns, in this order: the present grant (false unless it belongs to this session), its time left in ms (0 if there
--- is none), and the place of each caller. A session that has been idle does not know when the message about a grant was
--- sent, so it learns from this answer how long a new grant lasts.
+-- Returns, in this order: the present grant (false unless it belongs to this session), its time left in ms (0 if the
+-- lock is free), and the place of each caller. A session that has been idle does not know when the message about a
+-- grant was sent, so it learns from this answer how long a new grant lasts.
 local mine = held and string.match(held, '^%d+|%d+|([^|]+)|') == ARGV[1]
 return { mine and held or false, held and left_of(KEYS[1], held) or 0, unpack(places) }

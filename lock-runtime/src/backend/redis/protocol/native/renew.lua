@@ -2,7 +2,8 @@
 --
 -- KEYS: grants
 -- ARGV: 1 `restart|` if the leases restart now, followed by a time limit (server time in µs) if there is one,
---       then for each grant `token` or `token owner`, and its lease in ms (0: only read the time left)
+--       then for each grant `token` (on a node of a Redlock `token owner`), and its lease in ms (0: only read the
+--       time left)
 local function renew(grant, asked, wanted, restart)
   local fine, held = pcall(redis.call, 'GET', grant)
   if not fine then

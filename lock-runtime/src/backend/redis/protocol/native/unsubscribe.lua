@@ -1,5 +1,5 @@
--- Removes the queue entry by which a session asked to be woken. Sent when none of the session's callers waits for this
--- lock without a place any longer.
+-- Removes the queue entry by which a session asked to be woken. Sent when the session no longer has a caller that waits
+-- for this lock with the strategy `notify`.
 --
 -- KEYS: queue
 -- ARGV: 1 `notify|session_id`

@@ -1,13 +1,14 @@
 -- Shared by the scripts that use the mark of a quorum's node.
 --
 -- The mark of a node is a string that never expires. A node that loses its other state loses the mark, too. Values:
---   lost|<since>|<run>     the node was seen without a mark at this server time, in µs, and in this run of its server
---                          (its run ID); it grants nothing. In another run, the mark may be older than the newest loss
---   whole|<since>|<lease>  the node was readmitted after a loss that was seen at this server time, and has kept all
---                          state since then. <lease> is the longest lease in use that a client has reported, in ms
+--   lost|<since>|<run>     the node was seen without a mark at <since> (server time in µs), when its server had the run
+--                          ID <run>; it grants nothing. Under another run ID, the node may have lost its state again
+--   whole|<since>|<lease>  the node was readmitted after a loss that was seen at <since> (server time in µs), and has
+--                          kept all state since then. <lease> is the longest lease in use that a client has reported,
+--                          in ms
 
--- Raises the longest lease in use to `lease`, if `lease` is longer. Returns the longest lease in use, and the time
--- since which the node has kept all of its state. Returns nil if the node is not marked as whole.
+-- Raises the longest lease in the mark to `lease`, if `lease` is longer. Returns the longest lease, and the time since
+-- which the node has kept all of its state. Returns nil if the node is not marked as whole.
 local function whole(mark, lease)
   local since, longest = string.match(redis.call('GET', mark) or '', '^whole|(%d+)|(%d+)$')
   if longest and tonumber(longest) < tonumber(lease) then
@@ -18,8 +19,8 @@ local function whole(mark, lease)
 end
 
 -- Returns the time at which the loss of the node's state was first seen in this run of its server. Returns nil if the
--- node is not marked as lost in this run. `run` is '' if the client may not read the run ID, and so is the run in a mark
--- that such a client has set. Both match every run.
+-- node is not marked as lost in this run. If the client may not read the run ID, `run` is '', and a mark that this
+-- client writes has '' as its run ID. A run ID of '' matches every run.
 local function lost_since(mark, run)
   local since, marked = string.match(redis.call('GET', mark) or '', '^lost|(%d+)|(.*)$')
   if marked == run or marked == '' or run == '' then

@@ -22,8 +22,8 @@ local token, lease, owner = string.match(held, '^(%d+)|(%d+)|[^|]*|(%x+)$')
 if owner == string.match(ARGV[1], '(%x+)$') then
   return tonumber(token) -- the caller holds the lock already, because an earlier request was carried out
 end
--- Makes sure that no more time is left than the lease. The server's clock may have been set back, or the key's expiry
--- may have been removed.
+-- Makes sure that the grant has no more time left than its lease. The server's clock may have been set back, or the
+-- key's expiry may have been removed.
 local left = redis.call('PTTL', KEYS[1])
 if lease and (left > tonumber(lease) or left < 0) then
   redis.call('PEXPIRE', KEYS[1], lease)

@@ -2,7 +2,8 @@
 -- file after these two.
 
 -- Takes a free lock. If Redisson's fenced lock of the same name has been used, Redisson has stored a token counter for
--- it. In this case, the new token is higher than both counters, and both counters are set to the new token.
+-- it. In this case, the new token is higher than the values of this counter and of our fence, and both are set to the
+-- new token.
 local function take(lock, counter, fence, owner, lease, floor)
   local token = next_token(fence, floor, 1)
   local theirs = tonumber(redis.call('GET', counter) or '')

@@ -17,5 +17,5 @@ else
   redis.call('HSET', KEYS[1], owner .. ':0', string.format('%.0f', left)) -- before HDEL, which deletes an empty hash
   redis.call('HDEL', KEYS[1], field)
 end
-tell(KEYS[2]) -- the waiters know only the longer lease; the message makes them read the shorter one
+tell(KEYS[2]) -- the waiters expect the lock to stay taken for the lease; the message makes them read the time left
 return 1 -- released, or retained

@@ -33,8 +33,8 @@ pub(crate) mod state;
 pub(crate) struct RedisAttempt {
     server: Arc<Server>,
     request: Request,
-    /// Whether the caller waits without a place in the queue, so that the server has to wake its session when the lock
-    /// is free.
+    /// Whether the caller waits with the strategy `notify`: without a place in the queue, so that the server has to
+    /// wake the caller's session when the lock is free.
     notified: bool,
     state: AttemptState,
     /// The newest request of the current owner, and the session that sends it, or `None` before the owner's first
@@ -49,8 +49,8 @@ pub(crate) struct RedisAttempt {
     may_hold: bool,
     /// The runtime that polled the caller when its session was chosen.
     runtime: Option<runtime::Id>,
-    /// The request of the previous owner, if its answer may not have been read. The receiver completes when the
-    /// clean-up has removed the previous owner from the server.
+    /// The request of the previous owner, if the caller may not have read its answer, and a receiver that completes
+    /// when the clean-up has removed the previous owner from the server.
     cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
 }
 
@@ -70,8 +70,8 @@ impl RedisAttempt {
         }
     }
 
-    /// Creates an attempt that requests the lock once, and does not queue the caller. In the native layout, a try that
-    /// finds the lock busy leaves a marker of its session in the queue. Because of the marker, a script notifies the
+    /// Creates an attempt that requests the lock once, and does not queue the caller. In the native layout, an attempt
+    /// that finds the lock busy leaves a marker of its session in the queue. The marker makes a script notify the
     /// session when the lock is free and no owner is queued.
     pub(crate) fn notified(server: Arc<Server>, request: Request) -> Self {
         let once = Request {
@@ -85,8 +85,8 @@ impl RedisAttempt {
         attempt
     }
 
-    /// Applies an answer that settles the attempt. The calling code must not await anything between reading the answer
-    /// and calling this method.
+    /// Applies an answer that settles the attempt, so that a drop of the attempt gives nothing back. The calling code
+    /// must not await anything between reading the answer and calling this method.
     pub(crate) fn settle(&mut self, event: Event) -> Step {
         if let Some(sent) = &self.sent {
             // An answered request has been removed from `unanswered` already.
@@ -99,7 +99,8 @@ impl RedisAttempt {
     }
 
     /// Continues with a new owner, which takes over the place of the old owner. A late answer to a request of the old
-    /// owner does not count for the new owner. If the old owner has a turn or a place, a background task gives it back.
+    /// owner does not count for the new owner. A background task gives back the turn of the old owner, or removes its
+    /// queue entry.
     pub(crate) fn start_over(&mut self) {
         let offer = self.take_offer();
         let mut place = None;
@@ -109,8 +110,8 @@ impl RedisAttempt {
             old.session.waiters.remove(&old.request);
             if !old.request.is_revoked() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
-                // If the runtime of the session has ended, an answer that names the old owner's place may never have
-                // been read.
+                // If the runtime of the session has ended, the answer that names the old owner's place may have arrived
+                // without being read.
                 let is_unsure = !old.request.is_settled()
                     || (place.is_none() && old.request.carried_by().is_some());
                 let request = is_unsure.then(|| old.request.clone());
@@ -253,8 +254,8 @@ impl RedisAttempt {
                 Ok(Retry::Later) => self.state.on(Event::NotReady),
                 Ok(Retry::Now) => self.state.on(Event::Broken),
                 Err(error) => {
-                    // A final refusal proves that the server has carried out no request of this owner. When no request
-                    // of this owner is under way any longer, nothing has to be given back.
+                    // A final refusal proves that the server has carried out no request of this owner. After the last
+                    // of its requests has ended, nothing has to be given back.
                     if self.state.is_refusal_final() {
                         request.end().await;
                         self.settle(Event::Refused(error))
@@ -336,8 +337,8 @@ impl RedisAttempt {
                 return Ok(Some(Leaving::Granted(grant)));
             }
             let Some(Sent { session, request }) = self.sent.clone() else {
-                // No request was sent. If the server can be reached, the caller's wait was only too short to send a
-                // request, which is not an error.
+                // No request was sent. If the server can be reached, the reason is only that the caller's wait was too
+                // short, which is not an error.
                 self.server.sessions.connected(&self.request.name).await?;
                 return Ok(Some(Leaving::Left));
             };
@@ -347,8 +348,8 @@ impl RedisAttempt {
                 Err(error) if self.server.is_shutting_down() => return Err(error),
                 Err(_) if !session.has_ended() => return Ok(None),
                 Err(_) => {
-                    // The runtime of the session has ended. When the attempt is dropped, it gives back the caller's
-                    // place.
+                    // The runtime of the session has ended. When the attempt is dropped, its clean-up removes the owner
+                    // from the server.
                     self.server.sessions.connected(&self.request.name).await?;
                     return Ok(Some(Leaving::Left));
                 }
@@ -396,8 +397,8 @@ impl RedisAttempt {
                     grants::take_up(&self.server, &session, &request.names.lock, &grant);
                     return Ok(Some(match self.take_last_turn().await? {
                         Some(grant) => Leaving::Granted(grant),
-                        // The caller's turn is still to come, or has passed. When the attempt is dropped, it gives
-                        // back the caller's place.
+                        // The caller's turn is still to come, or has passed. When the attempt is dropped, its clean-up
+                        // removes the owner from the cohort or from the server.
                         None => Leaving::Left,
                     }));
                 }
@@ -479,9 +480,9 @@ impl Attempt for RedisAttempt {
         })
     }
 
-    /// Leaves the queue. If the caller has moved to another runtime while it waited, the runtime of the session in which
-    /// it waits may have ended. In this case, a task of the engine removes the owner from the queue, and a new owner
-    /// tries once to get the lock. A new owner also tries once if the lock has moved to another server.
+    /// Leaves the queue. If the caller has moved to another runtime while it waited, the runtime of its session may
+    /// have ended. In this case, a task of the engine removes the owner from the queue, and a new owner tries once to
+    /// get the lock. A new owner also tries once if the lock has moved to another server.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             if !self.may_hold {

@@ -42,9 +42,10 @@ pub(crate) enum Event {
     Granted(Grant),
     /// The answer to the caller's own request says that the lock is not free, and that the caller is not queued.
     Busy,
-    /// The answer to the caller's own request says that the caller is queued, or was granted the lock from the queue.
+    /// The answer to the caller's own request says that the caller is queued, or that it was granted the lock while it
+    /// was queued.
     Queued,
-    /// The server cannot carry out the request now, or the request came too late.
+    /// The server cannot carry out the request now, or the request reached the server too late.
     NotReady,
     /// The connection broke, and the server may have carried out the request.
     Broken,
@@ -54,7 +55,7 @@ pub(crate) enum Event {
     Revoked,
     /// The caller was offered the turn with this token.
     Offered(u64),
-    /// The session has removed the caller from its waiters without an offer.
+    /// The session has removed the caller from its waiters without offering it a turn.
     Dismissed,
     /// The cohort let the caller take its turn.
     Inside(Grant),
@@ -96,7 +97,7 @@ pub(crate) enum Step {
     Return(Answer),
     /// Fails with this error.
     Fail(BackendError),
-    /// Continues with the current action.
+    /// Takes no new step: the current action continues.
     Nothing,
 }
 
@@ -148,7 +149,7 @@ impl AttemptState {
         !self.unsure && self.phase == Phase::Asked
     }
 
-    /// Applies an event, and returns the next step.
+    /// Applies an event, and returns the next step of the acquisition.
     pub(crate) fn on(&mut self, event: Event) -> Step {
         if self.phase == Phase::Settled {
             return Step::Nothing;
@@ -210,8 +211,8 @@ impl AttemptState {
                 Step::AskOnce
             }
             Event::Left { was_queued } => {
-                // A connection skips a request whose sender stops waiting before the request is written. Such a request
-                // has not found out whether the lock is free.
+                // A connection skips a request whose sender stops waiting before the request is written. In this case,
+                // the caller does not know yet whether the lock is free.
                 let was_skipped = self.phase == Phase::Asked && !was_queued;
                 self.phase = Phase::Settled;
                 if was_skipped {

@@ -1,6 +1,6 @@
 //! A cohort: neighbours in the queue, all of one session, that share one grant. The process passes the turn from one
-//! member to the next in memory, in the order of the queue, and releases the grant once, at the end. A waiter that is
-//! granted a lock alone is a cohort of one.
+//! member to the next in memory, in the order of the queue, and releases the grant once, after the last turn. A waiter
+//! that is granted a lock alone is a cohort of one.
 //!
 //! This file only makes decisions: it uses no I/O, no clock and no tokio. [`cohort_registry`](super::cohort_registry)
 //! stores the cohorts, and calls their methods.
@@ -49,8 +49,8 @@ enum State {
     /// No member is left, or the server has lost the grant. An ended cohort is kept until the release is confirmed,
     /// because the release names the grant by the cohort's first token.
     Ended,
-    /// The server has confirmed the release. A released cohort is kept while callers wait for the lock, because
-    /// messages about its grant may still arrive.
+    /// The server has confirmed the release. A released cohort is kept while callers wait for the lock, so that late
+    /// messages about its grant are recognized.
     Released,
     /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, the
     /// remaining members share the grant again. A suspended cohort is kept until the member that had the turn leaves.
@@ -63,7 +63,7 @@ pub(crate) enum Seat {
     /// The member now holds the lock with this grant.
     Inside(Grant),
     /// The turn is still offered to the member, but the grant has too little time left. The engine has to renew the
-    /// grant before the member can take its turn.
+    /// grant before the member takes its turn.
     Unconfirmed,
     /// The turn has been passed on to another member, or the grant is lost.
     Missed,
@@ -78,7 +78,7 @@ pub(crate) enum Departure {
     Ended,
     /// The member no longer has the turn.
     Stale,
-    /// The cohort was suspended during the member's turn, and can be removed after the member has left.
+    /// The cohort was suspended during the member's turn, and can be removed now.
     Forgotten,
 }
 
@@ -113,8 +113,9 @@ pub(crate) struct Cohort {
     /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
     /// before this restart no longer change the deadline.
     restarted: Option<Moment>,
-    /// The moment of the newest request since the newest restart that asks for an extension, and the latest end of the
-    /// lease that such a request has asked for. The server may have carried out an extension whose answer was not read.
+    /// The extensions that were requested after the newest restart: the moment of the newest of these requests, and the
+    /// latest end of the lease that any of them asked for. The server may have carried out an extension whose answer
+    /// was not read.
     extension: Option<(Moment, Moment)>,
 }
 
@@ -255,8 +256,9 @@ impl Cohort {
         (self.is_offered() && short).then_some(self.confirmed.min(self.lease))
     }
 
-    /// Returns whether the local deadline of an offer or of a held lock has passed. A retained lock is never late: its
-    /// remaining members wait for the end of the minimum hold time, whatever the deadline is.
+    /// Returns whether the local deadline has passed while the turn is offered, or while a member holds the lock. A
+    /// retained lock is never late: its remaining members wait for the end of the minimum hold time, whatever the
+    /// deadline is.
     pub(crate) fn is_late(&self, now: Moment) -> bool {
         matches!(self.state, State::Offered { .. } | State::Inside) && self.until <= now
     }
