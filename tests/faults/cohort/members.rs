@@ -248,7 +248,8 @@ async fn row_43_push_of_a_cohort_lost() {
     .await;
 }
 
-/// Row 46: a member in the middle of a cohort asks for `hold_at_least`.
+/// Row 46: a member in the middle of a cohort sets `hold_at_least` and leaves early. The next member enters when that
+/// time is over.
 #[tokio::test]
 async fn row_46_member_that_keeps_the_lock() {
     const AT_LEAST: Duration = SECOND;
