@@ -121,8 +121,8 @@ pub(crate) struct Counts {
     /// The number of calls whose second lock the real client may or may not count in `waited`, because the holders of
     /// both locks may have left at the same moment.
     pub(crate) tied: u64,
-    /// The number of dropped calls. A caller that asks for the lock before the server has removed a dropped call queues
-    /// behind that call, although the lock is free in the model.
+    /// The number of dropped calls. If a caller requests the lock before the server has removed a dropped call, the
+    /// caller queues behind that call, although the lock is free in the model.
     pub(crate) dropped: u64,
 }
 
@@ -191,7 +191,7 @@ impl Model {
     }
 
     /// Returns the calls in which a call is nested, the innermost first. A call that runs in a guard is not nested in
-    /// the calls in which the guard was acquired, because the test uses guards outside all bodies.
+    /// the calls that enclosed the guard's acquisition, because the test uses guards outside all bodies.
     fn around(&self, id: CallId) -> impl Iterator<Item = CallId> {
         around(&self.calls, id)
     }
@@ -287,8 +287,8 @@ impl Model {
             .find(|around| self.calls[around].spec.keys.contains(&key))
     }
 
-    /// Returns whether this call would take the lock out of order, because a call with several locks, of which one
-    /// comes later in the order, lies between this call and the enclosing call that has entered the lock.
+    /// Returns whether this call would take the lock out of order. It would if a call with several locks, one of which
+    /// comes after this lock in the order, encloses this call inside the enclosing call that has entered this lock.
     fn is_out_of_order(&self, id: CallId, key: usize) -> bool {
         let inside = self.inside_of(id, key);
         self.around(id)

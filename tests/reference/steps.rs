@@ -347,8 +347,9 @@ fn removable(model: &Model, key: usize) -> bool {
     holder.is_some() && next != holder && model.is_watched(key)
 }
 
-/// Returns whether a call with a minimum hold has a lock on a server for which another call of the same client waits.
-/// The lock would then be retained for half an hour, and the client's shutdown would wait until the lock is free.
+/// Returns whether this call has a minimum hold on a server, and another call of the same client waits for one of its
+/// locks. If this call ended, its lock would be retained for half an hour, and the client's shutdown would wait until
+/// the lock is free.
 fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
     let call = &model.calls[&id];
     let waits_itself = |key: &usize| {

@@ -136,8 +136,8 @@ async fn row_28_a_primary_dies() {
     .await;
 }
 
-/// Row 28: a server joins the cluster, and takes over the slot of a lock that has a holder and waiters. The holder keeps
-/// its lock, and the waiters enter one at a time.
+/// Row 28: a server joins the cluster, and takes over the slot of a lock that has a holder and waiters. The holder
+/// keeps its lock, and the waiters enter one at a time.
 #[tokio::test]
 async fn row_28_a_server_joins() {
     row(28, async |_| {
