@@ -188,8 +188,8 @@ enum Removal {
     FlushAll,
 }
 
-/// Row 42: an operator deletes the grant of a cohort while the second member is inside, which has then held the lock for
-/// `inside`. Returns the time from the deletion until the second member is notified of the loss.
+/// Row 42: an operator deletes the grant of a cohort when its second member has been inside for `inside`. Returns the
+/// time from the deletion until the second member is notified of the loss.
 async fn removed(removal: Removal, inside: Duration) -> Duration {
     const LEASE: Duration = Duration::from_millis(900);
     const MEMBERS: usize = 5;

@@ -46,7 +46,7 @@ pub enum Persistence {
     Everything,
 }
 
-/// The state of a server.
+/// The state of a server, which decides which commands the server accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// The server accepts all commands.
