@@ -75,8 +75,8 @@ fn the_end_of_a_later_lease_wakes_who_is_notified() {
     ]);
 }
 
-/// A defect of the model: a call held its first lock, waited for its second lock and had not entered. When the first
-/// lock was deleted, the model counted a loss, but the engine counts no loss for such a call.
+/// A defect of the model: a call that was shut down held its first lock, which an operator had deleted, and waited for
+/// its second lock. The model counted a loss, but the engine counts no loss for a call that has not entered.
 #[test]
 fn a_call_that_is_shut_down_on_its_way_in_has_lost_nothing() {
     let body = Spec {
