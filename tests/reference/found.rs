@@ -1,5 +1,5 @@
-//! Regression tests for the defects that the state machine has found in the engine and in the model. Each test runs the
-//! shortest sequence that showed the defect.
+//! Regression tests for the defects that random sequences of steps have found in the engine and in the model. Each test
+//! runs the shortest sequence that showed its defect.
 
 use lock_runtime::Strategy;
 use proptest::test_runner::Config;

@@ -73,7 +73,7 @@ pub(crate) struct Hold {
     /// The number of calls that are inside the lock with this hold.
     pub(crate) entries: usize,
     lease: Lease,
-    /// The local deadline, which has no effect while one of the calls inside the hold asks for renewal.
+    /// The local deadline, in ms. It has no effect while the lease is renewed for a call inside the hold.
     promised: u64,
     pub(crate) keep_until: u64,
     /// Whether the server still has the grant.
@@ -287,8 +287,8 @@ impl Model {
             .find(|around| self.calls[around].spec.keys.contains(&key))
     }
 
-    /// Returns whether this call would take the lock out of order. It would if a call with several locks, one of which
-    /// comes after this lock in the order, encloses this call inside the enclosing call that has entered this lock.
+    /// Returns whether this call would take the lock out of order. Searches the enclosing calls, up to the call that
+    /// has entered this lock, for a call with several locks, one of which comes after this lock in the order.
     fn is_out_of_order(&self, id: CallId, key: usize) -> bool {
         let inside = self.inside_of(id, key);
         self.around(id)
@@ -326,7 +326,7 @@ impl Model {
         self.come_in(id);
     }
 
-    /// Returns whether one of the calls inside this hold asks for renewal.
+    /// Returns whether the lease of this hold is renewed for a call inside the hold.
     fn has_renewal(&self, hold: HoldId) -> bool {
         self.calls.values().any(|call| {
             call.is_inside()

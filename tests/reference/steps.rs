@@ -316,9 +316,9 @@ fn members(model: &Model) -> Vec<CallId> {
     members.collect()
 }
 
-/// Returns whether a caller may begin. Callers that wait outside the queue, and calls with several locks, enter in no
-/// determined order. Therefore at most one such caller or call waits for each lock at a time, and at most one call with
-/// several locks waits in total.
+/// Returns whether a call with these options may begin. Calls that wait outside the queue, and calls with several
+/// locks, enter in no determined order. Therefore at most one such call waits for each lock at a time, and at most one
+/// call with several locks waits in total.
 fn may_begin(model: &Model, spec: &Spec) -> bool {
     let fits = spec.under.is_none_or(|around| {
         let around = model.calls.get(&around);

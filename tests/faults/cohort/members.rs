@@ -287,9 +287,9 @@ async fn row_46_member_that_keeps_the_lock() {
     .await;
 }
 
-/// Row 47: neighbours of one client ask for different leases and waits. All members of a cohort have the same lease. A
-/// caller whose `wait` is over before the grant does not become a member, and a member whose `wait` ends before its
-/// turn is skipped.
+/// Row 47: callers of one client are neighbours in the queue, but have different leases and waits. All members of a
+/// cohort have the same lease. A caller whose `wait` is over before the grant does not become a member, and a member
+/// whose `wait` ends before its turn is skipped.
 #[tokio::test]
 async fn row_47_mixed_leases_and_waits() {
     row(47, async |_| {

@@ -169,7 +169,7 @@ pub struct Process {
     pub ledger: Ledger,
     /// The plan of the run.
     pub plan: Arc<Plan>,
-    /// Set when the run is over. Callers then begin no further calls.
+    /// Set when the time of the plan is over or a promise is broken. Callers then begin no further calls.
     pub is_over: Arc<AtomicBool>,
     /// Calls that are never polled again.
     pub forgotten: Arc<Mutex<Vec<Forgotten>>>,

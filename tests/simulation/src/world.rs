@@ -1,4 +1,4 @@
-//! One run: carries out a plan in its own world, on one thread, as fast as possible.
+//! One run of a plan: simulates the servers, the network and the processes on one thread, without waiting in real time.
 
 use std::{
     collections::BTreeMap,
@@ -63,12 +63,12 @@ pub(crate) struct World {
     pub(crate) ledger: Ledger,
     /// The random numbers for the faults.
     pub(crate) chance: Chance,
-    /// Set when the run is over. Callers then begin no further calls.
+    /// Set when the time of the plan is over or a promise is broken. Callers then begin no further calls.
     pub(crate) is_over: Arc<AtomicBool>,
     running: Mutex<BTreeMap<HostId, Running>>,
     /// The clients and processes of killed hosts.
     dead: Mutex<Vec<(LockClient, Process)>>,
-    /// The number of hosts on which a process was started so far.
+    /// The number of hosts on which `start` has tried to start a process so far.
     used: Mutex<HostId>,
 }
 

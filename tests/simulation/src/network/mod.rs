@@ -109,7 +109,7 @@ struct State {
     history: History,
     servers: Vec<Server>,
     links: Vec<Vec<Link>>,
-    /// Whether each host, by its number, has crashed.
+    /// For each host, by its number, whether the host has crashed.
     dead: Vec<bool>,
     connections: BTreeMap<u64, Connection>,
     events: BinaryHeap<Reverse<(u64, u64)>>,
