@@ -49,7 +49,7 @@ impl Entered {
     }
 }
 
-/// The number of a caller, and how its call ended.
+/// The number of a caller, and the result of its acquisition.
 type Outcome = (usize, Result<Entered, LockError>);
 
 /// Callers of any number of clients, numbered in the order in which they queue.
@@ -231,7 +231,7 @@ pub(crate) async fn until_cohort(server: &RedisServer, members: usize) -> Stored
     found.expect("it was found")
 }
 
-/// Returns how much of the lease of `k` is left, or `None` if `k` is not held.
+/// Returns how much of the lease of `k` is left, or `None` if `k` is free.
 pub(crate) async fn time_to_live(redis: &mut MultiplexedConnection) -> Option<std::time::Duration> {
     let left: i64 = ask(redis, redis::cmd("PTTL").arg(NAME)).await;
     u64::try_from(left)
@@ -239,7 +239,7 @@ pub(crate) async fn time_to_live(redis: &mut MultiplexedConnection) -> Option<st
         .map(std::time::Duration::from_millis)
 }
 
-/// Acquires `k` for a holder behind which all other callers queue.
+/// Acquires the free lock `k` with a long lease, so that the callers of a test can queue behind this holder.
 pub(crate) async fn holder(client: &LockClient) -> LockGuard {
     let lock = client.lock("k").lease(60 * SECOND);
     lock.acquire().await.expect("the key is free")

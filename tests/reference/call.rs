@@ -1,4 +1,4 @@
-//! One call of the API. The test polls the call by hand, and only after the call's waker was called.
+//! One call of the API. The test polls the call by hand: once at the start, and then only after its waker was called.
 
 use std::{
     cell::{Cell, RefCell},

@@ -1,5 +1,5 @@
-//! Regression tests for the defects that the state machine has found in the engine and in the model. Each test runs the
-//! shortest sequence that showed the defect.
+//! Regression tests for the defects that random sequences of steps have found in the engine and in the model. Each test
+//! runs the shortest sequence that showed its defect.
 
 use lock_runtime::Strategy;
 use proptest::test_runner::Config;
@@ -42,8 +42,8 @@ fn a_shutdown_dismisses_who_is_notified() {
     ]);
 }
 
-/// A defect of the engine: nobody woke a caller with `notify` when a retained lock became free. The caller probed again
-/// only at the end of the lease that it had seen, or never if it had seen no lease.
+/// A defect of the engine: nobody woke a caller with `notify` when a retained lock became free. The caller tried the
+/// lock again only at the end of the lease that it had seen, or never if it had seen no lease.
 #[test]
 fn the_end_of_a_kept_lock_wakes_who_is_notified() {
     let at_least = Spec {
@@ -75,8 +75,8 @@ fn the_end_of_a_later_lease_wakes_who_is_notified() {
     ]);
 }
 
-/// A defect of the model: the model counted the loss of a lock that a call held only while the call waited for a second
-/// lock.
+/// A defect of the model: a call that was shut down held its first lock, which an operator had deleted, and waited for
+/// its second lock. The model counted a loss, but the engine counts no loss for a call that has not entered.
 #[test]
 fn a_call_that_is_shut_down_on_its_way_in_has_lost_nothing() {
     let body = Spec {

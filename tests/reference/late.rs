@@ -37,7 +37,7 @@ const LOCKS: usize = 40;
 /// The number of late callers of each lock.
 const CALLERS: usize = 5;
 const PROCESSES: usize = 2;
-/// The time after which an untaken turn is passed on.
+/// The time after which a turn passes to the next caller if its caller has not taken it.
 const CLAIM: Duration = Duration::from_secs(2);
 
 /// The call that a late caller makes.
@@ -47,7 +47,7 @@ enum Form {
     Body { long: bool },
     /// Acquires a guard, and releases it after two more polls.
     Guard,
-    /// Acquires both locks of the pair.
+    /// Acquires both locks of the `Fixture`.
     Both,
     /// Waits for the lock only briefly.
     Brief,
@@ -63,7 +63,7 @@ struct Late {
 }
 
 /// The stalls of replies: the pause before each stall, its length, and the process whose replies stall. On a quorum,
-/// only the replies of one server stall.
+/// only the replies of one node stall.
 type Weather = Vec<(Duration, Duration, usize)>;
 
 fn pauses() -> impl Strategy<Value = Duration> {
@@ -135,7 +135,8 @@ impl Drop for Visit<'_> {
 /// A pair of locks, and the clients of the processes that use them. Most calls use only the first lock.
 struct Fixture<'a> {
     clients: &'a [LockClient],
-    /// For each process, whether its replies stall for so long that a claim may end before the process confirms it.
+    /// For each process, whether its replies stall for so long that a claim may end before the process confirms its
+    /// grant.
     stalls: [bool; PROCESSES],
     names: [String; 2],
     inside: [Inside; 2],
@@ -196,8 +197,8 @@ impl Fixture<'_> {
         (came, entered.get())
     }
 
-    /// Asserts that the result of a call is allowed: only a caller that held a lock reports a loss, and a renewed lock
-    /// is lost only if replies stall.
+    /// Asserts that the result of a call is allowed: only a caller that held a lock reports a loss, and a renewed lease
+    /// is lost only if the replies to its process stall.
     fn judge(&self, (process, form): (usize, Form), (came, entered): Came) {
         let may_lose = matches!(form, Form::Fixed) || self.stalls[process];
         match came {
@@ -245,9 +246,9 @@ impl Fixture<'_> {
         // A caller that holds the lock and is never polled again keeps it, so the test tries the lock only if nobody
         // holds it.
         if self.inside[0].holds.borrow().is_empty() {
-            // Each late caller may delay this call by a claim on this lock and by another claim on the second lock,
-            // because a call with both locks keeps the first while it waits for the second. The caller that is polled
-            // without delay may add one more claim.
+            // Each late caller may miss a turn at this lock. If it wants both locks, it may also miss a turn at the
+            // second lock while it holds this lock. Each missed turn delays this call by one claim (2 s). The bound
+            // allows one further claim for the prompt callers.
             let claims = u32::try_from(2 * CALLERS + 1).expect("they are few");
             let longest = claims * CLAIM + 2 * SECOND + 5 * SECOND;
             let lock = self.clients[0].lock(&self.names[0]).wait(longest);

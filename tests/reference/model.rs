@@ -73,7 +73,7 @@ pub(crate) struct Hold {
     /// The number of calls that are inside the lock with this hold.
     pub(crate) entries: usize,
     lease: Lease,
-    /// The local deadline, which has no effect while one of the calls inside the hold asks for renewal.
+    /// The local deadline, in ms. It has no effect while the lease is renewed for a call inside the hold.
     promised: u64,
     pub(crate) keep_until: u64,
     /// Whether the server still has the grant.
@@ -121,8 +121,8 @@ pub(crate) struct Counts {
     /// The number of calls whose second lock the real client may or may not count in `waited`, because the holders of
     /// both locks may have left at the same moment.
     pub(crate) tied: u64,
-    /// The number of dropped calls. A caller that asks for the lock before the server has removed a dropped call queues
-    /// behind that call, although the lock is free in the model.
+    /// The number of dropped calls. If a caller requests the lock before the server has removed a dropped call, the
+    /// caller queues behind that call, although the lock is free in the model.
     pub(crate) dropped: u64,
 }
 
@@ -191,7 +191,7 @@ impl Model {
     }
 
     /// Returns the calls in which a call is nested, the innermost first. A call that runs in a guard is not nested in
-    /// the calls in which the guard was acquired, because the test uses guards outside all bodies.
+    /// the calls that enclosed the guard's acquisition, because the test uses guards outside all bodies.
     fn around(&self, id: CallId) -> impl Iterator<Item = CallId> {
         around(&self.calls, id)
     }
@@ -287,8 +287,8 @@ impl Model {
             .find(|around| self.calls[around].spec.keys.contains(&key))
     }
 
-    /// Returns whether this call would take the lock out of order, because a call with several locks, of which one
-    /// comes later in the order, lies between this call and the enclosing call that has entered the lock.
+    /// Returns whether this call would take the lock out of order. Searches the enclosing calls, up to the call that
+    /// has entered this lock, for a call with several locks, one of which comes after this lock in the order.
     fn is_out_of_order(&self, id: CallId, key: usize) -> bool {
         let inside = self.inside_of(id, key);
         self.around(id)
@@ -326,7 +326,7 @@ impl Model {
         self.come_in(id);
     }
 
-    /// Returns whether one of the calls inside this hold asks for renewal.
+    /// Returns whether the lease of this hold is renewed for a call inside the hold.
     fn has_renewal(&self, hold: HoldId) -> bool {
         self.calls.values().any(|call| {
             call.is_inside()

@@ -316,9 +316,9 @@ fn members(model: &Model) -> Vec<CallId> {
     members.collect()
 }
 
-/// Returns whether a caller may begin. Callers that wait outside the queue, and calls with several locks, enter in no
-/// determined order. Therefore at most one such caller or call waits for each lock at a time, and at most one call with
-/// several locks waits in total.
+/// Returns whether a call with these options may begin. Calls that wait outside the queue, and calls with several
+/// locks, enter in no determined order. Therefore at most one such call waits for each lock at a time, and at most one
+/// call with several locks waits in total.
 fn may_begin(model: &Model, spec: &Spec) -> bool {
     let fits = spec.under.is_none_or(|around| {
         let around = model.calls.get(&around);
@@ -347,8 +347,9 @@ fn removable(model: &Model, key: usize) -> bool {
     holder.is_some() && next != holder && model.is_watched(key)
 }
 
-/// Returns whether a call with a minimum hold has a lock on a server for which another call of the same client waits.
-/// The lock would then be retained for half an hour, and the client's shutdown would wait until the lock is free.
+/// Returns whether this call has a minimum hold on a server, and another call of the same client waits for one of its
+/// locks. If this call ended, its lock would be retained for half an hour, and the client's shutdown would wait until
+/// the lock is free.
 fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
     let call = &model.calls[&id];
     let waits_itself = |key: &usize| {

@@ -262,8 +262,8 @@ impl System {
         assert!(right, "extending call {id}: {answer:?}\n{model:?}");
     }
 
-    /// Waits until the holder of a lock has confirmed its grant. If the operator changed the lock earlier, the
-    /// confirmation would detect the change.
+    /// Waits until the holder of a lock has confirmed its grant. If the operator changed the lock before the
+    /// confirmation, the confirmation would detect the change.
     async fn confirmed(&self, key: usize) {
         let start = Instant::now();
         loop {

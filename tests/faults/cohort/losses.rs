@@ -117,9 +117,9 @@ async fn rest(redis: &mut MultiplexedConnection) -> Duration {
     time_to_live(redis).await.expect("it is held")
 }
 
-/// Row 40: the process of a cohort is killed while the member `stays` is inside. When the lease of that member has
-/// ended, the callers of other processes enter in the order of the queue. Returns the time from the end of the lease
-/// until the first caller of another process enters.
+/// Row 40: two processes are killed, one while the member `stays` of its cohort is inside, the other while its callers
+/// queue. When the lease of the member inside has ended, the callers of the test's own clients enter in the order of
+/// the queue. Returns the time from the end of the lease until the first of these callers enters.
 async fn killed_in_a_cohort(stays: usize) -> Duration {
     const LEASE: Duration = Duration::from_millis(1500);
     const MEMBERS: usize = 64;
@@ -187,8 +187,8 @@ enum Removal {
     FlushAll,
 }
 
-/// Row 42: an operator deletes the grant of a cohort while the second member is inside, which has then held the lock for
-/// `inside`. Returns the time from the deletion until the second member is notified of the loss.
+/// Row 42: an operator deletes the grant of a cohort when its second member has been inside for `inside`. Returns the
+/// time from the deletion until the second member is notified of the loss.
 async fn removed(removal: Removal, inside: Duration) -> Duration {
     const LEASE: Duration = Duration::from_millis(900);
     const MEMBERS: usize = 5;
@@ -224,7 +224,7 @@ async fn removed(removal: Removal, inside: Duration) -> Duration {
     let lost = second.guard.run(std::future::pending::<()>()).await;
     let took = removed.elapsed();
     assert_lost(&lost);
-    // The remaining members enter at once, under a new grant.
+    // The next member enters under a new grant.
     let third = waiters.next().await;
     assert_eq!(third.caller, 2);
     assert!(third.token() > cohort.token + MEMBERS as u64 - 1);
@@ -310,8 +310,8 @@ async fn queue_length(server: &RedisServer) -> usize {
 #[tokio::test]
 async fn row_42_grant_of_a_cohort_deleted() {
     row(42, async |seen| {
-        // A hold that had to wait is confirmed after 100 ms. The confirmation finds the first deletion, and a probe
-        // finds the second one.
+        // The engine confirms a hold 100 ms after its grant if the caller had to wait. The confirmation finds a
+        // deletion that happens earlier, and a probe finds a deletion that happens later.
         for inside in [Duration::ZERO, 120 * MS] {
             let took = removed(Removal::Del, inside).await;
             seen.within("the holder is notified after the deletion", 300 * MS, took);
@@ -404,7 +404,7 @@ async fn row_45_killed_after_a_longer_nested_lease() {
         let mut worker = process.start(&server);
         waiters.until_queued(3).await;
         waiters.queue(client.lock("k").wait(60 * SECOND)).await;
-        // The number of further `PEXPIRE` commands shows whether the nested entry has extended the lease.
+        // The `PEXPIRE` commands that the server runs from now on show whether the nested entry has extended the lease.
         let asked = server.calls().await.get("pexpire").copied().unwrap_or(0);
         guard.release().await;
         let cohort = until_cohort(&server, 3).await;

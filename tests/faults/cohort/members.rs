@@ -248,7 +248,8 @@ async fn row_43_push_of_a_cohort_lost() {
     .await;
 }
 
-/// Row 46: a member in the middle of a cohort asks for `hold_at_least`.
+/// Row 46: a member in the middle of a cohort sets `hold_at_least` and leaves early. The next member enters when that
+/// time is over.
 #[tokio::test]
 async fn row_46_member_that_keeps_the_lock() {
     const AT_LEAST: Duration = SECOND;
@@ -286,9 +287,9 @@ async fn row_46_member_that_keeps_the_lock() {
     .await;
 }
 
-/// Row 47: neighbours of one client ask for different leases and waits. All members of a cohort have the same lease. A
-/// caller whose `wait` is over before the grant does not become a member, and a member whose `wait` ends before its
-/// turn is skipped.
+/// Row 47: callers of one client are neighbours in the queue, but have different leases and waits. All members of a
+/// cohort have the same lease. A caller whose `wait` is over before the grant does not become a member, and a member
+/// whose `wait` ends before its turn is skipped.
 #[tokio::test]
 async fn row_47_mixed_leases_and_waits() {
     row(47, async |_| {

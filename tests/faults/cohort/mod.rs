@@ -56,8 +56,8 @@ impl Fixture {
         self.waiters.queue(lock).await;
     }
 
-    /// Waits until the first member of the cohort is inside, and the caller behind the cohort is still in the queue.
-    /// Returns the grant and the first member.
+    /// Queues the members and the caller behind them, and waits until the server has granted the lock to the cohort and
+    /// the first member is inside. Returns the grant and the first member.
     async fn inside(&mut self, lease: Duration) -> (Stored, Entered) {
         let guard = holder(&self.direct).await;
         self.queued(lease).await;
@@ -68,8 +68,8 @@ impl Fixture {
         (cohort, first)
     }
 
-    /// Asserts that nothing is left on the server, and that callers excluded each other, had rising tokens, and entered
-    /// in order.
+    /// Waits until the server stores no key except token counters, and asserts that callers excluded each other, had
+    /// rising tokens, and entered in order.
     async fn end(self) {
         until(async || left(&self.server).await.is_empty()).await;
         self.waiters.assert_clean();

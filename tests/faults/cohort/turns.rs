@@ -46,8 +46,8 @@ async fn left_of(server: &RedisServer) -> Duration {
     Duration::from_millis(u64::try_from(left).unwrap_or_default())
 }
 
-/// Each member of a cohort re-enters the lock with a longer lease. The lease is restarted for the next member before
-/// that member extends it, so no member counts on more time than the server grants.
+/// Each member of a cohort re-enters the lock with a longer lease. The engine restarts the lease for each member before
+/// that member extends the lease, so no member assumes that it has more time than the server has granted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     let server = Arc::new(RedisServer::start().await);
@@ -122,9 +122,9 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
                 .get_or_insert_with(Instant::now)
                 .elapsed();
             entered.lock().unwrap().push(caller);
-            // One body deletes the grant at least 370 ms after the first member has entered, and ends 60 ms later. At
-            // that moment a third of the lease has passed, so the next member has to ask the server before its body
-            // starts.
+            // One body deletes the grant at least 370 ms after the first member has entered, and ends 60 ms later. When
+            // it ends, a third of the lease has passed, so the engine has to confirm the grant with the server before
+            // the next body starts.
             if inside > 370 * MS && !deleted.swap(true, Ordering::SeqCst) {
                 let mut connection = server.connection().await;
                 let _: i64 = ask(&mut connection, redis::cmd("DEL").arg(NAME)).await;
@@ -141,8 +141,8 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
     assert_eq!(*entered.lock().unwrap(), (0..20).collect::<Vec<_>>());
 }
 
-/// A push is lost, and the client finds the grant when its claim has almost ended. No body starts on a grant whose
-/// claim has almost ended.
+/// A push that reports a grant is lost, and the client finds the grant when the claim (2 s) has almost ended. No body
+/// starts in the little time that is left of the claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_body_starts_on_the_last_moment_of_a_claim() {
     let server = RedisServer::start().await;
@@ -235,8 +235,8 @@ fn a_release_in_the_background_needs_nobody_to_drive_its_runtime() {
     assert!(closed.is_ok(), "nothing is left to wait for");
 }
 
-/// Callers that share a request to queue are dropped, and the runtime that should send the request is not driven after
-/// that. The dropped callers leave no entry in the queue, and the client can be shut down.
+/// Callers are dropped while they share a request that adds them to the queue, and the runtime that should send the
+/// request is not driven after that. The dropped callers leave no entry in the queue, and the client can be shut down.
 #[test]
 fn callers_dropped_with_nobody_to_drive_their_runtime_leave_nothing() {
     let tests = current_thread();

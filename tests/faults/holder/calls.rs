@@ -1,4 +1,4 @@
-//! Rows 4 to 8, 34: bodies that block, hang or panic, and calls that are dropped.
+//! Rows 4 to 8, 34: bodies that block, hang or panic, calls that are dropped, and siblings.
 
 use std::{
     future::Future,
@@ -64,7 +64,8 @@ async fn row_04_runtime_blocked() {
     .await;
 }
 
-/// Row 5: a body hangs, and `max_hold` ends the renewal of its lease.
+/// Row 5: a body hangs, and `max_hold` ends the renewal of its lease. The next caller enters at most one lease after
+/// `max_hold`.
 #[tokio::test]
 async fn row_05_body_hangs() {
     row(5, async |seen| {

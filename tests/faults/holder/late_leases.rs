@@ -167,7 +167,7 @@ async fn until_it_waits<T>(call: &mut Pin<Box<impl Future<Output = T>>>, other: 
     .await;
 }
 
-/// A call for two locks restarts the lease of the first lock before its body starts. If the call reads the answer to
+/// A call for two locks restarts the lease of the first lock before the body starts. If the call reads the answer to
 /// the restart when the restarted lease is over, or nearly over, the body does not start on that lease.
 #[tokio::test]
 async fn a_lease_that_was_restarted_late_is_confirmed_or_acquired_again() {

@@ -121,7 +121,7 @@ async fn of_many_holds_those_that_are_gone_are_lost_and_no_others() {
         let guards = fixture.hold(&keys(MANY)).await;
         fixture.tell("DEL", "key:7", &[]).await;
         fixture.tell("DEL", "key:8", &[]).await;
-        // Gives the second deleted key a value of another type.
+        // Stores under the second deleted key a value of a type that the layout does not use for grants.
         match layout {
             Layout::Native => fixture.tell("HSET", "key:8", &["field", "1"]).await,
             Layout::Redisson => fixture.tell("SET", "key:8", &["1"]).await,
@@ -138,7 +138,8 @@ async fn of_many_holds_those_that_are_gone_are_lost_and_no_others() {
     }
 }
 
-/// If an access rule excludes one key, the server refuses the whole renewal command, also for its other keys.
+/// An access rule excludes the key of one hold, so the server refuses each renewal command that contains this key. Only
+/// this hold is lost.
 #[tokio::test]
 async fn of_many_holds_those_that_the_server_refuses_are_lost_and_no_others() {
     let mut fixture = Fixture::in_layout(Layout::Native).await;
@@ -206,7 +207,8 @@ async fn a_late_answer_counts_from_the_sending() {
     assert!(left <= lease - lease / 5, "{left:?}");
 }
 
-/// One of two holds reaches its deadline while a single renewal request for both holds is under way.
+/// One of two holds reaches its deadline while a single renewal request for both holds is under way. Only this hold is
+/// lost.
 #[tokio::test]
 async fn a_hold_is_lost_at_its_own_deadline() {
     let fixture = Fixture::in_layout(Layout::Native).await;

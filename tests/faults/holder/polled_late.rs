@@ -140,7 +140,7 @@ async fn polled_late(server: &RedisServer, key: &str, gaps: [u32; 2], neighbour:
     }
 }
 
-/// Row 49: a waiter is polled late at any of its awaits, alone and in a cohort.
+/// Row 49: a waiter is polled late at any of its awaits, alone and in a cohort. All callers enter, one at a time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_49_polled_late() {
     row(49, async |_| {
@@ -185,8 +185,8 @@ async fn row_49_an_answer_is_read_late() {
     .await;
 }
 
-/// Runs four callers of one process. The replies to that process stall once, `begin` ms after the release, for `time`
-/// ms.
+/// Queues four callers of one process, of which the first has a body of `body` ms. The replies to that process stall
+/// once, for `time` ms, beginning `begin` ms after the holder's release.
 async fn replies_stall(server: &RedisServer, key: &str, begin: u32, time: u32, body: u32) {
     let proxy = FaultProxy::start(server.port()).await;
     let judge = Arc::new(Judge::default());
@@ -277,7 +277,7 @@ async fn row_51_forgotten() {
 }
 
 /// Row 51: a waiter is not polled while its own task waits for the same lock in another call, as can happen with
-/// `select!`.
+/// `select!`. The other call enters after a claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_the_other_branch_wants_the_same_lock() {
     row(51, async |seen| {
@@ -389,7 +389,7 @@ async fn row_51_a_release_is_never_polled() {
 }
 
 /// Row 51: a call has been granted a lock, and is never polled again. The body of the call has not begun yet, because
-/// the lease has to be confirmed first, or because the call waits for another lock.
+/// the lease has to be confirmed first, or because the call waits for another lock. Another caller enters.
 #[tokio::test]
 async fn row_51_no_body_begins() {
     row(51, async |seen| {
@@ -466,8 +466,8 @@ async fn row_51_forgotten_while_it_leaves() {
         sleep(1700 * MS).await;
         proxy.hold_replies(false);
         let third = tokio::spawn(enter(lock));
-        // One of the four places belongs to the caller that is no longer polled. The script that takes this place from
-        // the queue detects that the caller is dead.
+        // One of the four queue entries belongs to the caller that is no longer polled. The `wait` of this caller is
+        // over, so the release skips the entry.
         until_waiting(&holder.lock("k"), 4).await;
         let released = Instant::now();
         guard.release().await;

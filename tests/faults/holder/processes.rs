@@ -59,7 +59,7 @@ async fn worker_process() {
     client.shutdown().await;
 }
 
-/// Queues one more caller for each line of input. Each caller prints its number when it enters.
+/// Queues a caller for each line of the standard input. Each caller prints its number when it enters.
 async fn queue(client: &LockClient) {
     let mut orders = tokio::io::BufReader::new(tokio::io::stdin()).lines();
     let mut callers = 0;
@@ -225,7 +225,7 @@ async fn row_03_holder_suspended() {
     .await;
 }
 
-/// Row 20: a thousand callers in four processes wait for one lock.
+/// Row 20: a thousand callers in four processes wait for one lock. They enter in the order in which they queued.
 #[tokio::test]
 async fn row_20_a_thousand_waiters() {
     const PROCESSES: usize = 4;
@@ -275,8 +275,8 @@ async fn row_20_a_thousand_waiters() {
             order.iter().copied().eq(queued),
             "not in the order of their queueing"
         );
-        // All callers are queued before the count starts, so the only script that each of them sends afterwards is its
-        // release. Each process probes five times a second.
+        // The test counts the scripts after all callers have queued, so each caller sends at most one of these scripts,
+        // its release. Each process probes five times a second.
         let callers = u64::try_from(PROCESSES * WAITERS).unwrap();
         let looks =
             u64::try_from(took.as_millis() / 200 + 1).unwrap() * u64::try_from(PROCESSES).unwrap();
@@ -304,8 +304,8 @@ async fn row_21_queued_process_killed() {
         queued.kill();
         let next = entering(client.lock("k").wait(30 * SECOND));
         until_waiting(&client, 2).await;
-        // The server may need a moment to notice the closed socket. The test measures the time only after the server
-        // has noticed the closed socket.
+        // The server may need a moment to notice the closed socket. The test waits for this moment, so that the
+        // measured time does not include it.
         let mut observer = server.connection().await;
         until(async || {
             let clients: String = ask(
@@ -332,6 +332,7 @@ async fn row_21_queued_process_killed() {
 }
 
 /// Row 33: a runtime is shut down while one of its tasks holds a lock and another of its tasks waits for the same lock.
+/// Neither a grant nor a queue entry is left on the server.
 #[tokio::test]
 async fn row_33_runtime_shut_down_while_held_and_while_waiting() {
     row(33, async |seen| {

@@ -8,6 +8,7 @@ use crate::fixture::{SECOND, client, entering, row, until_waiting, worker};
 
 /// Row 37: the process of the first waiter is stopped or killed. A stopped process keeps its socket open, and an
 /// unrelated subscriber receives every push, so the server cannot detect that the waiter's process is not listening.
+/// The next waiter enters after a claim (2 s).
 #[tokio::test]
 async fn row_37_stopped_waiter_and_stray_subscriber() {
     row(37, async |seen| {

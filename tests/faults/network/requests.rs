@@ -15,7 +15,8 @@ use crate::fixture::{
     until_waiting,
 };
 
-/// Row 9: the reply of a grant is lost with its connection. The retried request gets the same grant.
+/// Row 9: the reply that carries a grant is lost, because its connection breaks. The retried request gets the same
+/// grant.
 #[tokio::test]
 async fn row_09_reply_of_the_grant_lost() {
     row(9, async |_| {
@@ -36,9 +37,9 @@ async fn row_09_reply_of_the_grant_lost() {
     .await;
 }
 
-/// Row 10: a request reaches the server only after its caller has given up. `kill` says whether the server permits the
-/// client to close its old connections. Without this permission, each request carries a time limit, after which the
-/// request's script does nothing.
+/// Row 10: a request reaches the server only after its caller has given up, and grants nothing. `kill` says whether the
+/// server permits the client to close its old connections. Without this permission, each request carries a time limit,
+/// after which the request's script does nothing.
 async fn late_request(kill: bool) {
     let server = RedisServer::start().await;
     if !kill {
@@ -61,7 +62,7 @@ async fn late_request(kill: bool) {
         // After this pause, the time limit of the request has passed, so the server must not carry it out.
         tokio::time::sleep(1500 * MS).await;
     }
-    // Lets the requests of the new connection through before the old bytes arrive.
+    // Lets the requests of the new connection reach the server before the delayed request of the old connection.
     proxy.hold_requests(false);
     client(&proxy.url()).await;
     until(async || behind.lock("other").try_acquire().await.is_ok()).await;
@@ -332,7 +333,8 @@ async fn row_38_caller_leaves_with_its_offer() {
         let server = RedisServer::start().await;
         let proxy = FaultProxy::start(server.port()).await;
         let (holder, behind) = (client(&server.url()).await, client(&proxy.url()).await);
-        // The test repeats the case, because the server may read either the release or the request first.
+        // The test repeats the case, because either the holder's release or the resent request may reach the server
+        // first.
         for _ in 0..8 {
             let guard = holder.lock("k").acquire().await.unwrap();
             let lock = behind.lock("k").wait(20 * SECOND).lease(30 * SECOND);

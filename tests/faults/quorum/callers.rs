@@ -69,7 +69,8 @@ async fn a_waiter_that_misses_its_grants_keeps_a_quorum_for_less_time() {
         };
         for missed in 0..2 {
             let mut cx = Context::from_waker(Waker::noop());
-            // This poll finds that the engine has given back the previous grant, and requests the lock again.
+            // From the second time on, this poll finds that the engine has given back the previous grant, and requests
+            // the lock again.
             assert!(waiting.as_mut().poll(&mut cx).is_pending());
             until(async || is_held_on(&quorum.servers[0]).await).await;
             let asked = Instant::now();
@@ -152,8 +153,8 @@ async fn a_killed_holder_blocks_for_the_rest_of_its_lease() {
     guard.release().await;
 }
 
-/// A waiter enters soon after the release. A waiter that is dropped leaves nothing on the nodes. At a shutdown of its
-/// client, a waiter returns an error.
+/// A waiter enters soon after the holder's release. A waiter that is dropped leaves nothing on the nodes. When a client
+/// is shut down, the calls of its waiters return an error.
 #[tokio::test]
 async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
     let quorum = Quorum::start(3).await;

@@ -13,7 +13,7 @@ use tokio::{task::JoinSet, time::sleep};
 use super::{BACKOFF, MARK, client, is_held_on, until_empty};
 use crate::fixture::{MS, NAME, SECOND, epsilon, row, token_of, until};
 
-/// Row 31: a lock is held on two of three nodes, and one of the two restarts without its state. Until the lease has
+/// Row 31: a lock is held on two of three nodes, and one of these two restarts without its state. Until the lease has
 /// ended, no client counts the restarted node and the third node as a majority, whether or not the client saw the
 /// restart.
 #[tokio::test]
@@ -179,8 +179,8 @@ async fn row_31_a_flushed_node_is_not_counted() {
     .await;
 }
 
-/// A node loses its state, and one client after another notices. The first client sets the time at which the node's
-/// quarantine begins. Clients that notice the loss later do not change the beginning of the quarantine.
+/// A node loses its state, and one client after another notices the loss. The first client sets the time at which the
+/// node's quarantine begins. Clients that notice the loss later do not change this time.
 #[tokio::test]
 async fn a_quarantine_begins_when_the_first_client_notices() {
     const LEASE: Duration = Duration::from_secs(20);
@@ -218,7 +218,7 @@ async fn a_quarantine_begins_when_the_first_client_notices() {
                 node.scripts().await >= 12
             })
             .await;
-            // The shutdown keeps scripts of this client out of the count for the next client.
+            // After its shutdown, this client sends no script that the test would count for the next client.
             client.shutdown().await;
             let mark: String = ask(&mut asked, redis::cmd("GET").arg(MARK)).await;
             let (state, rest) = mark.split_once('|').unwrap();
@@ -276,7 +276,8 @@ async fn a_node_that_kept_its_state_is_counted_at_once() {
 }
 
 /// A renewed hold is on two of three nodes, because the third node was silent when the lock was granted, or has lost
-/// its state since then. The holder's client stores the grant on the third node too, so that another node may fail.
+/// its state since then. The holder's client stores the grant on the third node too, so the hold survives the failure
+/// of another node.
 #[tokio::test]
 async fn a_hold_returns_to_a_node_that_missed_it() {
     for restarted in [false, true] {

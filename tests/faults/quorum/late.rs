@@ -96,7 +96,7 @@ async fn one_clock_ahead_admits_nobody() {
 }
 
 /// The lease ends early on one node, as it does if the clock of that node jumps. The other nodes, which still store the
-/// grant, are a majority.
+/// grant, are a majority, so nobody else enters.
 #[tokio::test]
 async fn a_clock_that_jumps_while_all_nodes_hold_admits_nobody() {
     let quorum = Quorum::start(3).await;
@@ -137,8 +137,8 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
     }
     let mut late = 0;
     for _ in 0..50 {
-        // The answers arrive in time, because a client waits at least 20 ms for a node, but less than half of the lease
-        // is left then.
+        // A client waits at least 20 ms for a node, so it receives the answers. Less than half of the lease is left
+        // then.
         let refused = client.lock("k").lease(16 * MS).try_acquire().await;
         let Err(LockError::Unreachable { detail, .. }) = refused else {
             panic!("{refused:?}");
@@ -164,6 +164,7 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
 }
 
 /// Two of three nodes carry out the request, but their answers arrive after the client has stopped waiting for them.
+/// The client gives back the grants of these nodes.
 #[tokio::test]
 async fn answers_after_the_nodes_patience_are_given_back() {
     let quorum = Quorum::start(3).await;

@@ -139,7 +139,7 @@ async fn row_28_a_hold_outlives_a_slow_move_to_a_server_that_joins() {
 
 /// Row 28: the primary of a lock is killed while a caller is inside, 20 callers of two clients wait, and five others
 /// keep acquiring locks of their own. The primary's replica, which has the grant and the queue, becomes the new
-/// primary.
+/// primary. The holder keeps its lock, and the waiters enter one at a time.
 #[tokio::test]
 async fn row_28_a_primary_dies() {
     row(28, async |seen| {
@@ -171,7 +171,8 @@ async fn row_28_a_primary_dies() {
     .await;
 }
 
-/// Row 28: a server joins the cluster, and takes over the slot of a lock that has a holder and waiters.
+/// Row 28: a server joins the cluster, and takes over the slot of a lock that has a holder and waiters. The holder
+/// keeps its lock, and the waiters enter one at a time.
 #[tokio::test]
 async fn row_28_a_server_joins() {
     row(28, async |_| {
@@ -232,8 +233,8 @@ async fn row_28_a_moved_waiter_does_not_enter_beside_another() {
     .await;
 }
 
-/// Row 28: a slot is taken from its primary, and later given to another one. Callers whose client knows that no server
-/// stores the slot acquire the lock as soon as a server stores the slot again.
+/// Row 28: a slot is taken from its primary, and later given to another primary. A waiting caller, whose client has
+/// learned that no server stores the slot, acquires the lock soon after a server stores the slot again.
 #[tokio::test]
 async fn row_28_a_slot_has_no_primary_for_a_while() {
     row(28, async |seen| {
@@ -254,7 +255,7 @@ async fn row_28_a_slot_has_no_primary_for_a_while() {
         );
         let lock = client.lock("k").wait(20 * SECOND);
         let waiting = tokio::spawn(async move { lock.acquire().await.unwrap().release().await });
-        // Meanwhile, the client reads the map, in which the slot has no primary.
+        // During this pause, the client reads the map of the slots, in which this slot has no primary.
         sleep(SECOND).await;
         let since = Instant::now();
         let to = (from + 1) % 3;

@@ -48,8 +48,8 @@ async fn row_27_failover_under_load() {
     .await;
 }
 
-/// Row 27: the promoted replica lacks the grant, because replication had stopped. The first holder is notified, and
-/// another caller enters with a greater token.
+/// Row 27: the promoted replica lacks the grant, because replication had stopped before the grant. The first holder is
+/// notified, and another caller enters with a greater token.
 #[tokio::test]
 async fn row_27_grant_not_replicated() {
     row(27, async |seen| {
@@ -90,8 +90,8 @@ async fn row_27_grant_not_replicated() {
     .await;
 }
 
-/// The primary is not killed, but an operator orders a failover. The old primary becomes a replica, and the client
-/// leaves it as soon as a Sentinel announces the new primary.
+/// Row 27: an operator orders a failover although the primary is up. The old primary becomes a replica, and the client
+/// connects to the new primary as soon as a Sentinel announces it.
 #[tokio::test]
 async fn row_27_ordered_failover() {
     row(27, async |seen| {

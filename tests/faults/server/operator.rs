@@ -37,7 +37,7 @@ async fn row_12_release_after_expiry() {
     .await;
 }
 
-/// Row 22: an operator runs `SCRIPT FLUSH` before every operation of a client.
+/// Row 22: an operator runs `SCRIPT FLUSH` before every operation of a client. No operation fails.
 #[tokio::test]
 async fn row_22_scripts_flushed() {
     row(22, async |_| {

@@ -13,7 +13,7 @@ use crate::fixture::{
     MS, NAMESPACE, SECOND, client, entering, epsilon, grant, left, row, until, until_waiting,
 };
 
-/// The length of the renewed leases in this file.
+/// The length of a lease in most tests of this file.
 const LEASE: Duration = Duration::from_millis(1500);
 
 /// Waits until the server answers and accepts writes.
@@ -396,7 +396,7 @@ async fn row_32_clock_back() {
         let jumped = Instant::now();
         let lock = other.lock("k").wait(20 * SECOND);
         let guard = lock.acquire().await.unwrap();
-        // A probe notices the jump. The grant lasts for one lease from the probe that notices the jump.
+        // The grant of the first holder lasts for one lease from the probe that notices the jump.
         seen.within(
             "the next caller enters after the jump",
             LEASE + 400 * MS,

@@ -142,8 +142,8 @@ async fn row_56_a_stopped_process_with_many_waiters() {
     .await;
 }
 
-/// Row 57: half a million entries in a queue are dead, because their deadlines have passed or their process has ended.
-/// No script blocks the server for long, and a live waiter enters.
+/// Row 57: up to half a million entries in a queue are dead, because the `wait` of their callers is over or their
+/// process has ended. No script blocks the server for long, and a live waiter enters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_57_dead_entries() {
     row(57, async |seen| {
@@ -222,7 +222,7 @@ async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
     until(async || holder.lock("k").status().await.unwrap().waiters == 5001).await;
     guard.release().await;
     let several = holder.locks(["k", "other"]);
-    // The release and each probe examine only some of the dead entries.
+    // Until the probes have removed all dead entries, the lock is free although the live waiter is still in the queue.
     while !alive.is_finished() {
         let taken = several.try_acquire().await;
         assert!(taken.is_err(), "the waiter was overtaken");
@@ -230,8 +230,8 @@ async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
     (&mut alive).await.unwrap().release().await;
 }
 
-/// Returns the time from a release until all waiters of a live process have entered, if waiters of a silent process are
-/// queued between them. Asserts that the waiters of the live process enter in order.
+/// Returns the time from a release until two waiters of a live process have entered, if a waiter of a silent process is
+/// queued ahead of each of them. Asserts that the waiters of the live process enter in order.
 async fn delayed_by_silent_waiters(lease: Duration) -> Duration {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;
@@ -262,8 +262,8 @@ async fn each_silent_waiter_with_a_short_lease_delays_the_others() {
     }
 }
 
-/// A holder overruns its fixed lease. If the lease is between 0.5 s and 2.5 s long, another waiter of the holder's
-/// process leaves the queue, and returns to its place when the process probes.
+/// A holder overruns its fixed lease. If the lease is between 0.5 s and 2.5 s long, the server removes the other waiter
+/// of the holder's process from the queue. The waiter returns to its place at the next probe of its process.
 #[tokio::test]
 async fn a_place_of_a_process_whose_holder_overruns_its_lease_returns_at_its_next_probe() {
     for (lease, is_set_aside) in [(600, true), (2400, true), (2800, false)] {
@@ -280,7 +280,8 @@ async fn a_place_of_a_process_whose_holder_overruns_its_lease_returns_at_its_nex
         let mut first = waiters.next().await;
         assert_eq!(first.caller, 0);
         first.loses();
-        // The proxy holds the requests of the process, so that no probe arrives while the lease ends.
+        // The proxy holds back the requests of the holder's process, so that none of its probes arrives while the lease
+        // ends.
         sleep((lease - 400) * MS).await;
         proxy.hold_requests(true);
         let next = waiters.next().await;

@@ -140,7 +140,7 @@ async fn row_52_the_server_comes_back() {
 }
 
 /// Row 52: the future of a shutdown is dropped before it completes. All renewals of the client end nevertheless, and a
-/// second shutdown ends in time.
+/// second shutdown ends at once.
 #[tokio::test]
 async fn row_52_a_shutdown_that_is_given_up() {
     const LEASE: Duration = Duration::from_secs(2);

@@ -55,8 +55,8 @@ impl Model {
         }
     }
 
-    /// Returns whether the end of this call would free a lock both for a call that waits with `notify` and for a call
-    /// that waits for its turn under the same hold. The promises do not say which of the two calls is first.
+    /// Returns whether the end of this call would free a lock both for a call that waits with `notify` or `spin`, and
+    /// for a call that waits for its turn under the same hold. The promises do not say which of these calls is first.
     pub(crate) fn begins_a_race(&self, id: CallId) -> bool {
         self.calls[&id].entries.iter().any(|entry| {
             let hold = &self.holds[entry.hold];
@@ -142,8 +142,8 @@ impl Model {
         self.settle();
     }
 
-    /// Makes one call leave while the next call in the queue is dropped. No matter which of the two happens first, the
-    /// caller behind both is next.
+    /// Makes one call leave while the next call in the queue is dropped. The caller behind the dropped call is next,
+    /// whether the first call leaves before or after the drop.
     pub(crate) fn release_to(&mut self, release: CallId, dropped: CallId) {
         self.stop_waiting(dropped);
         self.end(dropped, Outcome::Dropped, false, false);

@@ -5,7 +5,7 @@ use lock_runtime::Strategy;
 use super::{BEAT, Call, CallId, Held, KEYS, MARGIN, Model, Outcome, Stage, With, is_going_on};
 
 impl Model {
-    /// Removes the lock's grant from the server.
+    /// Removes a lock's grant, as an operator's command does, and grants the lock to the next waiter.
     pub(crate) fn remove(&mut self, key: usize) {
         let held = self.keys[key].held.expect("it is held");
         self.holds[held.hold].stands = false;
@@ -44,8 +44,8 @@ impl Model {
         self.moments.push(end);
     }
 
-    /// Makes the next try of this caller with `spin`, if there is one: grants it the free lock, or ends its call
-    /// because its client is shut down.
+    /// Makes this caller with `spin` try again. The try is granted the free lock, or ends the call because its client
+    /// is shut down. Does nothing if `spinner` is `None`.
     pub(super) fn spin(&mut self, spinner: Option<CallId>) {
         let Some(id) = spinner else { return };
         let (client, key) = (self.calls[&id].spec.client, self.calls[&id].next_key());

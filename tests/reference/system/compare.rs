@@ -111,7 +111,8 @@ impl System {
 
     pub(super) async fn compare_status(&self, key: usize, model: &Model) -> Result<(), Unlike> {
         let state = &model.keys[key];
-        // Asks the holder's client, because only this client knows which member of a cohort has the turn.
+        // Requests the status from the holder's client, because only this client knows which member of a cohort has
+        // the turn.
         let client = state.held.map(|held| model.holds[held.hold].client);
         let client = client.filter(|client| !model.clients[*client].closed);
         let client = client.map_or(&self.observer, |client| &self.clients[client]);
@@ -146,7 +147,7 @@ impl System {
         } else {
             0
         };
-        // The status of a server also counts each process that waits without a queue as a waiter.
+        // The status of a server also counts each session with a caller that waits with `notify` as one waiter.
         let notified = if model.rules.own_clock {
             0
         } else {
@@ -164,7 +165,8 @@ impl System {
         Err(not_yet(what))
     }
 
-    /// Returns the number of callers in the server's queue, and the number of processes that wait without a queue.
+    /// Returns the number of callers in the server's queue, and the number of sessions with callers that wait with
+    /// `notify`.
     pub(super) async fn entries(&self, key: usize) -> (usize, usize) {
         let mut server = shared_server().await.connection().await;
         let queue = format!("{}:queue", self.store.name(NAMES[key]));

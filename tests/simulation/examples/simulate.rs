@@ -6,7 +6,7 @@
 //! - `--threads N`: the number of seeds that run at once (by default one for each core).
 //! - `--first`: stops at the first seed that fails, and does not shrink its plan.
 //! - `--seed N [--steps 3,0,1]`: runs only this seed, and writes its timeline to `target/simulation`. With `--steps`,
-//!   runs the smaller plan to which these steps of an earlier shrinking lead.
+//!   runs the smaller plan for which an earlier run has printed these steps.
 //!
 //! Without `--first` and `--seed`, the plan of a seed that fails is shrunk, and the timeline of the smaller plan is
 //! written to `target/simulation`.

@@ -1,4 +1,4 @@
-//! Callers that use locks as users do.
+//! Simulated callers, which use locks in the ways in which applications use them.
 
 use std::{
     fmt,
@@ -54,7 +54,7 @@ pub enum Way {
     Siblings,
     /// Runs a body that spawns a task within its hold. The task enters the body's lock again.
     TakenAlong,
-    /// Drops the call after a while.
+    /// Drops the call after up to a second.
     Dropped,
     /// Polls the call only now and then, in a `select!` loop.
     Select,
@@ -169,7 +169,7 @@ pub struct Process {
     pub ledger: Ledger,
     /// The plan of the run.
     pub plan: Arc<Plan>,
-    /// Set when the run is over. Callers then begin no further calls.
+    /// Set when the time of the plan is over or a promise is broken. Callers then begin no further calls.
     pub is_over: Arc<AtomicBool>,
     /// Calls that are never polled again.
     pub forgotten: Arc<Mutex<Vec<Forgotten>>>,
@@ -179,7 +179,7 @@ pub struct Process {
     pub stop: StopSignal,
 }
 
-/// One task of a process.
+/// One task of a process, which makes one call after another.
 pub struct Caller {
     process: Process,
     chance: Arc<Chance>,
@@ -229,7 +229,7 @@ impl Caller {
         format!("k{}", self.chance.index(self.process.plan.keys))
     }
 
-    /// Draws a lock and its options at random, and begins a call.
+    /// Draws the options of a call for this lock at random, and records in the ledger that the call begins.
     fn begin(&self, way: Way, key: &str) -> (Lock, CallId) {
         let plan = &self.process.plan;
         let strategy = self.chance.pick(&plan.strategies);

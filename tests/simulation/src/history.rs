@@ -1,5 +1,5 @@
-//! The events of a run, in order. The events of a failed run are printed as its timeline. Tests compare the events of
-//! two runs to check that a seed always has the same history.
+//! The events of a run, in order. The timeline of a failed run consists of its events. Tests compare the events of two
+//! runs to check that a seed always has the same history.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! A future that is polled late: a random pause may separate a wake-up from the next poll.
+//! A future that is polled late: a pause may separate a wake-up from the next poll.
 
 use std::{
     fmt,

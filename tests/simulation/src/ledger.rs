@@ -97,7 +97,7 @@ pub struct Wanted {
 struct Call {
     wanted: Wanted,
     began: u64,
-    /// Whether the call has not yet entered its body.
+    /// Whether the call still waits, because it has not entered its body.
     waits: bool,
     /// Whether the call will never be polled again.
     is_forgotten: bool,
@@ -389,8 +389,8 @@ impl Ledger {
         self.state().stopped = Some((host, now));
     }
 
-    /// Records that a process continues. The time for which the process was stopped is not part of the time for which
-    /// its calls have waited.
+    /// Records that a process continues. The time for which the process was stopped does not count as waiting time of
+    /// its calls.
     pub fn go_on(&self, host: HostId) {
         let now = self.history.now();
         let mut state = self.state();
@@ -519,8 +519,8 @@ impl State {
         })
     }
 
-    /// Checks that no other caller in the queue of this lock began its call more than 100 ms before this caller. Callers
-    /// that are polled late, and callers whose `wait` is over, are ignored.
+    /// Checks that no other caller in the queue of this lock began its call more than 100 ms before this caller.
+    /// Callers that are polled late, and callers whose `wait` is over, are ignored.
     fn check_order(&self, call: CallId, key: &str, now: u64) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         if !self.ordered || !this.waits {

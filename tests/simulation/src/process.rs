@@ -1,4 +1,4 @@
-//! A process: a client on a host with its own clock.
+//! A process: a client on a host that has its own clock.
 
 use std::{
     sync::Arc,
@@ -24,7 +24,7 @@ use crate::{
     stop::StopSignal,
 };
 
-/// The time that each host's clock shows at the beginning.
+/// The time that each host's clock shows at the beginning of a run.
 const BOOTED: Duration = Duration::from_secs(1_000);
 
 /// The world as an engine on this host sees it.

@@ -12,13 +12,14 @@ const TRIES: usize = 400;
 /// [`Plan::smaller`] returns.
 #[derive(Debug, Clone)]
 pub struct Shrunk {
-    /// The smallest plan found.
+    /// The smallest plan that the search has found.
     pub plan: Plan,
     /// The steps that lead from the plan of the seed to `plan`.
     pub steps: Vec<usize>,
 }
 
-/// Searches for the smallest plan that breaks the same promise.
+/// Replaces a plan by a smaller plan that breaks the same promise, again and again, until no smaller plan breaks the
+/// promise or the search has made 400 runs.
 #[must_use]
 pub fn shrink(plan: &Plan, promise: &str) -> Shrunk {
     let mut shrunk = Shrunk {

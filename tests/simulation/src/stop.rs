@@ -10,7 +10,7 @@ use std::{
 #[derive(Debug, Default)]
 struct State {
     is_stopped: bool,
-    /// The tasks that would have been polled since the process was stopped.
+    /// The wakers of the tasks that the runtime has tried to poll since the process was stopped.
     woken: Vec<Waker>,
 }
 

@@ -1,4 +1,4 @@
-//! One run: carries out a plan in its own world, on one thread, as fast as possible.
+//! One run of a plan: simulates the servers, the network and the processes on one thread, without waiting in real time.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,7 @@ pub struct Outcome {
     pub violations: Vec<Violation>,
     /// The number of commands that servers carried out.
     pub commands: u64,
-    /// The simulated time in milliseconds.
+    /// The simulated length of the run, in milliseconds.
     pub passed: u64,
     /// The number of events in the history.
     pub events: u64,
@@ -63,12 +63,12 @@ pub(crate) struct World {
     pub(crate) ledger: Ledger,
     /// The random numbers for the faults.
     pub(crate) chance: Chance,
-    /// Set when the run is over. Callers then begin no further calls.
+    /// Set when the time of the plan is over or a promise is broken. Callers then begin no further calls.
     pub(crate) is_over: Arc<AtomicBool>,
     running: Mutex<BTreeMap<HostId, Running>>,
     /// The clients and processes of killed hosts.
     dead: Mutex<Vec<(LockClient, Process)>>,
-    /// The number of hosts on which a process was started so far.
+    /// The number of hosts on which `start` has tried to start a process so far.
     used: Mutex<HostId>,
 }
 
@@ -143,7 +143,7 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
 }
 
 impl World {
-    /// Starts one more process on an unused host, if there is one. No process is started if its client cannot connect,
+    /// Starts a process on an unused host. Starts no process if all hosts are used, or if the client cannot connect,
     /// for example because the server is down.
     async fn start(&self) {
         let host = {
@@ -285,8 +285,8 @@ impl World {
         for (host, process) in &running {
             let missed = process.client.stats().missed_wakeups;
             self.ledger.missed_wakeups(missed);
-            // Callers that are polled in a rhythm can have a message and the answer to a probe arrive at the same moment.
-            // The engine may then apply the answer first.
+            // If callers are polled in a rhythm, the message about a grant and the answer to a probe can arrive at the
+            // same moment. The engine may then apply the answer first.
             let coincides = plan.slow > 0 && plan.rhythmic;
             if missed > 0 && plan.faults.is_empty() && !coincides {
                 let seen = format!("host {host} learnt of {missed} grants from a probe");
@@ -301,7 +301,7 @@ impl World {
         }
         drop(running);
         let beyond = plan.longest_lease().max(plan.longest_wait());
-        // If the server's clock was set back, leases and places in the queue last longer by the same time.
+        // If the server's clock was set back, leases and queue entries last longer by the same time.
         let back = self.ledger.was_set_back();
         sleep(beyond * 2 + back + Duration::from_secs(10)).await;
         self.look_at_the_rest(has_crashed || leaks);

@@ -4,10 +4,10 @@
 //! `SIMULATION_SEQUENCES` sets the number of sequences of each test. The default of 10,000 takes about a minute in a
 //! debug build, and a million takes a night. With 10,000 sequences or more, every outcome in `OUTCOMES` has to occur.
 //!
-//! Time stands still on the simulated server, and a sequence takes a few milliseconds on the real one. To make the
-//! replies comparable, the comparison rounds the rest of each lease up to a multiple of [`STEP`](pair::STEP), and
+//! Time stands still on the simulated server, and a sequence takes a few milliseconds on the real server. To make the
+//! replies comparable, the comparison rounds the time to live of each key up to a multiple of [`STEP`](pair::STEP), and
 //! scripts get the time as their last argument. A step that lets time pass advances the time in this argument, and
-//! shortens all leases on both servers.
+//! shortens the time to live of all keys on both servers.
 
 #[path = "redis/calls.rs"]
 mod calls;
@@ -37,7 +37,7 @@ use pair::{Pair, START, encode, words};
 /// How often a sequence is tried before a difference fails the test. If the real server is slow, a single try may show
 /// a difference.
 const TRIES: usize = 3;
-/// The beginnings of lines that have to occur in the replies: answers of scripts in most of their states, messages,
+/// The beginnings of lines that have to occur in the replies: most kinds of answers that scripts give, messages,
 /// errors, and a token.
 const OUTCOMES: [&str; 18] = [
     "queued",

@@ -109,7 +109,7 @@ struct State {
     history: History,
     servers: Vec<Server>,
     links: Vec<Vec<Link>>,
-    /// Whether each host, by its number, has crashed.
+    /// For each host, by its number, whether the host has crashed.
     dead: Vec<bool>,
     connections: BTreeMap<u64, Connection>,
     events: BinaryHeap<Reverse<(u64, u64)>>,
@@ -169,7 +169,7 @@ impl Network {
         }
     }
 
-    /// Returns the instant at which the world began.
+    /// Returns the instant at which the run began.
     #[must_use]
     pub fn began(&self) -> Instant {
         self.began
@@ -355,7 +355,7 @@ impl Network {
         this.told = 0;
     }
 
-    /// Runs `does` on a server directly, without a message over the network.
+    /// Runs `does` with a server and its time directly, without a message over the network.
     pub fn at_server<T>(&self, server: ServerId, does: impl FnOnce(&mut Redis, u64) -> T) -> T {
         let mut state = self.state();
         let time = state.time(server);
@@ -374,7 +374,7 @@ impl Network {
         Ok(())
     }
 
-    /// Closes a connection whose client end was dropped.
+    /// Closes a connection whose client end was shut down or dropped.
     fn close(&self, number: u64) {
         let now = self.now();
         let mut state = self.state();

@@ -13,7 +13,7 @@ pub(crate) type Fault = Cow<'static, str>;
 pub(crate) const WRONG_TYPE: Fault =
     Cow::Borrowed("WRONGTYPE Operation against a key holding the wrong kind of value");
 
-/// Fields in the order in which they were first written, as Redis keeps the fields of a small hash.
+/// A hash. Its fields are in the order in which they were first written, as in Redis's encoding of small hashes.
 pub(crate) type Hash = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A value of any type.

@@ -28,7 +28,7 @@ pub struct Redis(State);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// An effect that a call of the server's methods has on a connection.
+/// An effect of the server on one of its connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// The server sends bytes on a connection.
@@ -46,7 +46,7 @@ pub enum Persistence {
     Everything,
 }
 
-/// The state of a server.
+/// The state of a server, which decides which commands the server accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// The server accepts all commands.
@@ -83,8 +83,8 @@ impl Redis {
         self.0.forget(id);
     }
 
-    /// Takes bytes of a connection, split anywhere, and carries out each complete command at `now`, in µs since the
-    /// epoch. Returns the output in order. Bytes of a closed connection have no effect.
+    /// Takes bytes of a connection, which may end in the middle of a command, and carries out each complete command at
+    /// `now`, in µs since the epoch. Returns the output in order. Bytes of a closed connection have no effect.
     pub fn receive(&mut self, id: ConnectionId, bytes: &[u8], now: u64) -> Vec<Output> {
         self.0.receive(id, bytes, now);
         self.0.outbox.take()

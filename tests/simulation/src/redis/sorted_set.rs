@@ -90,8 +90,8 @@ impl SortedSet {
         self.ranks.range(ranks)
     }
 
-    /// Returns the ranks of the scores between two ends. Each end is a score, and a flag that is set if the range
-    /// excludes this score.
+    /// Returns the ranks of the members whose scores are in the range between two ends. Each end is a score, and a flag
+    /// that is set if the range excludes this score.
     pub(crate) fn ranks_of(&self, min: (f64, bool), max: (f64, bool)) -> Range<usize> {
         let start = self.ranks.partition_point(|(score, _)| {
             if min.1 {

@@ -22,7 +22,7 @@ const LOADING: Fault = Fault::Borrowed("LOADING Redis is loading the dataset in 
 /// A script's hash in hexadecimal digits.
 pub(crate) type Hash = [u8; 40];
 
-/// One server.
+/// The state of one server.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) run_id: String,
@@ -155,7 +155,7 @@ impl State {
     fn carry_out(&mut self, caller: Caller, args: &[&[u8]]) {
         self.commands += 1;
         let reply = self.process(caller, args).unwrap_or_else(Reply::Error);
-        // The reply to `HELLO` already uses the protocol that `HELLO` asks for.
+        // The reply to `HELLO` already uses the protocol version that the `HELLO` command selects.
         let resp3 = self.speaks_resp3(caller.id);
         reply.write(self.outbox.buffer(caller.id), resp3);
     }

@@ -36,7 +36,7 @@ macro_rules! part {
 }
 
 /// The scripts as the engine assembles them, under the engine's names. Each script begins with [`FIXED_TIME`], which
-/// takes the time from the last argument and rounds the rest of each lease up.
+/// takes the time from the last argument and rounds the replies to `PTTL` up.
 pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
     let (next_token, grant_next) = (part!("native/next_token"), part!("native/grant_next"));
     let (mark, owner) = (part!("quorum/mark"), part!("redisson/owner"));

@@ -7,8 +7,8 @@ use proptest::{
 
 use crate::{JUNK, Step, calls::channels, pair::words};
 
-/// The forms of commands: `k` is a key, `m` a member, `v` a value, `i` an integer, `t` a lease, `T` a point in time,
-/// `s` a score, `r` an end of a range, and `c` a channel.
+/// The forms of commands: `k` is a key, `m` a member, `v` a value, `i` an integer, `t` a time to live, `T` a point in
+/// time, `s` a score, `r` an end of a range, and `c` a channel.
 const FORMS: &[&str] = &[
     "GET k",
     "SET k v",
@@ -190,7 +190,7 @@ fn command() -> impl Strategy<Value = Vec<String>> {
             None => {}
             Some((_, None, _)) => args.truncate(1 + args.len() / 3),
             Some((_, Some(junk), true)) => args.push(junk.to_owned()),
-            // A lease of 1 ms may end on the real server before the next command.
+            // A key with a time to live of 1 ms may expire on the real server before the next command.
             Some((_, Some("1"), _)) if args.iter().any(|arg| arg == "PEXPIRE" || arg == "PX") => {}
             Some((place, Some(junk), false)) => {
                 let place = place.index(args.len());

@@ -11,13 +11,13 @@ use lock_simulation::redis::{ConnectionId, Mode, Output, Redis};
 
 use crate::{Step, calls::channels};
 
-/// Before leases are compared, the rest of each lease is rounded up to a multiple of this time, in ms.
+/// The time, in ms, to a multiple of which the time to live of each key is rounded up before the servers are compared.
 pub(crate) const STEP: u64 = 250;
 /// The time that scripts see at the beginning of a sequence, in µs.
 pub(crate) const START: u64 = 1_800_000_000_000_000;
 const END: &str = "the end of the sequence";
 
-/// Shortens all leases by `ARGV[1]` ms.
+/// Shortens the time to live of all keys by `ARGV[1]` ms.
 const PASS_TIME: &str = "for _, key in ipairs(redis.call('KEYS', '*')) do
   local left = redis.call('PTTL', key)
   if left > 0 and left < 1e8 then
