@@ -84,11 +84,17 @@ impl ServerBuilder {
 
     /// Makes the server a replica of another one.
     #[must_use]
-    pub fn replica_of(mut self, master: &RedisServer) -> Self {
+    pub fn replica_of(self, master: &RedisServer) -> Self {
+        self.replica_at(master.port)
+    }
+
+    /// Makes the server a replica of the server at this port, which may be the port of a proxy.
+    #[must_use]
+    pub fn replica_at(mut self, port: u16) -> Self {
         let master = [
             "--replicaof".to_owned(),
             "127.0.0.1".to_owned(),
-            master.port.to_string(),
+            port.to_string(),
         ];
         self.args.extend(master);
         self

@@ -20,6 +20,7 @@ use crate::{
         connector::Connector,
         health::{Health, InFlight, Parking},
         liveness::Readiness,
+        rights::with_missing_right,
         script::Script,
         sentinel::NO_PRIMARY,
     },
@@ -90,14 +91,14 @@ impl CallError {
                 {
                     Self::NotReady(text)
                 }
-                _ => Self::Refused(BackendError::Refused(text)),
+                _ => Self::Refused(BackendError::Refused(with_missing_right(text))),
             },
             ErrorKind::Extension
                 if matches!(error.code(), Some("BUSY" | "MISCONF" | "NOREPLICAS")) =>
             {
                 Self::NotReady(text)
             }
-            ErrorKind::Extension => Self::Refused(BackendError::Refused(text)),
+            ErrorKind::Extension => Self::Refused(BackendError::Refused(with_missing_right(text))),
             _ => Self::Broken(text),
         }
     }

@@ -7,5 +7,6 @@ pub(crate) mod health;
 pub(crate) mod liveness;
 pub(crate) mod outage;
 pub(crate) mod preflight;
+pub(crate) mod rights;
 pub(crate) mod script;
 pub(crate) mod sentinel;

@@ -12,9 +12,8 @@ pub(crate) fn with_missing_right(refusal: String) -> String {
 fn missing_right(refusal: &str) -> Option<String> {
     // Redis 6.2 and 7.0 do not name the command that they refuse inside a script.
     let in_script = refusal.contains("user executing the script can't");
-    let is_refusal = in_script
-        || refusal.contains("no permissions")
-        || refusal.contains("No permissions");
+    let is_refusal =
+        in_script || refusal.contains("no permissions") || refusal.contains("No permissions");
     if !is_refusal {
         return None;
     }
@@ -29,7 +28,8 @@ fn missing_right(refusal: &str) -> Option<String> {
     } else if refusal.contains("key") {
         "docs/guides/acl.md lists the patterns of keys that the user needs".to_owned()
     } else {
-        "`ACL LOG` names the command, and docs/guides/acl.md lists the commands that the user needs".to_owned()
+        "`ACL LOG` names the command, and docs/guides/acl.md lists the commands that the user needs"
+            .to_owned()
     })
 }
 
