@@ -230,6 +230,7 @@ async fn sentinel_errors_say_what_is_wrong() {
         "on",
         ">secret",
         "~*",
+        "resetchannels",
         "&+switch-master",
         "+hello",
         "+client",
