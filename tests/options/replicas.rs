@@ -113,6 +113,22 @@ async fn a_promoted_replica_that_has_not_acknowledged_a_grant_admits_a_second_ho
     drop(guard);
 }
 
+/// The process of a primary stops, a replica is promoted, and the old primary continues. The old primary grants its locks
+/// as before, but no replica acknowledges these grants.
+#[tokio::test]
+async fn a_primary_that_was_replaced_while_it_stood_still_admits_nobody() {
+    let group = Group::with_replicas(1).await;
+    let client = group.client().await;
+    client.lock("k").replicas(1).run(async {}).await.unwrap();
+    group.primary.stop_process();
+    let mut promoted = group.replicas[0].connection().await;
+    ask::<()>(&mut promoted, redis::cmd("REPLICAOF").arg("NO").arg("ONE")).await;
+    group.primary.continue_process();
+    client.lock("k").run(async {}).await.unwrap();
+    let refused = client.lock("k").replicas(1).acquire().await;
+    assert_not_replicated(&refused, 1, 0);
+}
+
 /// A grant that too few replicas acknowledge is given back at once.
 #[tokio::test]
 async fn without_its_replicas_a_call_gives_the_lock_back() {
