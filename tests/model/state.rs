@@ -56,9 +56,9 @@ pub(crate) struct Observed {
     pub(crate) unheard: bool,
     /// Whether a waiter was passed over because its `wait` was over or it could not be notified.
     pub(crate) skipped: bool,
-    /// Whether a cohort let a member in at or after the cohort's local deadline.
+    /// Whether a cohort let a member enter at or after the cohort's local deadline.
     pub(crate) seated_late: bool,
-    /// Whether the answer to a renewal extended the hold of a member that did not have the turn.
+    /// Whether a cohort accepted the answer to a renewal for a member that did not have the turn.
     pub(crate) answered_astray: bool,
     /// Whether a member of a cohort was passed over because it had left.
     pub(crate) passed_over: bool,
@@ -180,7 +180,7 @@ pub(crate) enum Script {
     Probe,
 }
 
-/// A renewal, or with a lease of 0 a check that extends nothing.
+/// A renewal. If its lease is 0, it is a check, which extends nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Renewal {
     /// The token of the member whose turn is renewed.
@@ -214,8 +214,9 @@ pub(crate) enum Reply {
     Probed(Option<Found>, bool),
 }
 
-/// The acquisition of a caller. The phase inside `AttemptState` is not hashed, because the model's [`Phase`] determines
-/// it: in the model, the server refuses no request.
+/// The acquisition of a caller. Two fields of `AttemptState` are not hashed: `phase`, because the model's [`Phase`]
+/// determines it, and `unsure`, which matters only after the server has refused a request, as it never does in the
+/// model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt(pub(crate) AttemptState);
 
@@ -396,7 +397,8 @@ impl Caller {
         self.told.or_else(|| self.attempt.0.offer().map(token_of))
     }
 
-    /// Returns a token of the grant with which the caller holds the lock or which the caller is releasing.
+    /// Returns the caller's own token if the caller holds the lock, or the first token of the grant that the caller is
+    /// releasing.
     pub(crate) fn held(&self) -> Option<Token> {
         match (self.phase, self.behind) {
             (Phase::Inside(hold), _) => Some(hold.token),
