@@ -387,7 +387,7 @@ mod tests {
             of(&[(1, 0, 9), (2, 1, 2), (3, 3, 4)]).overlaps,
             [overlap(1, 2), overlap(1, 3)]
         );
-        // Visits may be recorded in a different order than that in which they began.
+        // The order in which visits are recorded may differ from the order in which they began.
         assert_eq!(of(&[(2, 4, 9), (3, 0, 5)]).overlaps, [overlap(3, 2)]);
     }
 
