@@ -41,7 +41,7 @@ pub(crate) enum Action {
     /// The server reads the next request of a session.
     Serve(ProcessId),
     ServeHome(ProcessId, usize),
-    /// The server reads a request that an old connection has left behind.
+    /// The server reads an unread request of a connection that the process has closed.
     ServeOld(ProcessId),
     /// A process reads the next push or reply of its session.
     Hear(ProcessId),

@@ -49,8 +49,8 @@ pub(crate) struct Observed {
     pub(crate) outlived: bool,
     /// A caller that was granted the lock out of order, and a waiting caller that had queued before it.
     pub(crate) overtaken: Option<(CallerId, CallerId)>,
-    /// The number of consecutive ticks at which nothing was due, but a connected caller was waiting for a free lock, or
-    /// was waiting and neither in the queue nor an owner of the grant.
+    /// The number of consecutive ticks at which no action was due although a connected caller was waiting for a free
+    /// lock, or was waiting but was neither in the queue nor an owner of the grant.
     pub(crate) neglected: u8,
     /// Whether the lock was granted to a waiter that could not be notified.
     pub(crate) unheard: bool,
@@ -71,7 +71,8 @@ pub(crate) struct Observed {
     /// Whether a cohort was released because none of its members was waiting when its process was notified of the
     /// grant.
     pub(crate) nobody_left: bool,
-    /// Whether a message described a cohort that its process already knew or that was older than the known cohort.
+    /// Whether a process received a message about a cohort that it already knew, or that was older than the cohort that
+    /// it knew.
     pub(crate) told_again: bool,
 }
 
@@ -83,12 +84,13 @@ pub(crate) struct Process {
     pub(crate) lag: u8,
     pub(crate) main: Session,
     /// The requests that the server has not read from a connection that the process has closed. Until the server
-    /// notices that the connection is closed, it counts the connection's subscription.
+    /// notices that the connection is closed, it counts the connection as a subscriber of the notification channel.
     pub(crate) old: Option<Vec<Request>>,
     pub(crate) home: Home,
     /// The newest cohort of the process.
     pub(crate) entry: Option<Entry>,
-    /// The tokens of cohorts that are released in the background, and when each release is given up.
+    /// The first token of each cohort that is being released in the background, and the tick at which the process gives
+    /// up the release.
     pub(crate) letting_go: Vec<(Token, Tick)>,
     /// Whether the heartbeat of this tick has sent its probe.
     pub(crate) probed: bool,
@@ -100,7 +102,7 @@ pub(crate) struct Process {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) cohort: Cohort,
-    /// Whether a renewal of the grant was sent for the offer and is unanswered.
+    /// Whether a renewal of the grant of an offer is unanswered.
     pub(crate) renewing: bool,
     /// When the current turn was offered.
     pub(crate) since: Tick,
@@ -168,8 +170,8 @@ pub(crate) enum Script {
         members: Few<(CallerId, Option<Place>)>,
         not_after: Option<Tick>,
     },
-    /// Removes a caller from the queue. With `close`, a `CLIENT KILL` of the connection that carried the caller's
-    /// request precedes the script.
+    /// Removes a caller from the queue. With `abandon`, also gives back a grant of this caller alone. With `close`, a
+    /// `CLIENT KILL` of the connection that carried the caller's request precedes the script.
     Leave {
         abandon: bool,
         close: bool,

@@ -38,7 +38,7 @@ impl Protocol {
         });
     }
 
-    /// The server reads a request that an old connection has left behind. Nobody receives the reply.
+    /// The server reads an unread request of a connection that the process has closed. Nobody receives the reply.
     pub(crate) fn serve_old(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         let floor = this.main.floor;
