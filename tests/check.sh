@@ -1,12 +1,13 @@
 #!/bin/sh
 # The project's one test command: sh tests/check.sh
 #
-# Installs what is missing: redis-server, and the components rustfmt and clippy. Then checks format and lints, and runs
-# the unit, documentation, compile-fail and integration tests on real Redis processes. After these tests, runs ten
-# mutants (small changes that the tests must detect), a short soak with faults, and the tests against the real Redisson.
-# At the end, builds the documentation and runs two examples. The example `inventory` sells items under several kinds of
-# locks, and asserts how each sale ends. Without a JDK and Maven, the tests against Redisson are left out with a
-# message. Stops at the first failure. The long soak and the benchmark have commands of their own; see CONTRIBUTING.md.
+# Installs redis-server and the Rust components rustfmt and clippy, if they are missing. Then checks format and lints,
+# and runs the unit, documentation, compile-fail and integration tests on real Redis processes. After these tests,
+# checks that the tests detect ten mutants (small changes that break the engine), and runs a short soak with faults and
+# the tests against the real Redisson. At the end, builds the documentation and runs two examples. The example
+# `inventory` sells items under several kinds of locks, and asserts how each sale ends. If a JDK or Maven is missing,
+# prints a message and skips the tests against Redisson. Stops at the first failure. The long soak and the benchmark
+# have commands of their own; see CONTRIBUTING.md.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -25,7 +26,7 @@ as_root() {
 
 install_redis() {
     if command -v apt-get >/dev/null 2>&1 && can_be_root; then
-        # Only the program is needed, so a policy file keeps packages from starting services during the installation.
+        # The tests start their own servers, so a policy file keeps the installation from starting a Redis service.
         as_root env DEBIAN_FRONTEND=noninteractive sh -ec '
             policy=/usr/sbin/policy-rc.d
             if [ ! -e $policy ]; then

@@ -1,5 +1,6 @@
-//! An acquisition from its first request to its grant or its end. The engine's [`AttemptState`] makes the decisions.
-//! This file drives [`AttemptState`] in the same way as the runtime's `attempt/mod.rs` and `cleanup.rs`.
+//! An acquisition, from its first request until the lock is granted or the acquisition is given up. The engine's
+//! [`AttemptState`] makes the decisions. This file drives [`AttemptState`] in the same way as the runtime's
+//! `attempt/mod.rs` and `cleanup.rs`.
 //!
 //! [`AttemptState`]: crate::attempt_state::AttemptState
 
@@ -24,8 +25,8 @@ use crate::{
 /// The number of ticks for which a caller or its cleanup waits for a reply. Models the engine's `TRY_PATIENCE`,
 /// `LEAVE_PATIENCE`, `RELEASE_PATIENCE` and `SAME_CONNECTION_PATIENCE`.
 const PATIENCE: Tick = 1;
-/// How long after the end of a caller's wait the server still executes the caller's requests. Models the engine's
-/// `LATE_SLACK`.
+/// The number of ticks after the end of a caller's `wait` in which the server still executes the caller's requests.
+/// Models the engine's `LATE_SLACK`.
 const LATE_SLACK: Tick = 1;
 
 pub(crate) fn queued_grant(token: Token, until: Moment, validity: Duration) -> Grant {
@@ -38,7 +39,7 @@ pub(crate) fn queued_grant(token: Token, until: Moment, validity: Duration) -> G
 }
 
 impl Protocol {
-    /// Begins a call, which asks for the lock with its own request or in a batch.
+    /// Begins a call, and sends its first request for the lock.
     pub(crate) fn begin(&self, state: &mut State, id: CallerId) {
         let now = state.now;
         let wait = self.scenario.terms.wait(id).max(PATIENCE);
@@ -48,9 +49,9 @@ impl Protocol {
         self.ask(state, id);
     }
 
-    /// Asks for the lock on behalf of an owner, as the engine's `RedisAttempt::ask` does: in a batch if the owner
-    /// returns to its old place, or if another caller of its process waits for the lock or holds it; otherwise in a
-    /// request of its own.
+    /// Requests the lock for an owner, as the engine's `RedisAttempt::ask` does. The request is part of a batch if the
+    /// owner has a place to return to, or if another caller of its process waits for the lock or holds it. A caller
+    /// that does not wait always sends its own request.
     pub(crate) fn ask(&self, state: &mut State, id: CallerId) {
         let now = state.now;
         if self.scenario.terms.is_slow(id) {
@@ -77,7 +78,7 @@ impl Protocol {
     pub(crate) fn on(&self, state: &mut State, id: CallerId, event: Event) {
         match state.caller(id).attempt.0.on(event) {
             Step::Ask => self.ask_alone(state, id),
-            // The session sends the request once it is connected again.
+            // `reconnect` sends the request over the session's next connection.
             Step::AskLater => state.caller(id).phase = Phase::Asking,
             Step::AwaitTurn => {
                 state.caller(id).phase = Phase::Queued;
@@ -93,7 +94,7 @@ impl Protocol {
         }
     }
 
-    /// Notifies a caller of its turn. Polls a queued caller at once, unless the scenario declares it slow.
+    /// Notifies a caller of its turn. If the caller is queued and not slow, polls the caller at once.
     pub(crate) fn tell(&self, state: &mut State, id: CallerId, token: Token) {
         let caller = state.caller(id);
         caller.told = Some(token);
@@ -111,7 +112,7 @@ impl Protocol {
         }
     }
 
-    /// Returns whether the caller may enter or leave, because no batch with this caller is unanswered.
+    /// Returns whether the caller may enter or leave. It may do neither while a batch that includes it is unanswered.
     fn is_gate_open(&self, caller: &Caller) -> bool {
         !caller.resending || self.is(Broken::EntersBesideItsRequest)
     }
@@ -168,7 +169,8 @@ impl Protocol {
         }
     }
 
-    /// Asks the cohort to let the caller in. The cohort's answer and the caller's reaction to it are one atomic step.
+    /// Asks the cohort to let the caller take its turn. The cohort's answer and the caller's reaction to this answer
+    /// are one atomic step.
     fn take_turn(&self, state: &mut State, id: CallerId, token: Token) {
         let process = self.process_of(id);
         let now = self.moment(state, process);
@@ -199,8 +201,8 @@ impl Protocol {
         self.on(state, id, event);
     }
 
-    /// Sends a renewal for the grant of an offer, because too little of the confirmed time is left for the caller to
-    /// enter. In the variant `AnswerSeats`, the caller sends the renewal by itself.
+    /// Sends a renewal for the grant of an offer, because the grant has too little time left for the caller to enter.
+    /// In the variant `AnswerSeats`, the caller itself sends the renewal.
     fn confirm_offer(&self, state: &mut State, id: CallerId, token: Token) {
         let process = self.process_of(id);
         let terms = &self.scenario.terms;
@@ -217,8 +219,8 @@ impl Protocol {
         }
     }
 
-    /// Continues an acquisition that has missed its turn. The acquisition keeps its place but uses another owner, so no
-    /// late message for the old owner can let it in.
+    /// Continues an acquisition that has missed its turn, or whose reply was not read in time. The acquisition keeps
+    /// its place but uses another owner, so no late message for the old owner can let the caller enter.
     fn start_over(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id).clone();
         let next = self.scenario.terms.next_owner(id);
@@ -237,7 +239,7 @@ impl Protocol {
                 self.ask(state, next);
             }
             // The scenario has no second owner for this caller. The caller may keep its owner, because no grant names
-            // that owner, so no late message can let the caller in.
+            // that owner, so no late message can let the caller enter.
             None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
                 state.caller(id).attempt = attempt;
                 self.ask(state, id);
@@ -254,7 +256,7 @@ impl Protocol {
         caller.phase = Phase::Ended(end);
         caller.told = None;
         if revoked {
-            return; // the engine has already released the grant
+            return; // `revoke` is already giving back the grant
         }
         if offer.is_some() && caller.resending {
             caller.behind = Some(Behind::Gate(offer));
@@ -263,7 +265,8 @@ impl Protocol {
         }
     }
 
-    /// Gives back the owner's offer, if there is one, and any grant that a later request has got for the owner.
+    /// Gives back the owner's offer, if it has one, and removes what other requests of the owner may have left on the
+    /// server.
     fn give_back(&self, state: &mut State, id: CallerId, offer: Option<Token>) {
         if let Some(token) = offer
             && let Passed::Ended(first) = self.pass(state, id, token)
@@ -275,8 +278,8 @@ impl Protocol {
         }
     }
 
-    /// Returns whether the caller comes back to a place that it has had in the queue. The caller then queues in a
-    /// batch, because only a batch can pass an old place to the server.
+    /// Returns whether the caller knows a place that it has had in the queue. Such a caller queues in a batch, because
+    /// only a batch can pass an old place to the server.
     pub(crate) fn comes_back(&self, state: &State, id: CallerId) -> bool {
         state.callers[usize::from(id)].place.is_some() && !self.is(Broken::HeadBeforeWhoComesBack)
     }
@@ -367,8 +370,8 @@ impl Protocol {
             && state.now >= caller.asked + self.scenario.terms.claim
     }
 
-    /// Gives up the grant that a reply may contain, as the engine does. The engine gives up the grant in one atomic
-    /// step, either before or after the caller reads the reply.
+    /// Revokes a request whose reply was not read in time, and gives back the grant that the reply may contain, as the
+    /// engine does. The revocation is one atomic step: after this step, the caller can no longer use the reply.
     pub(crate) fn revoke(&self, state: &mut State, id: CallerId) {
         state.observed.revoked = true;
         let caller = state.caller(id);
@@ -376,7 +379,7 @@ impl Protocol {
         if !self.is(Broken::RevokedEnters) {
             caller.phase = Phase::Revoked;
         } else {
-            caller.asked = Tick::MAX / 2; // so that the grant is given up only once
+            caller.asked = Tick::MAX / 2; // so that the request is revoked only once
         }
         self.clean_up(state, id);
     }
@@ -471,7 +474,8 @@ impl Protocol {
         }
     }
 
-    /// Removes what an ended owner may have left on the server, as the engine's `clean_up` does.
+    /// Removes the queue entry or the grant that an ended owner may have left on the server, as the engine's `clean_up`
+    /// does.
     pub(crate) fn clean_up(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         if self.is(Broken::CancelWithoutLeave) {

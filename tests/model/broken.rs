@@ -7,14 +7,14 @@ pub(crate) enum Broken {
     DeadlineFromTheReply,
     /// The local deadline of a pushed grant counts from the push's arrival, so that the grant needs no confirmation.
     DeadlineFromThePush,
-    /// The process's clock and the server's are assumed to run at the same rate.
+    /// Local deadlines have no allowance for drift between the clocks of the process and the server.
     NoDrift,
-    /// A release does not compare the token.
+    /// A release frees the lock without comparing the release's token with the token of the grant.
     ReleaseOfAnyToken,
     /// A renewal by an owner that has lost its grant creates the grant again.
     RenewalResurrects,
-    /// The old connection is not closed on the server before its requests are sent again over a new connection, and the
-    /// requests have no deadline.
+    /// After a reconnect, the process sends requests again although the server may still read earlier copies from the
+    /// old connection, and requests have no time limit.
     LateAcquireAccepted,
     /// An owner enters although the server may still read a request for this owner that the session sent over a
     /// connection that has broken since.
@@ -26,13 +26,13 @@ pub(crate) enum Broken {
     /// An owner that gives back its turn does not also send `leave`, so a request that the server reads later may get
     /// the lock for this owner.
     OfferGivenBackAlone,
-    /// A cancelled call sends nothing.
+    /// A caller that is cancelled or gives up sends no `leave` in the background.
     CancelWithoutLeave,
     /// `leave` removes the caller from the queue, but keeps a grant that the caller may already have.
     LeaveChecksTheQueueOnly,
     /// No probes are sent.
     NoProbe,
-    /// A waiter that cannot be notified of its grant stays at the head of the queue.
+    /// A waiter whose `wait` is over, or that cannot be notified of its grant, stays at the head of the queue.
     DeadHeadStays,
     /// The lock is granted to a waiter that cannot be notified of the grant.
     GivenUnheard,
@@ -54,9 +54,10 @@ pub(crate) enum Broken {
     /// When a message describes a cohort that the process knows already, the cohort's turns begin again with the first
     /// member.
     KnownCohortTakenUpAgain,
-    /// A member that no longer waits is given its turn instead of being passed over.
+    /// A member that no longer waits is offered its turn instead of being passed over.
     SkippedTurnStays,
-    /// The next member is given its turn for the length of a claim, even if the cohort's deadline has passed.
+    /// The next member is offered its turn with a new local deadline, one claim later, even if the cohort's local
+    /// deadline has passed.
     PassIgnoresDeadline,
     /// The members of a lost cohort keep waiting for their turns instead of queueing again.
     LostCohortStaysAway,
@@ -86,10 +87,10 @@ pub(crate) enum Broken {
     OneTokenForACohort,
     /// All members of a cohort have the same token.
     MembersShareAToken,
-    /// A member that is given its turn enters while a batch that includes the member is unanswered.
+    /// A member that is offered its turn enters while a batch that includes the member is unanswered.
     EntersBesideItsRequest,
-    /// A caller renews its turn by itself. When the caller is polled, the server's answer lets it in, even if the
-    /// caller has lost its turn since. Nobody passes on a turn that its caller does not take.
+    /// A caller renews the grant of its offer by itself. When the caller is polled after the server's answer, it
+    /// enters, even if it has lost its turn since. Nobody passes on a turn that its caller does not take.
     AnswerSeats,
     /// A caller that was notified of its turn enters although the offer has been passed on.
     EntersWithoutOffer,
@@ -97,14 +98,14 @@ pub(crate) enum Broken {
     OfferStands,
     /// An answer to a renewal extends the hold even if it arrives after the local deadline.
     AnswerRevives,
-    /// If the reply to another request describes a grant, the grant is offered to its owner, although the owner has yet
-    /// to read its own reply with the same grant.
+    /// A grant that the reply to another request describes is offered to its owner, although the owner has not yet read
+    /// the reply to its own request, which contains the same grant.
     UnreadGrantOffered,
     /// A grant in a reply that its caller does not read lasts for its whole lease.
     DirectGrantStands,
-    /// A caller reads its reply and enters, although the engine has already given up the grant in that reply.
+    /// A caller reads its reply and enters, although the engine has already given back the grant in that reply.
     RevokedEnters,
-    /// A probe asks for an arbitrary waiter of the process, not for the oldest one.
+    /// A probe checks whether an arbitrary waiter of the process is still queued, not whether the oldest one is.
     ProbeAsksForAnybody,
     /// If the server has lost the counter of fencing tokens, the counter starts again at one.
     CounterStartsAgain,

@@ -50,7 +50,7 @@ pub(crate) fn is_known(scenario: Scenario, promise: &'static str) {
     assert_eq!(found.map(|(name, _)| name), Some(promise));
 }
 
-/// Returns the promise that can be broken in the fewest steps, and these steps, or `None` if no promise can be broken.
+/// Returns the promise that can be broken in the fewest steps, with these steps, or `None` if no promise can be broken.
 /// If `reaches` is set and no promise can be broken, panics unless the scenario reaches all of its conditions.
 fn run(protocol: &Protocol, reaches: bool) -> Option<(&'static str, String)> {
     let started = Instant::now();

@@ -21,7 +21,8 @@ pub(crate) fn callers(callers: &[ProcessId]) -> Terms {
     }
 }
 
-/// Returns a scenario with a cohort of two, a caller of another process behind it, and one late tick.
+/// Returns a scenario with a holder, two waiters of the holder's process that form a cohort, a waiter of another
+/// process, and one late tick.
 pub(crate) fn late_cohort() -> Scenario {
     Scenario {
         faults: Faults::late(1),

@@ -128,8 +128,9 @@ fn a_member_of_a_lost_cohort_queues_again() {
     check::are_caught(&broken, &late_cohort(), ORDER);
 }
 
-/// A caller learns its place from the reply to its request. If the server grants the lock to the caller before reading
-/// the request, the reply contains no place.
+/// A caller learns its place from the reply to its batch. If the connection breaks before this reply arrives, the batch
+/// is sent again. If the server has granted the caller the lock before it reads the second batch, the second reply
+/// contains no place. The caller has to queue again even without a known place.
 #[test]
 fn a_member_without_a_known_place_queues_again() {
     let terms = Terms {
@@ -148,8 +149,8 @@ fn a_member_without_a_known_place_queues_again() {
     );
 }
 
-/// When the server's clock jumps, the server removes the older waiters, because it considers them dead. A probe that
-/// asks for a younger waiter, which is still queued, does not show that the older waiters are gone.
+/// When the server's clock jumps ahead, the server removes the older waiters, because their `wait` seems to be over. A
+/// probe that checks only a younger waiter, which is still queued, does not detect that the older waiters were removed.
 #[test]
 fn a_probe_asks_for_the_oldest() {
     let terms = Terms {

@@ -31,8 +31,8 @@ const HEARTBEAT: Duration = Duration::from_millis(200);
 /// Whether a grant has to be released after a turn has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
-    /// The grant is not released here, because the turn was offered to the next member, because the leaving member had
-    /// already lost its turn, or because the remaining members queue again.
+    /// The calling code must not release the grant, because the turn was offered to the next member, because the
+    /// leaving member had already lost its turn, or because the remaining members queue again.
     On,
     /// The grant with this token has to be released.
     Ended(Token),
@@ -69,8 +69,8 @@ impl Protocol {
         caller.expect("an owner is a caller").0
     }
 
-    /// Returns whether a caller queues in a batch, because another caller of its process waits for the lock or holds
-    /// it.
+    /// Returns whether another caller of the same process waits for the lock or holds it. If so, the caller queues in a
+    /// batch.
     pub(crate) fn has_company(&self, state: &State, id: CallerId) -> bool {
         self.callers_of(self.process_of(id)).any(|other| {
             let other_phase = state.callers[usize::from(other)].phase;
@@ -86,7 +86,8 @@ impl Protocol {
         })
     }
 
-    /// Sends all callers that have to queue in one batch, unless the session is broken or a batch is unanswered.
+    /// Sends one batch with all callers of the process that have to queue, unless the session is not connected or an
+    /// earlier batch is unanswered.
     pub(crate) fn send_batch(&self, state: &mut State, process: ProcessId) {
         let session = &state.processes[process].main;
         if !session.up || session.sending_batch {
@@ -205,8 +206,8 @@ impl Protocol {
         let told = format!("{token}|{lease}|{}|lock", owners_text(owners));
         let signed = format!("{SESSION}{told}{SESSION}");
         let signature = sha1_smol::Sha1::from(signed).digest();
-        // The validity counts from the sending of the newest command that the server has answered. The server sends the
-        // push after that answer, so the validity never counts from a moment after the grant.
+        // The validity counts from the moment when the newest answered command was sent. The server read that command
+        // before it granted the lock, so the validity never counts from a moment after the grant.
         let stamp = state.processes[process].main.answered;
         let after = if self.is(Broken::DeadlineFromThePush) {
             self.moment(state, process)
@@ -246,7 +247,7 @@ impl Protocol {
         if let [owner] = grant.owners[..]
             && !self.may_be_told(state, self.caller_of(owner), first)
         {
-            return; // a single owner that no longer waits cleans up the grant itself
+            return; // the cleanup of a single owner that no longer waits gives back the grant
         }
         let replaced = state.processes[process].entry.replace(Entry {
             cohort,
@@ -356,9 +357,9 @@ impl Protocol {
         }
     }
 
-    /// Marks the cohort of a grant as released, after the release was confirmed or given up. Forgets the cohort only if
-    /// no caller of the process is waiting, because a late message that describes the grant could otherwise begin the
-    /// cohort again.
+    /// Marks the cohort of a grant as released, after the release was confirmed or given up. If no caller of the
+    /// process is waiting, also forgets the cohort. While callers are waiting, a late message that describes the grant
+    /// could begin a forgotten cohort again.
     pub(crate) fn forget(&self, state: &mut State, process: ProcessId, token: Token) {
         let at_lock = self.callers_of(process).any(|id| state.caller(id).waits());
         let known = &mut state.processes[process].entry;
@@ -389,8 +390,8 @@ impl Protocol {
         self.send(state, id, Script::Renew(renewal));
     }
 
-    /// Returns the token by which the server identifies the grant of a member, or `None` if no cohort contains the
-    /// member.
+    /// Returns the token by which the server identifies the grant of the member with this token, or `None` if no cohort
+    /// contains the member.
     pub(crate) fn known_by(
         &self,
         state: &State,
@@ -403,8 +404,8 @@ impl Protocol {
         cohort.map(|cohort| token_of(cohort.first()))
     }
 
-    /// Returns the token by which the server identifies the grant of a member, `Ok(None)` if no cohort contains the
-    /// member, or `Err` if the member does not have the turn of its cohort.
+    /// Returns the token by which the server identifies the grant of the member with this token, `Ok(None)` if no
+    /// cohort contains the member, or `Err` if the member does not have the turn of its cohort.
     pub(crate) fn known(
         &self,
         state: &State,
@@ -488,14 +489,14 @@ impl Protocol {
         }
     }
 
-    /// Returns the first token of the cohort in which this owner awaits its turn. The server has lost the grant of that
-    /// cohort, because a probe found the owner neither in the queue nor in a grant. Returns `None` if there is no such
-    /// cohort, or if the process learned of the cohort only after the moment `sent` at which the probe was sent.
+    /// Returns the first token of the cohort in which this owner awaits or has its turn. A probe has found the owner
+    /// neither in the queue nor in a grant, so the server has lost the cohort's grant. Returns `None` if there is no
+    /// such cohort, or if the process learned of the cohort only after the moment `sent` at which the probe was sent.
     pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
         let entry = state.processes[self.process_of(id)].entry.as_ref()?;
         let cohort = &entry.cohort;
         let lost = !cohort.is_over() && cohort.was_known_at(moment_of(sent));
-        // The member may have got its turn while the answer was under way.
+        // The member may have got its turn while the reply to the probe was under way.
         let owner = owner_id(id);
         let is_its = lost && (cohort.to_come().contains(&owner) || cohort.turn().owner == owner);
         is_its.then(|| token_of(cohort.first()))
@@ -514,7 +515,7 @@ impl Protocol {
         let entry = &mut state.processes[process].entry;
         let cohort = entry.as_mut().map(|entry| &mut entry.cohort);
         let Some(cohort) = cohort.filter(|cohort| cohort.contains(token.into())) else {
-            return Passed::Ended(token); // the grant has no cohort, or another cohort has replaced it
+            return Passed::Ended(token); // the token belongs to no cohort, or to one that was replaced
         };
         let first = token_of(cohort.first());
         match cohort.leave(token.into()) {

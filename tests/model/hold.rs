@@ -64,8 +64,8 @@ impl Protocol {
         if hold.tending || self.clock_of(state, id) >= hold.until || now < hold.tended + 1 {
             return None;
         }
-        // If the server neither loses its state nor has a clock that jumps, a check cannot find a loss. Scenarios
-        // without lost state and clock jumps therefore leave out the checks.
+        // A check can find a loss only if the server loses its state or its clock jumps. Scenarios without these faults
+        // therefore leave out the checks.
         let checks =
             faults.state_losses + faults.restarts + faults.jumps_ahead + faults.jumps_back > 0;
         match (terms.renewed, hold.claim, checks) {
@@ -159,7 +159,7 @@ impl Protocol {
     }
 
     /// Completes the body and leaves the hold, as `EntryTicket::leave` does. In a cohort, the caller sends a release
-    /// only if [`pass`](Self::pass) returns that the grant has to be released.
+    /// only if [`pass`](Self::pass) returns [`Passed::Ended`].
     pub(crate) fn finish(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         if let Phase::Inside(Hold { token, until, .. }) = state.caller(id).phase {

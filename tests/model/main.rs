@@ -11,24 +11,24 @@
 //!
 //! One lock on one server, one to three processes, and one to four callers, each of which calls once. A caller's future
 //! is polled as soon as it is woken. Slow callers are the exception: their futures are polled at any later step or
-//! never again, so slow callers read offers and answers late. A caller that misses its turn continues as another owner,
-//! and keeps its place.
+//! never again, so slow callers read offers and answers late. A caller that misses its turn continues with a new owner,
+//! which takes over the old owner's place.
 //!
 //! - `server.rs`: the grant, the queue and the counter of fencing tokens, and each script as one step that decides as
 //!   the script does (`acquire`, with `acquire_free` before it, `queue`, `release`, `renew`, `leave`, `probe`,
 //!   `grant_next`, `next_token`).
-//! - `attempt.rs`: drives an `AttemptState`. `attempt.rs` also sends the requests that the state asks for, asks the
-//!   cohort to let the caller in, gives up, and cleans up.
+//! - `attempt.rs`: drives an `AttemptState`: sends the requests that it asks for, asks the cohort to let the caller
+//!   take its turn, gives up, and cleans up.
 //! - `cohorts.rs`: drives a `Cohort` as the registry of a process does, and sends the batches that queue several
 //!   callers.
 //! - `session.rs`: the sessions with their pushes, probes and heartbeat, and the effects of a broken connection.
 //! - `hold.rs`: the hold with its local deadline, its renewals and its release.
 //! - `wire.rs`: the connections. A session's connection keeps the order of messages in both directions. The home
-//!   session delivers messages in any order. Until the server closes an old connection, it may read requests that this
-//!   connection has left behind.
-//! - `protocol.rs`: the possible next steps. Due steps happen before the next tick, in any order. If a tick passes
-//!   before all due steps have happened, that tick is `late`. A late tick models a slow network, a slow server or a
-//!   stopped process. Callers may begin, bodies may end and the server may notice dead connections at any time.
+//!   session delivers messages in any order. After a connection has broken, the server may still read unread requests
+//!   from it until the server closes it.
+//! - `protocol.rs`: the possible next steps. Normally, all due steps happen before the next tick, in any order. A tick
+//!   that passes earlier is late. A late tick models a slow network, a slow server or a stopped process. Callers may
+//!   begin, bodies may end and the server may notice dead connections at any time.
 //! - `scenario.rs`: the callers, their options, and how often each fault may happen: lateness, crashes, broken
 //!   connections, cancelled calls, lost pushes, lost replies, a server that loses its state or restarts, clocks that
 //!   jump or run unevenly.
@@ -37,9 +37,9 @@
 //!
 //! `scenarios.rs` and `cohort_scenarios.rs` check the unchanged protocol. `variants.rs` and `cohort_variants.rs` remove
 //! one rule at a time (`broken.rs`), and the checker has to find that the promise which the rule protects is broken.
-//! For slow callers, `slow.rs` checks both the unchanged protocol and variants without a rule. Where one of the
-//! engine's types implements a rule, the model removes the rule by ignoring or altering the answer of that type. A
-//! failed check prints the steps that lead to the broken promise.
+//! For slow callers, `slow.rs` checks both the unchanged protocol and variants in which one rule is removed. Where one
+//! of the engine's types implements a rule, the model removes the rule by ignoring or altering the answer of that type.
+//! A failed check prints the steps that lead to the broken promise.
 //!
 //! # Time
 //!
@@ -63,8 +63,8 @@
 //!
 //! One rule is part of the model but not yet of the engine. If the server has lost a grant and then grants the lock to
 //! the same owner again, the model replaces the offer from the older grant by an offer from the newer grant
-//! (`Broken::OlderGrantStands`). In the engine, nobody uses such a newer grant. When the claim of the newer grant ends,
-//! the lock goes to the next waiter.
+//! (`Broken::OlderGrantStands`). In the engine, the owner keeps the older offer and does not use the newer grant, so
+//! the lock goes to the next waiter only when the claim of the newer grant ends.
 //!
 //! With `MODEL_DEEPER=1`, every scenario whose states fit into 17 GB of memory keeps its promises. Two scenarios need
 //! more memory: `one_thing_goes_wrong_with_a_cohort_and_all_is_late` and `a_cohort_is_late_and_others_wait`.
@@ -73,14 +73,17 @@
 //!
 //! Several keys, a retained lock (`hold_at_least`), `notify` and `spin`, Redlock, re-entry with its restarted leases, a
 //! server that refuses commands (out of memory, read only), `extend`, and `max_hold` of a renewed lease are not
-//! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant it one. In
-//! the model, waiters of a process that is not listening keep their places, although the scripts remove the waiters of
-//! such a process.
+//! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant it the
+//! lock. The model's `acquire` and `queue` differ from the scripts in two respects: even the `acquire` of a caller that
+//! waits grants a free lock to the head of the queue, and the reply of `queue` does not describe a grant that `queue`
+//! itself has made.
+//! In the model, waiters of a process that is not listening keep their places, although the scripts remove the waiters
+//! of such a process.
 //!
 //! Liveness is checked by conditions that must never hold: a caller waits for a free lock for two ticks at which
 //! nothing is due, a wait is longer than allowed, or a grant or a waiter is left at the horizon, the tick at which all
-//! calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants in a tick. When
-//! the server of the model loses its state, one tick passes.
+//! calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants in a tick. A loss
+//! of the server's state takes one tick.
 //!
 //! # How to check deeper
 //!

@@ -66,8 +66,8 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
         promises.push((ORDER, |_, state| state.observed.overtaken.is_none()));
         promises.push((FORGOTTEN, |_, state| state.observed.neglected < 2));
     }
-    // If a process may not close its old connections, a request that the server reads late can take the lock for one
-    // lease after its caller has gone.
+    // If a process may not close its old connections on the server, a request that the server reads late can take the
+    // lock for one lease after the request's caller has left.
     if scenario.terms.may_kill || scenario.shows_gaps {
         promises.push((TOLD, holder_is_told));
         promises.push((LEFT, leavers_are_gone));
@@ -137,9 +137,9 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     if sent.any(releases) {
         return true; // a release of this grant is on its way to the server
     }
-    // After a loss of state, the server may grant the lock to a caller again while the caller still holds the lock by
+    // After a loss of state, the server may grant the lock to a caller again while the caller still holds the lock with
     // the older grant, or after the caller has left. If the push of the newer grant is lost, nobody gives that grant
-    // back. The newer grant then lasts until its claim ends, which the promise `CLAIM` checks.
+    // back. The newer grant then lasts until its claim ends, as the promise `CLAIM` checks.
     let (left, at_first) = (&state.faults, &protocol.scenario.faults);
     let lost_state = left.state_losses < at_first.state_losses || left.restarts < at_first.restarts;
     let lost_push = state.observed.lost_push == Some(grant.token);
@@ -194,7 +194,7 @@ fn wait_is_bounded(protocol: &Protocol, state: &State) -> bool {
         })
 }
 
-/// Returns whether a late message from a cohort could let only callers with an offer enter.
+/// Returns whether each caller without an offer would ignore an answer of a cohort that lets the caller enter.
 fn offers_are_asked_for(_: &Protocol, state: &State) -> bool {
     let word = queued_grant(0, Moment::new(Duration::ZERO), Duration::ZERO);
     state.callers.iter().all(|caller| {

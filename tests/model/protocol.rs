@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// The time at the start, which is late enough that the server's clock can be set back.
+/// The time at the start. It is larger than [`JUMP`], so that the server's clock can be set back.
 const START: Tick = 3;
 /// The number of ticks by which the server's clock jumps.
 const JUMP: Tick = 2;
@@ -41,7 +41,7 @@ pub(crate) enum Action {
     /// The server reads the next request of a session.
     Serve(ProcessId),
     ServeHome(ProcessId, usize),
-    /// The server reads a request that an old connection has left behind.
+    /// The server reads an unread request of a connection that the process has closed.
     ServeOld(ProcessId),
     /// A process reads the next push or reply of its session.
     Hear(ProcessId),
@@ -155,8 +155,8 @@ impl Protocol {
             && (index == 0 || state.callers[index - 1].phase != Phase::Idle)
     }
 
-    /// Adds the actions that are due. Due actions happen before the next tick. If a tick passes before a due action,
-    /// that tick is late.
+    /// Adds the actions that are due. Normally, all due actions happen before the next tick. A tick that passes earlier
+    /// is late.
     fn due(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, process) in state.processes.iter().enumerate() {
             if !process.main.requests.is_empty() {

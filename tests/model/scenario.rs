@@ -31,7 +31,8 @@ pub(crate) struct Terms {
     pub(crate) cohort_limit: usize,
     /// Whether the lease is renewed while the body runs.
     pub(crate) renewed: bool,
-    /// How long the server keeps an unconfirmed pushed grant. Models the engine's `lease::CLAIM`.
+    /// The number of ticks for which the server keeps a pushed grant that is not confirmed. Models the engine's
+    /// `lease::CLAIM`.
     pub(crate) claim: Tick,
     pub(crate) wait: Tick,
     /// The callers that try once and do not wait.
@@ -49,7 +50,7 @@ pub(crate) struct Terms {
     pub(crate) may_kill: bool,
 }
 
-/// How often each fault may happen on one path of the checker, and how many faults may happen in total.
+/// How often each fault may happen in one sequence of actions, and how many faults may happen in total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Faults {
     /// The number of ticks that may pass while an action is due. Late ticks model delayed messages and stopped

@@ -10,16 +10,16 @@ use crate::{
     state::{CallerId, ProcessId, Tick},
 };
 
-/// A fencing token. If the server has lost the counter, it takes the next token from its clock, so tokens have the unit
-/// of [`micros`].
+/// A fencing token. After a loss of the counter, the server takes the next token from its clock, so tokens have the
+/// unit of [`micros`].
 pub(crate) type Token = u16;
 /// A waiter's score in the queue, in the unit of [`micros`].
 pub(crate) type Place = u16;
 
 const MICROS_A_TICK: i16 = 16;
 
-/// Returns the server's `TIME`, which has 16 steps in each tick. A tick has fewer grants and fewer new waiters than
-/// steps, so tokens and places stay distinct.
+/// Returns the server's `TIME`, which has 16 steps in each tick. In one tick, the server makes fewer than 16 grants and
+/// queues fewer than 16 waiters, so tokens and places stay distinct.
 pub(crate) fn micros(clock: Tick) -> u16 {
     u16::try_from(i16::from(clock) * MICROS_A_TICK).unwrap_or(0)
 }
@@ -85,7 +85,7 @@ pub(crate) struct Push {
     pub(crate) token: Token,
 }
 
-/// One run of a script: the inputs that are not arguments of the script, and the effects other than the reply.
+/// One run of a script: the inputs other than the request, and the effects other than the reply.
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) terms: &'a Terms,
@@ -205,9 +205,9 @@ impl Server {
         }
     }
 
-    /// Returns the head and the live waiters directly behind it that belong to the same process and ask for the same
-    /// lease, at most `cohort_limit` owners in total. Removes these waiters, and the dead waiters between them, from
-    /// the queue.
+    /// Returns the owners of the head's cohort: the head, and the live waiters directly behind it that belong to the
+    /// same process and ask for the same lease, at most `cohort_limit` owners in total. Removes these waiters, and the
+    /// dead waiters between them, from the queue.
     fn cohort(&mut self, run: &mut Run<'_>, head: CallerId) -> Few<CallerId> {
         let terms = run.terms;
         let mut owners = Few::from_iter([head]);
@@ -308,8 +308,8 @@ impl Server {
     }
 
     /// Queues an owner at its old place or at the end, unless the owner is in the queue already (as `ZADD NX` does). If
-    /// the clock has jumped and the owner's wait at its old place is over, the owner queues at the end. The server
-    /// would remove the owner from its old place each time that the owner queues.
+    /// the owner's wait at its old place seems to be over because the clock has jumped, the owner queues at the end. At
+    /// its old place, the owner would count as dead, so the server would remove it again.
     fn join(&mut self, run: &Run<'_>, owner: CallerId, place: Option<Place>) -> Place {
         let stands = |place: &Place| {
             let place = *place;

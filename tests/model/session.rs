@@ -104,8 +104,8 @@ impl Protocol {
     }
 
     /// Returns the waiter on whose behalf the next probe is sent: the oldest waiter of the process. Returns no waiter
-    /// if the process has probed in this tick, or while the process holds the lock, because the process will release
-    /// the lock itself.
+    /// if the process has sent a probe in this tick, or if one of its callers holds the lock, because the process will
+    /// release the lock itself.
     pub(crate) fn awaited(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
         let holds = |id: &CallerId| {
             let now = self.clock_of(state, *id);
@@ -228,7 +228,7 @@ impl Protocol {
         }
     }
 
-    /// Connects again, and resends the requests that callers still await.
+    /// Connects again, and resends the requests whose replies callers still await.
     pub(crate) fn reconnect(&self, state: &mut State, process: ProcessId) {
         let (floor, now) = (micros(state.server.clock), self.stamp(state, process));
         let this = &mut state.processes[process];

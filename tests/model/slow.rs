@@ -51,7 +51,7 @@ fn is_caught(broken: Broken, terms: Terms, faults: Faults, promise: &'static str
     check::is_caught(broken, scenario, promise);
 }
 
-/// The variant `AnswerSeats` breaks the promise without any fault.
+/// The variant `AnswerSeats` breaks exclusion even if no fault happens.
 #[test]
 fn an_answer_of_the_server_seats_nobody() {
     is_caught(Broken::AnswerSeats, slow_member(), late(0), EXCLUSION);

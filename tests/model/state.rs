@@ -49,16 +49,16 @@ pub(crate) struct Observed {
     pub(crate) outlived: bool,
     /// A caller that was granted the lock out of order, and a waiting caller that had queued before it.
     pub(crate) overtaken: Option<(CallerId, CallerId)>,
-    /// The number of consecutive ticks at which nothing was due, but a connected caller was waiting for a free lock, or
-    /// was waiting and neither in the queue nor an owner of the grant.
+    /// The number of consecutive ticks at which no action was due although a connected caller was waiting for a free
+    /// lock, or was waiting but was neither in the queue nor an owner of the grant.
     pub(crate) neglected: u8,
     /// Whether the lock was granted to a waiter that could not be notified.
     pub(crate) unheard: bool,
     /// Whether a waiter was passed over because its `wait` was over or it could not be notified.
     pub(crate) skipped: bool,
-    /// Whether a cohort let a member in at or after the cohort's local deadline.
+    /// Whether a cohort let a member enter at or after the cohort's local deadline.
     pub(crate) seated_late: bool,
-    /// Whether the answer to a renewal extended the hold of a member that did not have the turn.
+    /// Whether a cohort accepted the answer to a renewal for a member that did not have the turn.
     pub(crate) answered_astray: bool,
     /// Whether a member of a cohort was passed over because it had left.
     pub(crate) passed_over: bool,
@@ -71,7 +71,8 @@ pub(crate) struct Observed {
     /// Whether a cohort was released because none of its members was waiting when its process was notified of the
     /// grant.
     pub(crate) nobody_left: bool,
-    /// Whether a message described a cohort that its process already knew or that was older than the known cohort.
+    /// Whether a process received a message about a cohort that it already knew, or that was older than the cohort that
+    /// it knew.
     pub(crate) told_again: bool,
 }
 
@@ -83,12 +84,13 @@ pub(crate) struct Process {
     pub(crate) lag: u8,
     pub(crate) main: Session,
     /// The requests that the server has not read from a connection that the process has closed. Until the server
-    /// notices that the connection is closed, it counts the connection's subscription.
+    /// notices that the connection is closed, it counts the connection as a subscriber of the notification channel.
     pub(crate) old: Option<Vec<Request>>,
     pub(crate) home: Home,
     /// The newest cohort of the process.
     pub(crate) entry: Option<Entry>,
-    /// The tokens of cohorts that are released in the background, and when each release is given up.
+    /// The first token of each cohort that is being released in the background, and the tick at which the process gives
+    /// up the release.
     pub(crate) letting_go: Vec<(Token, Tick)>,
     /// Whether the heartbeat of this tick has sent its probe.
     pub(crate) probed: bool,
@@ -100,7 +102,7 @@ pub(crate) struct Process {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) cohort: Cohort,
-    /// Whether a renewal of the grant was sent for the offer and is unanswered.
+    /// Whether a renewal of the grant of an offer is unanswered.
     pub(crate) renewing: bool,
     /// When the current turn was offered.
     pub(crate) since: Tick,
@@ -168,8 +170,8 @@ pub(crate) enum Script {
         members: Few<(CallerId, Option<Place>)>,
         not_after: Option<Tick>,
     },
-    /// Removes a caller from the queue. With `close`, a `CLIENT KILL` of the connection that carried the caller's
-    /// request precedes the script.
+    /// Removes a caller from the queue. With `abandon`, also gives back a grant of this caller alone. With `close`, a
+    /// `CLIENT KILL` of the connection that carried the caller's request precedes the script.
     Leave {
         abandon: bool,
         close: bool,
@@ -180,7 +182,7 @@ pub(crate) enum Script {
     Probe,
 }
 
-/// A renewal, or with a lease of 0 a check that extends nothing.
+/// A renewal. If its lease is 0, it is a check, which extends nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Renewal {
     /// The token of the member whose turn is renewed.
@@ -214,8 +216,9 @@ pub(crate) enum Reply {
     Probed(Option<Found>, bool),
 }
 
-/// The acquisition of a caller. The phase inside `AttemptState` is not hashed, because the model's [`Phase`] determines
-/// it: in the model, the server refuses no request.
+/// The acquisition of a caller. Two fields of `AttemptState` are not hashed: `phase`, because the model's [`Phase`]
+/// determines it, and `unsure`, which matters only after the server has refused a request, as it never does in the
+/// model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt(pub(crate) AttemptState);
 
@@ -396,7 +399,8 @@ impl Caller {
         self.told.or_else(|| self.attempt.0.offer().map(token_of))
     }
 
-    /// Returns a token of the grant with which the caller holds the lock or which the caller is releasing.
+    /// Returns the caller's own token if the caller holds the lock, or the first token of the grant that the caller is
+    /// releasing.
     pub(crate) fn held(&self) -> Option<Token> {
         match (self.phase, self.behind) {
             (Phase::Inside(hold), _) => Some(hold.token),

@@ -111,8 +111,8 @@ fn the_gate_stays_shut_until_the_old_connection_is_closed() {
     );
 }
 
-/// The engine sends background releases over another connection than requests. The server may therefore read a release
-/// before a request that was resent earlier.
+/// The engine sends background releases over the home session, and requests over the callers' session. The server may
+/// therefore read a release before a request that was resent earlier.
 #[test]
 fn a_caller_that_gives_back_its_turn_leaves() {
     let faults = Faults {
@@ -310,7 +310,7 @@ fn a_place_that_is_dead_by_a_clock_that_jumped_is_given_up() {
     is_caught(Broken::DeadPlaceStands, terms, faults, FORGOTTEN);
 }
 
-/// Shows the documented gap of promise 1: tokens fall.
+/// Shows the documented gap of promise 1: tokens fall if the server loses its state and its clock is set back.
 #[test]
 fn known_to_fail_when_state_is_lost_and_the_clock_set_back() {
     let faults = Faults {
@@ -333,7 +333,8 @@ fn known_to_fail_when_state_is_lost_and_the_clock_set_back() {
     );
 }
 
-/// Shows the documented gap of promise 6: a late request leaves a grant that no caller knows of.
+/// Shows the documented gap of promise 6: if the process may not close its old connection on the server, a late request
+/// leaves a grant that no caller knows of.
 #[test]
 fn known_to_fail_without_client_kill() {
     let terms = Terms {

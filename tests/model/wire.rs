@@ -38,7 +38,7 @@ impl Protocol {
         });
     }
 
-    /// The server reads a request that an old connection has left behind. Nobody receives the reply.
+    /// The server reads an unread request of a connection that the process has closed. Nobody receives the reply.
     pub(crate) fn serve_old(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         let floor = this.main.floor;
@@ -73,8 +73,8 @@ impl Protocol {
             Script::Acquire { not_after } => {
                 let caller = &mut state.callers[usize::from(owner)];
                 if caller.place.is_none() && !server.is_queued(owner) {
-                    // The caller may have had a place, but it never learned of it and cannot come back to it. The
-                    // caller's order of joining counts from this request.
+                    // The caller may have had a place, but it never learned of this place and cannot come back to it.
+                    // The caller's order of joining counts from this request.
                     caller.joined = None;
                 }
                 Reply::Acquired(server.acquire(&mut run, owner, not_after))
@@ -159,7 +159,7 @@ impl Protocol {
         reply
     }
 
-    /// Records whether the token of a new grant rises, whether its owners can be notified, and whether the grant
+    /// Records whether the token of a new grant fell, whether its owners can be notified, and whether the grant
     /// overtook a waiting caller.
     fn observe(&self, state: &mut State, grant: Grant, had: Option<Grant>) {
         let terms = &self.scenario.terms;
@@ -170,7 +170,7 @@ impl Protocol {
         observed.token = observed.token.max(last);
         let is_heard = |owner: CallerId| heard[terms.process_of(owner)];
         observed.unheard |= grant.claimed_until.is_some() && !grant.owners.iter().all(is_heard);
-        // An owner of the previous grant that has not had its turn is also waiting.
+        // The owners of the previous grant that have not had their turns also wait.
         let passed_by = had.into_iter().flat_map(|had| had.owners.iter());
         let queued = state.server.queue.iter().filter_map(|member| {
             let lives = state.server.is_living(*member, terms);

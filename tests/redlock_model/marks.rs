@@ -1,13 +1,14 @@
 //! The marks by which a Redlock recognizes nodes that have lost their state.
 //!
 //! The model has three nodes, one lock, and two clients with different leases. In each step, one node executes one
-//! request, so the requests of a round, of a marking and of a check are executed in every possible order. Between the
-//! steps, nodes lose their state, leases end, and time passes in ticks. In the model, only the lease limits the length
-//! of a round, so the model allows more than the runtime does. At most one node at a time lacks its state, because the
-//! promise holds only while a majority of the nodes has its state.
+//! request, so requests that take the lock, write marks or read marks are executed in every possible order. Between the
+//! steps, nodes lose their state, leases end, and time passes in ticks. In the model, a client may collect grants from
+//! the nodes until its lease ends, so the model allows more than the runtime does. At most one node at a time lacks its
+//! state, because the promise holds only while a majority of the nodes has its state.
 //!
-//! The model leaves out tokens, clocks that drift, and clients that ask for the lock before they have marked their
-//! lease. The model also leaves out renewals, because a longer lease is marked and counted like a new one.
+//! The model leaves out tokens, clocks that drift, and clients that request the lock before they have written their
+//! lease into the marks. The model also leaves out renewals, because a renewal with a longer lease writes marks just as
+//! a new acquisition does.
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -15,8 +16,8 @@ const NODES: usize = 3;
 const MAJORITY: usize = NODES / 2 + 1;
 /// The number of other nodes whose marks a client has to read before it again counts a node that has lost its state.
 const ENOUGH: usize = NODES - MAJORITY + 1;
-/// The leases of the clients, in ticks. At the beginning, every mark already contains the shorter lease. The client
-/// with the shorter lease checks the nodes that lost their state.
+/// The leases of the clients, in ticks. At the beginning, every mark already contains the shorter lease. Only the
+/// client with the shorter lease decides when a node that has lost its state counts again.
 const LEASES: [u8; 2] = [3, 1];
 const CLIENTS: usize = LEASES.len();
 const HORIZON: u8 = 3;
@@ -27,8 +28,8 @@ const LOSSES: u8 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// The quarantine lasts only as long as the lease of the client that checks the node, even if the marks of other
-    /// nodes contain a longer lease.
+    /// The quarantine of a node lasts only as long as the lease of the client that readmits the node, even if the marks
+    /// of other nodes contain a longer lease.
     AnyoneAdmits,
     /// A client writes its lease into the marks only with its request for the lock, not into a majority of the marks
     /// before the request.
@@ -110,8 +111,8 @@ enum Action {
 struct Marks(Broken);
 
 impl Marks {
-    /// Returns how long the client with the shorter lease does not count a node that has lost its state, or `None`
-    /// while the client has read too few marks of other nodes.
+    /// Returns the number of ticks for which the client with the shorter lease does not count a node that has lost its
+    /// state, or `None` while the client has read too few marks of other nodes.
     fn quarantine(&self, state: &State, lost: usize) -> Option<u8> {
         let own = LEASES[CLIENTS - 1];
         if self.0 == Broken::AnyoneAdmits {

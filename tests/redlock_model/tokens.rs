@@ -1,9 +1,9 @@
 //! The tokens on which the nodes of a Redlock agree.
 //!
-//! The model has three nodes, one lock, and three clients. Each client runs one round with the engine's own
-//! [`Agreement`]. In each step, one node executes one request, or one client reads one reply, so requests and replies
-//! are handled in every possible order. Clients give up and leave at any time. A lease may end at any time after its
-//! client is gone. States that differ only in the numbers of the clients count as one state.
+//! The model has three nodes, one lock, and three clients. Each client requests the lock once from all nodes, and uses
+//! the engine's own [`Agreement`]. In each step, one node executes one request, or one client reads one reply, so
+//! requests and replies are handled in every possible order. Clients give up and leave at any time. A lease may end at
+//! any time after its client has left. States that differ only in the numbers of the clients count as one state.
 //!
 //! The model leaves out time. While a client asks for the lock or holds it, its lease does not end on any node, because
 //! a lease promises this. The model also leaves out renewals, and nodes that lose their state, which `marks.rs` models.
@@ -103,10 +103,10 @@ enum Action {
     Carry(usize, usize),
     /// The client reads the node's reply. The fields are the client and the node.
     Read(usize, usize),
-    /// The client gives its grants back, because the round failed, the call was dropped, or the body has ended. Paths
-    /// on which no node executes these requests model a client that has crashed.
+    /// The client gives its grants back, because it found no majority, the call was dropped, or the body has ended. If
+    /// no node ever executes the requests of this action, the client has in effect crashed.
     Leave(usize),
-    /// The lease of a client that is gone ends on a node.
+    /// The lease of a client that has left ends on a node.
     Expire(usize),
 }
 

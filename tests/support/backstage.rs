@@ -1,5 +1,5 @@
-//! A runtime of the test support, in which real time passes even if the test's clock is paused or its threads are
-//! blocked.
+//! A runtime of the test support, in which real time passes even if the test's clock is paused or the test's threads
+//! are blocked.
 
 use std::{
     future::Future,
@@ -32,8 +32,8 @@ fn handle() -> &'static Handle {
     })
 }
 
-/// Runs a future in real time. If the future panics, the caller panics too. If the call is dropped, the future is
-/// aborted.
+/// Runs a future in real time, on the test support's runtime. If the future panics, the caller panics too. If the
+/// caller stops waiting for the result, the future is aborted.
 pub(crate) async fn run<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let mut running = JoinSet::new();
     running.spawn_on(future, handle());

@@ -15,8 +15,8 @@ pub fn now() -> u64 {
     seconds * 1_000_000_000 + nanos
 }
 
-/// The C source of the preloaded library. The library reads two numbers from a file: it adds the first one, in µs, to
-/// the time of day, and subtracts the second one, in ns, from the monotonic clock.
+/// The C source of the preloaded library. The library reads two numbers from a file: it adds the first number, in µs,
+/// to the time of day, and subtracts the second number, in ns, from the monotonic clock.
 const LIBRARY: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -99,8 +99,8 @@ impl Clocks {
             .env("CLOCKS_FILE", &self.file);
     }
 
-    /// Sets the time of day this many seconds ahead of the system's. A negative number sets the time of day back. The
-    /// monotonic clock shows the correct time afterwards.
+    /// Sets the time of day this many seconds ahead of the system's time of day. A negative number sets the time of day
+    /// back. The monotonic clock shows the correct time afterwards.
     ///
     /// # Panics
     /// If the folder cannot be written.
@@ -108,11 +108,11 @@ impl Clocks {
         self.set(seconds * 1_000_000, 0);
     }
 
-    /// Sets the monotonic clock back by this much, as if the machine had been suspended for that time. The time of day
+    /// Sets the monotonic clock back by `behind`, as if the machine had been suspended for that time. The time of day
     /// is correct afterwards.
     ///
     /// # Panics
-    /// If the folder cannot be written, or the time is longer than 292 years.
+    /// If the folder cannot be written, or `behind` is longer than 292 years.
     pub fn set_monotonic_behind(&self, behind: Duration) {
         let nanos = i64::try_from(behind.as_nanos()).expect("no clock stands still so long");
         self.set(0, nanos);

@@ -15,16 +15,16 @@ use crate::{
 
 /// The number of slots of a cluster.
 const SLOTS: u16 = 16384;
-/// The time after which a server counts as failed, in a cluster whose replicas take over.
+/// The time in ms after which a server that does not answer counts as failed, in a cluster with replicas.
 const PROMPT_MS: u32 = 1000;
-/// The time after which a server counts as failed, in a cluster without replicas. This time is longer than
-/// [`PROMPT_MS`] because a server may be slow on a loaded machine.
+/// The time in ms after which a server that does not answer counts as failed, in a cluster without replicas. This time
+/// is longer than [`PROMPT_MS`], because no replica can take over, and a server may be slow on a loaded machine.
 const PATIENT_MS: u32 = 5000;
-/// How long the servers may take to agree about a slot.
+/// How long the servers may take to agree about a slot, or about their epochs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The servers of a cluster: first the primaries, then one replica of each primary, if there are replicas. The cluster
-/// promotes a replica after its primary has not answered for a second.
+/// The servers of a cluster: first the primaries, then one replica of each primary if the cluster has replicas. The
+/// cluster promotes a replica after its primary has not answered for a second.
 #[derive(Debug)]
 pub struct ClusterServers {
     /// The servers.
@@ -132,7 +132,8 @@ impl ClusterServers {
         ask(&mut self.servers[server].connection().await, &command).await
     }
 
-    /// Returns the URL `redis+cluster://127.0.0.1:port,127.0.0.1:port,..` with the primaries of the start.
+    /// Returns the URL `redis+cluster://127.0.0.1:port,127.0.0.1:port,..` with the primaries with which the cluster was
+    /// started.
     #[must_use]
     pub fn url(&self) -> String {
         let hosts = self.servers[..self.primaries].iter().map(RedisServer::port);
@@ -180,7 +181,7 @@ impl ClusterServers {
         })
     }
 
-    /// Begins to move a slot to the primary with number `to`, and moves no keys yet.
+    /// Marks a slot as moving to the primary with number `to`. Moves no keys yet.
     pub async fn begin_move(&self, slot: u16, to: usize) {
         let from = self.primary_of(slot).await;
         let slot = slot.to_string();
@@ -194,7 +195,7 @@ impl ClusterServers {
             .await;
     }
 
-    /// Moves one key of a slot that is moving to the primary with number `to`.
+    /// Moves one key of a moving slot to the primary with number `to`.
     pub async fn move_key(&self, slot: u16, key: &str, to: usize) {
         let from = self.primary_of(slot).await;
         let port = self.servers[to].port().to_string();
@@ -203,7 +204,7 @@ impl ClusterServers {
         ask::<Value>(&mut self.servers[from].connection().await, &moving).await;
     }
 
-    /// Moves the keys of a slot, and ends its move to the primary with number `to`.
+    /// Moves the remaining keys of a moving slot to the primary with number `to`, and ends the slot's move.
     pub async fn end_move(&self, slot: u16, to: usize) {
         let from = self.primary_of(slot).await;
         self.move_keys(slot, from, to).await;
@@ -218,8 +219,9 @@ impl ClusterServers {
         }
     }
 
-    /// Waits until all running servers know each other's epochs, and no two servers have the same epoch. The target of
-    /// a move then gets the greatest epoch, so that no earlier message of the source takes the slot back.
+    /// Waits until all running servers know each other's epochs, and no two servers have the same epoch. At the end of
+    /// a move, the target then gets the greatest epoch, so that an earlier message of the source does not assign the
+    /// slot to the source again.
     async fn until_epochs_agree(&self) {
         let asked = Instant::now();
         loop {
@@ -271,7 +273,7 @@ impl ClusterServers {
     }
 
     /// Waits until the replica of the primary that stores this key has everything that the primary has stored so far.
-    /// Overwrites the key.
+    /// Overwrites the key with a value that expires after 1 ms.
     ///
     /// # Panics
     /// If the replica is not up to date within ten seconds.
@@ -295,7 +297,7 @@ impl ClusterServers {
         }
     }
 
-    /// Returns the keys on all running primaries, without the token counters.
+    /// Returns the keys on all running servers, without the token counters.
     pub async fn keys(&self) -> Vec<String> {
         let mut keys = Vec::new();
         for server in self.servers.iter().filter(|server| server.pid() != 0) {

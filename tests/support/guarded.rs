@@ -82,8 +82,8 @@ pub async fn stay() {
     Probe::current().stay().await;
 }
 
-/// Makes two calls at once on a store of their own. Checks that the two calls hold the lock `key` one after the other,
-/// that each returns `value`, and that the key is free at the end.
+/// Makes two calls at the same time, with a new in-process client. Checks that the two calls hold the lock `key` one
+/// after the other, that each call returns `value`, and that the key is free at the end.
 ///
 /// # Panics
 /// If one of the checks fails.
@@ -115,7 +115,7 @@ pub async fn guarded<T: Debug + PartialEq>(key: &str, value: T, call: impl Async
     assert_eq!(status().await.holder, None, "both calls have ended");
 }
 
-/// Polls a call until an event happens. Panics if the call ends first.
+/// Polls `call` until `event` returns true. Panics if the call ends before that.
 async fn while_running<T: Debug>(
     call: Pin<&mut impl Future<Output = T>>,
     event: impl AsyncFnMut() -> bool,

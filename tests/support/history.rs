@@ -50,7 +50,7 @@ pub struct Inside {
 }
 
 impl History {
-    /// Creates an empty record, whose faults [`check`](Self::check) reports.
+    /// Creates an empty record. [`check`](Self::check) later reports the faults in it.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -126,8 +126,8 @@ impl History {
         }
     }
 
-    /// Adds a visit whose times the caller has measured. [`check`](Self::check) expects tokens to rise in the order in
-    /// which visits are added.
+    /// Adds a visit whose times the calling code has measured. [`check`](Self::check) expects tokens to rise in the
+    /// order in which visits are added.
     pub fn record(&self, key: &str, token: u64, entered: Instant, left: Instant) {
         let mut tracks = self.tracks();
         tracks
@@ -243,7 +243,7 @@ pub struct Report {
     pub holds: usize,
     /// Pairs of visits that overlap.
     pub overlaps: Vec<Overlap>,
-    /// Tokens that are not above all earlier ones.
+    /// Tokens that are not above all earlier tokens of their key.
     pub tokens: Vec<TokenFault>,
     /// Callers that entered before callers that had queued earlier.
     pub order: Vec<OrderFault>,
@@ -387,7 +387,7 @@ mod tests {
             of(&[(1, 0, 9), (2, 1, 2), (3, 3, 4)]).overlaps,
             [overlap(1, 2), overlap(1, 3)]
         );
-        // Visits may be recorded in a different order from the one in which they began.
+        // The order in which visits are recorded may differ from the order in which they began.
         assert_eq!(of(&[(2, 4, 9), (3, 0, 5)]).overlaps, [overlap(3, 2)]);
     }
 
@@ -424,7 +424,7 @@ mod tests {
         };
         assert_eq!(of(&[(4, 0, 1), (4, 1, 2)]).tokens, [fault(4, 4)]);
         let report = of(&[(4, 0, 1), (2, 1, 2), (3, 2, 3), (5, 3, 4)]);
-        // Token 3 is above the token before it, but below token 4, the highest that a resource has seen.
+        // Token 3 is above the token before it, but below token 4, the highest earlier token.
         assert_eq!(report.tokens, [fault(4, 2), fault(4, 3)]);
         assert!(!report.is_clean());
     }
@@ -444,7 +444,7 @@ mod tests {
             entered,
             overtaken: overtaken.to_vec(),
         };
-        // Caller 1 has given up its turn, so caller 3 overtakes only caller 2. Caller 9 was never in the queue.
+        // Caller 1 has left the queue, so caller 3 overtakes only caller 2. Caller 9 was never in the queue.
         let report = history.check();
         assert_eq!(report.order, [fault(3, &[2]), fault(9, &[])]);
         assert!(!report.is_clean());
@@ -458,7 +458,8 @@ mod tests {
     fn a_mutex_passes_and_a_broken_one_fails() {
         let run = |broken: bool| {
             let (history, turn) = (History::new(), Mutex::new(0));
-            // The broken mutex lets both threads in. Neither thread leaves before the other thread has entered.
+            // If `broken` is set, both threads are inside at the same time, because neither leaves before the other has
+            // entered.
             let meeting = std::sync::Barrier::new(2);
             std::thread::scope(|scope| {
                 for _ in 0..2 {

@@ -25,7 +25,7 @@ pub mod stores;
 
 pub use outcome::{Room, assert_busy, assert_lost};
 
-/// Returns the time by which a measured time may exceed the promised one on a loaded machine: 250 ms, or 1 s if `CI` is
+/// Returns the time by which a measured time may exceed a promised time on a loaded machine: 250 ms, or 1 s if `CI` is
 /// set.
 #[must_use]
 pub fn epsilon() -> Duration {

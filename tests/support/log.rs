@@ -34,7 +34,7 @@ fn all() -> MutexGuard<'static, Vec<Record>> {
 /// ignored messages.
 ///
 /// # Panics
-/// If the process has another subscriber.
+/// If the process has another global subscriber of `tracing`.
 pub fn keep() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

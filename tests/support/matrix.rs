@@ -6,8 +6,8 @@ use crate::epsilon;
 
 /// The environment variable that sets how often each scenario runs. The default is once, or three times if `CI` is set.
 pub const RUNS_VARIABLE: &str = "FAULT_RUNS";
-/// The environment variable that names the folder into which the rows write the times that they have measured. If the
-/// variable is not set, the rows write no times.
+/// The environment variable that names the folder into which [`row`] writes the measured times. If the variable is not
+/// set, [`row`] writes no file.
 pub const SEEN_VARIABLE: &str = "FAULTS_SEEN";
 
 /// A fault, and the promise that holds for it.
@@ -356,8 +356,8 @@ fn runs() -> u32 {
     asked.unwrap_or(if ci { 3 } else { 1 })
 }
 
-/// Runs the scenario of a row as often as requested, and prints the measured times. Also writes the times to a file if
-/// [`SEEN_VARIABLE`] is set.
+/// Runs the scenario of a row as often as [`RUNS_VARIABLE`] demands, and prints the measured times. Also writes the
+/// times to a file if [`SEEN_VARIABLE`] is set.
 ///
 /// # Panics
 /// If the scenario panics.

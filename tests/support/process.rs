@@ -106,8 +106,8 @@ type Order = (Command, mpsc::Sender<io::Result<Child>>);
 
 /// Starts a process from a thread that lives as long as this process. On Linux, a process that [dies with its
 /// parent](dies_with_parent) is killed when the thread that started it ends, and a test's thread ends with its test.
-/// This function does not reap the process. [`Mortal`] reaps its process, and on every system makes it end with this
-/// process.
+/// This function does not reap the process. [`Mortal`] reaps its process, and also kills it when this process ends, on
+/// every system.
 ///
 /// # Errors
 /// The errors of [`Command::spawn`].
@@ -190,7 +190,7 @@ impl Mortal {
         }
     }
 
-    /// Unregisters the process, because the ID of a reaped process may be reused.
+    /// Tells the [`Executor`] not to kill the process, because another process may reuse the ID of a reaped process.
     fn reaped(&self) {
         if !has_setpriv() {
             Executor::of_this_process().order("spare", self.pid());
@@ -223,7 +223,7 @@ impl Worker {
         Self::of(command)
     }
 
-    /// Starts a process that takes orders from [`tell`](Self::tell), and reads its standard output.
+    /// Starts a process whose standard input [`tell`](Self::tell) writes, and reads its standard output.
     ///
     /// # Panics
     /// If the process cannot be started.

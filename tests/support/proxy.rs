@@ -107,8 +107,9 @@ impl FaultProxy {
         self.set(&self.faults.split, on);
     }
 
-    /// Holds back all bytes in both directions, and hides that an end was closed: the sockets stay open. Held bytes are
-    /// delivered when the blackhole ends. New connections are still accepted, but nothing passes through them.
+    /// Holds back all bytes in both directions. If one end of a connection is closed, the proxy keeps the other end
+    /// open in the meantime. Held bytes are delivered when the blackhole is turned off. New connections are still
+    /// accepted, but nothing passes through them.
     pub fn blackhole(&self, on: bool) {
         self.set(&self.faults.blackhole, on);
     }
@@ -129,7 +130,7 @@ impl FaultProxy {
         self.set(&self.faults.hold_replies, on);
     }
 
-    /// Loses the bytes to the client: the server carries out a command, and the client does not learn of it.
+    /// Discards the bytes to the client: the server carries out a command, and the client gets no reply.
     ///
     /// A connection that has lost a reply stays silent after `drop_replies` is turned off, because the client would
     /// take the next reply for the lost one. New connections get replies.

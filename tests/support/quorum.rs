@@ -24,8 +24,8 @@ impl Quorum {
         Self { servers: started }
     }
 
-    /// Makes the servers look as if they had granted locks before, so that a node that later loses its state does not
-    /// count toward a majority.
+    /// Makes the servers look as if they had granted locks before, so that clients put a server in quarantine if it
+    /// later loses its state.
     pub async fn in_use(self) -> Self {
         for server in &self.servers {
             ask::<()>(

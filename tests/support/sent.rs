@@ -2,12 +2,14 @@
 
 use crate::server::RedisServer;
 
-/// Commands that do not count, because a client sends them to set up or keep a connection, or to read the statistics.
-/// The measured clients connect before the count begins, so other commands of the set-up need not be listed.
+/// Commands that do not count, because a client sends them to set up a connection, to keep it alive, or to read the
+/// statistics. The measured clients connect before the count begins, so this list need not contain all commands that
+/// set up a connection.
 const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setname", "ping"];
 
-/// Commands that normally only scripts run. The server's statistics include the commands that scripts run. If a command
-/// is missing from this list, it counts as sent, so the result is too high and the mistake is noticed.
+/// Commands that normally only scripts run, and that do not count either. The server's statistics include them. If a
+/// command is missing from this list, it counts as sent by a client, so the result is too high and the mistake is
+/// noticed.
 const WITHIN_SCRIPTS: [&str; 27] = [
     "del",
     "exists",
@@ -48,8 +50,8 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// Returns the commands that clients have sent so far. `plain` lists the commands that these clients send directly,
-    /// although other clients run them only within scripts.
+    /// Returns the commands that clients have sent so far. `plain` lists commands that these clients send themselves,
+    /// although most clients run them only within scripts.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -66,7 +68,7 @@ impl Sent {
         })
     }
 
-    /// Returns the commands that clients have sent since `self` was read.
+    /// Returns the commands that clients have sent since `self` was read. See [`so_far`](Self::so_far) for `plain`.
     ///
     /// # Panics
     /// If the server cannot be reached.

@@ -74,7 +74,7 @@ impl SentinelGroup {
         format!("redis+sentinel://{}/{GROUP}", hosts.join(","))
     }
 
-    /// Waits until both replicas have everything that the first server has stored so far.
+    /// Waits until both replicas have everything that the first primary has stored so far.
     ///
     /// # Panics
     /// If a replica is not up to date within ten seconds.

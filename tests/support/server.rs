@@ -24,10 +24,10 @@ use crate::{
 const START_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a running server may take to answer a test's command.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// How many ports are tried at most. Another process may take a free port before the server does.
+/// The maximum number of attempts to start a server. Another process may take a free port before the server does.
 const TRIES: usize = 10;
 
-/// A server that only one test uses.
+/// A Redis server. Only one test uses it, unless it is the [shared server](shared_server).
 ///
 /// All methods talk to the server in real time, on a thread that a paused clock or a blocked runtime does not affect.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct RedisServer {
     process: Option<Mortal>,
 }
 
-/// The cost of one command on the server.
+/// The cost of all calls of one command on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cost {
     /// The number of calls of the command.
@@ -58,11 +58,11 @@ pub struct ServerBuilder {
     tls: Option<(String, String)>,
     /// Whether the server is a Sentinel.
     sentinel: bool,
-    /// How long the other nodes of its cluster wait for the server before they count it as failed, in ms. The value is
+    /// The time in ms after which the other nodes of a cluster count this server as failed if it does not answer, or
     /// `None` if the server is not a node of a cluster.
     cluster: Option<u32>,
-    /// How many seconds the server's clock is ahead of the system's clock at the start. The value is `None` if the test
-    /// cannot set the server's clock.
+    /// How many seconds the server's clock is ahead of the system's clock at the start, or `None` if the test cannot
+    /// set the server's clock.
     ahead: Option<i64>,
 }
 
@@ -132,8 +132,8 @@ impl ServerBuilder {
         self
     }
 
-    /// Makes the server a node of a Redis Cluster, which knows no other node. Nodes count each other as failed after
-    /// `timeout_ms` without an answer.
+    /// Makes the server a node of a Redis Cluster that knows no other node yet. A node counts another node as failed
+    /// after `timeout_ms` without an answer from it.
     #[must_use]
     pub fn cluster(mut self, timeout_ms: u32) -> Self {
         self.cluster = Some(timeout_ms);
@@ -201,8 +201,8 @@ pub fn free_port() -> u16 {
         .port()
 }
 
-/// Returns two free ports for a node of a cluster: the port for clients, and the port for other nodes. Before version 7,
-/// the second port is always 10,000 above the first.
+/// Returns two free ports for a node of a cluster: the port for clients, and the port for other nodes. Before version
+/// 7, the second port is always 10,000 above the first.
 fn cluster_ports() -> (u16, u16) {
     if is_version_7() {
         return (free_port(), free_port());
@@ -218,8 +218,8 @@ fn cluster_ports() -> (u16, u16) {
     }
 }
 
-/// Returns whether the installed `redis-server` is of version 7 or later, and so accepts the settings that version 7 has
-/// added.
+/// Returns whether the installed `redis-server` is of version 7 or later, and so accepts the settings that version 7
+/// has added.
 fn is_version_7() -> bool {
     static IS_VERSION_7: LazyLock<bool> = LazyLock::new(|| {
         let version = Command::new("redis-server").arg("--version").output();
@@ -257,7 +257,7 @@ impl RedisServer {
         command
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-            // With this setting, a replica can synchronize at once.
+            // With this setting, a primary does not wait for further replicas before it synchronizes the first one.
             .args(["--repl-diskless-sync-delay", "0"])
             .arg("--dir")
             .arg(&self.folder)
@@ -296,9 +296,8 @@ impl RedisServer {
         self.process = Some(Mortal::start(command).expect("redis-server can be started"));
     }
 
-    /// Waits for an answer of the server. Returns true once the server has answered, and false if the server ends or
-    /// does not answer in time.
-    /// Answers of another process on the server's port do not count.
+    /// Waits until the server answers, and then returns true. Returns false if the server ends, or does not answer
+    /// within [`START_PATIENCE`]. Answers of another process on the server's port do not count.
     async fn answers(&mut self) -> bool {
         let (client, pid) = (self.client(), self.pid());
         let process = self.process.as_mut().expect("it was started");
@@ -423,7 +422,7 @@ impl RedisServer {
         self.spawn();
     }
 
-    /// Sets the server's clock this many seconds ahead of the system's. A negative number sets the clock back.
+    /// Sets the server's clock this many seconds ahead of the system's clock. A negative number sets the clock back.
     ///
     /// # Panics
     /// If the server was not started with [`clock_ahead`](ServerBuilder::clock_ahead).
@@ -461,8 +460,8 @@ impl RedisServer {
             .signal(name);
     }
 
-    /// Returns a new connection, which a paused clock or a blocked runtime does not disturb. Commands on this
-    /// connection wait for their answers without a time-out.
+    /// Returns a new connection, which works even if the test's clock is paused or its runtime is blocked. Commands on
+    /// this connection wait for their answers without a time-out.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -503,8 +502,8 @@ impl RedisServer {
     }
 
     /// Returns the number of calls of each command since the start or [`reset_stats`](Self::reset_stats), including
-    /// calls inside scripts and those of this method's own connection. Names are lowercase, and a subcommand is named
-    /// like `client|setinfo`.
+    /// calls inside scripts and the calls of this method's own connection. Names are lowercase, and a subcommand has a
+    /// name like `client|setinfo`.
     ///
     /// # Panics
     /// If the server cannot be reached.

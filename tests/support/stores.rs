@@ -116,7 +116,7 @@ impl Store {
         }
     }
 
-    /// Connects a client with its own sessions, owners and places in the queue, as if it were in another process.
+    /// Connects a client with its own sessions and owners, as if the client were in another process.
     pub async fn client(&self) -> LockClient {
         self.builder()
             .connect()
@@ -141,9 +141,9 @@ impl Store {
             .layout(self.layout)
     }
 
-    /// Returns the keys of this store on its servers, and none for the in-process backend. The last node of a quorum
-    /// may remove a key a moment after the majority, so this method waits up to [`epsilon`](crate::epsilon) until a
-    /// quorum has no keys.
+    /// Returns the keys of this store on its servers, and no keys for the in-process backend. The last node of a quorum
+    /// may remove a key a moment after the majority, so this method waits up to [`epsilon`](crate::epsilon) for the
+    /// keys on a quorum to disappear.
     pub async fn keys(&self) -> Vec<String> {
         let patience = Instant::now() + crate::epsilon();
         loop {
@@ -263,9 +263,9 @@ pub async fn held<'a>(client: &LockClient, keys: &[&'a str]) -> Vec<&'a str> {
     held
 }
 
-/// Makes calls that take two locks, and drops each of them after 0 to 11 polls. After each call, waits until both locks
-/// are free. In every third round the client `other` holds the second lock, so that the call holds the first lock while
-/// it waits for the second one.
+/// Makes calls that take two locks, and drops each call after 0 to 11 polls. After each call, waits until both locks
+/// are free. In every third round, the client `other` holds the second lock, so that the call holds the first lock
+/// while it waits for the second one.
 pub async fn drop_at_any_time<C: Future>(
     other: &LockClient,
     [first, second]: [&str; 2],

@@ -60,9 +60,9 @@ pub(super) struct Faults {
     request_budget: AtomicU64,
     /// The number of bytes that may pass to the client before all connections are cut.
     reply_budget: AtomicU64,
-    /// The number of times that the connections were cut.
+    /// The number of times that the proxy has cut all connections.
     pub(super) cuts: AtomicU64,
-    /// The number of times that the servers' ends of all connections were closed.
+    /// The number of times that the proxy has closed the server's ends of all connections.
     pub(super) half_opens: AtomicU64,
     /// Wakes the waiting tasks when one of the controls above has changed.
     pub(super) change: Event,

@@ -52,9 +52,9 @@ pub(super) async fn accept(listener: TcpListener, upstream: u16, faults: Arc<Fau
 
 struct Link {
     number: u64,
-    /// How often the proxy had cut the connections before this connection was made.
+    /// How often the proxy had cut all connections before this connection was made.
     cuts: u64,
-    /// How often the proxy had closed the servers' ends before this connection was made.
+    /// How often the proxy had closed the server's ends of all connections before this connection was made.
     half_opens: u64,
     client_gone: AtomicBool,
     faults: Arc<Faults>,
@@ -218,7 +218,7 @@ impl Link {
                 if rest.is_empty() {
                     break;
                 }
-                // After each byte, yielding gives the receiving end a chance to read the byte on its own.
+                // If `split` is set, the receiving end has a chance to read each byte before the next one is written.
                 tokio::task::yield_now().await;
             }
         }

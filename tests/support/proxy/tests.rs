@@ -23,7 +23,7 @@ impl Fixture {
         Self { server, proxy }
     }
 
-    /// Returns a connection on which a first command and its reply have passed.
+    /// Returns a connection through the proxy, after a first command and its reply have passed.
     async fn client(&self) -> Wire {
         let mut wire = Wire::to(&self.proxy).await;
         wire.ask("PING", "+PONG").await;
@@ -100,7 +100,7 @@ async fn without_a_fault_bytes_pass_and_are_counted() {
     assert_eq!(proxy.reply_bytes(), "+PONG\r\n+OK\r\n".len() as u64);
     fixture.client().await;
     assert_eq!(proxy.connections(), 2);
-    // Each end learns that the other end has been closed.
+    // When one end of a connection is closed, the proxy closes the other end.
     fixture.until_clients(1).await;
     drop(fixture.server);
     assert_eq!(wire.rest().await, b"");
@@ -238,7 +238,7 @@ async fn bytes_are_passed_one_by_one() {
     fixture.proxy.split_bytes(true);
     wire.ask("SET k v", "+OK").await;
     wire.ask("GET k", "$1\r\nv").await;
-    // A long reply arrives in many pieces.
+    // A reply of 5,000 bytes arrives in many pieces, so one read does not return the first 4,096 bytes.
     let text = "x".repeat(5000);
     wire.send(&[&format!("ECHO {text}")]).await;
     let mut read = [0; 4096];
@@ -347,7 +347,7 @@ async fn half_open_connections_lose_their_server_and_do_not_know() {
     assert_eq!(new.rest().await, b"");
 }
 
-/// The bytes of a connection that was cut arrive later than those of the connection that replaces it.
+/// The bytes of a connection that was cut arrive later than the bytes of the connection that replaces it.
 #[tokio::test]
 async fn held_requests_outlive_their_connection() {
     let fixture = Fixture::new().await;

@@ -73,7 +73,7 @@ async fn a_stopped_server_answers_after_it_went_on() {
     assert_eq!(answer.await.unwrap(), "PONG");
 }
 
-/// Dropping the server also kills a process that is stopped.
+/// Dropping the server kills the server's process even if that process is stopped.
 #[tokio::test]
 async fn a_dropped_server_leaves_neither_process_nor_folder() {
     let server = RedisServer::start().await;
