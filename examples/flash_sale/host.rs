@@ -145,8 +145,8 @@ async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
 /// The time without sales after a worker was killed.
 struct Gap {
     since: Instant,
-    /// Set once the worker has ended: the token of its hold, and the rest of its lease at the kill. A sale with a
-    /// higher token was made after the kill.
+    /// The token of the worker's hold, and the rest of its lease at the kill; `None` until the worker has ended. A sale
+    /// with a higher token was made after the kill.
     allowed: Option<(u64, Duration)>,
 }
 
