@@ -26,7 +26,8 @@ const COMMANDS: [(&str, &[&str]); 3] = [
 ];
 
 /// Returns the source of a crate with many functions that are typical of a service: each has some arguments, some
-/// awaits, and an error type of the service. If `attribute` is set, each function has the attribute.
+/// awaits, and an error type of the service. If `attribute` is set, each function has the attribute
+/// `#[distributed_lock]`.
 fn source(attribute: bool) -> String {
     let mut source = String::from(
         "use lock_runtime::LockError;\n\
@@ -133,7 +134,7 @@ fn run(rounds: usize) -> Result<(), String> {
     println!("| command | plain | annotated | ratio | more for each function |");
     println!("|---|---|---|---|---|");
     for (name, arguments) in COMMANDS {
-        // The first run of a command also compiles the dependencies, so its time does not count.
+        // The first run of a command also compiles the dependencies, so the time of this run does not count.
         compile(&plain, arguments)?;
         compile(&annotated, arguments)?;
         let (mut without, mut with) = (Vec::new(), Vec::new());

@@ -4,10 +4,10 @@
 //!
 //! `cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]`
 //!
-//! The benchmark measures the memory on a Redis server of its own and on the in-process backend, and the renewals only
-//! on the Redis server. The memory is the number of bytes that the process has requested from its allocator and has not
-//! freed. `--quick` takes fewer locks for a shorter time. A run without the argument `--bench` is quick too: `cargo
-//! test --all-targets` starts the benchmark without that argument.
+//! The benchmark measures the memory both with a Redis server, which it starts, and with the in-process backend. It
+//! measures the renewals only with the Redis server. The memory is the number of bytes that the process has requested
+//! from its allocator and has not freed. `--quick` takes fewer locks for a shorter time. A run without the argument
+//! `--bench` is quick too, because `cargo test --all-targets` starts the benchmark without that argument.
 //!
 //! The benchmark prints whether each target was reached. A missed target does not fail the run, because machines
 //! differ. A lost lease ends the run with status 1.
@@ -35,7 +35,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const WORKLOADS: [&str; 3] = ["renewals", "held", "waiting"];
 const USAGE: &str = "cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]";
 
-/// The size of a run: the numbers of locks and of waiting calls, and the times.
+/// The size of a run: the number of held locks, the number of waiting calls, the lease, and the observed time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
     pub(crate) holds: usize,

@@ -36,7 +36,7 @@ async fn pay<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// Pays an order under the same lock as `pay`, for a caller that waits at most 100 ms for it.
+/// Pays an order under the same lock as `pay`, for a caller that waits at most 100 ms for the lock.
 #[distributed_lock(key = "order:<id>", wait = "100ms", lease = "30s", guard = hold)]
 async fn pay_at_once<B: Future>(
     id: u64,
@@ -218,8 +218,8 @@ struct Book {
     mistakes: Vec<String>,
 }
 
-/// Marks a caller as being inside its body. This value is dropped when the body ends or is dropped, and then removes
-/// the mark.
+/// The mark of a caller that is inside its body. The body owns this value. When the body ends or is dropped, the value
+/// is dropped too, and removes the mark.
 struct Inside {
     shop: Arc<Shop>,
     id: u64,

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Searches for inputs that break the attribute: sh lock-fuzz/run.sh [minutes for each target, 10 if left out]
+# Searches for inputs that break the attribute: sh lock-fuzz/run.sh [minutes for each target; the default is 10]
 #
-# Needs a nightly compiler and cargo-fuzz, which it installs where rustup and cargo can, and a C++ compiler. What reaches
-# new code is kept in corpus/, the least of it that will do; `cargo test -p lock-macros` replays that. A failing input
-# is left in artifacts/.
+# This script needs a C++ compiler, a nightly compiler and cargo-fuzz. If the nightly compiler or cargo-fuzz is missing,
+# the script installs it with rustup or cargo. A small set of the inputs that reach new code is kept in corpus/, and
+# `cargo test -p lock-macros` replays these inputs. A failing input is left in artifacts/.
 set -eu
 cd "$(dirname "$0")"
 
@@ -31,7 +31,8 @@ if ! command -v cargo-fuzz >/dev/null 2>&1; then
         missing 'cargo-fuzz is missing, and cargo could not install it'
 fi
 
-# fuzz "<folders, the first is written to>" <options>. The code has no `unsafe`, so a sanitizer would only cost time.
+# fuzz "<folders>" <options>: runs the target on the inputs of the folders, and writes new inputs into the first folder.
+# The code has no `unsafe`, so a sanitizer would only cost time.
 fuzz() {
     folders=$1
     shift
@@ -46,7 +47,8 @@ for target in keys tokens; do
     [ ! -e "$target.dict" ] || set -- "$@" "-dict=$target.dict"
     fuzz "$found corpus/$target seeds/$target" "$@"
 
-    # Few inputs that reach each edge the seeds do not, however often; of too many the longest, which reach most.
+    # Keep a small set of inputs that reach every edge which the seeds do not reach. How often an input reaches an edge
+    # does not matter. If there are more than 400 inputs, keep the 400 longest, because long inputs reach most edges.
     rm -rf "$kept"
     mkdir -p "$kept"
     cp "seeds/$target"/* "$kept"

@@ -16,7 +16,7 @@ fn live() -> f64 {
 }
 
 /// Waits until the process's memory hardly changes any more. An earlier measurement would include the memory of
-/// commands that are under way.
+/// commands that the server has not answered yet.
 async fn quiet() {
     let mut before = live();
     loop {
@@ -90,8 +90,8 @@ pub(crate) async fn waiting(place: &str, url: &str, scale: Scale, targets: &mut 
             let unpolled = live() - before;
             until_all_wait(&mut calls, &client, &keys).await;
             quiet().await;
-            // At this point, the requests of the last calls are answered. A call frees the memory of its request when
-            // the call is polled.
+            // At this point, the requests of the last calls are answered. A call frees the memory of its answered
+            // request only when the call is polled again.
             poll_all(&mut calls).await;
             quiet().await;
             let each = |bytes: f64| bytes / keys.len() as f64;
@@ -121,8 +121,8 @@ async fn until_all_wait(calls: &mut [Call<'_>], client: &LockClient, keys: &[Str
     next.dedup();
     let each = keys.len() / next.len();
     for part in calls.chunks_mut(64) {
-        // Only a part of the calls sends its requests at a time. If all calls sent their requests at once, the requests
-        // would enlarge buffers that never shrink.
+        // Only 64 calls send their requests at a time. If all calls sent their requests at once, the requests would
+        // enlarge buffers that never shrink.
         for _ in 0..3 {
             poll_all(part).await;
             tokio::time::sleep(Duration::from_millis(2)).await;

@@ -1,6 +1,6 @@
 //! The targets of the benchmark, and whether the measured values reach them.
 
-/// A measured value and its upper limit. `what` describes the value, and names the unit of value and limit.
+/// A measured value and its upper limit. `what` describes the value, and names the unit of the value and of the limit.
 #[derive(Debug)]
 struct Target {
     what: String,

@@ -1,4 +1,4 @@
-//! The command line.
+//! The command-line options of the benchmarks.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -10,7 +10,7 @@ pub(crate) struct Pace {
     pub(crate) rounds: usize,
     /// The measured time of a run. Before the measured time begins, the run warms up for at least a tenth of this span.
     pub(crate) span: Duration,
-    /// The numbers of tasks that want one key. A round has a run for each number.
+    /// The numbers of tasks that want one key. The workload W3 has runs with each of these numbers.
     pub(crate) sizes: &'static [usize],
 }
 

@@ -1,8 +1,8 @@
 //! The workload with several processes. This executable starts itself again, once for each worker.
 //!
-//! A worker connects, writes `ready`, and reads when to begin and when to end. Then the worker runs its tasks, and
-//! writes a line for each task with the times of the task's visits. The results count only the time in which every
-//! worker was served.
+//! A worker connects, writes `ready`, and reads the times at which its run begins, begins to count, and ends. Then the
+//! worker runs its tasks, and writes a line for each task with the times of the task's visits. The results count only
+//! the time in which every worker was served.
 
 use std::{
     io::{self, BufRead, BufReader, Lines, Write},
@@ -91,7 +91,7 @@ fn numbers(line: &str) -> Vec<u64> {
 
 fn write_visits(visits: &[Visit]) -> String {
     let fields = visits.iter().map(|visit| {
-        // A task that gave up never left the lock, so 0 is written in place of the time.
+        // A task that gave up never entered the lock, so 0 is written in place of the time at which it left.
         format!(
             "{} {} {}",
             visit.asked,
@@ -112,7 +112,8 @@ fn parse_visits(line: &str) -> Vec<Visit> {
     visits.collect()
 }
 
-/// Returns the part of the measured window that lies between the first and the last entry of every process.
+/// Returns the part of the measured window in which every process was served: it begins once every process has entered
+/// the lock, and ends when the first process has entered for the last time.
 fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
     let served = |tasks: &Vec<Vec<Visit>>| {
         let visits = tasks.iter().flatten();
@@ -123,7 +124,7 @@ fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
         entered.sort_unstable();
         entered.first().copied().zip(entered.last().copied())
     };
-    // If a process was never served, the common part is empty.
+    // If a process was never served, that part of the window is empty.
     let served = workers
         .iter()
         .map(|tasks| served(tasks).unwrap_or((u64::MAX, 0)));

@@ -263,7 +263,7 @@ struct Target {
     value: f64,
 }
 
-/// All measurements of a run, and its targets.
+/// All tables of the benchmark, and its targets.
 #[derive(Debug)]
 pub(crate) struct Report {
     pace: Pace,

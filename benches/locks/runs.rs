@@ -68,8 +68,8 @@ pub(crate) fn run_of(waiters: &Waiters, overlaps: u64) -> Run {
     ])
 }
 
-/// The visits of many callers of one guarded function, and the time from their start (`begin`) until the last caller
-/// has its result (`done`).
+/// The visits of many callers of one guarded function, the moment at which all callers call (`begin`), and the moment
+/// at which the last caller has its result (`done`).
 #[derive(Debug)]
 pub(crate) struct Callers {
     pub(crate) begin: u64,

@@ -26,17 +26,17 @@ const LANES: usize = 4;
 /// The number of lock-unlock pairs in a pipeline. Each pair consists of two commands.
 const DEPTH: u64 = 250;
 
-/// A run of one row takes the span of the other workloads divided by this number. The shorter span is enough, because
-/// the figures do not depend on which thread runs which task.
+/// A run of this workload lasts as long as a run of the other workloads, divided by this number. The shorter time is
+/// enough, because the figures do not depend on which thread runs which task.
 const PARTS: u32 = 4;
 
-/// The script with which `lock_runtime` acquires a lock, up to the point at which it has taken a free lock.
+/// The first part of the script with which `lock_runtime` acquires a lock: the part that takes a free lock.
 const ACQUIRE: &str = concat!(
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/acquire_free.lua"),
     "return redis.error_reply('not free')"
 );
-/// The script with which `lock_runtime` releases a lock, up to the point at which it has freed a lock that nobody waits
-/// for.
+/// The first part of the script with which `lock_runtime` releases a lock: the part that frees a lock for which nobody
+/// waits.
 const RELEASE: &str = concat!(
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/release_last.lua"),
     "return redis.error_reply('somebody waits')"
@@ -66,7 +66,7 @@ const NO_SET: Edit = (
 const NO_GET: Edit = ("redis.call('GET', KEYS[1])", "ARGV[1]");
 const NO_ZPOPMIN: Edit = ("redis.call('ZPOPMIN', KEYS[2])", "{}");
 
-/// A variant of this project's scripts, in which one command is removed or made cheaper. `than` is the name of the
+/// A variant of this project's scripts, in which a command is removed or made cheaper. `than` is the name of the
 /// variant with which this variant is compared. Without `SET` there is no grant that `GET` could check, so the variant
 /// without `SET` also lacks `GET`, and is compared with the variant that lacks only `GET`.
 struct Without {
@@ -125,7 +125,7 @@ fn edited(script: &str, edits: &[Edit]) -> String {
     })
 }
 
-/// The two commands of a lock and unlock. A script is identified by its hash.
+/// The two commands of a lock and unlock. Each `Arc<str>` is the hash of a script.
 #[derive(Debug, Clone)]
 enum Pair {
     Empty(Arc<str>),

@@ -166,8 +166,8 @@ pub(crate) struct Waiters {
 
 impl Waiters {
     /// Computes the results from the visits of the tasks. The rate, `least` and `most` count the visits that entered
-    /// within the window. The waits include those of the visits that entered later, or gave up, and `served` counts all
-    /// visits that got the lock.
+    /// within the window. The waits are those of all visits that entered or gave up after the window's `from`. `served`
+    /// counts all visits that got the lock.
     pub(crate) fn of(tasks: &[Vec<Visit>], window: Window) -> Self {
         let counts: Vec<u64> = tasks
             .iter()

@@ -31,8 +31,8 @@ const OURS: &str = "ours";
 /// The workload W4 has at most this many rounds, because each of its runs takes two seconds.
 const CALLER_ROUNDS: usize = 3;
 
-/// The smallest number of tasks at one key. The fewer tasks wait, the less of a lock's own work overlaps with their
-/// waiting.
+/// The smallest number of tasks at one key. The fewer tasks wait, the less of a lock's own work can run while the tasks
+/// wait anyway, and the more of this work lowers the rate.
 const SMALLEST: usize = 8;
 
 /// With this many tasks or more, the baselines run only in the first round, because such runs are long.
@@ -207,7 +207,7 @@ impl Bench {
     }
 
     /// W4: a hundred callers call one guarded function at the same time. The figure `own_count` is the number of
-    /// commands by the client's own statistics.
+    /// commands that the client has counted in its own statistics.
     pub(crate) async fn callers(&self, report: &mut Report) {
         let mut table = Table::new(
             "W4",

@@ -42,7 +42,7 @@ const LEASE: Duration = Duration::from_secs(2);
 /// The length of the work: three leases.
 const WORK: Duration = Duration::from_secs(6);
 
-/// The time for which a holder works before its lock is deleted.
+/// The time for which a holder works before the benchmark deletes its lock.
 const TAKEN_AFTER: Duration = Duration::from_millis(500);
 
 /// The number of keys that dropped callers left on the server (`left`), and the number of dropped callers.
@@ -73,8 +73,8 @@ fn marked(marker: &str, count: u32) -> Vec<Seat> {
         .collect()
 }
 
-/// Requests a lock, and drops the call if it does not enter within this time. Returns whether the call was dropped. The
-/// call is polled in a busy loop, because a timer is not precise enough.
+/// Requests a lock, and drops the call if the call does not enter within `time`. Returns whether the call was dropped.
+/// The call is polled in a busy loop, because a timer is not precise enough.
 async fn drop_after(peer: &mut Peer, seat: &Seat, time: Duration) -> bool {
     let entered = AtomicBool::new(false);
     let body = async { entered.store(true, Ordering::SeqCst) };
@@ -96,8 +96,8 @@ async fn drop_after(peer: &mut Peer, seat: &Seat, time: Duration) -> bool {
     .await
 }
 
-/// Drops each caller after 0 to 500 µs, unless it has the lock by then, and counts the keys that the dropped callers
-/// leave behind.
+/// Drops each caller after 0 to 500 µs, unless the caller has the lock by then, and counts the keys that the dropped
+/// callers leave behind.
 pub(crate) async fn while_acquiring(server: &RedisServer, peer: &Peer) -> Leak {
     let marker = fresh_key();
     let (mut peer, seats) = (peer.clone(), marked(&marker, ASKING));
@@ -112,8 +112,8 @@ pub(crate) async fn while_acquiring(server: &RedisServer, peer: &Peer) -> Leak {
     Leak::count(server, &marker, dropped).await
 }
 
-/// Cancels each asynchronous call of Redisson after 0 to 500 µs, unless it has ended by then, and counts the keys that
-/// the cancelled calls leave behind.
+/// Cancels each asynchronous call of Redisson after 0 to 500 µs, unless the call has ended by then, and counts the keys
+/// that the cancelled calls leave behind.
 pub(crate) async fn while_redisson_acquires(
     server: &RedisServer,
     redisson: &mut Redisson,
@@ -125,7 +125,7 @@ pub(crate) async fn while_redisson_acquires(
     Leak::count(server, &marker, cancelled as usize).await
 }
 
-/// Drops callers while they hold the lock, and counts the keys that they leave behind.
+/// Drops callers while they hold the lock, and counts the keys that the dropped callers leave behind.
 pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
     let marker = fresh_key();
     let (mut peer, seats) = (peer.clone(), marked(&marker, HOLDING));

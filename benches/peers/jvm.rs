@@ -125,8 +125,8 @@ impl Redisson {
         visits.tasks()
     }
 
-    /// Runs this many threads in each of several processes. All threads want one key. Returns the visits of each
-    /// process.
+    /// Runs `threads` threads in each of `processes`. All threads want one key. Returns the visits of each process's
+    /// threads.
     pub(crate) fn sit_together(
         processes: &mut [Self],
         kind: Kind,

@@ -120,7 +120,8 @@ pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
     }
 }
 
-/// All participants in the workloads that measure costs, in the order of the pages.
+/// All participants in the workloads that measure costs, in the order of the rows in `docs/peers.md` and
+/// `docs/performance.md`.
 pub(crate) const COST_ROWS: [&str; 17] = [
     SHA,
     SET,
@@ -163,7 +164,7 @@ pub(crate) const OUTLASTING: [&str; 7] = [
     DISTRIBUTED_LOCK_REDIS,
 ];
 
-/// All participants in the workloads with faults, in the order of the page.
+/// All participants in the workload with faults, in the order of the rows in `docs/peers.md`.
 pub(crate) const FAULT_ROWS: [&str; 10] = [
     SHA,
     OURS,

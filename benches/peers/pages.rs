@@ -38,7 +38,8 @@ pub(crate) struct Shares {
     pub(crate) client: f64,
 }
 
-/// Returns the bars of the picture: the name and the shares of the two PINGs and of each measured lock.
+/// Returns the name and the shares of each bar in the picture. The first bar stands for two PINGs, and each other bar
+/// for a measured lock.
 pub(crate) fn shares(measured: &Measured) -> Vec<(&'static str, Shares)> {
     let tables = measured.report.of("W1").zip(measured.report.of("RT"));
     let Some((alone, trips)) = tables else {

@@ -1,4 +1,4 @@
-//! The peers. Each peer acquires, waits and releases as its documentation shows.
+//! The peers: the locks of other Rust crates. Each peer acquires, waits and releases as its documentation shows.
 //!
 //! The peers keep their default settings, except for the lease and the longest wait, which are the same for all peers
 //! that have such a setting.
@@ -28,7 +28,7 @@ use crate::{
 /// so this benchmark repeats its tries after the same pause.
 const DOCUMENTED: Duration = Duration::from_millis(100);
 
-/// The pause between two tries of the baselines.
+/// The pause between two tries of a baseline, and of a peer with [`Poll::Quick`].
 const QUICK: Duration = Duration::from_millis(5);
 
 /// The longest wait of the peers that have such a setting, which is far longer than any task really waits.
@@ -222,8 +222,8 @@ fn options(lease: Duration, poll: Duration, patience: Duration) -> Options {
         .timeout(Some(patience))
 }
 
-/// Connects distributed-lock-redis with its default proportions: a lease is extended every third of its length, and 90
-/// % of the lease must be left when the lock is acquired.
+/// Connects distributed-lock-redis with its default proportions: it extends a lease after each third of the lease, and
+/// it counts a lock as acquired only if 90 % of the lease are left.
 async fn provider(url: &str, lease: Duration) -> Arc<RedisLockProvider> {
     let provider = RedisLockProvider::builder()
         .url(url)

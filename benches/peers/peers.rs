@@ -1,5 +1,5 @@
-//! Compares this project's locks with their peers on a real Redis server: under the workloads of `cargo bench --bench
-//! locks`, and under faults.
+//! Compares this project's locks with their peers, the locks of other libraries, on a real Redis server: under the
+//! workloads of `cargo bench --bench locks`, and under faults.
 //!
 //! `cargo bench --manifest-path benches/peers/Cargo.toml -- [--quick] [--only w3,faults] [--json FILE]`
 //!

@@ -160,7 +160,7 @@ impl Bench {
         Some((waiters, before.since(&self.server, plain).await, overlaps))
     }
 
-    /// Returns the total number of parts of all rounds in a workload in which each task has its own key.
+    /// Returns the number of parts, in all rounds together, of a workload in which each task has its own key.
     fn slices(&self) -> usize {
         self.pace.rounds * SLICES as usize
     }

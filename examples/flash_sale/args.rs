@@ -1,4 +1,4 @@
-//! The command line.
+//! The command-line arguments of the example.
 
 use std::{fmt::Display, str::FromStr};
 

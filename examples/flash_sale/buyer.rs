@@ -28,8 +28,8 @@ pub(crate) enum Purchase {
     },
 }
 
-/// Reads the stock, and writes back one item less. The result is correct only if no other buyer does this at the same
-/// time.
+/// Reads the stock, and writes back one item less. The result is correct only if no other buyer changes the stock
+/// between the read and the write.
 async fn buy<S: Store>(
     store: &S,
     buyer: String,

@@ -26,7 +26,7 @@ use crate::{
     worker::FATAL_PURCHASE,
 };
 
-/// The time by which a crash may delay the sale in addition to the rest of the lease.
+/// The time by which the kill of a worker may delay the sale in addition to the rest of the worker's lease.
 const CRASH_MARGIN: Duration = Duration::from_millis(250);
 
 /// Runs a sale on a server. Returns whether the sale was exact.
@@ -132,7 +132,7 @@ fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<C
     Ok(child)
 }
 
-/// Sends each worker the line for which the worker waits before it lets its buyers in.
+/// Sends a line to each worker. A worker waits for this line before it lets its buyers in.
 async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
     for worker in workers {
         // The worker's stdin stays open, because the worker ends when its stdin is closed.
@@ -145,8 +145,8 @@ async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
 /// The time without sales after a worker was killed.
 struct Gap {
     since: Instant,
-    /// Set once the worker has ended: the token of its hold, and the rest of its lease at the kill. A sale with a
-    /// higher token was made after the kill.
+    /// The token of the worker's hold, and the rest of its lease at the kill; `None` until the worker has ended. A sale
+    /// with a higher token was made after the kill.
     allowed: Option<(u64, Duration)>,
 }
 
@@ -253,7 +253,7 @@ impl Floor {
         Ok(())
     }
 
-    /// Handles a sale under `token`. If the sale was made after the kill, ends the gap, and checks its length.
+    /// Handles a sale under `token`. If the sale was made after the kill, ends the gap, and checks the gap's length.
     fn measure(&mut self, token: u64) {
         let Some(Gap {
             since,
@@ -295,8 +295,8 @@ impl Floor {
                 self.report.say(&nobody);
             }
         }
-        // The lock of a worker that was killed at the end of the sale is not left behind: it becomes free when its
-        // lease ends.
+        // If a worker was killed at the end of the sale, its lock is still taken. This lock does not count as left
+        // behind, because it becomes free when its lease ends.
         while self.killed
             && let Some(holder) = self.lock.status().await?.holder
         {

@@ -8,7 +8,7 @@ use crate::buyer::Purchase;
 pub(crate) enum Message {
     /// The worker is connected, and the sale may begin.
     Ready,
-    /// A buyer of the victim holds the lock, and waits until the host kills the process.
+    /// A buyer of the victim, the worker that the host will kill, holds the lock and waits for the kill.
     Inside,
     /// A buyer has finished its purchase.
     Purchase(Purchase),

@@ -83,7 +83,7 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    // Each method yields before it returns, so that other tasks run in between, as they do while a server answers.
+    // Each method yields before it returns, so that other tasks run during the call, as they do while a server answers.
     async fn stock(&self) -> Result<u64, StoreError> {
         let stock = self.shelf().0;
         tokio::task::yield_now().await;

@@ -29,7 +29,8 @@ const THINKING: Duration = Duration::from_millis(5);
 
 /// How long the other buyers wait before the example checks whether the lock will ever expire.
 const WATCHED: Duration = Duration::from_secs(2 * SHORT_LEASE.as_secs());
-/// The number of checks after which the example fails, although each check has found that the lock will expire.
+/// The largest number of these checks. If each of them finds that the lock will expire, but no other buyer gets the
+/// lock, the example fails.
 const PATIENCE: u32 = 30;
 
 /// The effect of a buyer's death on the other buyers.
@@ -53,7 +54,7 @@ pub(crate) struct Death {
 /// The result of a sale in which a buyer was slower than its lease.
 #[derive(Debug)]
 pub(crate) struct Late {
-    /// Whether other buyers began to buy before the slow buyer had finished.
+    /// Whether other buyers bought items before the slow buyer had finished.
     pub(crate) others_came_in: bool,
     pub(crate) ended: Outcome,
     pub(crate) audit: Audit,
@@ -67,7 +68,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Opens the sale, lets in the buyer that will have the accident, and waits until it has read the stock.
+    /// Opens the sale, lets in the buyer that will have the accident, and waits until this buyer has read the stock.
     async fn open(servers: &Servers, guard: Guard, pace: Pace) -> Result<Self, Failure> {
         let (sale, urls) = (Uuid::new_v4().simple().to_string(), servers.urls(guard));
         let sessions = Session::open_many(guard, &urls, &sale, SESSIONS, SESSIONS).await?;
@@ -162,8 +163,8 @@ pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Fail
     })
 }
 
-/// Runs a sale in which a slow buyer reads the stock, and writes only after other buyers have bought some items or have
-/// turned out to be locked out. Afterwards, the other buyers buy the remaining items.
+/// Runs a sale in which a slow buyer reads the stock, and writes only after other buyers have bought some items, or
+/// after it is clear that the slow buyer's lock never expires. Afterwards, the other buyers buy the remaining items.
 pub(crate) async fn late(servers: &Servers, guard: Guard, pace: Pace) -> Result<Late, Failure> {
     let mut fixture = Fixture::open(servers, guard, pace).await?;
     let mut others = fixture.others(MEANWHILE);

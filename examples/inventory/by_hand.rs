@@ -59,8 +59,8 @@ impl ByHand {
         let mut connection = self.connection.clone();
         let lease = lease.as_millis() as u64;
         match self.kind {
-            // Articles send `EXPIRE` after `SETNX`, but if a process dies between the two commands, its lock never
-            // expires. To show this case, this lock never sends `EXPIRE`.
+            // Articles show `SETNX` and then `EXPIRE`. If a process dies between these two commands, its lock never
+            // expires. To show this case, this example never sends `EXPIRE`.
             Kind::SetNx => connection.set_nx(key, owner).await,
             Kind::SetPx => {
                 let options = SetOptions::default()

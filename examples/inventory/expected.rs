@@ -147,8 +147,9 @@ impl Surprises {
         }
     }
 
-    /// Checks that a lock with a queue sends at most about two scripts for each acquisition, and its probes. Such a
-    /// lock may send fewer scripts, because neighbours in the queue that belong to one process share scripts.
+    /// Checks that the callers of a lock with a queue send at most about two scripts for each acquisition, plus the
+    /// probes. The callers may send fewer scripts, because neighbours in the queue that belong to one process share
+    /// scripts.
     fn of_queue(&mut self, row: &str, waiters: &Waiters) {
         let (most, seen) = (waiters.ceiling_of_a_queue(), waiters.commands());
         let expected = format!("2 to {most} commands");

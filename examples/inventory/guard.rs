@@ -54,8 +54,8 @@ impl Guard {
         matches!(self, Self::Ours(_) | Self::Redlock)
     }
 
-    /// Returns whether buyers may share a connection. Under `WATCH`, buyers may not share a connection, because the
-    /// next `EXEC` on it ends the watches of all of these buyers.
+    /// Returns whether buyers may share a connection. Under `WATCH`, buyers may not share a connection, because an
+    /// `EXEC` of one buyer would end the watches of all buyers on the connection.
     pub(crate) fn shares_connections(self) -> bool {
         self != Self::Watch
     }

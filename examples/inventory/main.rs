@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! cargo run --release --example inventory
-//! cargo run --release --example inventory -- --write  # writes docs/inventory.md, its picture, the guide's table
+//! cargo run --release --example inventory -- --write  # writes docs/inventory.{md,svg}, and docs/guides/strategies.md
 //! cargo run --example inventory -- --quick
 //! ```
 //!

@@ -1,5 +1,5 @@
-//! The locks of this project, as the author of a service would write them. The strategy and the lease are one option
-//! each in the attribute.
+//! The locks of this project, as the author of a service would write them. Each attribute sets the strategy and the
+//! lease with one option each.
 
 use std::time::Duration;
 

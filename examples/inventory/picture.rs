@@ -51,8 +51,8 @@ const FIGURES: Type = Type {
     colour: INK,
 };
 
-/// One of the two panels of the picture. The column of figures is at the right end of the panel, and `figures` is its
-/// position.
+/// One of the two panels of the picture. `figures` is the position of the column of figures, which is at the right end
+/// of the panel.
 struct Panel {
     left: f64,
     right: f64,
@@ -63,7 +63,7 @@ struct Panel {
     /// The heading above the figures.
     heading: &'static str,
     unit: &'static str,
-    /// The exponent of the axis: the axis runs from 1 to ten to this power.
+    /// The exponent of the power of ten at the end of the axis. The axis begins at 1.
     powers: i32,
 }
 

@@ -1,4 +1,4 @@
--- Undoes one entry of the owner. When no entry is left, deletes the lock. KEYS: the lock. ARGV: the owner.
+-- Undoes one entry of the owner. Deletes the lock if this entry was the owner's last. KEYS: the lock. ARGV: the owner.
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
   return 0 -- the owner no longer holds the lock
 end

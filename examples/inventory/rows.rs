@@ -32,9 +32,9 @@ pub(crate) const WAITING: [Guard; 5] = [
 pub(crate) struct Size {
     pub(crate) items: u64,
     pub(crate) rush: Plan,
-    /// How long each caller holds the one key that all of them want. Each hold time is measured separately.
+    /// How long each caller holds the key that all callers want. Each hold time is measured in a run of its own.
     pub(crate) holds: &'static [Duration],
-    /// The number of callers that want the one key.
+    /// The number of callers that want this key.
     pub(crate) callers: usize,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Row {
     pub(crate) rush: Waiters,
     pub(crate) audit: Audit,
     pub(crate) death: Death,
-    /// The sale with a buyer that awaited something for longer than its lease.
+    /// The sale with a buyer that awaited the shop's permission for longer than its lease.
     pub(crate) late: Late,
     /// The sale with a buyer that blocked its thread for longer than its lease; `None` for guards without a fencing
     /// token.
@@ -86,7 +86,7 @@ pub(crate) struct Row {
 
 impl Row {
     /// Returns the number of lost or doubled sales. A lost sale was confirmed to its buyer but not recorded. A doubled
-    /// sale is one of an item that was already sold.
+    /// sale is the sale of an item that was already sold.
     pub(crate) fn amiss(&self) -> u64 {
         self.audit.lost(self.rush.told()) + self.audit.doubled()
     }
@@ -127,8 +127,8 @@ async fn rush(servers: &Servers, guard: Guard, size: Size) -> Result<(Waiters, A
     Ok((waiters, audit))
 }
 
-/// Runs the sale under every guard. The rushes run one after another, so that none of them disturbs the measured
-/// commands and times of another. The accidents run concurrently to save time: they mostly wait for leases to end.
+/// Runs the sale under every guard. The rushes run one after another, so that no rush disturbs the measured commands
+/// and times of another rush. The accidents run concurrently to save time, because they mostly wait for leases to end.
 pub(crate) async fn sales(servers: &Servers, size: Size) -> Result<Vec<Row>, Failure> {
     let mut rushes = Vec::new();
     for guard in Guard::ALL {
@@ -163,7 +163,7 @@ pub(crate) async fn sales(servers: &Servers, size: Size) -> Result<Vec<Row>, Fai
     Ok(rows.collect())
 }
 
-/// Measures callers that wait for one key, for each hold time and under each guard in [`WAITING`].
+/// Lets many callers wait for one key, and measures them: in one run for each hold time and each guard in [`WAITING`].
 pub(crate) async fn waits(servers: &Servers, size: Size) -> Result<Vec<Waiting>, Failure> {
     let mut waits = Vec::new();
     for &hold in size.holds {

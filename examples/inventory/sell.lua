@@ -1,5 +1,6 @@
 -- Writes a sale: the remaining stock and the record of the sale, both or neither.
--- KEYS: stock, sales, fence. ARGV: the remaining stock, the record, the fencing token or '' for a writer without one.
+-- KEYS: the stock, the records, the highest fencing token so far. ARGV: the remaining stock, the record, the writer's
+-- fencing token or '' for a writer without a token.
 if ARGV[3] ~= '' then
   local highest = tonumber(redis.call('GET', KEYS[3]) or '0')
   if tonumber(ARGV[3]) < highest then

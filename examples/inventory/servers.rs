@@ -55,7 +55,7 @@ impl Servers {
         }
     }
 
-    /// Returns the number of commands that a guard's clients have sent to these servers so far.
+    /// Returns the number of commands that the clients of `guard` have sent so far.
     pub(crate) async fn sent(&self, guard: Guard) -> u64 {
         let mut commands = 0;
         for server in self.of(guard) {

@@ -93,7 +93,7 @@ impl Session {
         })
     }
 
-    /// Opens `sessions` sessions, or one for each buyer if buyers under this guard cannot share a connection.
+    /// Opens `sessions` sessions, or one session for each buyer if buyers under this guard cannot share a connection.
     pub(crate) async fn open_many(
         guard: Guard,
         urls: &Urls,
@@ -172,7 +172,7 @@ impl Session {
     }
 }
 
-/// Returns the key of a sale's lock. The name of a sale is hexadecimal, so this project's locks store it unescaped.
+/// Returns the key of a sale's lock. The attribute does not escape the name of a sale, because the name is hexadecimal.
 pub(crate) fn lock_key(sale: &str) -> String {
     format!("stock:{sale}")
 }

@@ -18,7 +18,7 @@ pub(crate) struct Type {
 }
 
 impl Svg {
-    /// Starts a drawing on a white sheet, so that it is readable on a dark page too.
+    /// Starts a drawing on a white sheet, so that the drawing is readable on a dark page too.
     pub(crate) fn sheet(width: f64, height: f64) -> Self {
         Self(format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \

@@ -42,7 +42,7 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Lets all buyers start at once, and waits until the last one has finished.
+    /// Lets all buyers start at once, and waits until the last buyer has finished.
     pub(crate) async fn gather(
         servers: &Servers,
         guard: Guard,
@@ -130,8 +130,8 @@ impl Waiters {
         self.commands as f64 / self.wall.as_secs_f64()
     }
 
-    /// Returns the total time divided by the ideal time. In the ideal time, the bodies follow one another without a
-    /// gap.
+    /// Returns the total time divided by the ideal time, which is the sum of the times of all bodies: in the ideal
+    /// case, the bodies follow one another without a gap.
     pub(crate) fn over_ideal(&self) -> f64 {
         let bodies: Duration = self.all().filter_map(|visit| visit.inside).sum();
         self.wall.as_secs_f64() / bodies.as_secs_f64()

@@ -1,8 +1,8 @@
 //! Runs the fault matrix many times, and writes the results into `docs/faults.md`: `cargo run --release --bin faults --
 //! --write`. Without `--write`, the program prints the table. `--runs N` runs each scenario N times instead of 20
 //! times. `--again row_36` repeats row 36, and keeps the results of the other rows. Run `cargo run --bin mutants --
-//! row_` first: the table lists the mutants of each row, and marks the mutants that this command has not recorded as
-//! caught.
+//! row_` first: the table lists the mutants of each row, and marks the mutants that the `mutants` command has not
+//! recorded as caught.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use support::{
     page,
 };
 
-/// Three scenarios run at once, because most of them spend most of their time waiting.
+/// Three scenarios run at once, because most scenarios spend most of their time waiting.
 const THREADS: &str = "--test-threads=3";
 
 fn main() -> ExitCode {

@@ -1,12 +1,12 @@
-//! Makes one small change at a time to a copy of the engine's sources, and checks that the tests notice each change. A
-//! mutant names the tests that must fail. If its suite is `promises`, the tests of all promises run, and no other test
-//! may fail.
+//! Tries the mutants: makes one small change at a time to a copy of the engine's sources, and checks that the tests
+//! notice the change. A mutant names the tests that must fail. For a mutant of the suite `promises`, the tests of all
+//! promises run, and only the named tests may fail.
 //!
 //! `cargo run --bin mutants` tries all mutants. With `-- row_2`, the command tries the mutants that name a test
 //! beginning with `row_2`. With `-- --draw 10 SEED`, it tries ten mutants that the seed selects among the mutants whose
-//! tests take seconds. If no seed is given, the newest commit selects the ten mutants. With `-- --simulate` or `--
-//! --simulate row_2`, the simulation runs for up to two minutes on each mutant of code that it uses, and the command
-//! prints whether the simulation detects the mutant.
+//! tests take seconds. If no seed is given, the name of the newest commit is the seed. With `-- --simulate`, the
+//! simulation runs for up to two minutes on each mutant of code that the simulation uses, and the command prints
+//! whether the simulation detects the mutant. `-- --simulate row_2` does the same for the mutants of `row_2`.
 
 use std::{
     collections::BTreeSet,
@@ -178,7 +178,7 @@ pub(crate) fn copy_sources(source: &Path, copy: &Path) {
         let (from, to): (PathBuf, PathBuf) = (source.join(file), copy.join(file));
         if let (true, Some(folder)) = (from.is_file(), to.parent()) {
             std::fs::create_dir_all(folder).expect("the copy's folders can be made");
-            // An unchanged file keeps its time stamp, so that it is not compiled again.
+            // An unchanged file keeps its time stamp, so that cargo does not compile it again.
             if std::fs::read(&from).ok() != std::fs::read(&to).ok() {
                 std::fs::copy(&from, &to).expect("a source file can be copied");
             }
@@ -228,7 +228,7 @@ fn run_tests(tree: &Path, suite: Suite, tests: &[&str]) -> Outcome {
     outcome
 }
 
-/// Runs the named soaks for one minute each. The soak `calm` has no faults, and the soak `faults` has random ones.
+/// Runs the named soaks for one minute each. The soak `calm` has no faults, and the soak `faults` has random faults.
 fn soak(tree: &Path, tests: &[&str]) -> Outcome {
     let mut outcome = Outcome {
         ran: 0,

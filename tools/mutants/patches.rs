@@ -37,7 +37,7 @@ pub enum Suite {
     Unit,
     /// The tests in `tests/simulation` that the patch names.
     Simulation,
-    /// The soak that the patch names, for one minute: `calm` has no faults, and `faults` has random ones.
+    /// The soak that the patch names, for one minute: `calm` has no faults, and `faults` has random faults.
     Soak,
 }
 

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Changes every decision of lock-core and of those files of the engine that decide without I/O, one decision at a time,
-# and lists the changes that their own unit tests do not notice: sh tools/mutants/pure.sh
+# Changes every decision in lock-core and in those files of the engine that decide without I/O, one decision at a time,
+# and lists the changes that the unit tests of these sources do not notice: sh tools/mutants/pure.sh
 #
-# This script needs cargo-mutants (`cargo install cargo-mutants`), and takes five minutes. A further run tries only the
-# changes that were missed.
+# This script needs cargo-mutants (`cargo install cargo-mutants`), and takes five minutes. The next run tries only the
+# changes that this run has missed.
 set -eu
 cd "$(dirname "$0")/../.."
 if ! cargo mutants --version >/dev/null 2>&1; then

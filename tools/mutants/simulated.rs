@@ -1,4 +1,4 @@
-//! Finds out which mutants the simulation detects without a scenario that was made for them, and how soon.
+//! Finds out which mutants the simulation detects without a scenario that was made for them, and how long it takes.
 
 use std::{path::Path, time::Instant};
 
@@ -9,8 +9,8 @@ use crate::{cargo, copy_sources};
 /// How long the simulation tries new seeds on one mutant, in seconds.
 const PATIENCE: u64 = 120;
 
-/// Parts of the paths of sources that the simulation does not run: the in-process backend, decisions at compile time,
-/// and steps before the first connection.
+/// Parts of paths. The simulation does not run the sources whose paths contain one of these parts: the in-process
+/// backend, decisions at compile time, and steps before the first connection.
 const ELSEWHERE: [&str; 5] = [
     "lock-macros/",
     "lock-core/src/key",

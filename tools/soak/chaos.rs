@@ -73,7 +73,7 @@ impl Chaos {
         MS * u32::try_from(from + self.dice.below(to - from)).unwrap_or(1)
     }
 
-    /// Injects the next fault, and waits until it is over.
+    /// Injects the next fault, and waits until the fault is over.
     pub(crate) async fn strike(
         &mut self,
         server: &mut RedisServer,

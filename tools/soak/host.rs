@@ -30,16 +30,16 @@ use crate::{
 
 /// The longest time from a caller's entry into a lock until the host has the report of that visit.
 const LAG: Duration = Duration::from_secs(60);
-/// The longest time, in ns, by which a caller may have asked later than a caller that it overtakes. Requests may reach
-/// the server in a different order from the one in which callers asked: on a busy machine, a debug build may take more
-/// than a second to send a request.
+/// A caller may overtake another caller only if it called less than this time, in ns, after the other caller. Requests
+/// may reach the server in a different order than the order of their calls: on a busy machine, a debug build may take
+/// more than a second to send a request.
 const ORDER: u64 = 3_000_000_000;
-/// How long, in ns, a slow poller may keep others from entering a key: a claim of 2 s, a probe interval of 200 ms, and
-/// 1 s for the delays of a loaded machine.
+/// How long, in ns, a slow poller may keep others from entering the lock of a key: a claim of 2 s, a probe interval of
+/// 200 ms, and 1 s for the delays of a loaded machine.
 const STANDS: u64 = 2_000_000_000 + 200_000_000 + 1_000_000_000;
 const PROGRESS: Duration = Duration::from_secs(10);
-/// How long the remaining keys may take to disappear, without and with faults. In a run without faults, all workers
-/// have cleaned up when they end. After faults, the last leases and queues must expire first.
+/// How long the remaining keys may take to disappear after a run: first without faults, then with faults. In a run
+/// without faults, all workers have cleaned up when they end. After faults, the last leases and queues must expire.
 const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The reports of all workers.
@@ -215,7 +215,8 @@ pub(crate) async fn run(options: Options) -> bool {
         },
         options: options.clone(),
     });
-    // Start every worker before the first fault: a signal to a missing worker, PID 0, would hit this process group.
+    // Start every worker before the first fault. A worker that has not started would have the PID 0, and a signal to
+    // the PID 0 would reach every process of this process group.
     let hired: Vec<_> = places.map(|place| (place.start(0), place)).collect();
     let pids = hired.iter().map(|(worker, _)| worker.pid().into());
     let crew = Arc::new(Crew {

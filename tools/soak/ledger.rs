@@ -1,4 +1,5 @@
-//! The visits to all keys. Visits are checked when their reports arrive, so that the ledger does not grow over hours.
+//! The visits to all keys. The ledger checks visits during the run, and then keeps only the newest visit to each key,
+//! so that it does not grow over hours.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -97,17 +98,18 @@ pub(crate) struct Found {
     pub(crate) visits: u64,
     /// The number of callers that entered while the previous caller still held the lock.
     pub(crate) overlaps: u64,
-    /// The number of overlaps and late entries on keys that an operator deletes. These events are not faults: the
-    /// holder learns of the deletion at its next renewal, and until then a call with two keys may still begin its body.
+    /// The number of overlaps and late entries on keys that an operator deletes. These events are not faults: a holder
+    /// learns of the deletion only at its next renewal. Until then, the next holder may overlap with it, and a call
+    /// with two keys may begin its body although one of its locks is deleted.
     pub(crate) allowed: u64,
     /// The number of visits with a token that another visit had.
     pub(crate) repeated: u64,
     /// The number of visits with a lower token than an earlier visit.
     pub(crate) fallen: u64,
-    /// The largest time, in ns, by which a caller had asked later than a caller that it overtook. If the queue is in
-    /// order, this time is no longer than a request takes.
+    /// The longest time, in ns, between the calls of two callers of which the later caller entered first. If the queue
+    /// is in order, this time is no longer than a request takes.
     pub(crate) overtaken: u64,
-    /// The longest time, in ns, for which nobody held the lock while a caller that is polled without delay waited.
+    /// The longest time, in ns, for which nobody held a lock while a caller with [`Poller::Prompt`] waited for it.
     pub(crate) stood: u64,
     /// Like `stood`, but for the keys of buffers. Several futures of one buffer may miss their turns one after another,
     /// so the gaps at keys of buffers may be longer.
@@ -122,7 +124,7 @@ pub(crate) struct Ledger {
     tracks: HashMap<u32, Track>,
     found: Found,
     by_poller: BTreeMap<Poller, u64>,
-    /// The lowest number of a key that an operator deletes.
+    /// The number of the first key that an operator deletes. Keys with lower numbers are never deleted.
     deleted_from: u32,
 }
 

@@ -1,5 +1,5 @@
-//! The soak: many processes acquire locks for as long as requested, without faults or under random ones, and every
-//! visit is checked.
+//! The soak: many processes acquire locks for as long as requested, without faults or under random faults, and the host
+//! checks every visit to a lock.
 
 mod chaos;
 mod dice;

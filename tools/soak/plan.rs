@@ -1,4 +1,4 @@
-//! The keys, the kinds of pollers and the outcomes that the host and its workers agree on.
+//! The numbers of the keys, the kinds of pollers, and the outcomes of calls, for the host and its workers.
 
 use std::{
     collections::BTreeMap,
@@ -15,23 +15,22 @@ pub(crate) const HOT: u32 = 4;
 pub(crate) const WARM: u32 = 32;
 /// The number of keys that are nearly always free.
 pub(crate) const COLD: u32 = 10_000;
-/// The lowest number of the keys for slow pollers that pause for up to three claims. Each of these keys has only one
-/// slow poller.
+/// The first key for the slow pollers that pause for up to three claims. Each key of these pollers has only one slow
+/// poller.
 pub(crate) const SLOW_FROM: u32 = 20_000;
-/// The number of keys from `SLOW_FROM` on that belong to each process.
+/// The number of slow pollers that pause for up to three claims in each process, and the number of their keys.
 pub(crate) const SLOW: u32 = 4;
-/// The lowest number of the keys for buffers of futures. The consumer of a buffer pauses for at least half a claim
-/// after each result.
+/// The first key for buffers of futures. The consumer of a buffer pauses for at least half a claim after each result.
 pub(crate) const BUFFERED_FROM: u32 = 30_000;
-/// The number of keys from `BUFFERED_FROM` on. All processes share these keys.
+/// The number of keys for buffers of futures. All processes share these keys.
 pub(crate) const BUFFERED: u32 = 4;
-/// The lowest number of the keys that an operator deletes from time to time.
+/// The first of the `WARM` keys that an operator deletes from time to time.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
 
 /// How a caller polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Poller {
-    /// The caller polls whenever it is woken.
+    /// The caller polls its future as soon as the future is woken.
     Prompt,
     /// The caller polls in a `buffer_unordered` stream, whose consumer works on each item for a while.
     Buffered,
@@ -103,7 +102,7 @@ impl Outcomes {
     }
 
     /// Returns the counter for the result of a call. `may_be_busy` is set for a call that makes only one attempt, and
-    /// for a call that may miss its turns.
+    /// for a call that may miss its turns. If it is not set, `Busy` counts as `starved`.
     pub(crate) fn of(&self, result: &Result<(), LockError>, may_be_busy: bool) -> &AtomicU64 {
         match result {
             Ok(()) => &self.completed,

@@ -118,7 +118,7 @@ impl Task {
         }
     }
 
-    /// Works for a random time, without polling. The end of the run also ends the work.
+    /// Works for a random time, without polling any call. The end of the run also ends the work.
     async fn work(&self, pace: Pace, dice: &mut Dice) {
         let most = match pace {
             Pace::Brief if dice.below(2) == 0 => return tokio::task::yield_now().await,
@@ -181,7 +181,7 @@ impl Task {
                 () = tokio::task::yield_now() => {}
             }
             match pace {
-                // The new call waits behind `call`, which is not polled meanwhile.
+                // The new call queues behind `call`, which is not polled while the new call is awaited.
                 Pace::Claims { .. } if dice.below(4) == 0 => self.call(pace, key, dice).await,
                 _ => self.work(pace, dice).await,
             }

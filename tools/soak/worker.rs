@@ -27,9 +27,9 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// The number of tasks that lock the keys on which slow pollers pause for long, and that poll without delay.
+/// The number of tasks that lock only the keys of slow pollers with long pauses. These tasks poll without delay.
 const WITNESSES: u64 = 6;
-/// How far [`Task::balance`] may be from zero before the kind of poller that is ahead pauses.
+/// How far [`Task::balance`] may be from zero. Beyond this distance, the pollers that have made too many visits pause.
 const BALANCE: i64 = 64;
 
 /// What a task needs for its calls.
@@ -121,8 +121,8 @@ pub(crate) async fn work(url: &str, orders: Orders) {
             }
         });
     }
-    // For each task that polls without delay, there are two slow pollers with pauses of a few ms. In addition, `SLOW`
-    // slow pollers pause for up to three claims, and one makes buffers of futures.
+    // For each of the `tasks` tasks above, there are two slow pollers with pauses of a few ms. In addition, `SLOW` slow
+    // pollers pause for up to three claims, and one slow poller makes buffers of futures.
     let slow = u32::try_from(2 * tasks).unwrap_or(u32::MAX) + SLOW + 1;
     for number in 0..slow {
         let task = task.as_poller(Poller::Forgotten);
@@ -184,7 +184,7 @@ impl Inside {
             hold,
             stands_until: AtomicU64::new(entered),
         };
-        // The hold may have ended, because the process may have been stopped since the grant.
+        // The hold may have ended, because a fault may have stopped the process since the grant.
         inside.look().then_some(inside)
     }
 
@@ -254,7 +254,7 @@ impl Task {
         *self.stop.borrow()
     }
 
-    /// Waits while this kind of poller is ahead, so that slow pollers make a third of all visits.
+    /// Waits while this kind of poller has made too many visits, so that slow pollers make a third of all visits.
     async fn is_its_turn(&self) {
         loop {
             let balance = self.balance.load(Ordering::Relaxed);
@@ -310,7 +310,7 @@ impl Task {
         inside.look();
     }
 
-    /// Makes one call that is polled without delay, for a key on which slow pollers pause for long.
+    /// Makes one call that is polled without delay, for a key of slow pollers with long pauses.
     async fn witness(&self, dice: &mut Dice) {
         let key = match dice.below(2) {
             0 => BUFFERED_FROM + u32::try_from(dice.below(BUFFERED.into())).unwrap_or(0),
@@ -429,7 +429,7 @@ impl Task {
         from + u32::try_from(dice.below(count.into())).unwrap_or(0)
     }
 
-    /// Sends the host each entry into a body, and the results of the calls.
+    /// Sends the host the visits since the previous report, and the counts of all results so far.
     fn tell(&self) {
         let mut out = std::mem::take(&mut *self.out.lock().expect("nobody panics here"));
         let _ = writeln!(out, "{}", self.outcomes.line());
