@@ -112,9 +112,14 @@ pub enum Renewed {
 /// The result of waiting for replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replicated {
-    /// This many replicas have acknowledged the grant.
-    By(usize),
-    /// The grant with this token no longer exists.
+    /// This many replicas have acknowledged the grants.
+    By {
+        /// The number of replicas.
+        count: usize,
+        /// The moment until which all of these replicas know the leases of the grants to last.
+        until: Moment,
+    },
+    /// One of the grants no longer exists.
     NotHeld,
 }
 
@@ -244,15 +249,14 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
 
-    /// Waits until this many replicas have acknowledged the grant, but not longer than [`Replicas::within`]. Returns how
-    /// many replicas have acknowledged the grant. A backend without replicas refuses.
+    /// Waits until this many replicas have acknowledged the grants, but not longer than [`Replicas::within`]. The locks
+    /// must have the same [`shard`](Self::shard). A backend without replicas refuses.
     fn replicate<'a>(
         &'a self,
-        name: &'a LockName,
-        token: FencingToken,
+        grants: &'a [(&'a LockName, FencingToken)],
         replicas: Replicas,
     ) -> BoxFuture<'a, Result<Replicated, BackendError>> {
-        let _ = (name, token, replicas);
+        let _ = (grants, replicas);
         let refusal = "a lock on a Redlock has no replicas, remove the option `replicas`";
         Box::pin(std::future::ready(Err(BackendError::Refused(
             refusal.into(),

@@ -80,6 +80,14 @@ async fn acknowledged(connection: &mut MultiplexedConnection) -> usize {
     ask(connection, redis::cmd("WAIT").arg(9).arg(50)).await
 }
 
+/// Returns how many connections the server has, without those of its replicas.
+async fn connections(admin: &mut MultiplexedConnection) -> usize {
+    let mut list = redis::cmd("CLIENT");
+    list.arg("LIST").arg("TYPE").arg("normal");
+    let list: String = ask(admin, &list).await;
+    list.lines().count()
+}
+
 #[track_caller]
 fn assert_not_replicated<T>(outcome: &Result<T, LockError>, wanted: usize, acknowledged: usize) {
     match outcome {
@@ -273,13 +281,44 @@ async fn a_call_that_is_dropped_while_it_waits_for_replicas_leaves_nothing() {
     }
 }
 
-/// A call that nobody polls again after it has begun to wait for replicas keeps its lock for a claim (2 s) beyond the
-/// time limit of the wait, and not for its whole lease.
+/// Calls that are dropped while they wait for replicas leave no command at the server, and no connection beyond those
+/// that the client keeps.
+#[tokio::test]
+async fn dropped_calls_end_their_wait_at_the_server() {
+    let group = Group::with_replicas(1).await;
+    let client = group.client().await;
+    client.lock("k").replicas(1).run(async {}).await.unwrap();
+    let mut admin = group.primary.connection().await;
+    let waiting = async |admin: &mut MultiplexedConnection| {
+        let info: String = ask(admin, redis::cmd("INFO").arg("clients")).await;
+        info.contains("blocked_clients:0\r\n")
+    };
+    let mut calls: Vec<_> = (0..100)
+        .map(|key| Box::pin(client.lock(key.to_string()).replicas(2).acquire()))
+        .collect();
+    until(async || {
+        for call in &mut calls {
+            let _ = futures_util::poll!(call.as_mut());
+        }
+        !waiting(&mut admin).await
+    })
+    .await;
+    let dropped = Instant::now();
+    drop(calls);
+    until(async || waiting(&mut admin).await).await;
+    let took = dropped.elapsed();
+    assert!(took < support::epsilon(), "{took:?}");
+}
+
+/// A call that nobody polls again after it has begun to wait for replicas keeps its lock for a claim (2 s) after the
+/// replicas have answered, and not for its whole lease, or for as long as it could have waited for the replicas.
 #[tokio::test]
 async fn a_call_that_is_never_polled_again_gives_its_lock_back() {
     let group = Group::with_replicas(1).await;
-    let [client, other] = [group.client().await, group.client().await];
-    let mut call = Box::pin(client.lock("k").replicas(1).acquire());
+    let builder = LockClient::builder().url(group.primary.url());
+    let builder = builder.namespace("replicas").replicas(1, 20 * SECOND);
+    let [client, other] = [builder.connect().await.unwrap(), group.client().await];
+    let mut call = Box::pin(client.lock("k").wait(20 * SECOND).acquire());
     let mut connection = group.primary.connection().await;
     until(async || {
         let polled = futures_util::poll!(call.as_mut());
@@ -300,11 +339,119 @@ async fn a_call_that_is_never_polled_again_gives_its_lock_back() {
         .await
         .unwrap();
     let took = begun.elapsed();
-    assert!(
-        took < patience() + 3 * SECOND + support::epsilon(),
-        "{took:?}"
-    );
+    assert!(took < 3 * SECOND + support::epsilon(), "{took:?}");
     drop(call);
+}
+
+/// The replicas receive each grant so late that the lease has nearly ended on them. A body starts only if most of its
+/// lease is left on the replicas.
+#[tokio::test]
+async fn a_body_needs_most_of_its_lease_on_the_replicas() {
+    let mut group = Group::with_replicas(0).await;
+    let proxy = FaultProxy::start(group.primary.port()).await;
+    let replica = RedisServer::builder().replica_at(proxy.port());
+    group.replicas.push(replica.start().await);
+    let mut primary = group.primary.connection().await;
+    until(async || acknowledged(&mut primary).await == 1).await;
+    let builder = LockClient::builder().url(group.primary.url());
+    let builder = builder.namespace("replicas").replicas(1, 20 * SECOND);
+    let client = builder.connect().await.unwrap();
+    proxy.delay(400 * MS);
+    for renew in [false, true] {
+        let lock = client.lock("k").lease(SECOND).renew(renew).wait(4 * SECOND);
+        let refused = lock.acquire().await;
+        assert_not_replicated(&refused, 1, 0);
+    }
+    let guard = client
+        .lock("k")
+        .lease(20 * SECOND)
+        .wait(5 * SECOND)
+        .acquire();
+    let guard = guard.await.unwrap();
+    let mut replica = group.replicas[0].connection().await;
+    let left: u64 = ask(&mut replica, redis::cmd("PTTL").arg("{replicas:k}")).await;
+    assert!(left > 13_000, "{left} ms");
+    guard.release().await;
+}
+
+/// One script, one write and one wait serve all keys of a call.
+#[tokio::test]
+async fn a_call_with_many_keys_uses_one_connection() {
+    let group = Group::with_replicas(1).await;
+    let client = group.client().await;
+    client.lock("k").run(async {}).await.unwrap();
+    let mut admin = group.primary.connection().await;
+    let before = connections(&mut admin).await;
+    let keys: Vec<_> = (0..100).map(|key| key.to_string()).collect();
+    let inside = client.locks(keys.clone()).replicas(1).run(async {
+        assert!(connections(&mut admin).await <= before + 1);
+    });
+    inside.await.unwrap();
+    let refused = client.locks(keys.clone()).replicas(2).acquire().await;
+    assert_not_replicated(&refused, 2, 1);
+    let free = client.locks(keys).replicas(1).wait(SECOND);
+    free.run(async {}).await.unwrap();
+}
+
+/// The process of a primary stops for good, and Sentinels promote a replica. The next call waits for a replica of the
+/// new primary, although the client has kept connections to the old primary.
+#[tokio::test]
+async fn a_primary_that_stops_answering_is_left() {
+    let group = SentinelGroup::start().await;
+    let client = LockClient::builder()
+        .url(group.url())
+        .replicas(1, patience());
+    let client = client.connect().await.unwrap();
+    client.lock("k").run(async {}).await.unwrap();
+    group.servers[0].stop_process();
+    group.promoted_instead_of(0).await;
+    client
+        .lock("k")
+        .wait(20 * SECOND)
+        .run(async {})
+        .await
+        .unwrap();
+    group.servers[0].continue_process();
+}
+
+/// A shutdown ends the calls that wait for replicas.
+#[tokio::test]
+async fn a_shutdown_ends_calls_that_wait_for_replicas() {
+    let group = Group::with_replicas(1).await;
+    let builder = LockClient::builder().url(group.primary.url());
+    let client = builder.replicas(2, 20 * SECOND).connect().await.unwrap();
+    let lock = client.lock("k").wait(20 * SECOND);
+    let call = tokio::spawn(async move { lock.acquire().await });
+    let mut admin = group.primary.connection().await;
+    until(async || {
+        let info: String = ask(&mut admin, redis::cmd("INFO").arg("clients")).await;
+        info.contains("blocked_clients:1\r\n")
+    })
+    .await;
+    let begun = Instant::now();
+    client.shutdown().await;
+    let ended = call.await.unwrap();
+    assert!(matches!(ended, Err(LockError::ShutDown)), "{ended:?}");
+    let took = begun.elapsed();
+    assert!(took < SECOND + support::epsilon(), "{took:?}");
+    let keys: Vec<String> = ask(&mut admin, redis::cmd("KEYS").arg("{lock:*")).await;
+    assert!(keys.is_empty(), "{keys:?}");
+}
+
+/// A primary without free memory refuses new grants, but a nested call waits for the replicas of the enclosing call's
+/// grant as before.
+#[tokio::test]
+async fn without_free_memory_a_grant_is_replicated() {
+    let group = Group::with_replicas(1).await;
+    let client = group.client().await;
+    let lock = client.lock("k");
+    let mut admin = group.primary.connection().await;
+    let body = async {
+        let full = ["SET", "maxmemory", "1mb"];
+        ask::<()>(&mut admin, redis::cmd("CONFIG").arg(&full[..])).await;
+        lock.clone().replicas(1).run(async {}).await.unwrap();
+    };
+    lock.run(body).await.unwrap();
 }
 
 /// The primaries of a cluster and of a Sentinel group have replicas. Locks in Redisson's layout are replicated like other
@@ -376,15 +523,7 @@ async fn the_connections_of_many_calls_are_closed() {
     let group = Group::with_replicas(1).await;
     let client = group.client().await;
     let mut admin = group.primary.connection().await;
-    let mut connections = async || {
-        let list: String = ask(
-            &mut admin,
-            redis::cmd("CLIENT").arg("LIST").arg("TYPE").arg("normal"),
-        )
-        .await;
-        list.lines().count()
-    };
-    let before = connections().await;
+    let before = connections(&mut admin).await;
     let calls = (0..40).map(|key| {
         let lock = client.lock(key.to_string()).replicas(1);
         tokio::spawn(async move { lock.run(async {}).await.unwrap() })
@@ -393,8 +532,8 @@ async fn the_connections_of_many_calls_are_closed() {
     for call in calls {
         call.await.unwrap();
     }
-    until(async || connections().await <= before + 16).await;
+    until(async || connections(&mut admin).await <= before + 16).await;
     client.shutdown().await;
     drop(client);
-    until(async || connections().await <= before).await;
+    until(async || connections(&mut admin).await <= before).await;
 }

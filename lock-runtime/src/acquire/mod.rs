@@ -4,6 +4,7 @@ pub(crate) mod entry;
 pub(crate) mod multi;
 pub(crate) mod one;
 pub(crate) mod reentry;
+pub(crate) mod replicas;
 
 use std::sync::Arc;
 

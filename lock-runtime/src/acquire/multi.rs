@@ -1,7 +1,7 @@
 //! Acquires several locks. Every call takes its locks in the order of their names, so two calls with several locks
 //! never deadlock.
 
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::Future, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::try_join_all;
 use lock_core::{
@@ -14,7 +14,9 @@ use crate::acquire::{
     entry::{self, Entered, Entry},
     one::{self, AcquireSpec, Budget, LEAVE_PATIENCE},
     reentry::{self, Frame, MultiCall},
+    replicas::{replicas_until, replicated},
 };
+use crate::lease::hold::HoldState;
 
 /// The time that is added to a lease which is too short to be renewed, while the call waits for its other locks. If the
 /// process crashes during this wait, the lock stays taken for this time beyond the lease that the call asked for. The
@@ -272,14 +274,24 @@ impl MultiAcquisition {
             let entries = self.entries.iter().zip(spec);
             entries.filter(|(entry, _)| entry.has_begun())
         };
-        let replicating = begun().filter(|(_, spec)| spec.terms.needs_replicas());
-        let replicating = replicating.map(async |(entry, spec)| {
-            match one::begin_replicated(spec, budget, entry).await? {
-                true => Ok(()),
-                false => Err(entry.hold().not_held()),
+        if spec[0].terms.needs_replicas() {
+            let mut shards = BTreeMap::<u16, Vec<Arc<HoldState>>>::new();
+            for (entry, spec) in begun() {
+                let shard = spec.shared.backend.shard(&spec.name);
+                shards.entry(shard).or_default().push(entry.hold().clone());
             }
-        });
-        self.unless_lost(try_join_all(replicating)).await?;
+            let replicating = shards.into_values().map(async |holds| {
+                let first = holds[0].clone();
+                match replicated(&spec[0], budget, holds, true).await? {
+                    true => Ok(()),
+                    false => Err(first.not_lost().err().unwrap_or_else(|| first.not_held())),
+                }
+            });
+            let waiting = self.unless_lost(try_join_all(replicating));
+            let until = replicas_until(&spec[0], budget) + 2 * LEAVE_PATIENCE;
+            let waited = one::unless_shut_down(&spec[0].shared, until, pin!(waiting)).await?;
+            waited.unwrap_or_else(|| Err(one::unreachable(&spec[0], budget)))?;
+        }
         // All leases are confirmed in parallel. If they were confirmed one after another, too little of the first lease
         // could be left when the last lease is confirmed.
         while !begun().all(|(entry, _)| entry.hold().is_fresh()) {

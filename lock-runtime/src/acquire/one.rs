@@ -10,11 +10,11 @@ use std::{
 
 use futures_util::FutureExt;
 use lock_core::{
-    backend::{Answer, Attempt, Backend, BackendError, BoxFuture, Leaving, Replicated, Request},
+    backend::{Answer, Attempt, Backend, BackendError, BoxFuture, Leaving, Request},
     error::{BusyWith, LockError},
     key::{LockKey, LockName},
     lease::{CLAIM, Grant, Moment},
-    options::{Replicas, Strategy, Terms},
+    options::{Strategy, Terms},
 };
 use pin_project_lite::pin_project;
 
@@ -22,6 +22,7 @@ use crate::{
     acquire::{
         entry::{Entered, Entry},
         reentry::Frame,
+        replicas::{replicas_until, replicated, with_replicas},
     },
     events::{TARGET, count},
     lease::{
@@ -154,7 +155,8 @@ pub(crate) async fn enter_one(
         |frame: &Arc<Frame>| frame.is_out_of_order(&spec.shared, &spec.name, is_one_of_several);
     let once = !budget.waits();
     let out_of_order = !once && enclosing.is_some_and(out_of_order);
-    let entered = enter_now(spec, budget, once || out_of_order, enclosing).await;
+    let once = once || out_of_order;
+    let entered = enter_now(spec, budget, once, enclosing, is_one_of_several).await;
     match entered {
         Err(LockError::Busy { key, waited, .. }) if out_of_order => Err(LockError::Busy {
             key,
@@ -170,6 +172,7 @@ async fn enter_now(
     budget: &Budget,
     once: bool,
     enclosing: Option<&Arc<Frame>>,
+    is_one_of_several: bool,
 ) -> Result<Entry, LockError> {
     let inside = enclosing.and_then(|frame| frame.find(&spec.shared, &spec.name));
     if let Some(frame) = inside {
@@ -192,8 +195,11 @@ async fn enter_now(
             }
             // This future is boxed, to keep the future of a caller that waits for its turn small.
             let demand = Box::pin(extend_enclosing(spec, budget, hold)).await?;
-            if spec.terms.needs_replicas() && !Box::pin(replicated(spec, *budget, hold)).await? {
-                return Err(hold.not_held());
+            if spec.terms.needs_replicas() {
+                turn.wait_for_body(replicas_until(spec, *budget) + CLAIM);
+                if !Box::pin(replicated(spec, *budget, vec![hold.clone()], false)).await? {
+                    return Err(hold.not_held());
+                }
             }
             // The turn has a time limit until the caller has read the answer to the extension. If the caller is never
             // polled again to read the answer, the turn passes to the next call.
@@ -216,7 +222,8 @@ async fn enter_now(
         let mut entry = begin(spec, grant);
         // The futures of `with_replicas` and `confirm` are boxed, because few calls need them.
         let mut stands = true;
-        if spec.terms.needs_replicas() {
+        // A call with several locks waits for the replicas of all its locks together.
+        if spec.terms.needs_replicas() && !is_one_of_several {
             (entry, stands) = Box::pin(with_replicas(spec, *budget, entry)).await?;
         }
         if stands && (is_fresh(&entry) || Box::pin(confirm(spec, *budget, &entry)).await?) {
@@ -264,78 +271,6 @@ pub(crate) async fn confirm(
             confirmed = confirming => confirmed?,
             _ = hold.wait_for_loss() => {}
         }
-    }
-}
-
-/// Waits until as many replicas have the grant of a new hold as the call needs, as [`replicated`] does.
-pub(crate) async fn begin_replicated(
-    spec: &AcquireSpec,
-    budget: Budget,
-    entry: &Entry,
-) -> Result<bool, LockError> {
-    let hold = entry.hold();
-    // The caller might never be polled again to read the answer, so the hold is given back one claim (2 s) after the
-    // answer.
-    if hold.unused_until().is_none() {
-        hold.wait_for_body(spec.now() + replica_patience(spec, budget) + CLAIM);
-    }
-    if hold.is_claim() {
-        // The grant of a caller that has queued lasts for one claim until the caller confirms it. The replicas then
-        // know the whole lease.
-        let until = budget.answers_until(spec.now());
-        answered(spec, budget, until, hold.clone().confirm()).await?;
-    }
-    replicated(spec, budget, hold).await
-}
-
-/// Waits until as many replicas have the grant of an entry as the call needs. Returns the entry, and whether the server
-/// still has its grant. If too few replicas acknowledge the grant, gives the lock back before the call fails.
-async fn with_replicas(
-    spec: &AcquireSpec,
-    budget: Budget,
-    entry: Entry,
-) -> Result<(Entry, bool), LockError> {
-    match begin_replicated(spec, budget, &entry).await {
-        Ok(stands) => Ok((entry, stands)),
-        Err(error) => {
-            let until = spec.now() + LEAVE_PATIENCE;
-            let leaving = Entered::one(entry).leave(false);
-            bounded(&spec.shared.backend, until, leaving).await;
-            Err(error)
-        }
-    }
-}
-
-/// Returns how long a call waits for replicas. The wait is part of the acquisition.
-fn replica_patience(spec: &AcquireSpec, budget: Budget) -> Duration {
-    let now = spec.now();
-    let left = budget.answers_until(now).since(now);
-    spec.terms.replicas.within.min(left)
-}
-
-/// Waits until as many replicas have the grant of a hold as the call needs. Fails if too few replicas acknowledge the
-/// grant in time. Returns `false` if the server no longer has the grant.
-pub(crate) async fn replicated(
-    spec: &AcquireSpec,
-    budget: Budget,
-    hold: &Arc<HoldState>,
-) -> Result<bool, LockError> {
-    let replicas = Replicas {
-        within: replica_patience(spec, budget),
-        ..spec.terms.replicas
-    };
-    let replicating = hold.backend().replicate(&spec.name, hold.token, replicas);
-    match replicating.await {
-        Ok(Replicated::NotHeld) => Ok(false),
-        Ok(Replicated::By(acknowledged)) if acknowledged < replicas.count => {
-            Err(LockError::NotReplicated {
-                key: spec.key.clone(),
-                wanted: replicas.count,
-                acknowledged,
-            })
-        }
-        Ok(Replicated::By(_)) => Ok(true),
-        Err(error) => Err(failed(spec, budget, error)),
     }
 }
 

@@ -30,7 +30,7 @@ use lock_core::{
     },
     fencing::FencingToken,
     key::LockName,
-    lease::{CLAIM, Grant, LeaseTerms, Moment, Renewal, claim_after},
+    lease::{CLAIM, Grant, LeaseTerms, MAX_LEASE, Moment, Renewal, claim_after},
     options::{Replicas, Strategy},
     owner::OwnerId,
 };
@@ -611,12 +611,15 @@ impl Backend for MemoryBackend {
 
     fn replicate<'a>(
         &'a self,
-        _: &'a LockName,
-        _: FencingToken,
+        _: &'a [(&'a LockName, FencingToken)],
         replicas: Replicas,
     ) -> BoxFuture<'a, Result<Replicated, BackendError>> {
         // The locks of a process have no server that could fail without the process.
-        Box::pin(std::future::ready(Ok(Replicated::By(replicas.count))))
+        let replicated = Replicated::By {
+            count: replicas.count,
+            until: self.now() + MAX_LEASE,
+        };
+        Box::pin(std::future::ready(Ok(replicated)))
     }
 
     fn last_error(&self) -> Option<String> {

@@ -138,11 +138,10 @@ impl Backend for RedisBackend {
 
     fn replicate<'a>(
         &'a self,
-        name: &'a LockName,
-        token: FencingToken,
+        grants: &'a [(&'a LockName, FencingToken)],
         replicas: Replicas,
     ) -> BoxFuture<'a, Result<Replicated, BackendError>> {
-        Box::pin(replicate(&self.server, name, token, replicas))
+        Box::pin(replicate(&self.server, grants, replicas))
     }
 
     fn renewal_batch(&self) -> usize {

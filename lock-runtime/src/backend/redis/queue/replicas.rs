@@ -6,58 +6,58 @@ use lock_core::{
     backend::{BackendError, Replicated},
     fencing::FencingToken,
     key::LockName,
-    lease::Moment,
+    lease::{Moment, less_drift},
     options::Replicas,
 };
-use redis::{ErrorKind, RedisError, ServerErrorKind, Value, aio::MultiplexedConnection};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::backend::redis::{
     queue::{
         cohort_registry::Known,
-        server::{RETRY_PAUSE, Retry, Server},
+        server::{RETRY_PAUSE, Server},
     },
-    topology::single::Sessions,
-    transport::connection::CallError,
+    transport::{
+        connection::{CallError, Connection},
+        wait_connections::WaitConnection,
+    },
 };
 
 /// How much longer than the time limit of its `WAIT` a call waits for the server's answer.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(200);
 
-/// Waits until replicas have acknowledged the grant with this token. Repeats the request, over new connections, until
-/// the server answers or refuses it, or the time is over.
+/// Waits until replicas have acknowledged these grants. Repeats the request until the server answers or refuses it, or
+/// until the time is over.
 pub(crate) async fn replicate(
     server: &Arc<Server>,
-    name: &LockName,
-    token: FencingToken,
+    grants: &[(&LockName, FencingToken)],
     replicas: Replicas,
 ) -> Result<Replicated, BackendError> {
     // The server identifies the grant of a cohort by the token of the first member.
-    let id = match server.cohorts.known(name, token) {
-        Known::Itself => token.to_string(),
-        Known::Turn(first) => first.to_string(),
-        Known::Over => return Ok(Replicated::NotHeld),
-    };
+    let mut ids = Vec::with_capacity(grants.len());
+    for (name, token) in grants {
+        ids.push(match server.cohorts.known(name, *token) {
+            Known::Itself => token.to_string(),
+            Known::Turn(first) => first.to_string(),
+            Known::Over => return Ok(Replicated::NotHeld),
+        });
+    }
+    let names: Vec<_> = grants.iter().map(|(name, _)| *name).collect();
     let until = server.now() + replicas.within;
+    let asked = Asked {
+        server,
+        names,
+        ids,
+        // The server counts with 32 bits or more.
+        count: replicas.count.min(i32::MAX as usize),
+        until,
+    };
     let asking = async {
         loop {
-            let node = server.sessions.sessions(name).await?;
-            let asked = Asked {
-                server: server.clone(),
-                node,
-                name: name.clone(),
-                id: id.clone(),
-                count: replicas.count,
-                until,
-            };
-            // The connections belong to the engine's runtime, so that they outlive the runtime of the caller.
-            let answer = server.context.spawn(async move { asked.ask().await }).await;
-            let answer = answer.map_err(|panic| BackendError::Refused(panic.to_string()))?;
-            match answer {
+            match asked.ask().await {
                 Ok(replicated) => return Ok(replicated),
                 Err(error) => {
-                    if server.note_failure(error)? == Retry::Later {
-                        server.context.sleep(RETRY_PAUSE).await;
-                    }
+                    server.note_failure(error)?;
+                    server.context.sleep(RETRY_PAUSE).await;
                 }
             }
         }
@@ -71,84 +71,80 @@ pub(crate) async fn replicate(
     })
 }
 
-/// A request for one grant, to one server.
-struct Asked {
-    server: Arc<Server>,
-    node: Arc<Sessions>,
-    name: LockName,
-    /// The token that identifies the grant on the server.
-    id: String,
+/// A request to wait for replicas.
+struct Asked<'a> {
+    server: &'a Arc<Server>,
+    names: Vec<&'a LockName>,
+    /// The tokens that identify the grants on the server.
+    ids: Vec<String>,
     count: usize,
     until: Moment,
 }
 
-impl Asked {
-    /// Sends the request over an idle connection, or over a new one. The server answers no other command of the
-    /// connection until the replicas have answered, so a connection carries one request at a time.
-    async fn ask(self) -> Result<Replicated, CallError> {
-        let context = &self.server.context;
-        let connection = match self.node.take_idle() {
-            Some(connection) => connection,
-            None => {
-                let config = redis::AsyncConnectionConfig::new()
-                    .set_connection_timeout(None)
-                    .set_response_timeout(None);
-                let connecting = self.node.connector().connect(&config);
-                let connected = context.timeout_at(self.until, connecting).await;
-                let connected = connected.unwrap_or_else(|| Err(timed_out()));
-                connected.map_err(|error| CallError::of(&error))?.0
-            }
-        };
-        let answering = self.send(&connection);
-        let answered = context.timeout_at(self.until + ANSWER_PATIENCE, answering);
-        match answered.await.unwrap_or_else(|| Err(timed_out())) {
-            Ok(replicated) => {
-                self.node.put_idle(connection);
-                Ok(replicated)
-            }
-            // The connection may lead to a server that is no longer the primary, so it is not used again.
-            Err(error) => {
-                self.node.connector().note_lost();
-                Err(CallError::of(&error))
-            }
+impl Asked<'_> {
+    /// Sends the request over a connection that no other call uses, until the connection of the home session breaks or
+    /// leads to an old primary.
+    async fn ask(&self) -> Result<Replicated, CallError> {
+        let (sessions, name) = (&self.server.sessions, self.names[0]);
+        let home = sessions.home_connection(name).await;
+        let home = home.map_err(CallError::Refused)?;
+        tokio::select! {
+            biased;
+            answer = self.ask_beside(&home) => answer,
+            () = home.health.until_broken() => Err(CallError::Broken("the connection was lost".into())),
         }
     }
 
-    async fn send(&self, connection: &MultiplexedConnection) -> Result<Replicated, RedisError> {
+    async fn ask_beside(&self, home: &Connection) -> Result<Replicated, CallError> {
+        let node = self.server.sessions.sessions(self.names[0]).await;
+        let node = node.map_err(CallError::Refused)?;
+        let connecting = home.wait_connections.take(node.connector(), &home.address);
+        let connection = connecting.await.map_err(|error| CallError::of(&error))?;
+        self.send(connection)
+            .await
+            .map_err(|error| CallError::of(&error))
+    }
+
+    async fn send(&self, connection: WaitConnection<'_>) -> Result<Replicated, RedisError> {
         let renew = self.server.scripts.renew;
-        // A lease of zero only reads how much of the lease is left.
-        let check = renew.by_hash(&[self.name.as_str()], &["", &self.id, "0"]);
-        // `WAIT` counts the replicas that have the newest write of its own connection. Adding zero to the token counter
-        // is a write that changes nothing, and follows the grant in the server's history.
-        let names = self.server.names(&self.name);
-        let mut touch = redis::cmd("INCRBY");
-        touch.arg(names.fence()).arg(0);
-        let left = self.until.since(self.server.now()).as_millis().max(1); // a limit of 0 would be none
-        let mut wait = redis::cmd("WAIT");
-        wait.arg(self.count)
-            .arg(u64::try_from(left).unwrap_or(u64::MAX));
-        // The three commands share one round trip, and the server carries them out in this order.
-        let (checked, touched, acknowledged) = tokio::join!(
-            biased;
-            async { check.query_async::<Vec<i64>>(&mut connection.clone()).await },
-            async { touch.query_async::<Value>(&mut connection.clone()).await },
-            async { wait.query_async::<usize>(&mut connection.clone()).await },
-        );
-        let checked = match checked {
+        let mut redis = connection.redis.clone();
+        let keys: Vec<_> = self.names.iter().map(|name| name.as_str()).collect();
+        // A lease of zero only reads how much of each lease is left. `WAIT` counts the replicas that have the newest
+        // write of its own connection, so the script writes each grant again, without changing it.
+        let mut args = vec!["touch"];
+        args.extend(self.ids.iter().flat_map(|id| [id.as_str(), "0"]));
+        let sent = self.server.now();
+        let touch = renew.by_hash(&keys, &args);
+        let left: Vec<i64> = match touch.query_async(&mut redis).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                let by_source = renew.by_source(&check);
-                by_source.query_async(&mut connection.clone()).await
+                renew.by_source(&touch).query_async(&mut redis).await?
             }
-            checked => checked,
-        }?;
-        touched?;
-        Ok(match checked.first() {
-            Some(left) if *left < 0 => Replicated::NotHeld,
-            _ => Replicated::By(acknowledged?),
+            left => left?,
+        };
+        let shortest = left
+            .iter()
+            .copied()
+            .min()
+            .filter(|_| left.len() == keys.len());
+        let Some(Ok(shortest)) = shortest.map(u64::try_from) else {
+            return Ok(Replicated::NotHeld);
+        };
+        let known_until = sent + less_drift(Duration::from_millis(shortest));
+        // The limit leaves time for the answer. A limit of 0 would be no limit.
+        let answered = self.server.now();
+        let round_trip = answered.since(sent);
+        let limit = self.until.since(answered).saturating_sub(round_trip);
+        let mut wait = redis::cmd("WAIT");
+        let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1);
+        let count = wait
+            .arg(self.count)
+            .arg(limit)
+            .query_async(&mut redis)
+            .await?;
+        connection.put_back();
+        Ok(Replicated::By {
+            count,
+            until: known_until,
         })
     }
-}
-
-fn timed_out() -> RedisError {
-    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }

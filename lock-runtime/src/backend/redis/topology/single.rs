@@ -13,7 +13,6 @@ use std::{
 use foldhash::HashMap;
 use lock_core::{backend::BackendError, key::LockName, lease::Moment};
 use once_cell::sync::OnceCell;
-use redis::aio::MultiplexedConnection;
 use tokio::runtime::{self, Handle};
 
 use crate::{
@@ -24,9 +23,6 @@ use crate::{
     background::lock,
 };
 
-/// How many idle connections are kept for requests that wait for replicas.
-const IDLE_AT_MOST: usize = 16;
-
 /// The sessions with one server.
 pub(crate) struct Sessions {
     connector: Arc<Connector>,
@@ -36,8 +32,6 @@ pub(crate) struct Sessions {
     /// session.
     by_runtime: Mutex<HashMap<runtime::Id, Option<Arc<Session>>>>,
     liveness: Liveness,
-    /// Connections that wait for replicas, while they are idle.
-    idle: Mutex<Vec<MultiplexedConnection>>,
     closed: AtomicBool,
 }
 
@@ -57,7 +51,6 @@ impl Sessions {
             home: OnceCell::new(),
             by_runtime: Mutex::default(),
             liveness: Liveness::default(),
-            idle: Mutex::default(),
             closed: AtomicBool::new(false),
         }
     }
@@ -120,20 +113,6 @@ impl Sessions {
             home.run(&self.driver, &self.connector, engine);
             home
         })
-    }
-
-    /// Returns an idle connection for a request that waits for replicas, or `None` if there is no idle connection.
-    pub(crate) fn take_idle(&self) -> Option<MultiplexedConnection> {
-        lock(&self.idle).pop()
-    }
-
-    /// Stores a connection whose request has been answered for the next such request. Closes the connection if
-    /// [`IDLE_AT_MOST`] connections are stored.
-    pub(crate) fn put_idle(&self, connection: MultiplexedConnection) {
-        let mut idle = lock(&self.idle);
-        if idle.len() < IDLE_AT_MOST && !self.is_closed() {
-            idle.push(connection);
-        }
     }
 
     /// Returns whether `session` is a session with this server.
@@ -210,6 +189,5 @@ impl Sessions {
         for session in sessions.iter().chain(self.home.get()) {
             session.end();
         }
-        lock(&self.idle).clear();
     }
 }

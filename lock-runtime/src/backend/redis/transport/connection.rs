@@ -23,6 +23,7 @@ use crate::{
         rights::with_missing_right,
         script::Script,
         sentinel::NO_PRIMARY,
+        wait_connections::WaitConnections,
     },
     background::Context,
     events::{Counters, TARGET, count},
@@ -93,6 +94,8 @@ impl CallError {
                 }
                 _ => Self::Refused(BackendError::Refused(with_missing_right(text))),
             },
+            // A server that becomes a replica ends the commands that wait.
+            ErrorKind::Extension if error.code() == Some("UNBLOCKED") => Self::Demoted(text),
             ErrorKind::Extension
                 if matches!(error.code(), Some("BUSY" | "MISCONF" | "NOREPLICAS")) =>
             {
@@ -168,6 +171,8 @@ pub(crate) struct Connection {
     pub(crate) health: Arc<Health>,
     /// Server time minus local time, in µs, with an error of at most one round trip.
     clock_offset: i128,
+    /// The connections to the same server on which calls wait for replicas.
+    pub(crate) wait_connections: WaitConnections,
     batcher: Batcher,
     context: Arc<Context>,
     readiness: Arc<Readiness>,
@@ -343,6 +348,7 @@ impl Connection {
             health,
             clock_offset: i128::from(server_micros)
                 - i128::try_from(local_micros).unwrap_or_default(),
+            wait_connections: WaitConnections::new(),
             batcher: Batcher::new(redis),
             context: connector.context.clone(),
             readiness: connector.readiness.clone(),

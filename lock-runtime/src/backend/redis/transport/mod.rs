@@ -10,3 +10,4 @@ pub(crate) mod preflight;
 pub(crate) mod rights;
 pub(crate) mod script;
 pub(crate) mod sentinel;
+pub(crate) mod wait_connections;

@@ -1,7 +1,8 @@
 -- Extends the leases of several grants, each independently of the others. A lease becomes shorter only if it restarts.
 --
 -- KEYS: grants
--- ARGV: 1 `restart|` if the leases restart now, followed by a time limit (server time in µs) if there is one,
+-- ARGV: 1 `restart|` if the leases restart now, followed by a time limit (server time in µs) if there is one;
+--         `touch` if each grant is written again without a change, so that WAIT can wait for this write,
 --       then for each grant `token` (on a node of a Redlock `token owner`), and its lease in ms (0: only read the
 --       time left)
 local function renew(grant, asked, wanted, restart)
@@ -30,6 +31,9 @@ local function renew(grant, asked, wanted, restart)
     end
   end
   if lease <= left then
+    if ARGV[1] == 'touch' and left > 0 then
+      redis.call('PEXPIRE', grant, left)
+    end
     return left
   end
   redis.call('PEXPIRE', grant, lease) -- a server that is out of memory allows SET only after PEXPIRE

@@ -1,7 +1,8 @@
 -- Extends the leases of several locks, each independently of the others. A lease becomes shorter only if it restarts.
 --
 -- KEYS: locks
--- ARGV: 1 `restart|` if the leases restart now, followed by a time limit (server time in µs) if there is one,
+-- ARGV: 1 `restart|` if the leases restart now, followed by a time limit (server time in µs) if there is one;
+--         `touch` if each lock is written again without a change, so that WAIT can wait for this write,
 --       then for each lock its token, and its lease in ms (0: only read the time left)
 local function renew(lock, asked, lease, restart)
   local fine, field, _, token = pcall(ours, lock)
@@ -21,6 +22,9 @@ local function renew(lock, asked, lease, restart)
   end
   local left = clamp(lock, field)
   if lease <= left then
+    if ARGV[1] == 'touch' and left > 0 then
+      redis.call('PEXPIRE', lock, left)
+    end
     return left
   end
   redis.call('PEXPIRE', lock, lease)

@@ -1,0 +1,142 @@
+//! Waits, before a body starts, until as many replicas have its grants as the call needs.
+
+use std::{pin::pin, sync::Arc};
+
+use futures_util::future::{join_all, select_all};
+use lock_core::{
+    backend::{BackendError, Replicated},
+    error::LockError,
+    lease::{CLAIM, Moment},
+    options::Replicas,
+};
+
+use crate::{
+    acquire::{
+        entry::{Entered, Entry},
+        one::{
+            AcquireSpec, Budget, LEAVE_PATIENCE, answered, bounded, failed, unless_shut_down,
+            unreachable,
+        },
+    },
+    lease::hold::HoldState,
+};
+
+/// Waits until as many replicas have the grant of a new entry as the call needs. Returns the entry, and whether the
+/// server still has its grant. If too few replicas acknowledge the grant, gives the lock back before the call fails.
+pub(crate) async fn with_replicas(
+    spec: &AcquireSpec,
+    budget: Budget,
+    entry: Entry,
+) -> Result<(Entry, bool), LockError> {
+    let hold = entry.hold().clone();
+    let until = replicas_until(spec, budget);
+    // The caller might never be polled again to read the answer.
+    hold.wait_for_body(until + CLAIM);
+    let waiting = pin!(replicated(spec, budget, vec![hold], true));
+    let answer = unless_shut_down(&spec.shared, until + 2 * LEAVE_PATIENCE, waiting).await;
+    let error = match answer {
+        Ok(Some(Ok(stands))) => return Ok((entry, stands)),
+        Ok(Some(Err(error))) | Err(error) => error,
+        Ok(None) => unreachable(spec, budget),
+    };
+    let leaving = Entered::one(entry).leave(false);
+    bounded(&spec.shared.backend, spec.now() + LEAVE_PATIENCE, leaving).await;
+    Err(error)
+}
+
+/// Waits until as many replicas have the grants of these holds as the call needs. The locks must have the same shard.
+/// `are_new` says that the bodies of these holds have not begun. Fails if too few replicas acknowledge the grants in
+/// time. Returns `false` if the server no longer has one of the grants.
+pub(crate) async fn replicated(
+    spec: &AcquireSpec,
+    budget: Budget,
+    holds: Vec<Arc<HoldState>>,
+    are_new: bool,
+) -> Result<bool, LockError> {
+    let until = replicas_until(spec, budget);
+    let lease = spec.terms.lease.time;
+    let too_few = |acknowledged| LockError::NotReplicated {
+        key: spec.key.clone(),
+        wanted: spec.terms.replicas.count,
+        acknowledged,
+    };
+    // The grant of a caller that has queued lasts for one claim until the caller confirms it. The replicas then know the
+    // whole lease.
+    for hold in holds.iter().filter(|hold| hold.is_claim()) {
+        let until = budget.answers_until(spec.now());
+        answered(spec, budget, until, hold.clone().confirm()).await?;
+    }
+    loop {
+        let replicas = Replicas {
+            within: until.since(spec.now()),
+            ..spec.terms.replicas
+        };
+        let asking = replicate(spec, holds.clone(), replicas, are_new);
+        let losses = holds.iter().map(|hold| Box::pin(hold.wait_for_loss()));
+        let answer = tokio::select! {
+            biased;
+            answer = asking => answer,
+            _ = select_all(losses) => return Ok(false),
+        };
+        match answer {
+            Err(error) => return Err(failed(spec, budget, error)),
+            Ok(Replicated::NotHeld) => return Ok(false),
+            Ok(Replicated::By { count, .. }) if count < replicas.count => {
+                return Err(too_few(count));
+            }
+            // Like any body, the body starts only if at least two thirds of its lease are left, here on the replicas.
+            Ok(Replicated::By { until, .. }) if until.since(spec.now()) >= lease * 2 / 3 => {
+                return Ok(true);
+            }
+            // The replicas have acknowledged the grants in time, but only while too little of the lease was left.
+            Ok(Replicated::By { .. }) if spec.now() >= until => return Err(too_few(0)),
+            Ok(Replicated::By { .. }) => {
+                let until = until.max(spec.now() + LEAVE_PATIENCE);
+                let renewals = holds
+                    .iter()
+                    .map(|hold| answered(spec, budget, until, hold.clone().renew(lease)));
+                for renewed in join_all(renewals).await {
+                    if renewed?.is_err() {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Has the backend wait for replicas. Gives the holds back one claim after the answer if their bodies have not begun
+/// by then, because the caller might never be polled again.
+async fn replicate(
+    spec: &AcquireSpec,
+    holds: Vec<Arc<HoldState>>,
+    replicas: Replicas,
+    are_new: bool,
+) -> Result<Replicated, BackendError> {
+    let backend = spec.shared.backend.clone();
+    let is_in_process = backend.maintains_leases();
+    let asking = async move {
+        let grants: Vec<_> = holds.iter().map(|hold| (&hold.name, hold.token)).collect();
+        let answer = backend.replicate(&grants, replicas).await;
+        for hold in holds.iter().filter(|_| are_new) {
+            hold.wait_for_body(backend.now() + CLAIM);
+        }
+        answer
+    };
+    if is_in_process {
+        return asking.await;
+    }
+    let answer = spec.shared.context.run(asking).await;
+    answer.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
+}
+
+/// Returns the moment until which a call waits for replicas. The wait is part of the acquisition.
+pub(crate) fn replicas_until(spec: &AcquireSpec, budget: Budget) -> Moment {
+    let now = spec.now();
+    let limit = if budget.waits() {
+        budget.waits_until()
+    } else {
+        budget.answers_until(now)
+    };
+    limit.min(now + spec.terms.replicas.within)
+}
