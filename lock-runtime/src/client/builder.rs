@@ -192,7 +192,7 @@ impl LockClientBuilder {
     /// The wait for the replicas is part of the acquisition, so `wait` bounds it too. If too few replicas acknowledge
     /// the grant in time, the call gives the lock back and returns
     /// [`LockError::NotReplicated`](crate::LockError::NotReplicated). [`Lock::replicas`](crate::Lock::replicas) says
-    /// what a lock with replicas promises. Each acquisition takes one more round trip and the time of the replication,
+    /// what a lock with replicas promises. Each acquisition takes two more round trips and the time of the replication,
     /// on a connection that no other call uses meanwhile. The Redis user needs the additional right `+wait`.
     pub fn replicas(mut self, count: usize, within: Duration) -> Self {
         self.defaults.replicas = Replicas { count, within };
