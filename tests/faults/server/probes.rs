@@ -6,6 +6,7 @@ use std::{
 };
 
 use support::{
+    assert_lost,
     matrix::row,
     process::Worker,
     proxy::FaultProxy,
@@ -94,6 +95,35 @@ async fn row_55_a_lease_ends() {
         delays.sort_unstable();
         // The test bounds the median delay, because a busy machine delays single callers.
         assert!(delays[7] <= 50 * MS, "{delays:?}");
+    })
+    .await;
+}
+
+/// Row 55: bodies outlast their fixed leases, and a caller of the same client waits. The caller enters within 50 ms of the
+/// end of a lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_55_a_lease_of_the_same_client_ends() {
+    row(55, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let mut delays = Vec::new();
+        for number in 0..15 {
+            let lock = client.lock("k").lease(300 * MS).renew(false);
+            let guard = lock.acquire().await.unwrap();
+            let granted = Instant::now();
+            let body = tokio::spawn(async move { guard.run(std::future::pending::<()>()).await });
+            sleep(number * 10 * MS).await;
+            let lock = client.lock("k").wait(10 * SECOND);
+            let guard = lock.acquire().await.unwrap();
+            let took = granted.elapsed().saturating_sub(300 * MS);
+            seen.within("the next caller enters", 50 * MS, took);
+            delays.push(took);
+            assert_lost(&body.await.unwrap());
+            guard.release().await;
+        }
+        delays.sort_unstable();
+        // The test bounds the third-longest delay, because a busy machine delays single callers.
+        assert!(delays[12] <= 50 * MS, "{delays:?}");
     })
     .await;
 }

@@ -196,6 +196,10 @@ fn take_in(
                 redis::from_redis_value(next())?,
                 redis::from_redis_value(next())?,
             );
+            // A hold of this session can end without a release, for instance if its body outlasts a fixed lease.
+            if Duration::from_millis(left) < HEARTBEAT {
+                session.probe_after(name, asked + Duration::from_millis(left));
+            }
             if let Some(grant) = GrantSnapshot::parse(&grant, left, asked)
                 && take_up_described(server, session, name, &grant)
             {
