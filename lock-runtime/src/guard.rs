@@ -54,6 +54,9 @@ impl Hold {
 
     /// Returns how much time is left until the local deadline of the lease, or zero if the lease is lost or the hold
     /// has ended. An in-process lease that is renewed without limit always has its whole time left.
+    ///
+    /// The lock that a release passes to a waiter is first granted for at most 2 s. The engine extends the lease to its
+    /// whole time about 0.1 s after the body has begun, so until then this method returns at most 2 s.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.state.remaining()

@@ -93,8 +93,8 @@ async fn row_44_runtime_blocked_in_a_cohort_that_is_not_renewed() {
         second.loses();
         thread.block(1500 * MS).await;
         assert!(second.guard.loss().is_some(), "the lease has ended");
-        // The caller behind the cohort enters before the remaining members, because these are not in the queue when
-        // their grant ends.
+        // The members left the queue when the cohort was granted the lock. When this grant ends, the caller behind the
+        // cohort is first in the queue, and enters before the remaining members.
         let next = fixture.waiters.next().await;
         assert_eq!(next.caller, BEHIND);
         let took = next.at.saturating_duration_since(since);

@@ -117,7 +117,7 @@ pub(crate) struct Taken {
     ready: Vec<NodeAttempt>,
     /// The requests to the other nodes, which may still join the hold.
     steps: Steps,
-    /// The moment until which the other nodes may join the hold.
+    /// The moment until which grants of further nodes may be added to the hold.
     until: Moment,
 }
 
@@ -143,7 +143,8 @@ impl Taken {
         }
     }
 
-    /// Turns the grants of the majority into a hold, in one step without an await. Other nodes may join the hold later.
+    /// Turns the grants of the majority into a hold, in one step without an await. Grants of further nodes may be
+    /// added to the hold later.
     pub(crate) fn become_hold(self) -> Grant {
         let name = &self.request.name;
         let holders = self.ready.iter().map(|attempt| attempt.node().clone());

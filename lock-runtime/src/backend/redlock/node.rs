@@ -93,7 +93,7 @@ struct Memory {
     run_id: String,
     /// The newest token that the node's token counter is known to have had.
     newest: u64,
-    /// Whether the node had lost its state according to its newest answer.
+    /// Whether the node's newest answer showed that the node had lost its state.
     is_lost: bool,
     /// The node's eviction policy, if it may drop keys of held locks and the client does not allow such a policy.
     evicts: Option<String>,
@@ -358,7 +358,7 @@ impl Node {
         Some(format!("it evicts keys (maxmemory-policy {policy})"))
     }
 
-    /// Records whether the node has lost its state according to its newest answer.
+    /// Records whether the node's newest answer shows that the node has lost its state.
     fn set_lost(&self, is_lost: bool) {
         lock(&self.memory).is_lost = is_lost;
         if is_lost {
@@ -366,7 +366,7 @@ impl Node {
         }
     }
 
-    /// Returns whether the node had lost its state according to its newest answer.
+    /// Returns whether the node's newest answer showed that the node had lost its state.
     pub(crate) fn was_lost(&self) -> bool {
         lock(&self.memory).is_lost
     }
@@ -488,8 +488,8 @@ impl NodeAttempt {
             return Ok(Some(token));
         }
         if answer == -1 && server.now() < life_ends {
-            // The server's clock was set forward. The connection is given up, because the next connection reads the
-            // server's time again.
+            // The server's clock was set forward. This connection is given up, so that the next one reads the server's
+            // time again.
             connection.health.mark_demoted();
         }
         // The request was sent only once, and its answer shows that it changed nothing, so nothing has to be given

@@ -59,8 +59,8 @@ impl Sessions {
         &self.connector
     }
 
-    /// Returns the session of the calling runtime. Returns the home session outside of a runtime, and on a runtime that
-    /// cannot run a session because it has ended or drives no sockets.
+    /// Returns the session of the calling runtime. Returns the home session if the caller runs on no runtime, or on
+    /// a runtime that cannot run a session: one that is shut down, or that was built without I/O.
     pub(crate) fn nearest(&self) -> Arc<Session> {
         let engine = self.connector.context.handle();
         let runtime = Handle::try_current().ok().filter(|runtime| {

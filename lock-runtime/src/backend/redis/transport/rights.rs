@@ -1,7 +1,7 @@
 //! Names the right that a user lacks when the server refuses a command, and how to grant it.
 
-/// Returns the server's refusal of a command, with the command that grants the missing right. Returns other texts
-/// unchanged.
+/// Adds to the server's refusal of a command which right the user lacks, and how an administrator grants this right.
+/// Returns any other text unchanged.
 pub(crate) fn with_missing_right(refusal: String) -> String {
     match missing_right(&refusal) {
         Some(advice) => format!("{refusal}: {advice}"),

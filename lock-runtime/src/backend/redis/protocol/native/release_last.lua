@@ -2,7 +2,7 @@
 -- continues with `head`, the entry taken from the queue.
 --
 -- KEYS: grant, queue, fence, claim
--- ARGV: 1 `token|`, 2 floor, 3 claim in ms
+-- ARGV: 1 the token and `|`, with which the stored grant begins, 2 floor of the fence, 3 length of a claim in ms
 local held = redis.call('GET', KEYS[1])
 if not held or string.find(held, ARGV[1], 1, true) ~= 1 then
   return 0 -- the lock is not held with this token: nothing was changed

@@ -245,8 +245,8 @@ impl RedisAttempt {
                 self.state.on(Event::Queued)
             }
             Ok(Reply::Late) => {
-                // The server's clock was set forward, or the request was delayed. The connection is given up, because
-                // the next connection reads the server's time again.
+                // The server's clock was set forward, or the request was delayed. This connection is given up, so that
+                // the next one reads the server's time again.
                 connection.health.mark_demoted();
                 self.state.on(Event::NotReady)
             }
@@ -254,8 +254,8 @@ impl RedisAttempt {
                 Ok(Retry::Later) => self.state.on(Event::NotReady),
                 Ok(Retry::Now) => self.state.on(Event::Broken),
                 Err(error) => {
-                    // A final refusal proves that the server has carried out no request of this owner. After the last
-                    // of its requests has ended, nothing has to be given back.
+                    // The refusal is final if the server has refused every request of this owner. Once the owner's last
+                    // request has ended, there is then nothing to give back.
                     if self.state.is_refusal_final() {
                         request.end().await;
                         self.settle(Event::Refused(error))
