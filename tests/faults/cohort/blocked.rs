@@ -35,7 +35,7 @@ impl OneThread {
     }
 }
 
-/// Returns a cohort of callers on one thread, with its second member inside.
+/// Returns a cohort whose callers run on one thread, with its second member inside.
 async fn second_inside(thread: &OneThread, renew: bool) -> (Fixture, Stored, Entered) {
     let mut fixture = Fixture::start().await;
     let url = fixture.server.url();
@@ -59,8 +59,9 @@ async fn second_inside(thread: &OneThread, renew: bool) -> (Fixture, Stored, Ent
     (fixture, cohort, second)
 }
 
-/// Row 44: a member blocks its runtime for longer than its lease, and for longer than a claim. The engine renews the
-/// lease nevertheless, and the other members have their turns after the blocking member has left.
+/// Row 44: a member blocks the runtime of its cohort for longer than the lease, and for longer than a claim. The
+/// engine's own thread renews the lease nevertheless. The other members have their turns after the blocking member has
+/// left.
 #[tokio::test]
 async fn row_44_runtime_blocked_in_a_cohort_that_is_renewed() {
     row(44, async |_| {
@@ -82,8 +83,8 @@ async fn row_44_runtime_blocked_in_a_cohort_that_is_renewed() {
     .await;
 }
 
-/// Row 44: a member with a fixed lease blocks its runtime until that lease has ended. The other members return to their
-/// old places in the queue, ahead of callers that came later.
+/// Row 44: a member with a fixed lease blocks its runtime until that lease has ended. The caller behind the cohort
+/// enters next. The other members then queue again, ahead of callers that queue later.
 #[tokio::test]
 async fn row_44_runtime_blocked_in_a_cohort_that_is_not_renewed() {
     row(44, async |seen| {

@@ -80,8 +80,8 @@ async fn shutting_down_does_not_wait_for_a_lock_that_is_kept() {
     }
 }
 
-/// The first calls of a runtime do not block one another. Each call finds the lock free, although the background
-/// release of the previous call may not have completed yet.
+/// The first calls of a runtime do not block one another. Each call finds the lock free, even if the background release
+/// of the previous call is not confirmed yet.
 #[tokio::test]
 async fn the_first_calls_of_a_runtime_are_not_in_their_own_way() {
     for store in [
@@ -98,7 +98,7 @@ async fn the_first_calls_of_a_runtime_are_not_in_their_own_way() {
                 .wait(Duration::ZERO)
                 .release(Release::Background);
             if store.is_redlock() {
-                // Calls to a Redlock use the engine's connections until the runtime has connections of its own.
+                // Calls on a Redlock use the engine's connections until the runtime has connections of its own.
                 let patient = client.lock("k").wait(20 * SECOND);
                 assert_eq!(patient.run(async {}).await, Ok(()));
                 until_free(&client, "k").await;

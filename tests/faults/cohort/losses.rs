@@ -1,4 +1,4 @@
-//! Rows 40, 42, 45, 48: cohorts whose process is killed or stopped or whose grant is lost, and waiters of four
+//! Rows 40, 42, 45, 48: cohorts whose process is killed or stopped, cohorts whose grant is lost, and waiters of four
 //! processes.
 
 use std::{
@@ -117,9 +117,9 @@ async fn rest(redis: &mut MultiplexedConnection) -> Duration {
     time_to_live(redis).await.expect("it is held")
 }
 
-/// Row 40: two processes are killed, one while the member `stays` of its cohort is inside, the other while its callers
-/// queue. When the lease of the member inside has ended, the callers of the test's own clients enter in the order of
-/// the queue. Returns the time from the end of the lease until the first of these callers enters.
+/// Row 40: two processes are killed, the first while the member `stays` of its cohort is inside, the second while its
+/// callers queue. When the lease of the member inside has ended, the callers of the test's own clients enter in the
+/// order of the queue. Returns the time from the end of the lease until the first of these callers enters.
 async fn killed_in_a_cohort(stays: usize) -> Duration {
     const LEASE: Duration = Duration::from_millis(1500);
     const MEMBERS: usize = 64;
@@ -187,8 +187,8 @@ enum Removal {
     FlushAll,
 }
 
-/// Row 42: an operator deletes the grant of a cohort when its second member has been inside for `inside`. Returns the
-/// time from the deletion until the second member is notified of the loss.
+/// Row 42: an operator deletes the grant of a cohort after the cohort's second member has been inside for `inside`.
+/// Returns the time from the deletion until the second member is notified of the loss.
 async fn removed(removal: Removal, inside: Duration) -> Duration {
     const LEASE: Duration = Duration::from_millis(900);
     const MEMBERS: usize = 5;
@@ -208,7 +208,7 @@ async fn removed(removal: Removal, inside: Duration) -> Duration {
     let mut second = waiters.next().await;
     second.loses();
     sleep(inside).await;
-    // Holds back probes of the other client until the member inside is notified. A probe of the other client would find
+    // Holds back probes of the other client until the third member has entered. A probe of the other client would find
     // the lock free, and grant it to a caller of the other client.
     proxy.hold_requests(true);
     let removed = Instant::now();
@@ -310,8 +310,8 @@ async fn queue_length(server: &RedisServer) -> usize {
 #[tokio::test]
 async fn row_42_grant_of_a_cohort_deleted() {
     row(42, async |seen| {
-        // The engine confirms a hold 100 ms after its grant if the caller had to wait. The confirmation finds a
-        // deletion that happens earlier, and a probe finds a deletion that happens later.
+        // If the caller had to wait, the engine confirms the hold 100 ms after the grant. The confirmation finds the
+        // first deletion, which comes before it. A probe finds the second deletion, which comes after it.
         for inside in [Duration::ZERO, 120 * MS] {
             let took = removed(Removal::Del, inside).await;
             seen.within("the holder is notified after the deletion", 300 * MS, took);
@@ -329,8 +329,9 @@ async fn row_42_flushall_in_a_cohort() {
     .await;
 }
 
-/// Row 42: the process of a cohort is stopped for longer than the lease. When the process continues, the member inside
-/// is notified of the loss. The members that have not been inside keep their places, ahead of callers that came later.
+/// Row 42: the process of a cohort is stopped for longer than the lease, and the caller behind the cohort enters. When
+/// the process continues, the member inside is notified of the loss. The members that have not been inside queue again,
+/// ahead of a caller that has queued in the meantime.
 #[tokio::test]
 async fn row_42_process_of_a_cohort_stopped() {
     const MEMBERS: usize = 4;
@@ -358,7 +359,7 @@ async fn row_42_process_of_a_cohort_stopped() {
         waiters.queue(lock).await;
         worker.signal("CONT");
         worker.until("lost 1").await;
-        // The queue contains the caller that came later and the members that have not been inside yet.
+        // The queue contains the caller that has queued in the meantime, and the members that have not been inside yet.
         waiters.until_queued(1 + MEMBERS - 2).await;
         assert_eq!(next.guard.loss(), None);
         let newest = next.token();
@@ -384,8 +385,8 @@ async fn row_42_process_of_a_cohort_stopped() {
     .await;
 }
 
-/// Row 45: the first member of a cohort has re-entered the lock with a lease of a minute, and the process is killed
-/// while the second member is inside. The lock is free when the lease of the second member has ended.
+/// Row 45: the first member of a cohort re-enters the lock with a lease of a minute. The process is killed while the
+/// second member is inside. The lock is free when the lease of the second member has ended.
 #[tokio::test]
 async fn row_45_killed_after_a_longer_nested_lease() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -410,8 +411,7 @@ async fn row_45_killed_after_a_longer_nested_lease() {
         let cohort = until_cohort(&server, 3).await;
         worker.until("entered 1 ").await;
         let entered = Instant::now();
-        // The lease is restarted for the second member after that member has entered, so the test waits for the
-        // restart.
+        // The second member enters before the engine has restarted the lease for it, so the test waits for the restart.
         let mut left = Duration::MAX;
         until(async || {
             left = rest(&mut redis).await;
@@ -506,8 +506,8 @@ async fn row_48_a_thousand_queue_in_groups() {
             history.record("k", token, at(entered), at(left));
         }
         history.check().assert_clean(PROCESSES * CALLERS);
-        // The bound is the sum of one script for every ten callers, five probes a second for each process, and an
-        // allowance of 40 for the first use of each script.
+        // The bound allows one script for every ten callers, five probes a second for each process, and 40 more scripts
+        // for the first use of each script.
         let looks = took.as_millis() / 200 * PROCESSES as u128;
         let scripts = u128::from(server.scripts().await - asked);
         let most = (PROCESSES * CALLERS / 10) as u128 + looks + 40;

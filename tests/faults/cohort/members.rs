@@ -129,8 +129,7 @@ async fn row_39_members_cancelled() {
 }
 
 /// Row 41: the connection breaks while a member of a cohort is inside. The member inside keeps the lock, and the other
-/// members have their turns. Returns the time from the end of the last turn until the caller of the next process
-/// enters.
+/// members have their turns. Returns the time from the end of the last turn until the caller behind the cohort enters.
 async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     let mut fixture = Fixture::start().await;
     let (cohort, first) = fixture.inside(30 * SECOND).await;
@@ -140,7 +139,7 @@ async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     cut(&fixture).await;
     let proxy = &fixture.proxy;
     until(async || proxy.connections() > connections).await;
-    // Over the new connection, the members repeat their requests, and learn that they are still members of the grant.
+    // Over the new connection, the members repeat their requests, and learn that the cohort still has its grant.
     let status = async || fixture.behind.lock("k").status().await.unwrap();
     assert_eq!(status().await.waiters, MEMBERS - 2 + 1);
     let extended = second.guard.extend(40 * SECOND).await.unwrap();
@@ -248,8 +247,8 @@ async fn row_43_push_of_a_cohort_lost() {
     .await;
 }
 
-/// Row 46: a member in the middle of a cohort sets `hold_at_least` and leaves early. The next member enters when that
-/// time is over.
+/// Row 46: a member in the middle of a cohort leaves before its `hold_at_least` is over. The next member enters when
+/// this minimum hold is over.
 #[tokio::test]
 async fn row_46_member_that_keeps_the_lock() {
     const AT_LEAST: Duration = SECOND;
@@ -287,9 +286,9 @@ async fn row_46_member_that_keeps_the_lock() {
     .await;
 }
 
-/// Row 47: callers of one client are neighbours in the queue, but have different leases and waits. All members of a
-/// cohort have the same lease. A caller whose `wait` is over before the grant does not become a member, and a member
-/// whose `wait` ends before its turn is skipped.
+/// Row 47: callers of one client are neighbours in the queue, but have different leases and waits. Only callers with
+/// the same lease become members of one cohort. A caller whose `wait` is over before the grant does not become a
+/// member, and a member whose `wait` ends before its turn is skipped.
 #[tokio::test]
 async fn row_47_mixed_leases_and_waits() {
     row(47, async |_| {

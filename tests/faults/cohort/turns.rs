@@ -1,4 +1,4 @@
-//! Turns of members of a cohort in unusual situations: the lease was extended, the grant is found late or is lost, the
+//! Members of a cohort in unusual situations: a member has extended the lease, the grant is found late or is lost, a
 //! member is not polled, or its runtime is not driven.
 
 use std::{
@@ -46,8 +46,8 @@ async fn left_of(server: &RedisServer) -> Duration {
     Duration::from_millis(u64::try_from(left).unwrap_or_default())
 }
 
-/// Each member of a cohort re-enters the lock with a longer lease. The engine restarts the lease for each member before
-/// that member extends the lease, so no member assumes that it has more time than the server has granted.
+/// Each member of a cohort re-enters the lock with a longer lease. The engine restarts the lease for each member, so
+/// the longer lease of one member does not count for the next. No member has more time than is left on the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     let server = Arc::new(RedisServer::start().await);

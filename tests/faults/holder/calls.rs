@@ -1,4 +1,4 @@
-//! Rows 4 to 8, 34: bodies that block, hang or panic, calls that are dropped, and siblings.
+//! Rows 4 to 8, 34: bodies that block, hang or panic, calls that are dropped, and concurrent calls of one task.
 
 use std::{
     future::Future,

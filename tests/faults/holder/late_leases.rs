@@ -1,5 +1,5 @@
-//! Callers that read an answer late: the answer to an acquisition, or to the confirmation or restart of a lease. No
-//! body starts on a lease that is over or nearly over.
+//! Callers that read an answer late: the answer to an acquisition, to the confirmation of a lease, or to its restart.
+//! No body starts on a lease that is over or nearly over.
 
 use std::{
     future::{Future, poll_fn},

@@ -121,7 +121,7 @@ async fn of_many_holds_those_that_are_gone_are_lost_and_no_others() {
         let guards = fixture.hold(&keys(MANY)).await;
         fixture.tell("DEL", "key:7", &[]).await;
         fixture.tell("DEL", "key:8", &[]).await;
-        // Stores under the second deleted key a value of a type that the layout does not use for grants.
+        // Stores a value under the second deleted key. The layout does not use the type of this value for grants.
         match layout {
             Layout::Native => fixture.tell("HSET", "key:8", &["field", "1"]).await,
             Layout::Redisson => fixture.tell("SET", "key:8", &["1"]).await,
@@ -188,7 +188,7 @@ async fn many_holds_outlive_the_scripts_of_the_server() {
 }
 
 /// The answer to a renewal says how much of the lease was left when the server carried out the renewal. The server may
-/// have carried out the renewal right after it was sent, so the deadline counts from the time of sending.
+/// have carried out the renewal right after the client sent it, so the client counts the deadline from the sending.
 #[tokio::test]
 async fn a_late_answer_counts_from_the_sending() {
     let fixture = Fixture::in_layout(Layout::Native).await;

@@ -1,4 +1,4 @@
-//! Rows 49 to 51: callers that are polled late, once, or never again, and answers that arrive late.
+//! Rows 49 to 51: callers that are polled late, only once more, or never again, and answers that arrive late.
 
 use std::{
     future::Future,
@@ -109,8 +109,8 @@ impl Three {
     }
 }
 
-/// Queues a late caller ahead of a caller of another process, and ahead of a neighbour if `neighbour` is set. The late
-/// caller is polled once after each gap of `gaps`, in ms, and then normally.
+/// Queues a late caller, then a caller of the same process if `neighbour` is set, and then a caller of another process.
+/// The late caller is polled once after each of the two `gaps`, in ms, and then normally.
 async fn polled_late(server: &RedisServer, key: &str, gaps: [u32; 2], neighbour: bool) {
     let three = Three::on(server, key).await;
     let guard = three.holder.acquire().await.unwrap();
@@ -438,8 +438,8 @@ async fn both_soon(client: &LockClient) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Row 51: a caller leaves while a request that queues it is under way, and is not polled again. The caller that is not
-/// polled does not delay the other callers of its process.
+/// Row 51: the `wait` of a caller ends while the request that queues the caller is unanswered. The caller is polled
+/// twice more, and then never again. It does not delay the other callers of its process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_forgotten_while_it_leaves() {
     row(51, async |seen| {
@@ -458,7 +458,8 @@ async fn row_51_forgotten_while_it_leaves() {
         proxy.hold_replies(true);
         assert!(!poll(leaving.as_mut()));
         let second = tokio::spawn(enter(lock.clone()));
-        // The session may queue the second caller in the same request as the leaving caller, or in the next request.
+        // The session may queue the second caller in the same request as the caller that leaves, or in the next
+        // request.
         until(async || holder.lock("k").status().await.unwrap().waiters >= 2).await;
         sleep(900 * MS).await;
         poll(leaving.as_mut());

@@ -145,7 +145,7 @@ async fn row_01_holder_killed() {
     .await;
 }
 
-/// Returns the next line of the worker that is not empty.
+/// Returns the next line of the worker's output that is not empty.
 async fn next_word(worker: &mut Worker) -> String {
     loop {
         let line = worker.line().await.expect("the worker goes on");
@@ -275,8 +275,8 @@ async fn row_20_a_thousand_waiters() {
             order.iter().copied().eq(queued),
             "not in the order of their queueing"
         );
-        // The test counts the scripts after all callers have queued, so each caller sends at most one of these scripts,
-        // its release. Each process probes five times a second.
+        // The test counts the scripts that are sent after all callers have queued. From then on, each caller sends at
+        // most one script, its release, and each process sends five probes a second.
         let callers = u64::try_from(PROCESSES * WAITERS).unwrap();
         let looks =
             u64::try_from(took.as_millis() / 200 + 1).unwrap() * u64::try_from(PROCESSES).unwrap();
@@ -304,8 +304,8 @@ async fn row_21_queued_process_killed() {
         queued.kill();
         let next = entering(client.lock("k").wait(30 * SECOND));
         until_waiting(&client, 2).await;
-        // The server may need a moment to notice the closed socket. The test waits for this moment, so that the
-        // measured time does not include it.
+        // The server may need a moment to notice the closed socket. The test waits until then, so that the measured
+        // time does not include this moment.
         let mut observer = server.connection().await;
         until(async || {
             let clients: String = ask(
@@ -373,8 +373,8 @@ async fn row_33_runtime_shut_down_while_held_and_while_waiting() {
     .await;
 }
 
-/// Row 36: a waiting process is stopped until its grant and its lease have ended. The body of the waiting call never
-/// starts on that grant, and the call queues again.
+/// Row 36: a waiting process is granted the lock while it is stopped, and continues after the grant has ended. The body
+/// of the waiting call never starts on that grant, and the call queues again.
 #[tokio::test]
 async fn row_36_waiter_stopped_past_its_grant() {
     row(36, async |_| {

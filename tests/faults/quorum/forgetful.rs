@@ -212,7 +212,7 @@ async fn a_quarantine_begins_when_the_first_client_notices() {
             };
             node.reset_stats().await;
             // A client notices the loss when it requests a lock, and then reads the node's mark. Each call sends two
-            // scripts to a node, so the client has read the mark after 12 scripts, which are six calls.
+            // scripts to the node, so the client has read the mark after about six calls (12 scripts).
             until(async || {
                 client.lock("k").run(async {}).await.unwrap();
                 node.scripts().await >= 12

@@ -195,8 +195,8 @@ async fn answers_after_the_nodes_patience_are_given_back() {
 }
 
 /// A node's connection breaks while a request for the lock is on its way. The caller acquires the lock on the other
-/// nodes, and releases it over a new connection. Then the node reads the request, which has become too old, and does
-/// nothing.
+/// nodes, and releases it over a new connection. Then the node reads the request. The time limit of the request has
+/// passed, so the node does nothing.
 #[tokio::test]
 async fn a_node_refuses_a_request_that_arrives_after_the_release() {
     let quorum = Quorum::start(3).await;

@@ -124,7 +124,7 @@ async fn call_again(lock: lock_runtime::Lock, stop: Arc<AtomicBool>) -> (usize, 
     while !stop.load(Ordering::SeqCst) {
         let started = Instant::now();
         match lock.run(async {}).await {
-            // A new primary may lack the grant, because replication lags.
+            // A new primary may lack the grant, because replication lags. The call then returns `Lost`.
             Ok(()) | Err(LockError::Lost { .. }) => calls += 1,
             Err(error) => panic!("{error}"),
         }

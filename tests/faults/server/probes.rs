@@ -23,8 +23,8 @@ use crate::{
     waiters::{Waiters, holder},
 };
 
-/// Row 54: a process waits for thousands of keys over a slow connection. The connection stays up, and the probes of the
-/// process keep to the limit of one key in 150 µs.
+/// Row 54: a process waits for thousands of keys over a slow connection. The connection stays up, and the process
+/// probes at most one key every 150 µs on average.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_54_thousands_of_waited_keys() {
     const KEYS: usize = 6000;
@@ -99,8 +99,8 @@ async fn row_55_a_lease_ends() {
     .await;
 }
 
-/// Row 55: bodies outlast their fixed leases, and a caller of the same client waits. The caller enters within 50 ms of the
-/// end of a lease.
+/// Row 55: bodies outlast their fixed leases, and a caller of the same client waits. The caller enters within 50 ms of
+/// the end of a lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_55_a_lease_of_the_same_client_ends() {
     row(55, async |seen| {
@@ -230,8 +230,8 @@ async fn row_57_dead_entries() {
     .await;
 }
 
-/// A script that frees a lock examines only some of the dead entries in the lock's queue. A call for several keys does
-/// not take the lock before a live waiter that is queued behind dead entries.
+/// A script that frees a lock examines only some of the dead entries in the lock's queue, so a live waiter behind dead
+/// entries may not be granted the lock at once. A call for several keys does not take the lock before this waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
     let server = RedisServer::start().await;
@@ -292,8 +292,9 @@ async fn each_silent_waiter_with_a_short_lease_delays_the_others() {
     }
 }
 
-/// A holder overruns its fixed lease. If the lease is between 0.5 s and 2.5 s long, the server removes the other waiter
-/// of the holder's process from the queue. The waiter returns to its place at the next probe of its process.
+/// A holder overruns its fixed lease while another caller of its process is in the queue. If the lease is between 0.5 s
+/// and 2.5 s long, the server removes this waiter from the queue. The waiter returns to its place at the next probe of
+/// its process.
 #[tokio::test]
 async fn a_place_of_a_process_whose_holder_overruns_its_lease_returns_at_its_next_probe() {
     for (lease, is_set_aside) in [(600, true), (2400, true), (2800, false)] {
