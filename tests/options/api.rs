@@ -295,7 +295,8 @@ async fn under_a_paused_clock_nothing_is_waited_for() {
     assert!(started.elapsed() < 5 * SECOND);
 }
 
-/// A paused tokio clock jumps ahead while the body awaits real I/O, so the lease ends. A running clock does not jump.
+/// If the tokio clock is paused, it jumps ahead while the body awaits real I/O, so the lease ends. A running clock does
+/// not jump.
 #[test]
 fn a_lease_lasts_over_real_io_where_the_clock_runs() {
     let wait_for_a_thread = |paused: bool| {

@@ -50,7 +50,7 @@ impl Group {
             .unwrap()
     }
 
-    /// Stops the process of a replica. The replica receives no later write, even if it continues.
+    /// Stops the process of a replica, and closes its connection. If the process continues, it finds no later write.
     async fn cut_off(&self, replica: usize) {
         self.replicas[replica].stop_process();
         let mut primary = self.primary.connection().await;
@@ -74,13 +74,13 @@ impl Group {
     }
 }
 
-/// Returns how many replicas have the newest write.
+/// Writes to the server, and returns how many replicas acknowledge this write.
 async fn acknowledged(connection: &mut MultiplexedConnection) -> usize {
     ask::<i64>(connection, redis::cmd("INCRBY").arg("written").arg(1)).await;
     ask(connection, redis::cmd("WAIT").arg(9).arg(50)).await
 }
 
-/// Returns how many connections the server has, without those of its replicas.
+/// Returns how many connections the server has, not counting those of its replicas.
 async fn connections(admin: &mut MultiplexedConnection) -> usize {
     let mut list = redis::cmd("CLIENT");
     list.arg("LIST").arg("TYPE").arg("normal");
@@ -126,8 +126,8 @@ async fn a_promoted_replica_that_has_not_acknowledged_a_grant_admits_a_second_ho
     drop(guard);
 }
 
-/// The process of a primary stops, a replica is promoted, and the old primary continues. The old primary grants its locks
-/// as before, but no replica acknowledges these grants.
+/// The process of a primary is stopped, its replica is promoted, and the old primary continues. The old primary grants
+/// locks as before, but no replica acknowledges these grants.
 #[tokio::test]
 async fn a_primary_that_was_replaced_while_it_stood_still_admits_nobody() {
     let group = Group::with_replicas(1).await;
@@ -161,7 +161,7 @@ async fn without_its_replicas_a_call_gives_the_lock_back() {
     group.replicas[1].continue_process();
 }
 
-/// `wait` bounds the wait for the replicas, too. An attempt without a `wait` waits for them for at most 0.9 s.
+/// `wait` also bounds the time that a call waits for replicas. With a `wait` of less than 1 ms, the bound is 0.9 s.
 #[tokio::test]
 async fn the_wait_for_replicas_is_part_of_the_acquisition() {
     let group = Group::with_replicas(1).await;
@@ -202,7 +202,7 @@ async fn the_attribute_waits_for_replicas() {
     both.wait(SECOND).run(async {}).await.unwrap();
 }
 
-/// Waiters that are granted the lock by a release wait for the replicas, too: alone, and as members of a cohort.
+/// Waiters that a release grants the lock also wait for replicas, alone and as members of a cohort.
 #[tokio::test]
 async fn callers_that_have_queued_wait_for_replicas() {
     let group = Group::with_replicas(1).await;
@@ -229,7 +229,7 @@ async fn callers_that_have_queued_wait_for_replicas() {
 }
 
 /// The grant that a release passes to a waiter lasts only for a claim (2 s) until the waiter confirms it. When the body
-/// of such a caller starts, the replica knows the whole lease.
+/// of this waiter starts, the whole lease is stored on the replica.
 #[tokio::test]
 async fn the_whole_lease_of_a_caller_that_has_queued_is_on_its_replica() {
     let mut group = Group::with_replicas(0).await;
@@ -244,7 +244,7 @@ async fn the_whole_lease_of_a_caller_that_has_queued_is_on_its_replica() {
     let call = tokio::spawn(async move { lock.acquire().await.unwrap() });
     until_waiting(&other, "k", 1).await;
     let mut replica = group.replicas[0].connection().await;
-    // The replica receives each write 100 ms late, so a write that the call has not waited for is still missing.
+    // The replica receives each write 100 ms late, so it would lack a write that the call does not wait for.
     proxy.delay(100 * MS);
     guard.release().await;
     let queued = call.await.unwrap();
@@ -253,7 +253,8 @@ async fn the_whole_lease_of_a_caller_that_has_queued_is_on_its_replica() {
     queued.release().await;
 }
 
-/// A nested call of an enclosing call's lock waits for its own number of replicas. The enclosing call keeps its lock.
+/// A nested call that reenters the lock waits for as many replicas as its own options require. If the nested call
+/// fails, the enclosing call keeps its lock.
 #[tokio::test]
 async fn a_nested_call_waits_for_its_replicas() {
     let group = Group::with_replicas(1).await;
@@ -281,8 +282,7 @@ async fn a_call_that_is_dropped_while_it_waits_for_replicas_leaves_nothing() {
     }
 }
 
-/// Calls that are dropped while they wait for replicas leave no command at the server, and no connection beyond those
-/// that the client keeps.
+/// When calls are dropped while they wait for replicas, their `WAIT` commands end on the server too.
 #[tokio::test]
 async fn dropped_calls_end_their_wait_at_the_server() {
     let group = Group::with_replicas(1).await;
@@ -310,8 +310,8 @@ async fn dropped_calls_end_their_wait_at_the_server() {
     assert!(took < support::epsilon(), "{took:?}");
 }
 
-/// A call that nobody polls again after it has begun to wait for replicas keeps its lock for a claim (2 s) after the
-/// replicas have answered, and not for its whole lease, or for as long as it could have waited for the replicas.
+/// A call waits for replicas, and is never polled again. The engine gives its lock back a claim (2 s) after the
+/// replicas have answered, although the lease and the time allowed for the replicas are longer.
 #[tokio::test]
 async fn a_call_that_is_never_polled_again_gives_its_lock_back() {
     let group = Group::with_replicas(1).await;
@@ -329,7 +329,7 @@ async fn a_call_that_is_never_polled_again_gives_its_lock_back() {
         ask::<usize>(&mut connection, redis::cmd("EXISTS").arg("{replicas:k}")).await == 1
     })
     .await;
-    // The next poll reads the grant, and asks for the replicas.
+    // The next poll reads the grant, and sends the request to wait for the replicas.
     let _ = futures_util::poll!(call.as_mut());
     let begun = Instant::now();
     other
@@ -343,8 +343,8 @@ async fn a_call_that_is_never_polled_again_gives_its_lock_back() {
     drop(call);
 }
 
-/// The replicas receive each grant so late that the lease has nearly ended on them. A body starts only if most of its
-/// lease is left on the replicas.
+/// The replica acknowledges each grant 0.8 s late. A body starts only if most of its lease is then left, so a lease of
+/// one second is too short.
 #[tokio::test]
 async fn a_body_needs_most_of_its_lease_on_the_replicas() {
     let mut group = Group::with_replicas(0).await;
@@ -374,7 +374,7 @@ async fn a_body_needs_most_of_its_lease_on_the_replicas() {
     guard.release().await;
 }
 
-/// One script, one write and one wait serve all keys of a call.
+/// A call with many keys waits for replicas over a single connection.
 #[tokio::test]
 async fn a_call_with_many_keys_uses_one_connection() {
     let group = Group::with_replicas(1).await;
@@ -393,8 +393,8 @@ async fn a_call_with_many_keys_uses_one_connection() {
     free.run(async {}).await.unwrap();
 }
 
-/// The process of a primary stops for good, and Sentinels promote a replica. The next call waits for a replica of the
-/// new primary, although the client has kept connections to the old primary.
+/// The process of a primary is stopped, and Sentinels promote a replica. The next call waits for a replica of the new
+/// primary, although the client still has connections to the old primary.
 #[tokio::test]
 async fn a_primary_that_stops_answering_is_left() {
     let group = SentinelGroup::start().await;
@@ -438,8 +438,8 @@ async fn a_shutdown_ends_calls_that_wait_for_replicas() {
     assert!(keys.is_empty(), "{keys:?}");
 }
 
-/// A primary without free memory refuses new grants, but a nested call waits for the replicas of the enclosing call's
-/// grant as before.
+/// A primary without free memory refuses new grants. A nested call can still wait until replicas have acknowledged the
+/// grant of the enclosing call.
 #[tokio::test]
 async fn without_free_memory_a_grant_is_replicated() {
     let group = Group::with_replicas(1).await;
@@ -454,8 +454,8 @@ async fn without_free_memory_a_grant_is_replicated() {
     lock.run(body).await.unwrap();
 }
 
-/// The primaries of a cluster and of a Sentinel group have replicas. Locks in Redisson's layout are replicated like other
-/// locks.
+/// The primaries of a cluster and of a Sentinel group have replicas. Locks in Redisson's layout are replicated like
+/// other locks.
 #[tokio::test]
 async fn on_every_primary_that_has_replicas() {
     let cluster = ClusterServers::with_replicas(3).await;
@@ -484,7 +484,7 @@ async fn on_every_primary_that_has_replicas() {
     assert_not_replicated(&refused, 2, 1);
 }
 
-/// In process there is no server that could fail alone, so the option has no effect. A Redlock refuses the option.
+/// The in-process backend has no replicas, so it ignores the option. A Redlock refuses the option.
 #[tokio::test]
 async fn backends_without_replicas() {
     let client = Store::memory().client().await;
@@ -498,7 +498,7 @@ async fn backends_without_replicas() {
     client.lock("k").wait(SECOND).run(async {}).await.unwrap();
 }
 
-/// The Redis user may not send `WAIT`.
+/// If the Redis user may not send `WAIT`, the error names the missing right.
 #[tokio::test]
 async fn a_missing_right_is_named() {
     let group = Group::with_replicas(1).await;
@@ -516,8 +516,8 @@ async fn a_missing_right_is_named() {
     client.lock("k").wait(SECOND).run(async {}).await.unwrap();
 }
 
-/// Many calls wait at the same time, each over a connection of its own. Afterwards, at most 16 of the connections
-/// remain, and a shutdown closes them.
+/// Many calls wait for replicas at the same time, each over a connection of its own. Afterwards, at most 16 of these
+/// connections remain, and a shutdown closes them.
 #[tokio::test]
 async fn the_connections_of_many_calls_are_closed() {
     let group = Group::with_replicas(1).await;

@@ -315,8 +315,8 @@ fn a_call_leaves_a_runtime_that_nobody_drives() {
     }
 }
 
-/// Two runtimes poll a call in turn, and both runtimes are driven. Because the first runtime still polls the call, the
-/// call keeps the session of the first runtime, and enters a free lock at once.
+/// Two runtimes, each with a thread of its own, poll a call in turn. Because the first runtime still polls the call,
+/// the call keeps the session of the first runtime, and enters a free lock at once.
 #[test]
 fn a_call_that_two_runtimes_poll_in_turn_enters() {
     let driven = || {
@@ -524,8 +524,8 @@ fn a_call_that_changes_to_a_runtime_without_a_connection_keeps_its_grant() {
     let proxy = admin.block_on(async { FaultProxy::start(shared_server().await.port()).await });
     let client = admin.block_on(store.clone().through(&proxy.url()).client());
     let other = admin.block_on(store.client());
-    // The waits from 144 to 164 ms end while the second runtime connects, or while it sends its first request. A wait of
-    // 90 ms ends before the call gives up the session of its first runtime, so little time is left to connect.
+    // The waits from 144 to 164 ms end while the second runtime connects, or while it sends its first request. A wait
+    // of 90 ms ends before the call gives up the session of its first runtime, so little time is left to connect.
     let slow = (144..=164).step_by(2).map(|wait| (wait, 3 * MS));
     let waits = [(90, Duration::ZERO), (300, 3 * MS)]
         .into_iter()

@@ -366,8 +366,8 @@ async fn on_a_redlock_a_caller_that_does_not_spin_uses_the_default_pauses() {
         let mut waiting = Box::pin(lock.acquire());
         let tried = async {
             until(async || client.stats().commands >= before + 3).await;
-            // The answers to `status` use the connections of the first try, so they arrive after the answers to the
-            // try.
+            // The `status` requests use the same connections as the first try, so their answers arrive after the
+            // answers to the try.
             client.lock("k").status().await.unwrap();
         };
         tokio::select! {

@@ -103,8 +103,8 @@ async fn fixed(
     Ok(())
 }
 
-/// Stops polling a call that has the first of its two locks and waits for the second lock. Asserts that both locks pass
-/// to other callers in time. If `granted` is set, the second lock is first granted to the call.
+/// Stops polling a call that has the first of its two locks and waits for the second. If `granted` is set, the call is
+/// then granted the second lock too. Asserts that both locks pass to other callers in time.
 async fn forgotten_between(
     store: &Store,
     [one, two]: [&str; 2],
@@ -244,10 +244,10 @@ proptest! {
     }
 }
 
-/// A call is polled so rarely that, whenever it reads an answer, too little of its lease is left for the body to begin.
-/// If the call is polled every 450 ms, it enters, because the engine renews its lease until the body begins. If it is
-/// polled every 1.9 s, which is almost a claim, it may never enter. In both cases, the call delays another caller by at
-/// most a claim.
+/// A call is polled so rarely that too little of its lease is left for the body whenever it reads an answer. If the
+/// call is polled every 450 ms, it enters nevertheless, because the engine renews its lease until the body begins. If
+/// it is polled every 1.9 s, which is almost a claim, it may never enter. In both cases, the call delays another caller
+/// by at most a claim.
 #[tokio::test]
 async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
     for (lease, pause, enters) in [(SECOND, 450 * MS, true), (3 * SECOND, 1900 * MS, false)] {

@@ -74,8 +74,8 @@ async fn stored(store: &Store) -> String {
     ask(&mut redis, redis::cmd("GET").arg(store.name("k"))).await
 }
 
-/// A Redlock and Redisson's layout have no queue. A waiting caller stores nothing on the servers, so the servers know
-/// no order of the callers, but all callers enter.
+/// A Redlock and Redisson's layout have no queue. A waiting caller stores nothing on the servers, so the servers do not
+/// know the order of the callers. All callers enter nevertheless.
 #[tokio::test]
 async fn without_a_queue_the_servers_know_nobody_who_waits_and_all_enter() {
     const CALLERS: usize = 10;

@@ -106,8 +106,8 @@ async fn a_silent_server_is_unreachable_within_wait() {
         .await;
 }
 
-/// A nested call has to extend the lease of the enclosing call, and the server is silent. The `wait` of the nested call
-/// also bounds the extension of the lease.
+/// A nested call has to extend the lease of the enclosing call, and the server is silent. The nested call stops waiting
+/// for the extension when its `wait` is over.
 #[tokio::test]
 async fn an_extension_by_a_nested_call_ends_with_its_wait() {
     let proxy = FaultProxy::start(shared_server().await.port()).await;

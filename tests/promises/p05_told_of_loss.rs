@@ -241,8 +241,8 @@ async fn a_fixed_lease_is_fixed_again_when_a_renewed_call_in_it_has_left() {
             lasted > 600 * MS && lasted < SECOND + support::epsilon(),
             "{lasted:?}"
         );
-        // The renewal for a call that is nested in a guard also ends when the nested call leaves, although nothing
-        // polls a guard.
+        // If a nested call with `renew` runs in a guard, its renewals also end when the nested call leaves, although
+        // nothing polls the guard.
         let guard = client.lock("k").lease(300 * MS).acquire().await.unwrap();
         guard.run(nested.run(async {})).await.unwrap().unwrap();
         let next = client.lock("k").wait(5 * SECOND).acquire().await;

@@ -116,8 +116,8 @@ async fn unsent() {
     report("unsent", DROPS, took);
 }
 
-/// Each call is dropped when its request is on its way or executed, but its answer has not been read. Between the poll
-/// and the drop, the test yields to the runtime at most once.
+/// Each call is dropped after its first poll has issued a request, and before it reads the answer. Before every third
+/// drop, the test yields to the runtime once.
 #[tokio::test]
 async fn unanswered() {
     let mut fixture = Fixture::direct().await;
@@ -169,7 +169,7 @@ async fn granted_but_not_polled() {
             let _ = poll_once(call.as_mut());
             tokio::task::yield_now().await;
         }
-        // This poll reads the reply that the call is queued. From here on, the call is not polled.
+        // This poll reads the reply with the call's place in the queue. From here on, the call is not polled.
         let _ = poll_once(call.as_mut());
         guard.release().await;
         drops += usize::from(

@@ -82,8 +82,8 @@ async fn siblings_below_one_guard_take_turns() {
         let guard = hold(&client, "k").await;
         let (a, b) = tokio::join!(guard.run(nested()), guard.run(nested()));
         a.unwrap().and(b.unwrap()).unwrap();
-        // Siblings, which are calls that one task runs concurrently, also take turns inside a call that has entered
-        // through the guard. In such a call, `guard.run` and a nested call are siblings.
+        // `below` is a call that reenters the lock through the guard. In its body, `guard.run(nested())` and `nested()`
+        // are siblings, that is, calls that one task runs concurrently, so they take turns.
         let below = lock.run(async {
             let (a, b) = tokio::join!(guard.run(nested()), nested());
             a.unwrap().and(b)
@@ -92,8 +92,7 @@ async fn siblings_below_one_guard_take_turns() {
         let (below, other) = tokio::join!(guard.run(below), other);
         below.unwrap().unwrap().and(other.unwrap()).unwrap();
         guard.release().await;
-        // Siblings also take turns in the bodies of `guard.run` if the guard was acquired inside another call for the
-        // same key.
+        // Two calls in `guard.run` also take turns if the guard was acquired inside another call for the same key.
         let entered_again = lock.run(async {
             let guard = lock.acquire().await?;
             let (a, b) = tokio::join!(guard.run(nested()), guard.run(guard.run(nested())));

@@ -289,8 +289,8 @@ impl Redlock {
         grants
     }
 
-    /// Acquires and releases `k`. The release follows the answers of all nodes. Otherwise a node that grants the lock
-    /// late would need a release of its own.
+    /// Acquires `k`, and releases it after all nodes have answered. Otherwise a node that grants the lock late would
+    /// need a release of its own.
     async fn call(&self) {
         let guard = hold(&self.client, "k").await;
         let token = format!("{}|", guard.token());

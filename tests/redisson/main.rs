@@ -1,5 +1,5 @@
 //! Tests of Redisson's layout against the real Redisson: clients of this crate wait for a JVM, and a JVM waits for
-//! them. `sh tests/redisson/run.sh` runs these tests.
+//! clients of this crate. `sh tests/redisson/run.sh` runs these tests.
 
 use std::{collections::VecDeque, time::Duration};
 

@@ -101,8 +101,8 @@ async fn a_lock_that_is_kept_tells_the_jvm_its_new_end() {
     let start = Instant::now();
     let lock = client.lock("k").lease(20 * SECOND).hold_at_least(SECOND);
     let guard = lock.acquire().await.unwrap();
-    // The JVM's first attempt reads a lease of 20 s, so the JVM enters in time only if it is notified of the earlier
-    // end of the lease.
+    // The JVM's first attempt reads a lease of 20 s. The JVM enters in time only if the release notifies it that the
+    // lease now ends with the minimum hold.
     let entering = timeout(10 * SECOND, jvm.lock(SECOND));
     let (entered, ()) = tokio::join!(entering, async {
         until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
