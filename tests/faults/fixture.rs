@@ -89,7 +89,7 @@ pub(crate) async fn left(server: &RedisServer) -> Vec<String> {
     keys.filter(|key| !key.contains("fence")).collect()
 }
 
-/// Takes the right to use `CLIENT KILL` away from the server's default user, so a client cannot close its old
+/// Takes the right to use `CLIENT KILL` away from the server's default user, so that a client cannot close its old
 /// connections.
 pub(crate) async fn refuse_client_kill(server: &RedisServer) {
     let mut rules = redis::cmd("ACL");

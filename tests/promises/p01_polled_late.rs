@@ -31,8 +31,8 @@ async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
 }
 
 /// A caller is granted the lock, but does not read its reply yet. Another caller of the same process queues, and the
-/// reply to the other caller describes the first caller's grant too. The process must not regard this grant as a second
-/// one: the first caller keeps the lock, and the other caller waits.
+/// reply to the other caller describes the first caller's grant too. The process has to recognize this grant as the
+/// first caller's: the first caller keeps the lock, and the other caller waits.
 #[tokio::test]
 async fn a_grant_that_its_owner_reads_late_is_its_own() {
     let store = Store::redis().await;
@@ -352,7 +352,7 @@ async fn a_caller_that_is_polled_rarely_delays_others_once() {
 #[tokio::test(start_paused = true)]
 async fn a_head_that_is_not_polled_delays_others_by_a_claim_after_the_lease() {
     const LEASE: Duration = Duration::from_millis(2500);
-    // The test tries several moments at which the second waiter queues, because they determine when this waiter checks
+    // The test lets the second waiter queue at several moments, because the moment determines when this waiter checks
     // the lock.
     for pause in [Duration::ZERO, 400 * MS, SECOND] {
         let client = LockClient::connect("memory:").await.unwrap();

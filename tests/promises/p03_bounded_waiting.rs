@@ -133,8 +133,8 @@ async fn an_extension_by_a_nested_call_ends_with_its_wait() {
     );
 }
 
-/// A nested call that extends the lease of the enclosing call is not polled until its `wait` (1 s) and a claim (2 s)
-/// are over. At the next poll, the nested call returns `Busy`.
+/// A nested call that extends the lease of the enclosing call is not polled for 2.5 s, which is longer than its `wait`
+/// (1 s) and longer than a claim (2 s). At the next poll, the nested call returns `Busy`.
 #[tokio::test]
 async fn a_nested_call_that_is_polled_rarely_ends_after_its_wait() {
     let client = Store::redis().await.client().await;

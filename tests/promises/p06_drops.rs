@@ -1,7 +1,7 @@
 //! Promise 6: hundreds of calls are dropped in each state of an acquisition, and leave nothing behind.
 //!
-//! Each test prints how many calls it dropped in its state. Within `support::epsilon()` after the last drop, no key may
-//! be left on the server. If the connection is cut at the drop, a key can remain until its claim or lease ends.
+//! Each test prints how many calls it dropped in its state. At most `support::epsilon()` after the last drop, no key is
+//! left on the server. If the connection is cut at the drop, a key can remain until its claim or lease ends.
 
 use std::{
     future::Future,

@@ -31,7 +31,7 @@ enum Op {
     Run(usize, Vec<Op>),
     /// Acquires a guard of the lock with the first index, and stores the guard in the slot with the second index.
     Acquire(usize, usize),
-    /// Runs operations in the guard that is stored in the slot with this index.
+    /// Runs these operations in `guard.run`, with the guard that is stored in the slot with this index.
     RunIn(usize, Vec<Op>),
     Release(usize),
     Task(Task, Vec<Op>),

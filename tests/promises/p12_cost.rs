@@ -172,8 +172,8 @@ async fn re_entry_of_a_renewed_lease_sends_nothing() {
         .unwrap();
 }
 
-/// A session waits for 2,000 locks. Each of its probes covers at most 100 locks: it names three keys of each lock, and
-/// the key of the token counter.
+/// A session waits for 2,000 locks. Each of its probes covers at most 100 locks. A probe names three keys of each lock,
+/// and the key of the token counter.
 #[tokio::test]
 async fn a_probe_covers_at_most_100_locks() {
     const LOCKS: usize = 2000;

@@ -38,8 +38,8 @@ async fn worker_process() {
     let url = variable("WORKER_URL");
     let builder = LockClient::builder().url(url).namespace(NAMESPACE);
     let client = builder.connect().await.unwrap();
-    // The first call opens the connection. Callers that request the lock before the connection is open queue in no
-    // particular order.
+    // The first call opens the connection. If callers request the lock before the connection is open, their order in
+    // the queue is not defined.
     client.lock("warm").run(async {}).await.unwrap();
     let lease = MS * u32::try_from(number("WORKER_LEASE_MS")).unwrap();
     let (stays, nested) = (number("WORKER_STAYS"), number("WORKER_NESTED") == 1);
@@ -73,7 +73,7 @@ async fn worker_process() {
     client.shutdown().await;
 }
 
-/// The value of `stays` with which every caller leaves at once.
+/// If `stays` has this value, every caller leaves at once.
 const NOBODY: usize = usize::MAX;
 
 #[derive(Debug, Clone, Copy)]

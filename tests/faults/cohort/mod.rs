@@ -44,7 +44,7 @@ impl Fixture {
         }
     }
 
-    /// Queues the future members of the cohort, whose calls have this lease, and the caller behind the cohort.
+    /// Queues the callers that will be the cohort's members, with this lease, and then the caller behind the cohort.
     async fn queued(&mut self, lease: Duration) {
         let lock = self.behind.lock("k").wait(60 * SECOND).lease(lease);
         self.waiters.queue_many(MEMBERS, &lock).await;

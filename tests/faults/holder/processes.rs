@@ -78,8 +78,8 @@ const WAITERS: usize = 250;
 
 /// Queues [`WAITERS`] callers. Each caller prints its number and token when it is inside.
 async fn waiters(client: &LockClient) {
-    // The first call opens the connection. Callers that request the lock before the connection is open queue in no
-    // particular order.
+    // The first call opens the connection. If callers request the lock before the connection is open, their order in
+    // the queue is not defined.
     client.lock("warm").run(async {}).await.unwrap();
     let mut callers = tokio::task::JoinSet::new();
     for caller in 0..WAITERS {

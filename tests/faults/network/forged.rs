@@ -229,8 +229,8 @@ async fn row_58_repeated_push() {
     .await;
 }
 
-/// Releases the lock to a cohort of two after `pause`, and repeats the push of that grant later. Returns `false` if the
-/// second member of the cohort entered before the caller of the other client, because such an order proves nothing.
+/// Releases the lock to a cohort of two after `pause`, and repeats the push of that grant later. If the second member
+/// of the cohort enters before the caller of the other client, returns `false`, and does not repeat the push.
 async fn is_repeated(
     one: &LockClient,
     two: &LockClient,

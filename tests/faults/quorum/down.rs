@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::{CLAIM, MARK, NODE_PATIENCE, OTHERS_GRANT, client, contend, until_empty, warm};
 use crate::fixture::{MS, NAME, SECOND, epsilon, row, token_of, until};
 
-/// Row 29: one of five nodes is killed and another is stopped. Exclusion holds, and callers still acquire locks.
+/// Row 29: one of five nodes is killed and another is stopped. No two holds overlap, and callers still acquire locks.
 #[tokio::test]
 async fn row_29_two_of_five_down() {
     row(29, async |seen| {

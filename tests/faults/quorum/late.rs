@@ -137,8 +137,8 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
     }
     let mut late = 0;
     for _ in 0..50 {
-        // A client waits at least 20 ms for a node, so it receives the answers. Less than half of the lease is left
-        // then.
+        // A client waits at least 20 ms for a node, so it still receives the answers. By then, less than half of the
+        // lease (16 ms) is left.
         let refused = client.lock("k").lease(16 * MS).try_acquire().await;
         let Err(LockError::Unreachable { detail, .. }) = refused else {
             panic!("{refused:?}");

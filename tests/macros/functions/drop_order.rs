@@ -157,7 +157,7 @@ async fn scoped<T>(test: impl AsyncFnOnce(Lock) -> T) -> T {
     client.scope(test(client.lock("k"))).await
 }
 
-/// The beginning of every body in this file: a local, an await, and the requested exit.
+/// The beginning of every body in this file: a local variable, an await, and the requested exit.
 macro_rules! body {
     ($($body:tt)*) => {{
         let _local = witness("local");

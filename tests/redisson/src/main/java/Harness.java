@@ -24,9 +24,10 @@ import org.redisson.config.Config;
  * cancel once|timed PAUSE_NS KEY...         requests each lock; cancels request number N (from 0) after N x PAUSE_NS
  * </pre>
  *
- * Times are ns since 1970. The answer to `loop` and `call` has the time at which all threads had ended, and three times
- * for each acquisition of each thread: when the thread requested the lock, when it got the lock, and when it unlocked
- * the lock. The answer to `cancel` is the number of requests that were cancelled before they were answered.
+ * Times are ns since 1970. The answer to `loop` and `call` has the time at which all threads had ended, and three
+ * timestamps for each acquisition: when the thread requested the lock, when it got the lock, and when it unlocked the
+ * lock. Redisson renews a lock that `cancel once` requests, but not one that `cancel timed` requests. The answer to
+ * `cancel` is the number of requests that were cancelled before they were answered.
  */
 public final class Harness {
     /** The lease of every lock of the benchmark. */
