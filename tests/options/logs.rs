@@ -77,7 +77,8 @@ async fn an_outage_is_told_once() {
     }
 }
 
-/// If one node of a Redlock has an outage, the client logs its beginning once and its end once, although no call fails.
+/// If one node of a Redlock has an outage, the client logs the beginning and the end of the outage once each, although
+/// no call fails.
 #[tokio::test]
 async fn an_outage_of_a_server_of_a_quorum_is_told_once() {
     log::keep();

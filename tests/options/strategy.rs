@@ -384,8 +384,8 @@ async fn on_a_redlock_a_caller_that_does_not_spin_uses_the_default_pauses() {
     }
 }
 
-/// If no message arrives, the callers of a session that wait with `notify` make five tries a second in total, however
-/// many callers wait.
+/// If no message arrives, all callers that wait with `notify` in one session make five tries a second in total, however
+/// many they are.
 #[tokio::test]
 async fn a_session_that_waits_for_a_message_tries_five_times_a_second() {
     for layout in [Layout::Native, Layout::Redisson] {

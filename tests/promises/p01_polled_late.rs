@@ -21,8 +21,8 @@ use crate::{
     stores::{MS, SECOND, Store, hold, on_stores_with_a_queue, until, until_free, until_waiting},
 };
 
-/// The maximum time by which a caller that is not polled delays others: a claim, and the time until the heartbeat
-/// notices that the claim has ended.
+/// The maximum time by which a caller that is not polled delays others: a claim, plus at most 200 ms until the next
+/// heartbeat notices the end of the claim.
 const DELAY: Duration = Duration::from_millis(2200);
 
 /// Polls a future once and returns whether it is ready.

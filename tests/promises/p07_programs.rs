@@ -29,7 +29,7 @@ enum Task {
 enum Op {
     /// Makes a call for the lock with this index, and runs these operations in the body of the call.
     Run(usize, Vec<Op>),
-    /// Acquires a guard of the lock with the first index, and stores the guard in the slot with the second index.
+    /// Acquires the lock with the first index, and stores the guard in the slot with the second index.
     Acquire(usize, usize),
     /// Runs these operations in `guard.run`, with the guard that is stored in the slot with this index.
     RunIn(usize, Vec<Op>),

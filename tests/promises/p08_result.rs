@@ -149,7 +149,7 @@ async fn a_release_without_an_answer_goes_on_in_the_background() {
     assert_eq!(held.release().await, ReleaseOutcome::InBackground);
     let took = asked.elapsed();
     assert!((SECOND..SECOND + epsilon()).contains(&took), "{took:?}");
-    // After this time, the client no longer tries to release the lost lock.
+    // After this pause, the client no longer tries to release the lost lock.
     tokio::time::sleep(3 * SECOND).await;
     let stats = client.stats();
     assert_eq!((stats.lost, stats.release_failed), (1, 0));

@@ -471,7 +471,7 @@ async fn every_unusable_quorum_is_a_typed_error() {
     assert_eq!(error, ConnectError::TooFewServers { servers: 2 });
     for url in [
         format!("redlock://127.0.0.1:{a},127.0.0.1:{b},127.0.0.1:{a}"),
-        // A server with two names is recognized by the identity that it reports.
+        // The list contains one server under two names. The server is recognized by the identity that it reports.
         format!("redlock://127.0.0.1:{a},127.0.0.1:{b},localhost:{a}"),
     ] {
         let (error, _) = refusal(&url).await;

@@ -346,8 +346,8 @@ async fn on_a_redlock_counters_that_differ_cost_a_second_round_trip() {
     let before = redlock.scripts().await;
     redlock.call().await;
     let scripts = redlock.since(&before).await;
-    // Either the node that is ahead is part of the majority, and the other two nodes take its token, or this node takes
-    // the token of the other two.
+    // There are two cases: the node that is ahead is part of the majority, and the other two nodes take its token, or
+    // it takes the token of the other two.
     let asked_again: Vec<_> = scripts.iter().map(|scripts| *scripts > 2).collect();
     assert!(
         asked_again == [false, true, true] || asked_again == [true, false, false],

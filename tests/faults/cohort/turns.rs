@@ -165,7 +165,7 @@ async fn no_body_starts_on_the_last_moment_of_a_claim() {
     }
 }
 
-/// A member that is not polled when its turn comes delays the callers behind it by a claim. The other members of the
+/// If a member is not polled when its turn comes, the callers behind it wait for a claim. The other members of the
 /// cohort keep their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_is_not_polled_is_awaited_for_a_claim() {

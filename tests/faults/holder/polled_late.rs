@@ -21,8 +21,8 @@ use tokio::time::sleep;
 
 use crate::fixture::{MS, SECOND, client, until};
 
-/// How long a waiter that is not polled may delay others: the length of a claim, plus the time until the next heartbeat
-/// notices the end of the claim.
+/// How long a waiter that is not polled may delay others: the length of a claim, plus at most 200 ms until the next
+/// heartbeat notices the end of the claim.
 const DELAY: Duration = Duration::from_millis(2200);
 
 /// Asserts that nobody enters while another body is inside, and that tokens rise.
@@ -212,7 +212,7 @@ async fn replies_stall(server: &RedisServer, key: &str, begin: u32, time: u32, b
     proxy.hold_replies(false);
     for call in calls {
         match call.await.unwrap() {
-            // If the stall lasts until the local deadline of the lease, the lease is lost at that deadline.
+            // If the stall lasts until the client's own deadline for the lease, the lease is lost at that deadline.
             Ok(()) | Err(LockError::Lost { .. }) => {}
             Err(error) => panic!("{error}"),
         }

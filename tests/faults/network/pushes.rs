@@ -7,8 +7,8 @@ use support::{proxy::FaultProxy, server::RedisServer};
 
 use crate::fixture::{MS, NAME, QUEUE, SECOND, client, entering, left, row, until, until_waiting};
 
-/// Row 19: the server grants the lock, and the push that reports the grant is lost although the connection stays up. A
-/// heartbeat finds the grant, and the waiter enters.
+/// Row 19: the server grants the lock, and the push that reports the grant is lost although the connection stays up.
+/// The next probe finds the grant, and the waiter enters.
 #[tokio::test]
 async fn row_19_push_lost() {
     row(19, async |seen| {

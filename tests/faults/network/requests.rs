@@ -130,8 +130,8 @@ async fn row_11_release_sent_twice() {
     .await;
 }
 
-/// Row 11: a client sends the release of a lock with a minimum hold twice. The lock stays taken until the minimum hold
-/// is over.
+/// Row 11: a client sends the same release twice, and the lock has a minimum hold. The lock stays taken until the
+/// minimum hold is over.
 #[tokio::test]
 async fn row_11_lock_kept_twice() {
     row(11, async |_| {
@@ -162,7 +162,7 @@ async fn row_11_lock_kept_twice() {
     .await;
 }
 
-/// Row 13: a socket is half open. The hold ends at its local deadline at the latest, and the client connects again.
+/// Row 13: a socket is half open. The client ends the hold at its own deadline at the latest, and connects again.
 #[tokio::test]
 async fn row_13_half_open_socket() {
     row(13, async |seen| {

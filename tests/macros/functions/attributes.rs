@@ -42,8 +42,8 @@ async fn main_of_its_own(
     Ok(1)
 }
 
-/// A function with `#[tokio::main]` starts its own runtime and blocks its thread, so the test calls it on another
-/// thread.
+/// A function with `#[tokio::main]` starts its own runtime and blocks the calling thread, so the test calls it on
+/// another thread.
 #[tokio::test]
 async fn above_tokio_main() {
     guarded("main", Ok(1), async || {
