@@ -67,9 +67,9 @@ async fn row_28_slots_move_under_load() {
     .await;
 }
 
-/// Row 28: the move of a slot takes longer than a lease, and the grant of a held lock has moved already. The lease is
-/// renewed on the new primary. Other callers of the lock wait until the whole slot has moved. A caller that gives up
-/// breaks no connection of its client.
+/// Row 28: the move of a slot takes longer than a lease. The grant of a held lock moves first, and its lease is renewed
+/// on the new primary. Other callers of the lock wait until the whole slot has moved. A caller that gives up in the
+/// meantime breaks no connection of its client.
 async fn slow_move(cluster: ClusterServers, choose_target: impl Fn(usize) -> usize) {
     let (holder, other) = (client(&cluster.url()).await, client(&cluster.url()).await);
     let guard = holder
