@@ -99,9 +99,9 @@ impl LockClient {
     /// - Timely notice of a loss: on every backend, a process that was paused may act before it notices that its lease
     ///   has ended. Send the fencing token with every write that must not happen twice.
     ///
-    /// Locks stay held, and can be acquired, for as long as a majority of the servers is up: one of three servers may
-    /// be down, or two of five. If a server was down when a lock was granted, the next renewal (or the next check of a
-    /// fixed lease) writes the hold to that server, so that another server may then fail.
+    /// Locks can be acquired and held for as long as a majority of the servers is up: one of three servers may be down,
+    /// or two of five. If a server was down when a lock was granted, the next renewal (or the next check of a fixed
+    /// lease) writes the hold to that server, so that another server may then fail.
     ///
     /// Each server has a mark, the key `lock:fence:whole`, in which clients record the longest lease in use. Before a
     /// client requests a longer lease, it records the new maximum on a majority of the servers. A server that has lost
