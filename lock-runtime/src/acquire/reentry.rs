@@ -149,7 +149,7 @@ fn is_of(hold: &HoldState, shared: &Arc<Shared>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(hold.host()), Arc::as_ptr(shared))
 }
 
-/// One lock that a call has entered, as the nested calls see the lock.
+/// One lock that a call has entered, in the form in which nested calls find it.
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
     level: Level,

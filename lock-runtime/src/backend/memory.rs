@@ -1,9 +1,9 @@
 //! The in-process backend: the locks of one process, for a first run and for users' unit tests.
 //!
 //! All guarantees apply inside the process: exclusion, order, bounded waiting, loss at the end of a fixed lease,
-//! clean-up on cancel. There is no network, and no lock remains when the process ends. The backend uses tokio's clock,
-//! so in a test with a paused clock, waits and leases end without real waiting. On a runtime without a timer, the
-//! engine's thread measures real time.
+//! clean-up after a call is cancelled. There is no network, and no lock remains when the process ends. The backend uses
+//! tokio's clock, so in a test with a paused clock, waits and leases end without real waiting. On a runtime without a
+//! timer, the engine's thread measures real time.
 //!
 //! A renewable lease lasts as long as its hold, so the engine never renews it. If a hold has a fixed lease and a nested
 //! call has a renewable lease, the hold's lease does not end while the nested call is inside and within its `max_hold`.
@@ -347,7 +347,8 @@ impl Slot {
         }
     }
 
-    /// Removes an owner that leaves: ends its grant, or removes it from the queue or from the callers with `notify`.
+    /// Removes an owner that leaves: ends its grant, or removes it from the queue or from the callers that wait with
+    /// `notify`.
     fn remove(
         &mut self,
         owner: OwnerId,
