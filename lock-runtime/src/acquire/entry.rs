@@ -14,8 +14,8 @@ use crate::{
     },
 };
 
-/// One lock that a call has entered. If this value is dropped, the call leaves the lock's hold, and a release that
-/// becomes necessary runs in the background.
+/// One lock that a call has entered. If this value is dropped, the call leaves the lock's hold. If this entry was the
+/// hold's last one, the release runs in the background.
 #[derive(Debug)]
 pub(crate) struct Entry {
     // The fields are dropped in this order: first `demand` ends the demand for renewal, then `ticket` leaves the hold,
@@ -119,7 +119,8 @@ impl Entry {
 /// All locks that one call has entered.
 #[derive(Debug)]
 pub(crate) struct Entered {
-    /// The entry of the lock that was entered last. The frames of nested calls are nested in the frame of this entry.
+    /// The entry of the lock that was entered last. The frames of calls nested in the body are nested in the frame of
+    /// this entry.
     innermost: Entry,
     others: Vec<Entry>,
 }
@@ -140,7 +141,7 @@ impl Entered {
         }
     }
 
-    /// Keeps the locks taken for at least `time` from now, even if the body returns earlier.
+    /// Makes the locks stay taken for at least `time` from now, even if the body returns earlier.
     pub(crate) fn for_at_least(mut self, time: Duration) -> Self {
         if !time.is_zero() {
             for entry in std::iter::once(&mut self.innermost).chain(&mut self.others) {
@@ -150,7 +151,8 @@ impl Entered {
         self
     }
 
-    /// Returns one hold for each of these names, in the order of the names. A repeated name gives the same hold again.
+    /// Returns one hold for each of these names, in the order of the names. For a repeated name, the same hold is
+    /// returned again.
     pub(crate) fn named<'a>(
         &self,
         names: impl Iterator<Item = &'a LockName>,

@@ -67,7 +67,7 @@ impl Locks {
     /// Enters all locks, and creates the body's [`Frame`], in which nested calls find these locks. The body is nested
     /// in the call that encloses the first poll of the returned future.
     pub(crate) fn enter(self) -> BoxFuture<'static, Result<(Entered, Arc<Frame>), LockError>> {
-        // Each arm boxes its own future, because the future for one lock is smaller than the future for several.
+        // Each arm boxes its own future, because the future for one lock is smaller than the future for several locks.
         match self {
             Self::One(spec) => Box::pin(async move {
                 let outer = reentry::enclosing();

@@ -19,8 +19,8 @@ use crate::acquire::{
 use crate::lease::hold::HoldState;
 
 /// The time that is added to a lease which is too short to be renewed, while the call waits for its other locks. If the
-/// process crashes during this wait, the lock stays taken for this time beyond the lease that the call asked for. The
-/// fault matrix accepts a delay of up to 250 ms after a crash, so this time is shorter.
+/// process crashes during this wait, the lock stays taken for this time beyond the lease that the call asked for. This
+/// time is shorter than the 250 ms by which, in the fault matrix, a lock may stay taken too long after a crash.
 const RENEWAL_MARGIN: Duration = Duration::from_millis(200);
 
 /// Enters several locks of one client, within the `wait` of the call.
@@ -51,8 +51,8 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
                     .expect("a call enters one lock at least");
                 return Ok((entered, frame));
             };
-            // If a lock that the call had taken was lost, the call starts over, because its body has not started. A
-            // call whose `wait` is over fails with `Busy`.
+            // If a lock that the call had taken was lost, the call starts over, because its body has not started. If
+            // the call's `wait` is over, the call fails with `Busy` instead.
             let lost = acquisition.lost_before_the_body(&error, &in_order);
             // Unless the server is unreachable, the call waits until the locks that it has taken are given back, but no
             // longer than `LEAVE_PATIENCE` after the end of `wait`.
@@ -196,7 +196,8 @@ impl MultiAcquisition {
                     Ok(Some(Ok(entries.collect::<Vec<_>>())))
                 }
                 Some(Ok(MultiAnswer::Busy(index))) => Ok(Some(Err(index))),
-                // After such an error, `enter` takes the locks one by one, and so finds the lock that causes the error.
+                // After such an error, `enter` takes the locks one by one, so that the error names the lock that causes
+                // it.
                 Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),
                 // If too few nodes of a Redlock have answered, `enter` takes the locks one by one, because a request
                 // for a single lock is repeated until `wait` is over.
@@ -219,7 +220,7 @@ impl MultiAcquisition {
         Ok(true)
     }
 
-    /// Takes one lock, and renews the leases of the locks taken so far while it waits.
+    /// Takes one lock. While the call waits for this lock, the leases of the locks taken so far are renewed.
     async fn take(&mut self, spec: &AcquireSpec) -> Result<(), LockError> {
         let budget = self.budget;
         // While the call waits, a lease that is too short for a renewal is made longer.

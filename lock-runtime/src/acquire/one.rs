@@ -1,4 +1,5 @@
-//! Acquires one lock: by re-entry if an enclosing call holds it, otherwise by an attempt that takes at most `wait`.
+//! Acquires one lock: by re-entry if an enclosing call holds the lock, otherwise by an attempt that takes at most
+//! `wait`.
 
 use std::{
     future::Future,
@@ -34,7 +35,7 @@ use crate::{
 };
 
 /// How long an attempt that never queues waits for the server's answer. If no answer arrives within this time, the call
-/// spends the remaining 100 ms of one second on a check whether the server answers at all.
+/// checks for 100 ms whether the server answers at all, so that the call takes at most one second.
 const TRY_PATIENCE: Duration = Duration::from_millis(900);
 /// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
@@ -66,7 +67,7 @@ impl AcquireSpec {
     }
 }
 
-/// The time limits of one call, shared by all of its steps.
+/// The time limits of one call. All steps of the call share them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     started: Moment,
@@ -184,7 +185,8 @@ async fn enter_now(
         let hold = &frame.hold;
         let turn = frame.turns().next(&spec.shared.backend);
         loop {
-            // A shutdown waits until this hold has ended, so it does not interrupt the calls nested in the hold.
+            // A shutdown waits until this hold has ended, so the shutdown does not interrupt the calls nested in the
+            // hold.
             let come = bounded(&spec.shared.backend, waits_until, turn.come()).await;
             if come.is_none() {
                 return Err(busy_with_sibling(spec, *budget));
@@ -193,7 +195,7 @@ async fn enter_now(
             if hold.has_ended() {
                 break;
             }
-            // This future is boxed, to keep the future of a caller that waits for its turn small.
+            // This future is boxed, so that the future of a caller that waits for its turn stays small.
             let demand = Box::pin(extend_enclosing(spec, budget, hold)).await?;
             if spec.terms.needs_replicas() {
                 turn.wait_for_body(replicas_until(spec, *budget) + CLAIM);
@@ -257,7 +259,7 @@ pub(crate) async fn confirm(
         }
         // The caller might never be polled again to read the answer, so the hold is given back after one claim (2 s).
         // Giving the hold back does not count as a loss, because the body has not begun. Further confirmations do not
-        // extend the claim.
+        // extend this time.
         if hold.unused_until().is_none() {
             hold.wait_for_body(spec.now() + CLAIM);
         }
@@ -311,7 +313,7 @@ pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
     )))
 }
 
-/// Waits for the answer to a renewal, and fails if there is no answer by `until`.
+/// Waits for the answer to a renewal. Fails if no answer has arrived by `until`.
 pub(crate) fn answered<'a, T>(
     spec: &'a AcquireSpec,
     budget: Budget,
@@ -353,7 +355,7 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
             drop(attempt);
             Err(too_late(spec, *budget).await)
         }
-        // The future of `leave` is boxed, to keep the future small for calls whose grant comes in time.
+        // The future of `leave` is boxed, so that the future of a call stays small if its grant comes in time.
         None => Box::pin(leave(spec, budget, attempt)).await,
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn enter(frame: Option<Arc<Frame>>) -> Scope {
     Scope { outer: outer.ok() }
 }
 
-/// Restores the previous frame on drop.
+/// When this value is dropped, the previous frame becomes the innermost frame again.
 pub(crate) struct Scope {
     outer: Option<Option<Enclosing>>,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Scope {
 impl Drop for Scope {
     fn drop(&mut self) {
         if let Some(outer) = self.outer.take() {
-            // Drops the inner frame only after the borrow has ended, so that the frame's destructor may borrow
+            // The inner frame is dropped only after the borrow has ended, so that the frame's destructor may borrow
             // `ENCLOSING`.
             let inner = ENCLOSING.try_with(|around| around.replace(outer));
             drop(inner);
@@ -149,7 +149,7 @@ fn is_of(hold: &HoldState, shared: &Arc<Shared>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(hold.host()), Arc::as_ptr(shared))
 }
 
-/// One lock that a call has entered, as the nested calls see the lock.
+/// One lock that a call has entered, in the form in which nested calls find it.
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
     level: Level,
@@ -159,8 +159,8 @@ pub(crate) struct Frame {
     /// The state that all frames of a call with several locks share; `None` for a call with one lock.
     several: Option<Arc<MultiCall>>,
     outer: Option<Arc<Self>>,
-    /// The value that keeps the holds of this frame and of the frames around it alive. The reference is dangling while
-    /// no `in_current_hold` future needs the frame.
+    /// The value that keeps the holds of this frame and of the frames around it alive. The reference upgrades to `None`
+    /// while no `in_current_hold` future needs the frame.
     stay: Mutex<Weak<Stay>>,
 }
 
@@ -303,8 +303,8 @@ impl Drop for Frame {
     }
 }
 
-/// Keeps a hold and the holds around it alive for futures made with `in_current_hold`, until each of these futures has
-/// completed or is dropped.
+/// Keeps a hold and the holds around it alive until every `in_current_hold` future that needs them has completed or is
+/// dropped.
 pub(crate) struct Stay {
     /// `None` if the hold had already ended.
     _ticket: Option<EntryTicket>,
@@ -313,8 +313,8 @@ pub(crate) struct Stay {
 
 impl Stay {
     /// Keeps the holds of this frame and of the frames around it alive. If another `in_current_hold` future already has
-    /// a `Stay` for one of these frames, that `Stay` is used for the frame and for the frames around it. Therefore, in
-    /// a chain of tasks that each spawn the next task, the cost of a task does not grow with the length of the chain.
+    /// a `Stay` for one of these frames, that `Stay` is used for the frame and for the frames around it. Therefore, if
+    /// each task of a chain spawns the next task, the cost of a task does not grow with the length of the chain.
     pub(crate) fn of(frame: &Arc<Frame>) -> Arc<Self> {
         let mut unkept = Vec::new();
         let mut kept = None;

@@ -1,4 +1,4 @@
-//! Waits, before a body starts, until as many replicas have its grants as the call needs.
+//! Waits, before a body starts, until as many replicas as the call needs have the call's grants.
 
 use std::{pin::pin, sync::Arc};
 
@@ -21,8 +21,9 @@ use crate::{
     lease::hold::HoldState,
 };
 
-/// Waits until as many replicas have the grant of a new entry as the call needs. Returns the entry, and whether the
-/// server still has its grant. If too few replicas acknowledge the grant, gives the lock back before the call fails.
+/// Waits until as many replicas as the call needs have the grant of a new entry. Returns the entry, and whether the
+/// server still has the entry's grant. If too few replicas acknowledge the grant, gives the lock back before the call
+/// fails.
 pub(crate) async fn with_replicas(
     spec: &AcquireSpec,
     budget: Budget,
@@ -30,7 +31,8 @@ pub(crate) async fn with_replicas(
 ) -> Result<(Entry, bool), LockError> {
     let hold = entry.hold().clone();
     let until = replicas_until(spec, budget);
-    // The caller might never be polled again to read the answer.
+    // The caller might never be polled again to read the answer, so the hold is given back if its body has not begun
+    // one claim after `until`.
     hold.wait_for_body(until + CLAIM);
     let waiting = pin!(replicated(spec, budget, vec![hold], true));
     let answer = unless_shut_down(&spec.shared, until + 2 * LEAVE_PATIENCE, waiting).await;
@@ -44,9 +46,9 @@ pub(crate) async fn with_replicas(
     Err(error)
 }
 
-/// Waits until as many replicas have the grants of these holds as the call needs. The locks must have the same shard.
-/// `are_new` says that the bodies of these holds have not begun. Fails if too few replicas acknowledge the grants in
-/// time. Returns `false` if the server no longer has one of the grants.
+/// Waits until as many replicas as the call needs have the grants of these holds. The locks must have the same shard.
+/// `are_new` is true if the bodies of these holds have not begun. Fails if too few replicas acknowledge the grants in
+/// time. Returns `false` if at least one of the grants is lost.
 pub(crate) async fn replicated(
     spec: &AcquireSpec,
     budget: Budget,
@@ -60,8 +62,8 @@ pub(crate) async fn replicated(
         wanted: spec.terms.replicas.count,
         acknowledged,
     };
-    // The grant of a caller that has queued lasts for one claim until the caller confirms it. The replicas then know the
-    // whole lease.
+    // The grant of a caller that has queued lasts only for its claim until the caller confirms the grant. The grant is
+    // confirmed here, so that the replicas receive the whole lease.
     for hold in holds.iter().filter(|hold| hold.is_claim()) {
         let until = budget.answers_until(spec.now());
         answered(spec, budget, until, hold.clone().confirm()).await?;
@@ -84,11 +86,12 @@ pub(crate) async fn replicated(
             Ok(Replicated::By { count, .. }) if count < replicas.count => {
                 return Err(too_few(count));
             }
-            // Like any body, the body starts only if at least two thirds of its lease are left, here on the replicas.
+            // The body starts only if at least two thirds of its lease are left on the replicas.
             Ok(Replicated::By { until, .. }) if until.since(spec.now()) >= lease * 2 / 3 => {
                 return Ok(true);
             }
-            // The replicas have acknowledged the grants in time, but only while too little of the lease was left.
+            // The replicas have acknowledged the grants, but too little of the lease is left, and the time for another
+            // try is over.
             Ok(Replicated::By { .. }) if spec.now() >= until => return Err(too_few(0)),
             Ok(Replicated::By { .. }) => {
                 let until = until.max(spec.now() + LEAVE_PATIENCE);
@@ -105,8 +108,8 @@ pub(crate) async fn replicated(
     }
 }
 
-/// Has the backend wait for replicas. Gives the holds back one claim after the answer if their bodies have not begun
-/// by then, because the caller might never be polled again.
+/// Makes the backend wait for replicas. If `are_new` is true, each hold is given back one claim after the answer unless
+/// its body has begun by then, because the caller might never be polled again.
 async fn replicate(
     spec: &AcquireSpec,
     holds: Vec<Arc<HoldState>>,
@@ -130,7 +133,8 @@ async fn replicate(
     answer.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
 }
 
-/// Returns the moment until which a call waits for replicas. The wait is part of the acquisition.
+/// Returns the moment until which a call waits for replicas. The wait for replicas is part of the acquisition, so it
+/// ends with the time limit of the acquisition at the latest.
 pub(crate) fn replicas_until(spec: &AcquireSpec, budget: Budget) -> Moment {
     let now = spec.now();
     let limit = if budget.waits() {

@@ -1,16 +1,16 @@
 //! The in-process backend: the locks of one process, for a first run and for users' unit tests.
 //!
-//! All guarantees hold inside the process: exclusion, order, bounded waiting, loss at the end of a fixed lease,
-//! clean-up on cancel. There is no network, and nothing outlives the process. The backend uses tokio's clock, so in a
-//! test with a paused clock, waits and leases end without real waiting. On a runtime without a timer, the engine's
-//! thread measures real time.
+//! All guarantees apply inside the process: exclusion, order, bounded waiting, loss at the end of a fixed lease,
+//! clean-up after a call is cancelled. There is no network, and no lock remains when the process ends. The backend uses
+//! tokio's clock, so in a test with a paused clock, waits and leases end without real waiting. On a runtime without a
+//! timer, the engine's thread measures real time.
 //!
 //! A renewable lease lasts as long as its hold, so the engine never renews it. If a hold has a fixed lease and a nested
 //! call has a renewable lease, the hold's lease does not end while the nested call is inside and within its `max_hold`.
 //! When the nested call leaves, or its `max_hold` has passed, the hold's lease lasts at least for another lease time of
 //! the nested call. No thread watches callers that are not polled. Instead, the waiters check the time limits of the
-//! caller that has the lock: if it does not take its offer in time, or does not begin its body in time, a waiter ends
-//! its grant, and the lock is offered to the next waiter.
+//! caller to which the lock was offered or granted. If that caller does not take its offer in time, or does not begin
+//! its body in time, a waiter ends the caller's grant, and the lock is offered to the next waiter.
 
 use std::{
     cmp::Reverse,
@@ -48,9 +48,9 @@ use crate::{
 /// The clock of the calling runtime.
 const CLOCK: TokioClock = TokioClock;
 
-/// The time by which a grant in the registry outlasts its local deadline. During this time, the call drops the body
-/// whose lease is lost, so that this body ends before the next holder's body starts, unless the runtime is too busy to
-/// poll the call.
+/// The time for which a grant stays in the registry after its local deadline. At the deadline, the call drops the body
+/// whose lease is lost. This body therefore ends before the next holder's body starts, unless the runtime is too busy
+/// to poll the call within this time.
 const MARGIN: Duration = Duration::from_millis(2);
 
 /// The registries that clients share by name. A registry exists as long as one of its clients exists.
@@ -151,7 +151,7 @@ struct Waiter {
     ticket: u64,
     owner: OwnerId,
     deadline: Moment,
-    /// How long this waiter has to take an offer.
+    /// How long an offer to this waiter lasts.
     claim: Duration,
     /// Wakes the waiter when the lock is offered to it and when it becomes the head of the queue. Also wakes the head
     /// of the queue when the end of the holder's grant has changed.
@@ -161,14 +161,16 @@ struct Waiter {
 /// The result of a try to enter.
 enum View {
     Granted(FencingToken, Option<Moment>),
-    /// The lock is not free. Contains the moment at which the caller tries again; `None` if it only waits to be woken.
+    /// The lock is not free. Contains the moment at which the caller tries again; `None` if the caller only waits to be
+    /// woken.
     Waiting(Option<Moment>),
 }
 
 impl Registry {
     fn new() -> Self {
-        // Tokens are counted up from the system clock's time in microseconds, so they rise even across a restart of the
-        // process, unless the clock is set back by more than the time between the two starts.
+        // Tokens are counted up from the system clock's time, in microseconds, at which the registry is created. They
+        // therefore rise even across a restart of the process, unless the clock is set back by more than the time
+        // between the two starts.
         let micros = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_micros());
@@ -345,7 +347,8 @@ impl Slot {
         }
     }
 
-    /// Removes an owner that leaves: ends its grant, or removes it from the queue or from the callers with `notify`.
+    /// Removes an owner that leaves: ends its grant, or removes it from the queue or from the callers that wait with
+    /// `notify`.
     fn remove(
         &mut self,
         owner: OwnerId,
@@ -614,7 +617,7 @@ impl Backend for MemoryBackend {
         _: &'a [(&'a LockName, FencingToken)],
         replicas: Replicas,
     ) -> BoxFuture<'a, Result<Replicated, BackendError>> {
-        // The locks of a process have no server that could fail without the process.
+        // The locks are lost only when the process itself ends, so they need no replica.
         let replicated = Replicated::By {
             count: replicas.count,
             until: self.now() + MAX_LEASE,

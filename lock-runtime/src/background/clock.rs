@@ -25,8 +25,8 @@ pub(crate) trait Clock: Send + Sync {
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()>;
 }
 
-/// A clock that keeps running while the machine is suspended, as a lease on a server does. On systems other than Linux
-/// and Android, `BootClock` is the monotonic clock, which may stop during a suspend.
+/// A clock that keeps running while the machine is suspended, because the leases on a server continue to run then. On
+/// systems other than Linux and Android, `BootClock` is the monotonic clock, which may stop during a suspend.
 #[derive(Debug)]
 pub(crate) struct BootClock {
     /// The runtime whose timers the clock uses.
@@ -54,8 +54,8 @@ impl Clock for BootClock {
 
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
         let _runtime = self.runtime.enter();
-        // The timer follows another clock than `BootClock`. By `BootClock`, the timer may therefore fire early, or late
-        // if the machine was suspended, so callers check the time again.
+        // The timer uses another clock than `BootClock`. The timer may therefore fire too early, or too late if the
+        // machine was suspended, so callers check the time again.
         Box::pin(time::sleep(deadline.since(self.now())))
     }
 }
@@ -111,15 +111,15 @@ fn engine_timer(instant: Instant) -> Sleep {
     time::sleep_until(instant.into())
 }
 
-// The origin of [`TokioClock`]. The origin lies one hour before the first use of the clock, because a clock that a test
-// has paused may show an earlier time than that of the first use.
+// The origin of [`TokioClock`]. The origin lies one hour before the first use of the clock, because a test can pause
+// the clock before the first use, and the clock then shows an earlier time.
 static ORIGIN: Lazy<Instant> = Lazy::new(|| {
     let now = Instant::now();
     now.checked_sub(Duration::from_secs(3600)).unwrap_or(now)
 });
 
 /// Returns whether the calling runtime has timers. On a runtime without timers, tokio panics when a timer is created.
-/// The check for timers has to catch this panic, so it runs only once for each runtime.
+/// The check for timers has to catch this panic, so the check runs only once for each runtime.
 fn has_timer() -> bool {
     static TIMERS: Lazy<Mutex<HashMap<runtime::Id, bool>>> = Lazy::new(Mutex::default);
     let Ok(runtime) = Handle::try_current() else {

@@ -2,7 +2,7 @@
 //!
 //! Renewals, clean-up and the timers of deadlines run on the engine's thread, because they must continue when a user's
 //! runtime is blocked or has ended. A client passes its [`Context`] to the layers below it, so that these layers need
-//! no statics.
+//! no static variables.
 
 use std::{
     fmt,
@@ -40,8 +40,8 @@ const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 /// over the caller's connection.
 const HANDOFF_PATIENCE: Duration = Duration::from_millis(20);
 
-/// A signal that a shutdown has begun. Each poll of an acquisition checks the signal. The check therefore takes no
-/// mutex, unlike the check of a [`CancellationToken`].
+/// A signal that a shutdown has begun. Each poll of an acquisition checks the signal, so the check must be cheap: it
+/// locks no mutex, unlike the check of a [`CancellationToken`].
 #[derive(Debug, Default)]
 pub(crate) struct ShutdownSignal {
     has_begun: AtomicBool,
@@ -84,8 +84,8 @@ fn start_engine() -> Handle {
     handle
 }
 
-/// Locks a mutex, and ignores poisoning. Ignoring poisoning is safe, because no panic in the engine can leave the data
-/// behind a mutex half changed.
+/// Locks a mutex, and ignores poisoning. Ignoring poisoning is safe, because no panic in the engine leaves the data in
+/// a mutex half changed.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -144,10 +144,10 @@ pub(crate) struct Context {
     clock: Box<dyn Clock>,
     random: Box<dyn Random>,
     runtime: Handle,
-    /// The simulated world; `None` if the client runs in the real one.
+    /// The simulated world; `None` if the client runs outside of a simulation.
     #[cfg(feature = "__simulation")]
     pub(crate) world: Option<Arc<dyn crate::simulation::World>>,
-    /// The futures that were passed to [`finish`](Self::finish), and that the engine does not poll yet.
+    /// The futures that were passed to [`finish`](Self::finish), and that the engine has not polled yet.
     unfinished: Mutex<Vec<BoxFuture<'static, ()>>>,
 }
 
@@ -240,7 +240,7 @@ impl Context {
         OwnerId::from_u128(self.unique())
     }
 
-    /// Returns a random number, with which callers vary the length of their pauses.
+    /// Returns a random number. Callers use it to vary the length of their pauses.
     pub(crate) fn chance(&self) -> u32 {
         u32::try_from(self.random.bits() >> 96).unwrap_or_default()
     }

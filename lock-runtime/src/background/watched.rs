@@ -63,7 +63,7 @@ impl<T> Watched<T> {
         before
     }
 
-    /// Waits until `find` returns `Some` for the current value, and returns what the `Some` contains.
+    /// Waits until `find` returns `Some` for the current value, and returns the content of the `Some`.
     pub(crate) async fn until<R>(&self, mut find: impl FnMut(&T) -> Option<R>) -> R {
         loop {
             let mut changed = pin!(self.changed.notified());

@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// The URL scheme of the in-process backend. Clients of this process share their locks if their URLs have the same name
-/// after the scheme. A client whose URL has no name has locks of its own.
+/// after the scheme. A client whose URL has no name shares its locks with no other client.
 const MEMORY_SCHEME: &str = "memory:";
 /// The pause after a failed try of [`connect_within`](LockClientBuilder::connect_within).
 const CONNECT_PAUSE: Duration = Duration::from_millis(200);
@@ -131,7 +131,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// Uses the address and the credentials of an existing client of the redis crate, but opens its own connections.
+    /// Uses the address and the credentials of an existing client of the redis crate. The lock client opens connections
+    /// of its own.
     pub fn redis(self, client: &redis::Client) -> Self {
         self.connection_info(client.get_connection_info().clone())
     }
@@ -187,7 +188,7 @@ impl LockClientBuilder {
     }
 
     /// Sets how many replicas of a lock's server must have acknowledged a grant before the body starts, for calls that
-    /// set no number of their own, and how long each call waits for the replicas: none, and 1 s, by default.
+    /// set no number of their own: 0 by default. `within` is how long each call waits for the replicas: 1 s by default.
     ///
     /// The wait for the replicas is part of the acquisition, so `wait` bounds it too. If too few replicas acknowledge
     /// the grant in time, the call gives the lock back and returns
@@ -206,8 +207,8 @@ impl LockClientBuilder {
     /// waiter in the other.
     ///
     /// On the JVM, pass the same key to Redisson's `getLock`, with the prefix `namespace:` if the Rust client has a
-    /// [`namespace`](Self::namespace). The attribute escapes the values of the placeholders in its key. Escaping does
-    /// not change letters, digits, `-`, `_`, `.` and `~`, and `<arg:raw>` turns escaping off.
+    /// [`namespace`](Self::namespace). The attribute `distributed_lock` escapes the values of the placeholders in its
+    /// key. Escaping does not change letters, digits, `-`, `_`, `.` and `~`, and `<arg:raw>` turns escaping off.
     ///
     /// Differences from the native layout:
     /// - **No order.** Redisson gives a free lock to the first caller that asks, however long others have waited.
@@ -215,13 +216,13 @@ impl LockClientBuilder {
     ///   layout) or [`Strategy::Spin`], and `handoff` is refused. Callers of one process that wait by `Notify` take
     ///   turns at trying.
     /// - **Probes.** Callers of this crate are not notified when a Redisson spin lock or fair lock is released, or when
-    ///   a lease ends. Each client therefore probes, in each runtime, every lock that a caller waits for, five times a
-    ///   second.
+    ///   a lease ends. Each client therefore probes every lock that its callers wait for, five times a second in each
+    ///   runtime.
     /// - **Fencing tokens** rise across all Rust holders. A plain `RLock` has no token. An `RFencedLock` of the same
-    ///   name draws from the same rising sequence once its counter `redisson_lock_token:{name}` exists. If Rust has
-    ///   used the lock before the counter exists, the `RFencedLock` still begins with token 1, which is lower than the
-    ///   tokens of Rust. A resource that has seen a token of Rust then refuses the tokens of the `RFencedLock` until
-    ///   Rust takes the lock again and raises the counter. To avoid such low tokens, set the counter
+    ///   name takes its tokens from the same rising sequence once its counter `redisson_lock_token:{name}` exists. If
+    ///   Rust has used the lock before the counter exists, the `RFencedLock` still begins with token 1, which is lower
+    ///   than the tokens of Rust. A resource that has seen a token of Rust then refuses the tokens of the `RFencedLock`
+    ///   until Rust takes the lock again and raises the counter. To avoid such low tokens, set the counter
     ///   `redisson_lock_token:{name}` to 0 with `SETNX` before Rust first takes the lock.
     /// - **Re-entry** of Rust calls is counted in their process. On the server, the field of a Rust holder stores the
     ///   holder's longest lease in ms, whereas the field of a JVM thread stores how often the thread has entered the

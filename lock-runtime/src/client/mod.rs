@@ -37,7 +37,7 @@ pub(crate) fn scoped() -> Option<LockClient> {
     SCOPED.try_with(Clone::clone).ok()
 }
 
-/// A client of a lock server or of in-process locks, with the default options of its calls. A client is cheap to clone,
+/// A client of a lock server or of in-process locks, with the default options of its calls. Cloning a client is cheap,
 /// and all clones use the same connections and counters.
 ///
 /// A client lives for as long as one of its clones, one of its [`Lock`]s or a call that uses it exists. The leases of a
@@ -93,15 +93,15 @@ impl LockClient {
     /// # Redlock
     /// A Redlock does not guarantee the following:
     /// - Order and fairness: there is no queue, and a late caller may enter before an early one.
-    /// - Exclusion in all cases: two holders are possible if the clock of a server jumps, if that clock drifts from the
-    ///   client's clock by more than 1 % of the lease plus 2 ms within one lease, or if a majority of the servers loses
-    ///   its state within one lease.
+    /// - Exclusion in all cases: two holders are possible if the clock of a server jumps, if the clocks of a server and
+    ///   the client drift apart by more than 1 % of the lease plus 2 ms within one lease, or if a majority of the
+    ///   servers loses its state within one lease.
     /// - Timely notice of a loss: on every backend, a process that was paused may act before it notices that its lease
     ///   has ended. Send the fencing token with every write that must not happen twice.
     ///
-    /// Locks survive for as long as a majority of the servers is up: one of three servers may be down, or two of five.
-    /// If a server was down when a lock was granted, the next renewal (or the next check of a fixed lease) writes the
-    /// hold to that server, so that another server may then fail.
+    /// Locks can be acquired and held for as long as a majority of the servers is up: one of three servers may be down,
+    /// or two of five. If a server was down when a lock was granted, the next renewal (or the next check of a fixed
+    /// lease) writes the hold to that server, so that another server may then fail.
     ///
     /// Each server has a mark, the key `lock:fence:whole`, in which clients record the longest lease in use. Before a
     /// client requests a longer lease, it records the new maximum on a majority of the servers. A server that has lost
@@ -230,7 +230,8 @@ impl LockClient {
             registry.nobody_enters().await;
             backend.cleaned_up().await;
         };
-        // The wait is bounded, because a refused call ends only when it is polled, and its task might never poll it.
+        // The wait has a time limit, because a refused call ends only when it is polled, and its task might never poll
+        // it.
         one::bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
         registry.give_up_unused();
         let silent_since = tokio::select! {
@@ -242,8 +243,8 @@ impl LockClient {
         tracing::debug!(target: TARGET, "lock client shut down");
     }
 
-    /// Completes when the server has not answered until the last lease has ended, or for [`HELD_PATIENCE`]. Returns the
-    /// moment at which the server stopped answering. Never completes for in-process locks.
+    /// Completes when the server has been silent for [`HELD_PATIENCE`], or earlier if it is silent when the last lease
+    /// ends. Returns the moment at which the server stopped answering. Never completes for in-process locks.
     async fn silent_while_held(&self) -> Moment {
         let Shared {
             backend, registry, ..

@@ -15,7 +15,7 @@ use crate::lease::moment::AtomicMoment;
 /// The position of one item in the schedule. The position changes only while the schedule's mutex is locked.
 #[derive(Debug)]
 pub(crate) struct DueEntry {
-    /// When the item is due; `None` while it is not in the schedule.
+    /// When the item is due; `None` while the item is not in the schedule.
     due: AtomicMoment,
     /// The index among the items that are due at the same moment.
     place: AtomicU32,
@@ -118,8 +118,8 @@ impl<T: Scheduled> DueQueue<T> {
         true
     }
 
-    /// Makes an item due no later than `due`. Does not add an item that is not in the schedule. Returns `true` if the
-    /// schedule's owner has to wake before its timer fires.
+    /// Moves an item forward to `due`, unless it is due earlier. Does not add an item that is not in the schedule.
+    /// Returns `true` if the schedule's owner has to wake before its timer fires.
     pub(crate) fn bring_forward(&mut self, item: &Arc<T>, due: Moment) -> bool {
         let later = item.due_entry().due().is_some_and(|planned| due < planned);
         later && self.remove(item) && self.insert(item, due)
@@ -138,8 +138,8 @@ impl<T: Scheduled> DueQueue<T> {
         for item in &taken {
             item.due_entry().take();
         }
-        // A timer that was set for an item stays set when the item is removed. If the timer were moved to a later
-        // moment, inserting an item that is due before that moment would have to wake the owner.
+        // A timer that was set for an item stays set when the item is removed. If the timer moved to a later moment,
+        // each new item that is due before that moment would have to wake the owner.
         if self.armed.is_none_or(|armed| armed <= now) {
             self.armed = self.due.keys().next().copied();
         }

@@ -43,7 +43,7 @@ pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
     /// Called when a hold has begun.
     fn begun(&self, hold: &Arc<HoldState>);
 
-    /// Makes the hold due for a renewal or a check no later than `moment`.
+    /// Brings the next renewal or check of the hold forward to `moment`, unless it is due earlier.
     fn due_by(&self, hold: &Arc<HoldState>, moment: Moment);
 
     /// Called when the last entry has left the hold.
@@ -56,7 +56,7 @@ pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
     fn released(&self, hold: &Arc<HoldState>);
 }
 
-/// A release that has not been confirmed yet.
+/// A release that the backend has not confirmed yet.
 pub(crate) trait UnconfirmedRelease: Send + Sync {
     /// Makes the release continue in the background, unless it has been confirmed.
     fn go_on_in_background(&self);
@@ -81,14 +81,14 @@ pub(crate) struct HoldState {
     lost_now: Notify,
     /// Whether the engine has warned that the body has used most of its fixed lease.
     warned: AtomicBool,
-    /// Whether the engine has warned that renewals fail; reset by a successful renewal.
+    /// Whether the engine has warned that renewals fail. Becomes `false` when the backend next confirms the grant.
     renewal_warned: AtomicBool,
     /// The moment until which the hold waits for its body to begin; `None` if the hold does not wait, and
     /// [`GIVEN_UP`](Self::GIVEN_UP) once the hold has been given back.
     unused_until: AtomicMoment,
     /// The number of entries inside the hold. The last entry to leave releases the lock.
     entries: AtomicUsize,
-    /// The turns of the calls nested in the entry that began the hold.
+    /// The queue in which the calls nested in the entry that began the hold wait for their turns.
     pub(crate) turns: Turns,
 }
 
@@ -109,7 +109,7 @@ impl Scheduled for HoldState {
 }
 
 impl HoldState {
-    /// Creates a hold that has just been granted, with one entry inside.
+    /// Creates a hold for a new grant. The hold has one entry.
     pub(crate) fn begin(
         host: Arc<dyn HoldHost>,
         key: LockKey,
@@ -159,8 +159,8 @@ impl HoldState {
             return;
         }
         if self.backend().maintains_leases() {
-            // No scheduler watches the holds of this backend, so the backend itself ends the grant at `until`, like a
-            // fixed lease.
+            // No scheduler watches the holds of this backend, so the backend itself has to end the grant at `until`, as
+            // it ends a fixed lease.
             self.update_lease(|_| {});
         } else {
             self.host.due_by(self, until);
@@ -211,8 +211,8 @@ impl HoldState {
         self.unused_until().is_some_and(|until| until <= now) && self.give_up()
     }
 
-    /// Gives the hold back if its body has not begun. Returns `true` if this call has given the hold back. Giving back
-    /// a hold and beginning its body change the same atomic value, so only one of the two can happen.
+    /// Gives the hold back if its body has not begun. Returns `true` if this call has given the hold back. Giving a
+    /// hold back and beginning its body change the same atomic value, so that only one of these two steps can succeed.
     pub(crate) fn give_up(&self) -> bool {
         let Some(until) = self.unused_until() else {
             return false;
@@ -363,8 +363,8 @@ impl HoldState {
         self.ask(Extend::To(lease)).await
     }
 
-    /// Extends the lease to its whole time before a body begins. `Ok` means only that the backend has answered:
-    /// [`loss`](Self::loss) says whether the lease is lost.
+    /// Extends the lease before a body begins, so that the whole lease time is left. `Ok` means only that the backend
+    /// has answered: [`loss`](Self::loss) says whether the lease is lost.
     pub(crate) async fn confirm(self: Arc<Self>) -> Result<(), BackendError> {
         self.ask(Extend::To(self.terms.time)).await.map(drop)
     }
@@ -376,8 +376,8 @@ impl HoldState {
         self.ask(Extend::Restart(self.terms.time)).await.map(drop)
     }
 
-    /// Makes a backend that maintains leases itself keep this lease valid at least until `until`, and for as long as
-    /// entries demand renewal.
+    /// Has an effect only if the backend itself maintains leases. The backend then keeps this lease valid at least
+    /// until `until`, and for as long as entries demand renewal.
     pub(crate) fn promise(&self, until: Moment) {
         self.update_lease(|lease| lease.promise(until));
     }
@@ -571,9 +571,9 @@ impl HoldState {
         lock(&self.lease).plan()
     }
 
-    /// Extends the lease as far as an additional entry needs, in one round trip, or in none if the lease already
-    /// suffices. Returns the entry's demand for renewal, or `None` if the entry asks for a fixed lease or the lease is
-    /// lost. The deadline is not moved back when the entry leaves.
+    /// Extends the lease as far as an additional entry needs. Takes one round trip, or none if the lease already lasts
+    /// long enough. Returns the entry's demand for renewal, or `None` if the entry asks for a fixed lease or the lease
+    /// is lost. When the entry leaves, the deadline does not become earlier.
     pub(crate) async fn extend_for(
         self: Arc<Self>,
         terms: LeaseTerms,

@@ -19,7 +19,8 @@ use lock_core::{
 
 use crate::lease::policy::Plan;
 
-/// The properties of a renewal, check or restart that was sent to the backend. They are needed to apply its answer.
+/// The properties of a renewal, check or restart that was sent to the backend. These properties are needed to apply the
+/// answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an answer is applied with the request that it answers"]
 pub(crate) struct Requested {
@@ -53,11 +54,10 @@ pub(crate) struct Lease {
     /// The local deadline; `None` while the backend itself maintains the lease until the release. For a lease on a
     /// server, only a restart may make the deadline earlier.
     deadline: Option<Moment>,
-    /// The deadline that would apply without the renewals that entries demand; used only if the backend itself
-    /// maintains the lease.
+    /// The deadline that applies once no entry demands renewal. Used only if the backend itself maintains the lease.
     promised: Moment,
-    /// The time that was left of the lease when the latest confirmation of the whole lease was read. Before the first
-    /// confirmation, the value is the validity of the grant.
+    /// The time that was left when the caller or the engine last read a confirmation of the whole lease. Before the
+    /// first confirmation, the value is the validity of the grant.
     confirmed: Duration,
     /// Whether the grant lasts only for its claim (2 s), because the grant has not been confirmed yet.
     claim: bool,
@@ -97,8 +97,7 @@ impl Lease {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
-    /// Whether at least two thirds of the confirmed time are left. A body does not start if less than two thirds are
-    /// left.
+    /// Whether at least two thirds of the confirmed time are left. Otherwise, no body starts.
     pub(crate) fn is_fresh(&self, now: Moment) -> bool {
         self.deadline
             .is_none_or(|deadline| deadline.since(now) >= self.confirmed * 2 / 3)
@@ -177,9 +176,9 @@ impl Lease {
         self.plans.push(plan);
     }
 
-    /// Removes the demand of an entry that leaves. If the backend itself maintains the lease, the lease then lasts at
-    /// least for the plan's lease time. The plan's lease time counts from `now`, or from the end of the plan if the
-    /// plan has ended earlier.
+    /// Removes the demand of an entry that leaves. If the backend itself maintains the lease, the lease then lasts for
+    /// at least the plan's lease time. The plan's lease time counts from `now`, or from the end of the plan if the plan
+    /// has ended earlier.
     pub(crate) fn remove(&mut self, plan: Plan, now: Moment) {
         if let Some(index) = self.plans.iter().position(|other| *other == plan) {
             self.plans.swap_remove(index);
@@ -188,7 +187,7 @@ impl Lease {
         }
     }
 
-    /// Makes a backend that maintains leases itself keep this lease valid at least until `until`.
+    /// Records that a backend which maintains leases itself has to keep this lease valid at least until `until`.
     pub(crate) fn promise(&mut self, until: Moment) {
         self.promised = self.promised.max(until);
     }
@@ -311,7 +310,7 @@ mod tests {
         assert!(lease.is_fresh(at(110)));
         assert!(!lease.is_fresh(at(111)));
         // A slow connection used up half of the lease before the answer was read. The lease is then fresh while two
-        // thirds of the remaining 15 s are left, because another request would not help.
+        // thirds of the remaining 15 s are left, because another request could take just as long.
         let asked = lease.request(Extend::To(30 * SECOND), at(111));
         assert_eq!(lease.apply(asked, at(141), at(126)), Applied::Renewed);
         assert!(lease.is_fresh(at(131)));

@@ -7,18 +7,18 @@ use lock_core::{
     lease::{LeaseTerms, Moment, Renewal},
 };
 
-/// The age of a hold at which the engine confirms a grant that still lasts only for its claim (2 s). A hold that ends
-/// before this age costs no command for the confirmation.
+/// The age of a hold at which the engine confirms a grant that still lasts only for its claim (2 s). For a hold that
+/// ends before this age, no command for the confirmation is sent.
 const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 
-/// The minimum number of moments in each third of a lease to which due times are rounded down. Because of the rounding,
-/// many holds are due at the same moment, and share renewal commands.
+/// Due times are rounded down to equally spaced moments, so that many holds are due at the same moment, and share
+/// renewal commands. Each third of a lease contains at least this number of such moments.
 const STEPS: u32 = 32;
 
 /// How a lease is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// How long the lease lasts from each renewal.
+    /// How long the lease lasts after each renewal.
     pub(crate) lease: Duration,
     /// The moment at which the renewals stop; `None` if they do not stop.
     pub(crate) until: Option<Moment>,
@@ -36,7 +36,7 @@ impl Plan {
         }
     }
 
-    /// Whether this plan includes everything that the other plan asks for.
+    /// Whether this plan's lease is at least as long, and its end at least as late, as those of the other plan.
     fn covers(&self, other: &Self) -> bool {
         self.lease >= other.lease
             && match (self.until, other.until) {
@@ -47,7 +47,7 @@ impl Plan {
     }
 }
 
-/// Returns one plan that includes all of `plans`; `None` if `plans` is empty.
+/// Returns one plan with the longest lease and the latest end of all `plans`; `None` if `plans` is empty.
 pub(crate) fn most_demanding(plans: &[Plan]) -> Option<Plan> {
     plans.iter().copied().reduce(|a, b| Plan {
         lease: a.lease.max(b.lease),
@@ -119,7 +119,8 @@ pub(crate) fn next_due(lease: Duration, deadline: Moment, renews: bool, now: Mom
 fn rounded_down(due: Moment, within: Duration) -> Moment {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let within = nanos(within);
-    // Each step is a power of two, so each multiple of a longer step is also a multiple of every shorter step.
+    // Each step is a power of two, so each multiple of a longer step is also a multiple of every shorter step. Holds
+    // with different leases can therefore be due at the same moment.
     let step = within.checked_ilog2().map_or(1, |bits| 1 << bits);
     let due = nanos(due.since_origin());
     Moment::new(Duration::from_nanos(due - due % step))

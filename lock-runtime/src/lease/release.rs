@@ -41,7 +41,7 @@ pub enum ReleaseOutcome {
 /// runs in the background.
 #[derive(Debug)]
 pub(crate) struct EntryTicket {
-    /// `None` once the entry has left the hold.
+    /// The hold; `None` once the entry has left it.
     hold: Option<Arc<HoldState>>,
     /// Whether the entry is counted in the hold.
     inside: bool,
@@ -61,7 +61,7 @@ impl EntryTicket {
         hold.count_in().then(|| Self::counted(hold.clone()))
     }
 
-    /// Stops counting the entry until its body begins, so that it does not keep the hold alive in the meantime.
+    /// Stops counting the entry until its body begins, so that the entry does not keep the hold alive in the meantime.
     pub(crate) fn step_out(&mut self) {
         if std::mem::take(&mut self.inside) {
             drop(self.hold.clone().map(Self::counted));
@@ -95,7 +95,8 @@ impl EntryTicket {
         }
         let retain_until = hold.retained_until();
         let mut release = pin!(hold.backend().release(&hold.name, hold.token, retain_until));
-        // An in-process backend answers the first poll, so its releases need neither a timer nor the engine's thread.
+        // An in-process backend answers the first poll, so a release in this process needs neither a timer nor the
+        // engine's thread.
         let answer = match std::future::poll_fn(|cx| Poll::Ready(release.as_mut().poll(cx))).await {
             Poll::Ready(answer) => Some(answer),
             Poll::Pending => {

@@ -1,7 +1,7 @@
 //! Renewal: the engine's thread extends the leases of holds while their bodies run.
 //!
 //! Holds that are due at the same moment share renewal commands. Each hold gets its own result, so the failed renewal
-//! of one lock does not affect the others. The renewals continue when a user's runtime is blocked or has ended.
+//! of one lock does not affect the others. The renewals continue even if a user's runtime is blocked or has ended.
 
 use std::{
     collections::VecDeque,
@@ -29,12 +29,12 @@ use crate::{
     },
 };
 
-/// How long to wait before a failed renewal or check is tried again. The wait ends early if the local deadline of one
-/// of the holds comes first.
+/// How long to wait before a failed renewal or check is tried again. If the local deadline of one of the holds comes
+/// first, the wait ends at that deadline.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// How long a renewal may go without an answer before it counts as failed. The engine waits for the answer even after
-/// this time.
+/// How long the engine waits for the answer to a renewal before the renewal counts as failed. After this time, the
+/// engine still accepts the answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The scheduler of one client's renewals and checks. The scheduler also watches the releases that are not confirmed
@@ -54,7 +54,7 @@ pub(crate) struct RenewalScheduler {
 struct Releases {
     /// The releases, ordered by the moment at which each continues in the background.
     unconfirmed: VecDeque<(Moment, Weak<dyn UnconfirmedRelease>)>,
-    /// The moment at which the scheduler next wakes for a release.
+    /// The moment at which the scheduler next wakes to check the releases.
     armed: Option<Moment>,
 }
 
@@ -98,8 +98,9 @@ impl RenewalScheduler {
         }
     }
 
-    /// Makes a hold due no later than `due`. While a renewal of the hold is in progress, the hold is not in the
-    /// schedule, and `apply_answer` applies the earlier time when the renewal ends.
+    /// Brings the next renewal or check of a hold forward to `due`, unless it is due earlier. Has no effect while a
+    /// renewal of the hold is in progress, because the hold is then not in the schedule. In this case, `apply_answer`
+    /// brings the hold forward when the renewal ends.
     pub(crate) fn bring_forward(&self, hold: &Arc<HoldState>, due: Moment) {
         if lock(&self.schedule).bring_forward(hold, due) {
             self.earlier.notify_one();
@@ -118,7 +119,7 @@ impl RenewalScheduler {
     }
 
     /// Continues in the background each release whose caller has not read the answer in time. Returns the moment of the
-    /// next check. The timer stays set when a release is confirmed, so that the next release does not have to wake the
+    /// next check. The timer stays set when a release is confirmed. A later release then does not have to wake the
     /// scheduler.
     fn finish_releases(&self, now: Moment) -> Option<Moment> {
         let mut late = Vec::new();
@@ -161,15 +162,15 @@ impl RenewalScheduler {
         schedule.remove(hold);
     }
 
-    /// Stops all renewals and checks, because the client has ended.
+    /// Stops all renewals and checks. Called when the client has ended.
     pub(crate) fn end(&self) {
         let mut schedule = lock(&self.schedule);
         self.ending.begin();
         schedule.clear();
     }
 
-    /// Handles the answer to a renewal or check that was sent at `now`. Returns `false` if the request has to be sent
-    /// again.
+    /// Handles the answer to a renewal or check that was sent at `now`. Returns `false` if the request has failed and
+    /// has to be sent again.
     fn apply_answer(
         &self,
         sent: &SentRenewal,

@@ -1,4 +1,4 @@
-//! The state that the clones of a client share. This state includes the client's holds, by the names of their locks.
+//! The state that the clones of a client share. This state includes a map from lock names to the client's holds.
 
 use std::{
     fmt,
@@ -107,7 +107,7 @@ impl HoldRegistry {
         hold.track(self.holds.token());
         let mut newest = lock(&self.newest);
         let before = newest.get(&hold.name).and_then(Weak::upgrade);
-        // The answer that granted this hold may have been read so late that a newer hold of the lock has begun.
+        // This hold's grant may have been read so late that a newer hold of the lock has begun in the meantime.
         if before
             .as_ref()
             .is_some_and(|before| before.token > hold.token)

@@ -1,9 +1,10 @@
-//! The turns inside one hold. Siblings, which are calls nested in the same call, take turns: first come, first served.
+//! The turns inside one hold. Siblings, which are calls nested in the same call, take turns in the order in which they
+//! request them.
 //!
 //! The turn is offered to the first waiter in the queue, which takes the turn when it is polled. An offer that is not
 //! taken within a claim (2 s, or less after a missed offer) passes to the next waiter. A turn whose body does not begin
-//! in time also passes to the next waiter. No thread watches these time limits: each waiter checks them when it is
-//! polled.
+//! in time also passes to the next waiter. No thread watches these time limits. Instead, each waiter checks them when
+//! it is polled.
 
 use std::{
     collections::VecDeque,
@@ -19,8 +20,8 @@ use tokio::sync::Notify;
 
 use crate::background::lock;
 
-/// The turns of the calls at one nesting level. The queue is created for the first turn, because most levels never need
-/// a turn.
+/// The turns of the calls at one nesting level. The queue is created only for the first turn, because most levels never
+/// need a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(OnceLock<Arc<Mutex<Queue>>>);
 
@@ -54,7 +55,8 @@ impl Turn {
             let result = change(&mut queue, now);
             (result, queue.woken.take())
         };
-        // The waiter is notified after the mutex is unlocked, because a waker may poll its task at once.
+        // The waiter is notified after the mutex is unlocked, because a waker may poll its task at once, and the task
+        // locks the mutex.
         if let Some(look) = woken {
             look.notify_one();
         }
@@ -127,7 +129,7 @@ struct Current {
 struct Waiter {
     ticket: u64,
     look: Arc<Notify>,
-    /// How long this waiter has to take an offer before the offer passes to the next waiter.
+    /// How long an offer to this waiter lasts before it passes to the next waiter.
     claim: Duration,
 }
 
@@ -200,7 +202,7 @@ impl Queue {
         current.map(|current| current.until = until).is_some()
     }
 
-    /// Passes the turn to the next waiter if the time limit of the turn is over.
+    /// Passes the turn to the next waiter if the time limit of the turn has passed.
     fn settle(&mut self, now: Moment) {
         let current = self.current.as_ref();
         if current.is_some_and(|current| current.until.is_some_and(|until| until <= now)) {

@@ -10,8 +10,8 @@ use lock_core::fencing::FencingToken;
 /// majority only if its offer is not greater than the agreed token, so the nodes that count know no holder with the
 /// agreed token or a greater token. Any two majorities have a node in common, so no earlier holder has the agreed token
 /// or a greater token. A node of the first majority may lose its grant before the token is sent to it, and another
-/// caller may hold the lock in the meantime. A node with a greater offer must not take the place of the node that lost
-/// its grant, because it may know an earlier holder with the agreed token.
+/// caller may hold the lock in the meantime. A node with a greater offer must not replace the node that lost its grant,
+/// because the node with the greater offer may know an earlier holder with the agreed token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Agreement<A> {
     majority: usize,
@@ -20,8 +20,8 @@ pub(crate) struct Agreement<A> {
     offers: Vec<(A, FencingToken)>,
     /// The nodes that have granted the lock, and have stored the token.
     ready: Vec<A>,
-    /// The nodes whose offer is greater than the token. Such a node does not count toward the majority, but may join a
-    /// hold that has a majority without it.
+    /// The nodes whose offer is greater than the token. Such a node does not count toward the majority, but its grant
+    /// may be added to a hold that has a majority without this node.
     above: Vec<A>,
 }
 
@@ -36,7 +36,7 @@ impl<A> Agreement<A> {
         }
     }
 
-    /// Returns the token, or `None` before it is known.
+    /// Returns the token; `None` while the token is not known.
     pub(crate) fn token(&self) -> Option<FencingToken> {
         self.token
     }

@@ -30,8 +30,8 @@ use crate::{
 const NODE_SHARE: u32 = 10;
 /// The shortest and the longest time limit for the answer of a node, however short or long the lease is.
 const NODE_PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// The lease divided by this number is the time that must be left of the lease when a body starts. If less is left
-/// because the nodes have answered late, the lock is given back.
+/// When a body starts, at least the lease divided by this number must be left of the lease. If less is left because the
+/// nodes have answered late, the lock is given back.
 const START_SHARE: u32 = 2;
 
 /// Returns the time within which a node has to answer.
@@ -115,7 +115,7 @@ pub(crate) struct Taken {
     valid_until: Moment,
     /// The nodes that have granted the lock and have stored the token.
     ready: Vec<NodeAttempt>,
-    /// The requests to the other nodes, which may still join the hold.
+    /// The open requests to the other nodes. The grants of these nodes may still be added to the hold.
     steps: Steps,
     /// The moment until which grants of further nodes may be added to the hold.
     until: Moment,
@@ -143,8 +143,8 @@ impl Taken {
         }
     }
 
-    /// Turns the grants of the majority into a hold, in one step without an await. Grants of further nodes may be
-    /// added to the hold later.
+    /// Turns the grants of the majority into a hold. This method contains no await, so that the caller cannot be
+    /// dropped in between. Grants of further nodes may be added to the hold later.
     pub(crate) fn become_hold(self) -> Grant {
         let name = &self.request.name;
         let holders = self.ready.iter().map(|attempt| attempt.node().clone());
@@ -174,8 +174,8 @@ impl Taken {
 
 /// Runs `work` for a caller in a task of the engine, and offers the result to the caller. The offer ends one claim
 /// after the work has started, or earlier if the caller has missed offers before. Returns `None` if the caller was not
-/// polled in time to take the result. The engine drops a result that is not taken, and drops the work if the caller is
-/// dropped.
+/// polled in time to take the result. The engine drops a result that the caller does not take, and drops the work if
+/// the caller is dropped.
 pub(crate) async fn offered<T: Send + 'static>(
     context: &Arc<Context>,
     missed: u32,
@@ -217,7 +217,7 @@ pub(crate) struct RedlockAttempt {
     quorum: Arc<Quorum>,
     request: Request,
     rounds: u32,
-    /// The number of rounds whose outcome was not used because the caller was polled too late.
+    /// The number of rounds whose outcome was not used, because the caller was polled too late.
     missed: u32,
     /// The round that is in progress, if there is one.
     asking: Option<(Haste, Asking)>,
@@ -336,7 +336,7 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
         return Round::Unreachable(error);
     }
 
-    // The lease counts from this moment, because no node can have granted the lock earlier.
+    // The lease counts from this moment, because every node grants the lock later than this moment.
     let started = quorum.context.now();
     let valid_until = started + less_node_drift(lease);
     let nodes = quorum.nodes.iter();
@@ -411,9 +411,9 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
     Round::Granted(Box::new(taken))
 }
 
-/// Lets the slower nodes join the hold in the background, so that the hold survives the loss of some of the quicker
-/// nodes. If the hold is released in the meantime, the grants of the slower nodes are given back separately, because
-/// the release names a token that these nodes might not know yet.
+/// Lets the slower nodes join the hold in the background, so that a majority still has the grant if some of the quicker
+/// nodes fail. If the hold is released in the meantime, the grants of the slower nodes are given back separately,
+/// because the release names a token that these nodes might not know yet.
 async fn join(
     quorum: Arc<Quorum>,
     name: LockName,

@@ -20,7 +20,7 @@ use crate::{
     events::TARGET,
 };
 
-/// The time for which a connecting client waits for the other nodes after a majority is connected.
+/// The time for which a connecting client waits for the remaining nodes after it has connected to a majority.
 const STRAGGLER_PATIENCE: Duration = Duration::from_secs(1);
 /// The pause between two probes while some nodes have no mark and the others have one.
 const MIXED_PAUSE: Duration = Duration::from_millis(50);
@@ -120,7 +120,7 @@ pub(crate) async fn connect(quorum: &Arc<Quorum>, patience: Duration) -> Result<
     Ok(())
 }
 
-/// Reads the marks of all nodes. `None` means that the node did not answer, or cannot be used.
+/// Reads the marks of all nodes. `None` means that a node did not answer, or cannot be used.
 async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
     let until = quorum.context.now() + PROBE_PATIENCE;
     let lease = quorum.longest_lease();
@@ -132,8 +132,8 @@ async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
     .await
 }
 
-/// Lets all nodes grant locks if every node answers and none of them has state, because the installation is new in this
-/// case.
+/// If every node answers and none of them has state, the installation is new. In this case, this function lets all
+/// nodes grant locks.
 async fn begin(quorum: &Quorum) {
     for _ in 0..MIXED_PROBES {
         let seen = probe(quorum).await;
@@ -163,8 +163,8 @@ async fn begin(quorum: &Quorum) {
     }
 }
 
-/// Readmits nodes whose loss of state was seen longer ago than any lease in use lasts. Returns the time until the next
-/// probe, or `None` if no node is known to have lost its state.
+/// Lets each node that has lost its state grant locks again once its quarantine is over. Returns the time until the
+/// next probe, or `None` if no node is known to have lost its state.
 async fn admit(quorum: &Quorum, told: &mut Told) -> Option<Duration> {
     let seen = probe(quorum).await;
     let mut next = None;
@@ -197,8 +197,8 @@ async fn admit(quorum: &Quorum, told: &mut Told) -> Option<Duration> {
     next
 }
 
-/// Returns the longest lease in use, as far as it is known, and the time for which a node that lost its state does not
-/// count. Returns `None` when the loss is seen for the first time.
+/// Returns the longest lease in use that is known, and the time for which a node that lost its state does not count.
+/// Returns `None` when the loss is seen for the first time.
 fn quarantine(
     quorum: &Quorum,
     seen: &[(&Arc<Node>, Option<Standing>)],
@@ -239,7 +239,7 @@ fn quarantine(
 /// inner key is the number of the node whose mark was read.
 type Told = HashMap<(usize, u64), HashMap<usize, Duration>>;
 
-/// Readmits nodes that have lost their state. Ends when the client is dropped or shuts down.
+/// Lets nodes that have lost their state grant locks again. Ends when the client is dropped or shuts down.
 async fn admit_lost(quorum: Weak<Quorum>, lost: Arc<Notify>) {
     let mut told = Told::new();
     loop {

@@ -1,25 +1,27 @@
 //! Locks on a majority of several independent Redis servers: Redlock.
 //!
 //! **Not guaranteed.** There is no order, because there is no queue: a caller may get the lock before callers that have
-//! waited longer. Exclusion can fail when the clock of a node jumps or gains more than the allowed drift (1 % of the
-//! lease plus 2 ms), or when a majority of the nodes loses its state within one lease. A body is not stopped at the end
-//! of its lease while its own process is paused. As with a single server, the fencing token protects data against a
-//! holder whose lease has ended.
+//! waited longer. Exclusion can fail when the clock of a node jumps, or runs fast by more than the allowed drift (1 %
+//! of the lease plus 2 ms), or when a majority of the nodes loses its state within one lease. A body is not stopped at
+//! the end of its lease while its own process is paused. As with a single server, the fencing token protects data
+//! against a holder whose lease has ended.
 //!
-//! **Guaranteed.** Locks survive the loss of any minority of the nodes, without a failover. A lock is held as long as a
-//! majority of the nodes stores its grant. A round is one request to each node, sent to all nodes at once. The lease
-//! counts from the moment before the first request is sent. If no majority grants the lock in time, the round gives
-//! back the grants of all nodes. A waiting caller tries again after a random pause that grows to 128 ms.
+//! **Guaranteed.** If a minority of the nodes fails, locks can still be acquired, and a hold that all nodes store
+//! continues. No failover is needed. A lock is held for as long as a majority of the nodes stores its grant. A round is
+//! one request to each node, sent to all nodes at once. The lease counts from the moment before the first request is
+//! sent. If no majority grants the lock in time, the round gives back the grants of all nodes. A waiting caller tries
+//! again after a random pause that grows to 128 ms.
 //!
 //! **Tokens** rise strictly in grant order. Each node offers a token from its own counter, and the greatest offer
 //! becomes the lock's token. Before the body starts, a majority of the nodes has stored the lock's token: the nodes
 //! that offered it, and nodes with smaller offers to which the client has sent it. A node that has stored the token of
 //! a hold grants the lock again only after that hold is over on the node, and then offers a greater token. Any two
 //! majorities share a node, so at least one node that has stored the token takes part in the next grant. A node that
-//! has lost its counter starts a new counter at the time of its own clock, which may be less than an earlier token.
+//! has lost its counter starts a new counter at the time of its own clock, so its next offer may be less than an
+//! earlier token.
 //!
-//! **Restarts.** A node that restarts without its state could grant a lock that is still held, and so help another
-//! caller to a majority. Marks prevent such a grant:
+//! **Restarts.** A node that restarts without its state could grant a lock that is still held. With this grant, another
+//! caller could get a majority. Marks prevent such a grant:
 //!
 //! - Each node stores a mark beside its locks, and loses the mark when it loses its locks. A node without a mark grants
 //!   nothing.
@@ -38,7 +40,7 @@
 //!
 //! **Missed holds.** A minority of the nodes may miss a hold because these nodes were down, silent or without their
 //! state when the lock was granted. A node that has missed a hold receives the hold's grant at the next renewal or
-//! check, if the lock is free on the node. Once the node has this grant, the hold survives the failure of another node.
+//! check, if the lock is free on the node. Once the node has this grant, another node may fail without ending the hold.
 
 mod agreement;
 mod attempt;
@@ -72,7 +74,8 @@ use crate::{
     connect_error::ConnectError, events::Counters,
 };
 
-/// The settings for the connections to the nodes, and the lease that the nodes' marks have to cover.
+/// The settings for the connections to the nodes, and the lease that the client writes into the nodes' marks when it
+/// connects.
 pub(crate) struct RedlockConfig {
     pub(crate) nodes: Vec<Destination>,
     pub(crate) allow_eviction: bool,
@@ -175,7 +178,7 @@ impl Backend for RedlockBackend {
                     Err(busy) => return Ok(MultiAnswer::Busy(busy)),
                 };
                 if taken.iter().all(Taken::is_young) {
-                    // No await may follow here, so that either all locks become holds, or none.
+                    // No await may follow here, so that either all locks become holds, or none of them.
                     let grants = taken.into_iter().map(Taken::become_hold);
                     return Ok(MultiAnswer::Granted(grants.collect()));
                 }

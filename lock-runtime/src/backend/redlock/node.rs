@@ -52,8 +52,8 @@ pub(crate) const LOST: &str = "it has started without its state, and is not coun
 /// does not carry it out.
 const REQUEST_LIFE: Duration = Duration::from_secs(1);
 
-/// Records why a command was not answered, or not carried out, and returns the error. The command is not repeated,
-/// because a quorum relies on its other nodes instead.
+/// Records why a command was not answered or not carried out, and returns the error. The caller does not repeat the
+/// command, because a quorum relies on its other nodes instead.
 fn failed(server: &Server, error: CallError) -> BackendError {
     let detail = error.to_string();
     match server.note_failure(error) {
@@ -62,8 +62,8 @@ fn failed(server: &Server, error: CallError) -> BackendError {
     }
 }
 
-/// Returns a connection that is up already, if there is one, because a quorum should not wait for a handshake. If no
-/// connection is up, waits for the next connection of the calling runtime's session.
+/// Returns a connection that is already open, if there is one, because a quorum should not wait for a handshake. If no
+/// connection is open, waits for the next connection of the calling runtime's session.
 async fn ready(server: &Server) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
     let sessions = server.sessions.only();
     let session = sessions.nearest();
@@ -91,7 +91,7 @@ struct Memory {
     /// The present connections over which the node has reported its run id and its eviction policy.
     asked: Vec<Weak<Connection>>,
     run_id: String,
-    /// The newest token that the node's token counter is known to have had.
+    /// The newest value of the node's token counter that this client has seen.
     newest: u64,
     /// Whether the node's newest answer showed that the node had lost its state.
     is_lost: bool,
@@ -139,7 +139,8 @@ impl Node {
         &self.server
     }
 
-    /// Connects, and reports problems with the node. After a failure, the node's session keeps trying to connect.
+    /// Connects to the node, and returns an error if the node cannot be used for locks. After a failure, the node's
+    /// session keeps trying to connect.
     pub(crate) async fn connect(self: &Arc<Self>, patience: Duration) -> Result<(), ConnectError> {
         let started = self.server.now();
         let home = self.server.sessions.only().home().clone();
@@ -178,8 +179,8 @@ impl Node {
         if self.has_asked(connection) {
             return Ok(());
         }
-        // The task runs to its end even if the caller stops waiting, because otherwise a node that answers more slowly
-        // than its callers wait could never be used.
+        // The task runs to its end even if the caller stops waiting, because a node that answers only after its callers
+        // have stopped waiting could otherwise never be used.
         let (node, connection) = (self.clone(), connection.clone());
         let asking = self.server.context.spawn(async move {
             let _asking = node.asking.lock().await;
@@ -190,8 +191,8 @@ impl Node {
                 let seen = connection.incarnation().await;
                 let seen = seen.map_err(|error| failed(&node.server, error))?;
                 let evicts = node.evicting(seen.eviction);
-                // The mark of a node that has lost its state contains the run id of its server, so the run id has to be
-                // known before the mark is read.
+                // The script that reads the mark writes the run id into the mark of a node that has lost its state. The
+                // run id therefore has to be known first.
                 lock(&node.memory).run_id = seen.run_id;
                 if evicts.is_none() {
                     // Reading the mark detects a node that has restarted with an older state.
@@ -276,9 +277,9 @@ impl Node {
         Ok(standing)
     }
 
-    /// Lets the node grant locks again, if the loss of its state was seen at `since` and at least `age` ago. Returns
-    /// `false` if another client has admitted the node already, if its state was lost again, or if less time than `age`
-    /// has passed.
+    /// Lets the node grant locks again, if it was first seen without its state at `since`, and if this was at least
+    /// `age` ago. Writes `longest` into the node's new mark. Returns `false` if another client has admitted the node
+    /// already, if its state was lost again, or if less time than `age` has passed.
     pub(crate) async fn admit(
         &self,
         since: u64,
@@ -311,8 +312,8 @@ impl Node {
         if lease.is_zero() || self.evicts().is_some() {
             return Ok(false);
         }
-        // If an earlier grant of this owner is being given back, the request that does so names only the owner. It
-        // would remove the new grant, too.
+        // An earlier grant of this owner may be about to be given back, by a request that names only the owner. This
+        // request would remove the new grant, too.
         if lock(&self.leaving).contains(&owner) {
             return Ok(false);
         }
@@ -381,8 +382,8 @@ impl Node {
         BackendError::Unreachable(reason.to_owned())
     }
 
-    /// Requests a lock from this node once. The caller has to settle or drop the returned attempt, whatever the answer
-    /// is.
+    /// Requests a lock from this node once. Whatever the answer is, the caller has to settle the returned attempt or
+    /// drop it.
     pub(crate) async fn take(
         self: &Arc<Self>,
         request: &Request,
@@ -417,7 +418,7 @@ struct Carried {
 /// back in the background.
 pub(crate) struct NodeAttempt {
     node: Arc<Node>,
-    /// The request; `None` while there is nothing to give back.
+    /// The request; `None` if there is nothing to give back.
     sent: Option<Carried>,
 }
 
@@ -533,7 +534,7 @@ impl NodeAttempt {
         }
     }
 
-    /// Hands the grant over to a hold, which releases it by its token.
+    /// Ends the attempt without giving the grant back. From now on, a hold releases the grant by its token.
     pub(crate) fn settle(mut self) {
         self.sent = None;
     }

@@ -35,8 +35,8 @@ use crate::{
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_millis(500);
 /// The time limit for a node to report the status of a lock.
 const STATUS_PATIENCE: Duration = Duration::from_millis(500);
-/// The time for which the remaining nodes may still answer after a majority has decided. A shutdown does not wait
-/// longer for the remaining answers.
+/// The time for which the remaining nodes may still answer after a majority has decided. A shutdown waits for the
+/// remaining answers no longer than this.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns a time in milliseconds, rounded up.
@@ -53,7 +53,8 @@ pub(crate) fn less_node_drift(lease: Duration) -> Duration {
 /// The nodes' answers to a renewal.
 type Renewals = FuturesUnordered<BoxFuture<'static, Result<(Arc<Node>, Renewed), BackendError>>>;
 
-/// The nodes of a client, and the state of their holds, leases and marks that the client's tasks share.
+/// The nodes of a client, and the state of the client's holds, leases and marks. All tasks of the client share this
+/// value.
 pub(crate) struct Quorum {
     pub(crate) context: Arc<Context>,
     pub(crate) nodes: Vec<Arc<Node>>,
@@ -64,7 +65,7 @@ pub(crate) struct Quorum {
     marked_lease: AtomicU64,
     /// The holds to which the grants of further nodes may be added.
     holds: Mutex<HashMap<(LockName, FencingToken), Held>>,
-    /// Notified when nodes have lost their state.
+    /// Notified when a node has lost its state, and when the quorum is dropped.
     pub(crate) lost: Arc<Notify>,
     /// Whether the client has connected to a majority of the nodes.
     pub(crate) link: Watched<Link>,
@@ -84,7 +85,7 @@ struct Held {
     owner: OwnerId,
     /// The nodes that may store the hold's grant.
     holders: Vec<Arc<Node>>,
-    /// Set to true when the hold is over. The tasks in which nodes are still joining watch this value.
+    /// Becomes true when the hold is over. The tasks that add the grants of further nodes to the hold watch this value.
     over: watch::Sender<bool>,
 }
 
@@ -163,8 +164,9 @@ impl Quorum {
         if ms(lease) <= self.marked_lease.load(Ordering::Acquire) {
             return Ok(());
         }
-        // A mark does not count if its node has lost it since the write. The marks are therefore read twice: if both
-        // reads find the same marks on a majority, all of these marks existed at the same time, between the two reads.
+        // A mark must not count if its node has lost the mark since the write. The marks are therefore read twice: if
+        // both reads find the same marks on a majority, all of these marks existed at the same time, between the two
+        // reads.
         let before = self.marks(lease, |_| true).await;
         let after = self.marks(lease, |mark| before.contains(mark)).await;
         if after.len() < self.majority() {
@@ -251,8 +253,9 @@ impl Quorum {
         true
     }
 
-    /// Ends a hold, and returns the nodes on which its grant may still be stored. On nodes that are still joining the
-    /// hold, the grants are given back separately. Returns `None` if the hold has already ended.
+    /// Ends a hold, and returns the nodes on which its grant may still be stored. A node whose grant has not been added
+    /// to the hold is not returned. The task that would have added the grant gives it back instead. Returns `None` if
+    /// the hold has already ended.
     fn end_hold(&self, name: &LockName, token: FencingToken) -> Option<Vec<Arc<Node>>> {
         let held = lock(&self.holds).remove(&(name.clone(), token))?;
         held.over.send_replace(true);
@@ -273,7 +276,7 @@ impl Quorum {
         Some(errors.fold(first, |all, one| format!("{all}; {one}")))
     }
 
-    /// Returns the error for a request that too few nodes have answered, with the nodes' newest errors.
+    /// Returns the error for a request that too few nodes have answered. The error contains the nodes' newest errors.
     pub(crate) fn unreachable(&self, answered: usize) -> BackendError {
         let (nodes, majority) = (self.nodes.len(), self.majority());
         let last_error = self.last_error().unwrap_or_else(|| "no answer".into());
@@ -350,7 +353,7 @@ impl Quorum {
         };
         match self.decide(&mut answers, until).await {
             Verdict::Yes(untils) => {
-                // After the shortest lease of the majority has ended, fewer nodes than a majority may hold the lock.
+                // After the shortest lease of the majority has ended, fewer nodes than a majority may have the grant.
                 let until = untils.into_iter().min().unwrap_or(before);
                 let until = before + less_node_drift(until.since(before));
                 let missing = missing.into_inner().unwrap_or_default();
@@ -428,8 +431,9 @@ impl Quorum {
             None => (self.nodes.clone(), self.context.now() + CLAIM),
         };
         if let Some(until) = retain_until {
-            // A node that loses its state must not count before the lock is free, so the length of this time is written
-            // into the marks, like that of a lease. The lock is retained even if too few marks can be written.
+            // If a node loses its state, its votes must not count before the lock is free. The time until
+            // `retain_until` is therefore written into the marks, like the length of a lease. The lock stays taken even
+            // if too few marks can be written.
             let _ = self.mark(until.since(self.context.now())).await;
             ends = ends.max(until);
         }
@@ -474,8 +478,8 @@ impl Quorum {
         }
     }
 
-    /// Makes a shutdown wait for a background release on every node. At `lease_ends`, the lease expires even if the
-    /// release fails.
+    /// Makes a shutdown wait for a background release on every node. The shutdown need not wait beyond `lease_ends`,
+    /// because the lease then expires even if the release fails.
     pub(crate) fn track_releases(&self, lease_ends: Moment) -> Vec<TrackedTask> {
         let nodes = self.nodes.iter();
         nodes
@@ -560,7 +564,7 @@ impl Quorum {
             .into_values()
             .find(|named| named.len() >= self.majority());
         if let Some(named) = named {
-            // After the shortest lease of the majority has ended, fewer nodes than a majority may hold the lock.
+            // After the shortest lease of the majority has ended, fewer nodes than a majority may have the grant.
             let remaining = named.iter().map(|holder| holder.remaining).min().flatten();
             return Ok(Status {
                 holder: Some(Holder {

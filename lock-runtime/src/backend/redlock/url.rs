@@ -6,7 +6,7 @@ use crate::{
     connect_error::ConnectError,
 };
 
-/// The smallest number of servers with which a quorum survives the loss of one server.
+/// The smallest number of servers of which a majority is still up when one server is down.
 const FEWEST: usize = 3;
 /// The schemes of a quorum's URL, each with the scheme of the URLs of its servers.
 const SCHEMES: [(&str, &str); 2] = [("redlock://", "redis://"), ("redlocks://", "rediss://")];
