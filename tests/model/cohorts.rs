@@ -207,7 +207,7 @@ impl Protocol {
         let signed = format!("{SESSION}{told}{SESSION}");
         let signature = sha1_smol::Sha1::from(signed).digest();
         // The validity counts from the moment when the newest answered command was sent. The server read that command
-        // before it granted the lock, so the validity never counts from a moment after the grant.
+        // before it granted the lock, so the validity counts from a moment before the grant.
         let stamp = state.processes[process].main.answered;
         let after = if self.is(Broken::DeadlineFromThePush) {
             self.moment(state, process)
@@ -537,8 +537,8 @@ impl Protocol {
         Passed::Ended(first)
     }
 
-    /// Makes the waiting members of a cohort queue again, because its local deadline has passed. Returns `false` and
-    /// does nothing in the variant `LostCohortStaysAway`.
+    /// Makes the waiting members of a cohort queue again, because the cohort's local deadline has passed. Returns
+    /// `false` and does nothing in the variant `LostCohortStaysAway`.
     fn queue_again_late(&self, state: &mut State, process: ProcessId, first: Token) -> bool {
         state.observed.lost_cohort = true;
         if self.is(Broken::LostCohortStaysAway) {
@@ -644,8 +644,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the local deadline of a grant. The validity, minus the allowance for drift, counts from the moment when
-    /// the request was sent, because that moment is certainly before the grant.
+    /// Returns the local deadline of a grant. The server grants the lock only after the request was sent. Therefore,
+    /// the validity, minus the allowance for drift, counts from the moment when the request was sent.
     pub(crate) fn deadline(
         &self,
         state: &State,

@@ -1,4 +1,5 @@
-//! The state of the model: the server, the processes with their connections, the callers, and the remaining faults.
+//! The state of the model: the server, the processes with their connections, the callers, and the faults that may still
+//! happen.
 
 use std::hash::{Hash, Hasher};
 
@@ -71,8 +72,7 @@ pub(crate) struct Observed {
     /// Whether a cohort was released because none of its members was waiting when its process was notified of the
     /// grant.
     pub(crate) nobody_left: bool,
-    /// Whether a process received a message about a cohort that it already knew, or that was older than the cohort that
-    /// it knew.
+    /// Whether a process received a message about a cohort although it already knew this cohort or a newer one.
     pub(crate) told_again: bool,
 }
 
@@ -110,9 +110,9 @@ pub(crate) struct Entry {
     pub(crate) by: By,
 }
 
-/// Hashes only values that have a further effect, so that the checker does not visit states that differ only in the
-/// other values. If the cohort is over, only its first token, its last turn, and whether it was released or suspended
-/// have a further effect.
+/// Hashes only the values on which later steps depend, so that the checker does not visit states that differ only in
+/// the other values. If the cohort is over, later steps depend only on its first token, on its last turn, and on
+/// whether the cohort was released or suspended.
 impl Hash for Entry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let cohort = &self.cohort;
@@ -170,8 +170,8 @@ pub(crate) enum Script {
         members: Few<(CallerId, Option<Place>)>,
         not_after: Option<Tick>,
     },
-    /// Removes a caller from the queue. With `abandon`, also gives back a grant of this caller alone. With `close`, a
-    /// `CLIENT KILL` of the connection that carried the caller's request precedes the script.
+    /// Removes a caller from the queue. With `abandon`, also gives back the grant if this caller is its only owner.
+    /// With `close`, a `CLIENT KILL` of the connection that carried the caller's request precedes the script.
     Leave {
         abandon: bool,
         close: bool,
@@ -182,12 +182,12 @@ pub(crate) enum Script {
     Probe,
 }
 
-/// A renewal. If its lease is 0, it is a check, which extends nothing.
+/// A renewal. A renewal with the lease 0 is a check, which extends nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Renewal {
     /// The token of the member whose turn is renewed.
     pub(crate) token: Token,
-    /// The token by which the server identifies the grant, if it is a cohort's grant.
+    /// The token by which the server identifies the grant, or `None` if the process knows no cohort with this grant.
     pub(crate) known: Option<Token>,
     pub(crate) lease: Tick,
 }
@@ -217,8 +217,8 @@ pub(crate) enum Reply {
 }
 
 /// The acquisition of a caller. Two fields of `AttemptState` are not hashed: `phase`, because the model's [`Phase`]
-/// determines it, and `unsure`, which matters only after the server has refused a request, as it never does in the
-/// model.
+/// determines it, and `unsure`, because this field matters only after the server has refused a request, and the model's
+/// server refuses none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt(pub(crate) AttemptState);
 
@@ -258,7 +258,7 @@ pub(crate) struct Caller {
     pub(crate) behind: Option<Behind>,
 }
 
-/// How the owner learned of its grant.
+/// How the owner learned of its grant or its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum By {
     Reply,
