@@ -191,7 +191,7 @@ impl Faults {
         (allowed, rest == 0)
     }
 
-    /// If the budget is spent, removes the budget and cuts the connections, so that they are cut only once.
+    /// If the budget is spent, removes the budget and cuts the connections. The removed budget does not cut them again.
     pub(super) fn cut_spent(&self, way: Way) {
         let spent =
             self.budget(way)
