@@ -489,14 +489,16 @@ impl Protocol {
         }
     }
 
-    /// Returns the first token of the cohort in which this owner awaits or has its turn. A probe has found the owner
-    /// neither in the queue nor in a grant, so the server has lost the cohort's grant. Returns `None` if there is no
-    /// such cohort, or if the process learned of the cohort only after the moment `sent` at which the probe was sent.
+    /// A probe has found this owner neither in the queue nor in a grant. If the owner awaits or has its turn in a
+    /// cohort, the server has lost the cohort's grant, and this function returns the cohort's first token. Returns
+    /// `None` if there is no such cohort, or if the process learned of the cohort only after the moment `sent` at which
+    /// the probe was sent.
     pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
         let entry = state.processes[self.process_of(id)].entry.as_ref()?;
         let cohort = &entry.cohort;
         let lost = !cohort.is_over() && cohort.was_known_at(moment_of(sent));
-        // The member may have got its turn while the reply to the probe was under way.
+        // While the reply to the probe was under way, the owner may have got its turn. So the member that has the turn
+        // is also compared.
         let owner = owner_id(id);
         let is_its = lost && (cohort.to_come().contains(&owner) || cohort.turn().owner == owner);
         is_its.then(|| token_of(cohort.first()))

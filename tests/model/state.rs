@@ -50,8 +50,8 @@ pub(crate) struct Observed {
     pub(crate) outlived: bool,
     /// A caller that was granted the lock out of order, and a waiting caller that had queued before it.
     pub(crate) overtaken: Option<(CallerId, CallerId)>,
-    /// The number of consecutive ticks at which no action was due although a connected caller was waiting for a free
-    /// lock, or was waiting but was neither in the queue nor an owner of the grant.
+    /// The number of consecutive ticks at which no action was due, but a connected caller was waiting in vain. The lock
+    /// was free, or the caller was neither in the queue nor an owner of the grant.
     pub(crate) neglected: u8,
     /// Whether the lock was granted to a waiter that could not be notified.
     pub(crate) unheard: bool,
@@ -178,7 +178,7 @@ pub(crate) enum Script {
     },
     Release(Token),
     Renew(Renewal),
-    /// A probe on behalf of all callers of the caller's process.
+    /// A probe. Asks for the grant of the caller's process, and whether the server has lost the caller.
     Probe,
 }
 
@@ -207,9 +207,10 @@ pub(crate) enum Event {
 pub(crate) enum Reply {
     Acquired(Acquired),
     Joined(Joined),
-    /// The reply to a `leave` script without `abandon`: the grant with which the caller may enter.
+    /// The reply to a `leave` script without `abandon`: the grant with which the caller may enter, if there is one.
     Left(Option<Found>),
-    /// The reply to a `leave` script with `abandon`: the grant of the cohort in which the caller gives up its turn.
+    /// The reply to a `leave` script with `abandon`: the grant of the cohort in which the caller gives up its turn, if
+    /// there is one.
     Abandoned(Option<Found>),
     Released(Token),
     Renewed(Renewal, Option<Tick>),
@@ -230,7 +231,7 @@ impl Hash for Attempt {
     }
 }
 
-/// One call of an annotated function.
+/// One call that requests the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Caller {
     pub(crate) phase: Phase,

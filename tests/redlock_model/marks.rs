@@ -4,7 +4,8 @@
 //! request, so requests that take the lock, write marks or read marks are executed in every possible order. Between the
 //! steps, nodes lose their state, leases end, and time passes in ticks. In the model, a client may collect grants from
 //! the nodes until its lease ends, so the model allows more than the runtime does. At most one node at a time lacks its
-//! state, because the promise holds only while a majority of the nodes has its state.
+//! state, because the promise that two clients never hold the lock at the same time requires that a majority of the
+//! nodes has its state.
 //!
 //! The model leaves out tokens, clocks that drift, and clients that request the lock before they have written their
 //! lease into the marks. The model also leaves out renewals. A renewal with a longer lease writes marks in the same way
@@ -29,8 +30,8 @@ const LOSSES: u8 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// The quarantine of a node lasts only as long as the lease of the client that readmits the node, even if the marks
-    /// of other nodes contain a longer lease.
+    /// The quarantine of a node lasts only as long as the lease of the client that counts the node again, even if the
+    /// marks of other nodes contain a longer lease.
     AnyoneAdmits,
     /// A client writes its lease into the marks only with its request for the lock, not into a majority of the marks
     /// before the request.

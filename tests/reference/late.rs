@@ -43,7 +43,7 @@ const CLAIM: Duration = Duration::from_secs(2);
 /// The call that a late caller makes.
 #[derive(Debug, Clone, Copy)]
 enum Form {
-    /// Runs a body that ends at its first poll. If `long` is set, the body ends after two more polls.
+    /// Runs a body, which ends at its first poll or, if `long` is set, two polls later.
     Body { long: bool },
     /// Acquires a guard, and releases it after two more polls.
     Guard,
@@ -98,7 +98,7 @@ struct Inside {
     newest: Cell<Option<FencingToken>>,
 }
 
-/// Keeps a hold in the list of the holds of a lock until this value is dropped.
+/// An entry in the list of a lock's holds. Dropping this value removes the entry.
 struct Visit<'a>(&'a Inside, FencingToken);
 
 impl Inside {

@@ -274,8 +274,8 @@ fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// Returns, for each lock with a queue, the client of the last caller in the queue, and the lock. Omits clients that
-/// are shut down.
+/// Returns a pair for each lock with a queue: the client of the last caller in the queue, and the lock. Omits clients
+/// that are shut down.
 fn lines(model: &Model) -> Vec<(usize, usize)> {
     let keys = model.keys.iter().enumerate();
     let lines = keys.filter_map(|(key, state)| {

@@ -93,8 +93,8 @@ impl System {
                             hold.loss(),
                             state.known_lost
                         );
-                        // A loss that only the model knows is no permanent difference, because the holder notices a
-                        // loss only after a round trip.
+                        // The holder notices a loss only after a round trip. If so far only the model knows of the
+                        // loss, the difference is therefore not permanent.
                         return Err(Unlike {
                             for_good: !state.known_lost,
                             what,
