@@ -24,8 +24,8 @@
 //! - `session.rs`: the sessions with their pushes, probes and heartbeat, and the effects of a broken connection.
 //! - `hold.rs`: the hold with its local deadline, its renewals and its release.
 //! - `wire.rs`: the connections. A session's connection keeps the order of messages in both directions. The home
-//!   session delivers messages in any order. After a connection has broken, the server may still read unread requests
-//!   from it until the server closes it.
+//!   session delivers messages in any order. After a connection has broken, the server may still read the connection's
+//!   unread requests until the server closes the connection.
 //! - `protocol.rs`: the possible next steps. Normally, all due steps happen before the next tick, in any order. A tick
 //!   that passes while a step is due is late. A late tick models a slow network, a slow server or a stopped process.
 //!   Callers may begin, bodies may end and the server may notice dead connections at any time.
@@ -73,11 +73,11 @@
 //!
 //! Several keys, a retained lock (`hold_at_least`), `notify` and `spin`, Redlock, re-entry with its restarted leases, a
 //! server that refuses commands (out of memory, read only), `extend`, and `max_hold` of a renewed lease are not
-//! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant it the
-//! lock. The model's `acquire` and `queue` differ from the scripts in two respects: the model's `acquire` grants a free
-//! lock to the head of the queue even if the request's caller has a `wait`, and the reply of `queue` does not describe
-//! a grant that `queue` itself has made. If a session lets a claim expire, the scripts remove all waiters of that
-//! session from the queue. In the model, these waiters keep their places.
+//! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant the caller
+//! a free lock. The model's `acquire` and `queue` differ from the scripts in two respects: the model's `acquire` grants
+//! a free lock to the head of the queue even if the request's caller has a `wait`, and the reply of `queue` does not
+//! describe a grant that `queue` itself has made. If a session lets a claim expire, the scripts remove all waiters of
+//! that session from the queue. In the model, these waiters keep their places.
 //!
 //! Liveness is checked by conditions that must never hold: a caller waits for a free lock for two consecutive ticks at
 //! which nothing is due, a wait is longer than allowed, or a grant or a waiter is left at the horizon, the tick at
