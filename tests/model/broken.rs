@@ -19,7 +19,7 @@ pub(crate) enum Broken {
     /// The session's connection has broken, and the server may still read a request for an owner from this connection.
     /// The owner enters nevertheless.
     GateOpensWithTheBreak,
-    /// When an owner that already has a grant sends its request again, the server queues it.
+    /// When an owner that already has a grant sends its request again, the server queues the owner.
     QueuesBehindItself,
     /// When a batch is sent again and one of its owners already has a grant, the server queues that owner.
     BatchQueuesBehindItself,
@@ -57,13 +57,13 @@ pub(crate) enum Broken {
     KnownCohortTakenUpAgain,
     /// A member that no longer waits is offered its turn instead of being passed over.
     SkippedTurnStays,
-    /// The next member is offered its turn with a new local deadline, one claim later, even if the cohort's local
-    /// deadline has passed.
+    /// The next member is offered its turn even if the cohort's local deadline has passed. The new local deadline is
+    /// one claim after the offer.
     PassIgnoresDeadline,
     /// The members of a lost cohort keep waiting for their turns instead of queueing again.
     LostCohortStaysAway,
-    /// A cohort whose deadline has passed is released before its waiting members queue again, so waiters behind them
-    /// get the lock first.
+    /// The grant of a cohort whose local deadline has passed is released before the cohort's waiting members queue
+    /// again. So waiters behind the cohort get the lock first.
     LostCohortReleasedFirst,
     /// A caller that comes back with an old place sends its own request, as if it had never queued. The request gives a
     /// free lock to the head of the queue, although the caller's old place is before the head.

@@ -31,8 +31,8 @@ const HEARTBEAT: Duration = Duration::from_millis(200);
 /// Whether a grant has to be released after a turn has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
-    /// The calling code must not release the grant, because the turn was offered to the next member, because the
-    /// leaving member had already lost its turn, or because the remaining members queue again.
+    /// The calling code must not release the grant. The turn was offered to the next member, the leaving member had
+    /// already lost its turn, or the remaining members queue again.
     On,
     /// The grant with this token has to be released.
     Ended(Token),

@@ -238,8 +238,8 @@ fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
     offers && replies
 }
 
-/// Returns whether a connected caller waits although nobody holds the lock, or although the caller is neither in the
-/// queue nor an owner of the grant.
+/// Returns whether a connected caller waits in vain: nobody holds the lock, or the caller is neither in the queue nor
+/// an owner of the grant.
 pub(crate) fn somebody_is_neglected(protocol: &Protocol, state: &State) -> bool {
     (0..).zip(&state.callers).any(|(id, caller)| {
         caller.phase == Phase::Queued

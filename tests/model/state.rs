@@ -140,8 +140,8 @@ pub(crate) struct Session {
     pub(crate) events: Vec<Event>,
 }
 
-/// The connection for background work. Nothing relies on the order of messages on this connection, so they are
-/// delivered in any order.
+/// The connection for background work. The engine does not rely on the order of messages on this connection, so the
+/// model delivers the messages in any order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Home {
     pub(crate) floor: Token,

@@ -30,7 +30,7 @@ pub(crate) enum Step {
     /// The operator deletes the key of a held lock.
     Delete(usize),
     /// The operator deletes the key of a held lock for which callers wait. Directly afterwards, another caller makes a
-    /// single attempt to get the lock.
+    /// single attempt to get the lock. The fields are the lock, the new call and its client.
     DeleteAndTry(usize, CallId, usize),
     /// The operator makes the key of a held lock expire.
     Expire(usize),

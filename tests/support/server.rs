@@ -29,8 +29,8 @@ const TRIES: usize = 10;
 
 /// A Redis server. Only one test uses it, unless it is the [shared server](shared_server).
 ///
-/// All methods talk to the server in real time, on a thread of their own. So they work even if the test's clock is
-/// paused or its runtime is blocked.
+/// All methods talk to the server in real time, on a thread that keeps running while the test's clock is paused or its
+/// runtime is blocked.
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
