@@ -112,7 +112,8 @@ impl Protocol {
         }
     }
 
-    /// Returns whether the caller may enter or leave. It may do neither while a batch that includes it is unanswered.
+    /// Returns whether the caller may enter or leave. The caller may do neither while a batch that includes the caller
+    /// is unanswered.
     fn is_gate_open(&self, caller: &Caller) -> bool {
         !caller.resending || self.is(Broken::EntersBesideItsRequest)
     }
@@ -238,8 +239,8 @@ impl Protocol {
                 other.joined = caller.joined;
                 self.ask(state, next);
             }
-            // The scenario has no second owner for this caller. The caller may keep its owner, because no grant names
-            // that owner, so no late message can let the caller enter.
+            // The scenario has no second owner for this caller. No grant names the caller's owner, so no late message
+            // can let the caller enter. The caller may therefore keep its owner.
             None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
                 state.caller(id).attempt = attempt;
                 self.ask(state, id);
@@ -384,7 +385,7 @@ impl Protocol {
         self.clean_up(state, id);
     }
 
-    /// Lets a caller enter or leave again after its batch was answered or the connection of the batch was replaced.
+    /// Allows a caller to enter or leave, because its batch was answered or the connection of the batch was replaced.
     pub(crate) fn open_gate(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id);
         caller.resending = false;
@@ -439,7 +440,7 @@ impl Protocol {
     }
 
     /// Handles the reply to a `leave` at the end of a wait. If the server had granted the caller the lock before the
-    /// `leave`, the caller enters, provided that it has the turn.
+    /// `leave`, and the caller has the turn, the caller enters.
     pub(crate) fn left(&self, state: &mut State, id: CallerId, sent: Stamp, found: Option<Found>) {
         let Some(found) = found else {
             self.on(state, id, Event::Left { was_queued: true });
@@ -570,7 +571,7 @@ impl Protocol {
         }
         match state.caller(id).behind {
             // A connection that does not answer this caller does not answer other callers either, so the process closes
-            // it. The home session takes over the cleanup.
+            // the connection. The home session takes over the cleanup.
             Some(Behind::Leave { .. }) => self.break_main(state, self.process_of(id)),
             Some(Behind::LeaveFromHome { until, .. }) if now < until => {
                 self.leave_from_home(state, id);

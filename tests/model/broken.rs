@@ -5,7 +5,7 @@
 pub(crate) enum Broken {
     /// The local deadline of a grant counts from the arrival of the reply, not from the sending of the request.
     DeadlineFromTheReply,
-    /// The local deadline of a pushed grant counts from the push's arrival, so that the grant needs no confirmation.
+    /// The local deadline of a pushed grant counts from the push's arrival, and not from an earlier command.
     DeadlineFromThePush,
     /// Local deadlines have no allowance for drift between the clocks of the process and the server.
     NoDrift,
@@ -13,13 +13,13 @@ pub(crate) enum Broken {
     ReleaseOfAnyToken,
     /// A renewal by an owner that has lost its grant creates the grant again.
     RenewalResurrects,
-    /// After a reconnect, the process sends requests again although the server may still read earlier copies from the
-    /// old connection, and requests have no time limit.
+    /// After a reconnect, the process sends requests again although the server may still read earlier copies of these
+    /// requests from the old connection. The requests also have no time limit.
     LateAcquireAccepted,
-    /// An owner enters although the server may still read a request for this owner that the session sent over a
-    /// connection that has broken since.
+    /// The session's connection has broken, and the server may still read a request for an owner from this connection.
+    /// The owner enters nevertheless.
     GateOpensWithTheBreak,
-    /// When an owner that already has a grant sends its request again, the server queues it.
+    /// When an owner that already has a grant sends its request again, the server queues the owner.
     QueuesBehindItself,
     /// When a batch is sent again and one of its owners already has a grant, the server queues that owner.
     BatchQueuesBehindItself,
@@ -42,12 +42,13 @@ pub(crate) enum Broken {
     Barging,
     /// A waiter that queues again goes to the end of the queue, not to its old place.
     PlaceForgotten,
-    /// A waiter's place is the server's time, even if the clock was set back, so the waiter overtakes older waiters.
+    /// A waiter's place is always the server's time. After the clock was set back, a new waiter overtakes older
+    /// waiters.
     PlaceByClockAlone,
     /// A waiter's wait restarts with each new connection.
     WaitBeginsAgain,
-    /// When a member leaves its cohort, the server takes the grant from the whole cohort and gives it to the next
-    /// waiter.
+    /// When a member leaves its cohort, the server takes the grant from the whole cohort and grants the lock to the
+    /// next waiter.
     LeaveFreesTheCohort,
     /// When the last waiting member of a cohort leaves, the grant is released although another member holds the lock.
     LastWaiterReleases,
@@ -56,21 +57,21 @@ pub(crate) enum Broken {
     KnownCohortTakenUpAgain,
     /// A member that no longer waits is offered its turn instead of being passed over.
     SkippedTurnStays,
-    /// The next member is offered its turn with a new local deadline, one claim later, even if the cohort's local
-    /// deadline has passed.
+    /// The next member is offered its turn even if the cohort's local deadline has passed. The new local deadline is
+    /// one claim after the offer.
     PassIgnoresDeadline,
     /// The members of a lost cohort keep waiting for their turns instead of queueing again.
     LostCohortStaysAway,
-    /// A cohort whose deadline has passed is released before its waiting members queue again, so waiters behind them
-    /// get the lock first.
+    /// The grant of a cohort whose local deadline has passed is released before the cohort's waiting members queue
+    /// again. So waiters behind the cohort get the lock first.
     LostCohortReleasedFirst,
     /// A caller that comes back with an old place sends its own request, as if it had never queued. The request gives a
     /// free lock to the head of the queue, although the caller's old place is before the head.
     HeadBeforeWhoComesBack,
     /// A caller that never learned its place does not queue again when its cohort or its connection is lost.
     ComesBackToAPlaceOnly,
-    /// A caller that comes back keeps its old place, although the server's clock has jumped and the caller's wait at
-    /// that place has ended by that clock.
+    /// The server's clock has jumped, so the caller's wait at its old place is over by this clock. When the caller
+    /// comes back, it keeps this place nevertheless.
     DeadPlaceStands,
     /// A caller that has an offer from an older grant keeps that offer, although the server has since granted the
     /// caller the lock again.
@@ -98,14 +99,14 @@ pub(crate) enum Broken {
     OfferStands,
     /// An answer to a renewal extends the hold even if it arrives after the local deadline.
     AnswerRevives,
-    /// A grant that the reply to another request describes is offered to its owner, although the owner has not yet read
-    /// the reply to its own request, which contains the same grant.
+    /// The reply to another request describes a grant, and the grant's owner is offered its turn. However, the owner
+    /// has not yet read the reply to its own request, which contains the same grant.
     UnreadGrantOffered,
-    /// A grant in a reply that its caller does not read lasts for its whole lease.
+    /// If a caller does not read the reply that contains its grant, the grant lasts for its whole lease.
     DirectGrantStands,
     /// A caller reads its reply and enters, although the engine has already given back the grant in that reply.
     RevokedEnters,
-    /// A probe checks whether an arbitrary waiter of the process is still queued, not whether the oldest one is.
+    /// A probe checks whether an arbitrary waiter of the process is still queued, and not whether the oldest waiter is.
     ProbeAsksForAnybody,
     /// If the server has lost the counter of fencing tokens, the counter starts again at one.
     CounterStartsAgain,

@@ -105,7 +105,8 @@ fn trace(path: &Path<State, Action>) -> String {
     trace
 }
 
-/// Describes a state in one line: the time, the holder and its deadline, the queue, and the phase of each caller.
+/// Describes a state in one line: the time, the grant, the queue, the phase of each caller, and the cohort of each
+/// process.
 fn summary(state: &State) -> String {
     let mut line = format!("{:2}:", state.now);
     if state.server.clock != state.now {

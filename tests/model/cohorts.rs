@@ -31,8 +31,8 @@ const HEARTBEAT: Duration = Duration::from_millis(200);
 /// Whether a grant has to be released after a turn has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
-    /// The calling code must not release the grant, because the turn was offered to the next member, because the
-    /// leaving member had already lost its turn, or because the remaining members queue again.
+    /// The calling code must not release the grant. The turn was offered to the next member, the leaving member had
+    /// already lost its turn, or the remaining members queue again.
     On,
     /// The grant with this token has to be released.
     Ended(Token),
@@ -207,7 +207,7 @@ impl Protocol {
         let signed = format!("{SESSION}{told}{SESSION}");
         let signature = sha1_smol::Sha1::from(signed).digest();
         // The validity counts from the moment when the newest answered command was sent. The server read that command
-        // before it granted the lock, so the validity never counts from a moment after the grant.
+        // before it granted the lock, so the validity counts from a moment before the grant.
         let stamp = state.processes[process].main.answered;
         let after = if self.is(Broken::DeadlineFromThePush) {
             self.moment(state, process)
@@ -489,14 +489,16 @@ impl Protocol {
         }
     }
 
-    /// Returns the first token of the cohort in which this owner awaits or has its turn. A probe has found the owner
-    /// neither in the queue nor in a grant, so the server has lost the cohort's grant. Returns `None` if there is no
-    /// such cohort, or if the process learned of the cohort only after the moment `sent` at which the probe was sent.
+    /// A probe has found this owner neither in the queue nor in a grant. If the owner awaits or has its turn in a
+    /// cohort, the server has lost the cohort's grant, and this function returns the cohort's first token. Returns
+    /// `None` if there is no such cohort, or if the process learned of the cohort only after the moment `sent` at which
+    /// the probe was sent.
     pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
         let entry = state.processes[self.process_of(id)].entry.as_ref()?;
         let cohort = &entry.cohort;
         let lost = !cohort.is_over() && cohort.was_known_at(moment_of(sent));
-        // The member may have got its turn while the reply to the probe was under way.
+        // While the reply to the probe was under way, the owner may have got its turn. So the member that has the turn
+        // is also compared.
         let owner = owner_id(id);
         let is_its = lost && (cohort.to_come().contains(&owner) || cohort.turn().owner == owner);
         is_its.then(|| token_of(cohort.first()))
@@ -537,8 +539,8 @@ impl Protocol {
         Passed::Ended(first)
     }
 
-    /// Makes the waiting members of a cohort queue again, because its local deadline has passed. Returns `false` and
-    /// does nothing in the variant `LostCohortStaysAway`.
+    /// Makes the waiting members of a cohort queue again, because the cohort's local deadline has passed. Returns
+    /// `false` and does nothing in the variant `LostCohortStaysAway`.
     fn queue_again_late(&self, state: &mut State, process: ProcessId, first: Token) -> bool {
         state.observed.lost_cohort = true;
         if self.is(Broken::LostCohortStaysAway) {
@@ -644,8 +646,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the local deadline of a grant. The validity, minus the allowance for drift, counts from the moment when
-    /// the request was sent, because that moment is certainly before the grant.
+    /// Returns the local deadline of a grant. The server grants the lock only after the request was sent. Therefore,
+    /// the validity, minus the allowance for drift, counts from the moment when the request was sent.
     pub(crate) fn deadline(
         &self,
         state: &State,

@@ -9,37 +9,37 @@
 //!
 //! # What is modelled
 //!
-//! One lock on one server, one to three processes, and one to four callers, each of which calls once. A caller's future
-//! is polled as soon as it is woken. Slow callers are the exception: their futures are polled at any later step or
-//! never again, so slow callers read offers and answers late. A caller that misses its turn continues with a new owner,
-//! which takes over the old owner's place.
+//! The model has one lock on one server, one to three processes, and one to four callers, each of which makes one call.
+//! A caller's future is polled as soon as it is woken, unless the caller is slow. The future of a slow caller is polled
+//! at any later step or never again, so the caller reads offers and answers late. A caller that misses its turn
+//! continues with a new owner, which takes over the old owner's place.
 //!
 //! - `server.rs`: the grant, the queue and the counter of fencing tokens, and each script as one step that decides as
 //!   the script does (`acquire`, with `acquire_free` before it, `queue`, `release`, `renew`, `leave`, `probe`,
 //!   `grant_next`, `next_token`).
-//! - `attempt.rs`: drives an `AttemptState`: sends the requests that it asks for, asks the cohort to let the caller
-//!   take its turn, gives up, and cleans up.
+//! - `attempt.rs`: drives an `AttemptState`: sends the requests that the `AttemptState` asks for, asks the cohort to
+//!   let the caller take its turn, gives up, and cleans up.
 //! - `cohorts.rs`: drives a `Cohort` as the registry of a process does, and sends the batches that queue several
 //!   callers.
 //! - `session.rs`: the sessions with their pushes, probes and heartbeat, and the effects of a broken connection.
 //! - `hold.rs`: the hold with its local deadline, its renewals and its release.
 //! - `wire.rs`: the connections. A session's connection keeps the order of messages in both directions. The home
-//!   session delivers messages in any order. After a connection has broken, the server may still read unread requests
-//!   from it until the server closes it.
+//!   session delivers messages in any order. After a connection has broken, the server may still read the connection's
+//!   unread requests until the server closes the connection.
 //! - `protocol.rs`: the possible next steps. Normally, all due steps happen before the next tick, in any order. A tick
-//!   that passes earlier is late. A late tick models a slow network, a slow server or a stopped process. Callers may
-//!   begin, bodies may end and the server may notice dead connections at any time.
+//!   that passes while a step is due is late. A late tick models a slow network, a slow server or a stopped process.
+//!   Callers may begin, bodies may end and the server may notice dead connections at any time.
 //! - `scenario.rs`: the callers, their options, and how often each fault may happen: lateness, crashes, broken
 //!   connections, cancelled calls, lost pushes, lost replies, a server that loses its state or restarts, clocks that
 //!   jump or run unevenly.
 //! - `properties.rs`: the promises, which hold in every state, and the conditions that each scenario has to reach. A
 //!   scenario that does not reach its conditions proves nothing.
 //!
-//! `scenarios.rs` and `cohort_scenarios.rs` check the unchanged protocol. `variants.rs` and `cohort_variants.rs` remove
-//! one rule at a time (`broken.rs`), and the checker has to find that the promise which the rule protects is broken.
-//! For slow callers, `slow.rs` checks both the unchanged protocol and variants in which one rule is removed. Where one
-//! of the engine's types implements a rule, the model removes the rule by ignoring or altering the answer of that type.
-//! A failed check prints the steps that lead to the broken promise.
+//! `scenarios.rs` and `cohort_scenarios.rs` check the unchanged protocol. `broken.rs` lists the rules. `variants.rs`
+//! and `cohort_variants.rs` remove one rule at a time, and the checker has to find a state in which the promise that
+//! the rule protects does not hold. For slow callers, `slow.rs` checks both the unchanged protocol and variants in
+//! which one rule is removed. Where one of the engine's types implements a rule, the model removes the rule by ignoring
+//! or altering the answer of that type. A failed check prints the steps that lead to the broken promise.
 //!
 //! # Time
 //!
@@ -73,25 +73,25 @@
 //!
 //! Several keys, a retained lock (`hold_at_least`), `notify` and `spin`, Redlock, re-entry with its restarted leases, a
 //! server that refuses commands (out of memory, read only), `extend`, and `max_hold` of a renewed lease are not
-//! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant it the
-//! lock. The model's `acquire` and `queue` differ from the scripts in two respects: even the `acquire` of a caller that
-//! waits grants a free lock to the head of the queue, and the reply of `queue` does not describe a grant that `queue`
-//! itself has made.
-//! In the model, waiters of a process that is not listening keep their places, although the scripts remove the waiters
-//! of such a process.
+//! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant the caller
+//! a free lock. The model's `acquire` and `queue` differ from the scripts in two respects: the model's `acquire` grants
+//! a free lock to the head of the queue even if the request's caller has a `wait`, and the reply of `queue` does not
+//! describe a grant that `queue` itself has made. If a session lets a claim expire, the scripts remove all waiters of
+//! that session from the queue. In the model, these waiters keep their places.
 //!
-//! Liveness is checked by conditions that must never hold: a caller waits for a free lock for two ticks at which
-//! nothing is due, a wait is longer than allowed, or a grant or a waiter is left at the horizon, the tick at which all
-//! calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants in a tick. A loss
-//! of the server's state takes one tick.
+//! Liveness is checked by conditions that must never hold: a caller waits for a free lock for two consecutive ticks at
+//! which nothing is due, a wait is longer than allowed, or a grant or a waiter is left at the horizon, the tick at
+//! which all calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants in a
+//! tick. A loss of the server's state takes one tick.
 //!
 //! # How to check deeper
 //!
-//! `MODEL_DEEPER=1 cargo test --release --test model scenarios -- --nocapture --test-threads 1` raises by one each
-//! limit of a scenario that is not zero: the limits of late ticks, crashes, broken connections, cancelled calls, lost
-//! pushes and lost replies, and the limit of all faults together. The run takes minutes and some GB of memory. To run a
-//! single scenario, replace `scenarios` by the name of its test. `MODEL_DEEPER=2` raises the limits by two.
-//! `MODEL_DEEPER=0` raises no limit but runs the large scenarios, which are skipped by default.
+//! `MODEL_DEEPER=1 cargo test --release --test model scenarios -- --nocapture --test-threads 1` raises each of the
+//! following limits of a scenario by one, unless the limit is zero: the limits of late ticks, crashes, broken
+//! connections, cancelled calls, lost pushes and lost replies, and the limit of all faults together. The run takes
+//! minutes and some GB of memory. To run a single scenario, replace `scenarios` by the name of its test.
+//! `MODEL_DEEPER=2` raises the limits by two. `MODEL_DEEPER=0` raises no limit but runs the large scenarios, which are
+//! skipped by default.
 
 mod attempt;
 mod broken;

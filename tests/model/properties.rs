@@ -208,8 +208,8 @@ fn claim_ends(_: &Protocol, state: &State) -> bool {
     claim.is_none_or(|until| state.server.clock < until)
 }
 
-/// Returns whether every offer was taken, and every reply with a grant was read, in time: within a claim, one tick for
-/// the next heartbeat, the late ticks, and the ticks that passed while the server lost its state.
+/// Returns whether every offer was taken, and every reply with a grant was read, in time. The time limit is the sum of
+/// a claim, one tick for the next heartbeat, the late ticks, and the ticks that passed while the server lost its state.
 fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
     if protocol.is(Broken::AnswerSeats) {
         return true; // in the variant `AnswerSeats`, nobody passes an offer on
@@ -238,8 +238,8 @@ fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
     offers && replies
 }
 
-/// Returns whether a connected caller waits although nobody holds the lock, or although the caller is neither in the
-/// queue nor an owner of the grant.
+/// Returns whether a connected caller waits in vain: nobody holds the lock, or the caller is neither in the queue nor
+/// an owner of the grant.
 pub(crate) fn somebody_is_neglected(protocol: &Protocol, state: &State) -> bool {
     (0..).zip(&state.callers).any(|(id, caller)| {
         caller.phase == Phase::Queued

@@ -155,8 +155,8 @@ impl Protocol {
             && (index == 0 || state.callers[index - 1].phase != Phase::Idle)
     }
 
-    /// Adds the actions that are due. Normally, all due actions happen before the next tick. A tick that passes earlier
-    /// is late.
+    /// Adds the actions that are due. Normally, all due actions happen before the next tick. A tick that passes while
+    /// an action is due is late.
     fn due(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, process) in state.processes.iter().enumerate() {
             if !process.main.requests.is_empty() {
@@ -537,7 +537,7 @@ impl Model for Protocol {
     }
 }
 
-/// Clears values that have no further effect, so that the checker does not visit states that differ only in such
+/// Clears the values on which no later step depends, so that the checker does not visit states that differ only in such
 /// values.
 fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
     if let Phase::Ended(_) = caller.phase {
@@ -555,7 +555,8 @@ fn forget_what_is_over(caller: &mut Caller, is_queued: bool) {
             caller.carried = None;
         }
     }
-    // While the caller is in the server's queue, the check for overtaken callers needs the order of joining.
+    // While the caller is in the server's queue, the check for overtaken callers needs the caller's number in the order
+    // of joining.
     if caller.has_ended() && !is_queued {
         caller.joined = None;
     }

@@ -119,8 +119,8 @@ impl Faults {
         }
     }
 
-    /// Returns a limit of `any` faults in total: crashes, broken connections, cancelled calls, lost pushes and lost
-    /// replies. None of these faults may break a promise to another caller.
+    /// Allows crashes, broken connections, cancelled calls, lost pushes and lost replies, at most `any` in total. None
+    /// of these faults may break a promise to another caller.
     pub(crate) const fn any(any: u8) -> Self {
         Self {
             crashes: 1,
@@ -189,8 +189,8 @@ impl Scenario {
 }
 
 impl Terms {
-    /// Returns the options of one caller for each element of `callers`. Each element is the process of one caller. The
-    /// callers begin at once and hold the lock only briefly.
+    /// Returns the options of callers that begin at once and hold the lock only briefly. Each element of `callers` is
+    /// the process of one caller.
     pub(crate) fn of(callers: &[ProcessId]) -> Self {
         Self {
             callers: callers.to_vec(),

@@ -287,7 +287,8 @@ impl Server {
             return self.take(run, owner);
         }
         if self.grant.is_none() {
-            // The lock goes to the first live waiter in the queue, no matter which caller asks.
+            // Only the head of the queue may take the lock. If another caller asks, the first live waiter gets the
+            // lock.
             if self.queue[0].owner == owner {
                 self.remove(owner);
                 return self.take(run, owner);
@@ -309,7 +310,7 @@ impl Server {
 
     /// Queues an owner at its old place or at the end, unless the owner is in the queue already (as `ZADD NX` does). If
     /// the owner's wait at its old place seems to be over because the clock has jumped, the owner queues at the end. At
-    /// its old place, the owner would count as dead, so the server would remove it again.
+    /// its old place, the owner would count as dead, so the server would remove the owner from the queue.
     fn join(&mut self, run: &Run<'_>, owner: CallerId, place: Option<Place>) -> Place {
         let stands = |place: &Place| {
             let place = *place;
@@ -446,8 +447,8 @@ impl Server {
         Some(self.found(held))
     }
 
-    /// Runs `probe.lua`. Returns the grant, if it belongs to the process `session`, and whether the server has lost
-    /// `member`, which is then neither in the queue nor an owner of the grant.
+    /// Runs `probe.lua`. Returns the grant, if it belongs to the process `session`. Also returns whether the server has
+    /// lost `member`, so that `member` is neither in the queue nor an owner of the grant.
     pub(crate) fn probe(
         &mut self,
         run: &mut Run<'_>,

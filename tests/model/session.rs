@@ -104,8 +104,8 @@ impl Protocol {
     }
 
     /// Returns the waiter on whose behalf the next probe is sent: the oldest waiter of the process. Returns no waiter
-    /// if the process has sent a probe in this tick, or if one of its callers holds the lock, because the process will
-    /// release the lock itself.
+    /// if the process has sent a probe in this tick. Also returns no waiter if one of the process's callers holds the
+    /// lock, because the process will release the lock itself.
     pub(crate) fn awaited(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
         let holds = |id: &CallerId| {
             let now = self.clock_of(state, *id);
@@ -187,7 +187,7 @@ impl Protocol {
             .callers_of(process)
             .filter(|id| state.caller(*id).phase == Phase::Queued && state.caller(*id).is_waiting())
             .collect();
-        // The session does not send a caller again that is already in an unanswered batch.
+        // A caller that is already in an unanswered batch does not queue again.
         queued.retain(|id| !state.caller(*id).resending);
         if self.is(Broken::ComesBackToAPlaceOnly) {
             queued.retain(|id| state.caller(*id).place.is_some());

@@ -1,4 +1,5 @@
-//! The state of the model: the server, the processes with their connections, the callers, and the remaining faults.
+//! The state of the model: the server, the processes with their connections, the callers, and the faults that may still
+//! happen.
 
 use std::hash::{Hash, Hasher};
 
@@ -49,8 +50,8 @@ pub(crate) struct Observed {
     pub(crate) outlived: bool,
     /// A caller that was granted the lock out of order, and a waiting caller that had queued before it.
     pub(crate) overtaken: Option<(CallerId, CallerId)>,
-    /// The number of consecutive ticks at which no action was due although a connected caller was waiting for a free
-    /// lock, or was waiting but was neither in the queue nor an owner of the grant.
+    /// The number of consecutive ticks at which no action was due, but a connected caller was waiting in vain. The lock
+    /// was free, or the caller was neither in the queue nor an owner of the grant.
     pub(crate) neglected: u8,
     /// Whether the lock was granted to a waiter that could not be notified.
     pub(crate) unheard: bool,
@@ -71,8 +72,7 @@ pub(crate) struct Observed {
     /// Whether a cohort was released because none of its members was waiting when its process was notified of the
     /// grant.
     pub(crate) nobody_left: bool,
-    /// Whether a process received a message about a cohort that it already knew, or that was older than the cohort that
-    /// it knew.
+    /// Whether a process received a message about a cohort although it already knew this cohort or a newer one.
     pub(crate) told_again: bool,
 }
 
@@ -110,9 +110,9 @@ pub(crate) struct Entry {
     pub(crate) by: By,
 }
 
-/// Hashes only values that have a further effect, so that the checker does not visit states that differ only in the
-/// other values. If the cohort is over, only its first token, its last turn, and whether it was released or suspended
-/// have a further effect.
+/// Hashes only the values on which later steps depend, so that the checker does not visit states that differ only in
+/// the other values. If the cohort is over, later steps depend only on its first token, on its last turn, and on
+/// whether the cohort was released or suspended.
 impl Hash for Entry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let cohort = &self.cohort;
@@ -140,8 +140,8 @@ pub(crate) struct Session {
     pub(crate) events: Vec<Event>,
 }
 
-/// The connection for background work. Nothing relies on the order of messages on this connection, so they are
-/// delivered in any order.
+/// The connection for background work. The engine does not rely on the order of messages on this connection, so the
+/// model delivers the messages in any order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Home {
     pub(crate) floor: Token,
@@ -170,24 +170,24 @@ pub(crate) enum Script {
         members: Few<(CallerId, Option<Place>)>,
         not_after: Option<Tick>,
     },
-    /// Removes a caller from the queue. With `abandon`, also gives back a grant of this caller alone. With `close`, a
-    /// `CLIENT KILL` of the connection that carried the caller's request precedes the script.
+    /// Removes a caller from the queue. With `abandon`, also gives back the grant if this caller is its only owner.
+    /// With `close`, a `CLIENT KILL` of the connection that carried the caller's request precedes the script.
     Leave {
         abandon: bool,
         close: bool,
     },
     Release(Token),
     Renew(Renewal),
-    /// A probe on behalf of all callers of the caller's process.
+    /// A probe. Asks for the grant of the caller's process, and whether the server has lost the caller.
     Probe,
 }
 
-/// A renewal. If its lease is 0, it is a check, which extends nothing.
+/// A renewal. A renewal with the lease 0 is a check, which extends nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Renewal {
     /// The token of the member whose turn is renewed.
     pub(crate) token: Token,
-    /// The token by which the server identifies the grant, if it is a cohort's grant.
+    /// The token by which the server identifies the grant, or `None` if the process knows no cohort with this grant.
     pub(crate) known: Option<Token>,
     pub(crate) lease: Tick,
 }
@@ -207,9 +207,10 @@ pub(crate) enum Event {
 pub(crate) enum Reply {
     Acquired(Acquired),
     Joined(Joined),
-    /// The reply to a `leave` script without `abandon`: the grant with which the caller may enter.
+    /// The reply to a `leave` script without `abandon`: the grant with which the caller may enter, if there is one.
     Left(Option<Found>),
-    /// The reply to a `leave` script with `abandon`: the grant of the cohort in which the caller gives up its turn.
+    /// The reply to a `leave` script with `abandon`: the grant of the cohort in which the caller gives up its turn, if
+    /// there is one.
     Abandoned(Option<Found>),
     Released(Token),
     Renewed(Renewal, Option<Tick>),
@@ -217,8 +218,8 @@ pub(crate) enum Reply {
 }
 
 /// The acquisition of a caller. Two fields of `AttemptState` are not hashed: `phase`, because the model's [`Phase`]
-/// determines it, and `unsure`, which matters only after the server has refused a request, as it never does in the
-/// model.
+/// determines it, and `unsure`, because this field matters only after the server has refused a request, and the model's
+/// server refuses none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt(pub(crate) AttemptState);
 
@@ -230,7 +231,7 @@ impl Hash for Attempt {
     }
 }
 
-/// One call of an annotated function.
+/// One call that requests the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Caller {
     pub(crate) phase: Phase,
@@ -258,7 +259,7 @@ pub(crate) struct Caller {
     pub(crate) behind: Option<Behind>,
 }
 
-/// How the owner learned of its grant.
+/// How the owner learned of its grant or its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum By {
     Reply,

@@ -73,8 +73,8 @@ impl Protocol {
             Script::Acquire { not_after } => {
                 let caller = &mut state.callers[usize::from(owner)];
                 if caller.place.is_none() && !server.is_queued(owner) {
-                    // The caller may have had a place, but it never learned of this place and cannot come back to it.
-                    // The caller's order of joining counts from this request.
+                    // If the caller had a place before, it never learned of that place, so it cannot come back to it.
+                    // The caller gets a new number in the order of joining.
                     caller.joined = None;
                 }
                 Reply::Acquired(server.acquire(&mut run, owner, not_after))
@@ -159,8 +159,8 @@ impl Protocol {
         reply
     }
 
-    /// Records whether the token of a new grant fell, whether its owners can be notified, and whether the grant
-    /// overtook a waiting caller.
+    /// Records whether a new grant has a token that is not above all earlier tokens, whether one of its owners cannot
+    /// be notified, and whether one of its owners overtook a waiting caller.
     fn observe(&self, state: &mut State, grant: Grant, had: Option<Grant>) {
         let terms = &self.scenario.terms;
         let heard = state.heard();
@@ -182,7 +182,7 @@ impl Protocol {
                 continue; // an owner of the previous grant overtakes nobody
             }
             if !state.processes[terms.process_of(owner)].alive {
-                continue; // `CLAIM` checks that a dead owner keeps the lock only for a claim
+                continue; // the process is dead; the promise `CLAIM` limits its pushed grant to a claim
             }
             let entered = state.callers[usize::from(owner)].joined;
             for other in waiting.iter().copied() {

@@ -4,17 +4,19 @@
 //! request, so requests that take the lock, write marks or read marks are executed in every possible order. Between the
 //! steps, nodes lose their state, leases end, and time passes in ticks. In the model, a client may collect grants from
 //! the nodes until its lease ends, so the model allows more than the runtime does. At most one node at a time lacks its
-//! state, because the promise holds only while a majority of the nodes has its state.
+//! state, because the promise that two clients never hold the lock at the same time requires that a majority of the
+//! nodes has its state.
 //!
 //! The model leaves out tokens, clocks that drift, and clients that request the lock before they have written their
-//! lease into the marks. The model also leaves out renewals, because a renewal with a longer lease writes marks just as
-//! a new acquisition does.
+//! lease into the marks. The model also leaves out renewals. A renewal with a longer lease writes marks in the same way
+//! as a new acquisition.
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 const NODES: usize = 3;
 const MAJORITY: usize = NODES / 2 + 1;
-/// The number of other nodes whose marks a client has to read before it again counts a node that has lost its state.
+/// The number of other nodes whose marks a client has to read before it again counts the grants of a node that has lost
+/// its state.
 const ENOUGH: usize = NODES - MAJORITY + 1;
 /// The leases of the clients, in ticks. At the beginning, every mark already contains the shorter lease. Only the
 /// client with the shorter lease decides when a node that has lost its state counts again.
@@ -28,13 +30,13 @@ const LOSSES: u8 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// The quarantine of a node lasts only as long as the lease of the client that readmits the node, even if the marks
-    /// of other nodes contain a longer lease.
+    /// The quarantine of a node lasts only as long as the lease of the client that counts the node again, even if the
+    /// marks of other nodes contain a longer lease.
     AnyoneAdmits,
     /// A client writes its lease into the marks only with its request for the lock, not into a majority of the marks
     /// before the request.
     MarkedOnTheWay,
-    /// A lease that a client has written into a mark counts even if the node has lost its state since.
+    /// A lease that a client has written into a mark counts as written even if the node has lost its state since.
     MarkedOnce,
     /// A client counts a node again after it has read the mark of a single other node.
     OneTells,
@@ -47,8 +49,8 @@ struct Node {
     whole: Option<u8>,
     /// How long the node has been without a mark, in ticks.
     age: u8,
-    /// The number of the node's newest loss of state, or 0 if the node has never lost its state. Losses are counted
-    /// across all nodes.
+    /// The number of the node's newest loss of state, or 0 if the node has never lost its state. The losses of all
+    /// nodes are numbered together.
     loss: u8,
     /// The client that holds the lock on this node, and the ticks that are left of its lease.
     grant: Option<(usize, u8)>,
@@ -57,8 +59,8 @@ struct Node {
 /// The progress of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Client {
-    /// The client writes its lease into the marks of the nodes. For each mark that it has written, `marked` contains
-    /// the number that the node's newest loss had at that time. Once the client has written a majority of the marks, it
+    /// The client writes its lease into the marks of the nodes. For each mark that the client has written, `marked`
+    /// contains the `loss` of the mark's node at that time. Once the client has written a majority of the marks, it
     /// reads them again, and `found` names the nodes whose marks contained its lease.
     Marks {
         marked: [Option<u8>; NODES],
@@ -81,8 +83,8 @@ struct State {
     now: u8,
     nodes: [Node; NODES],
     clients: [Client; CLIENTS],
-    /// For each node that has lost its state, the marks of the other nodes that the client with the shorter lease has
-    /// read since the loss.
+    /// For each node that has lost its state, the marks that the client with the shorter lease has read from the other
+    /// nodes since the loss.
     told: [[Option<u8>; NODES]; NODES],
     losses: u8,
     /// Whether two clients held the lock at the same time.

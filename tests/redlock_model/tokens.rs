@@ -6,7 +6,8 @@
 //! any time after its client has left. States that differ only in the numbers of the clients count as one state.
 //!
 //! The model leaves out time. While a client asks for the lock or holds it, its lease does not end on any node, because
-//! a lease promises this. The model also leaves out renewals, and nodes that lose their state, which `marks.rs` models.
+//! a client gives up before its lease ends on a node. The model also leaves out renewals, and nodes that lose their
+//! state, which `marks.rs` models.
 
 use lock_core::fencing::FencingToken;
 use stateright::{Checker, HasDiscoveries, Model, Property};
@@ -113,8 +114,8 @@ enum Action {
 struct Tokens(Broken);
 
 impl Tokens {
-    /// Applies an offer, or the confirmation of a token if `offer` is `None`, and lets the client enter when a majority
-    /// knows the token.
+    /// Reads a node's reply: an offer, or `None` if the node has stored the token. Lets the client enter when a
+    /// majority of the nodes has stored the token.
     fn read(&self, state: &mut State, client: usize, node: usize, offer: Option<u8>) {
         let Client::Asks(agreement) = &mut state.clients[client] else {
             // This node's offer arrives after the client has entered, so the node is sent the token of the hold.

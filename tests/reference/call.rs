@@ -229,8 +229,8 @@ impl Call {
         self.poll();
     }
 
-    /// Releases the guard of a call, or makes its body end. A call with a body may need further polls before it
-    /// completes.
+    /// Releases the guard of a call, or makes its body end. After its body has ended, a call may need further polls
+    /// before it completes.
     pub(crate) async fn leave(call: &Rc<RefCell<Self>>) {
         let guard = call.borrow_mut().guard.take();
         if let Some(guard) = guard {

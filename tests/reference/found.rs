@@ -42,8 +42,9 @@ fn a_shutdown_dismisses_who_is_notified() {
     ]);
 }
 
-/// A defect of the engine: nobody woke a caller with `notify` when a retained lock became free. The caller tried the
-/// lock again only at the end of the lease that it had seen, or never if it had seen no lease.
+/// A defect of the engine: nobody woke a caller with `notify` when a retained lock became free. If the caller had seen
+/// a lease at its last try, it tried again only at the end of that lease. If it had seen no lease, it never tried
+/// again.
 #[test]
 fn the_end_of_a_kept_lock_wakes_who_is_notified() {
     let at_least = Spec {
@@ -75,8 +76,9 @@ fn the_end_of_a_later_lease_wakes_who_is_notified() {
     ]);
 }
 
-/// A defect of the model: a call that was shut down held its first lock, which an operator had deleted, and waited for
-/// its second lock. The model counted a loss, but the engine counts no loss for a call that has not entered.
+/// A defect of the model: a call held its first lock, which an operator had deleted, and waited for its second lock.
+/// When the call's client was shut down, the model counted a loss. The engine counts no loss for a call that has not
+/// entered.
 #[test]
 fn a_call_that_is_shut_down_on_its_way_in_has_lost_nothing() {
     let body = Spec {

@@ -1,7 +1,7 @@
-//! Callers that are polled late, rarely, once, or never again, on servers whose replies are late. The test cannot
-//! predict the results of the calls, but it checks that these laws hold: no two valid holds overlap, tokens rise in the
-//! order of entry, a caller that never held a lock does not report a loss, and a caller that is not polled delays
-//! others by at most one claim.
+//! Tests with callers that are polled late, rarely, once, or never again, on servers whose replies are late. The test
+//! cannot predict the results of the calls, but it checks that these laws hold: no two valid holds overlap, tokens rise
+//! in the order of entry, a caller that never held a lock does not report a loss, and a caller that is not polled
+//! delays others by at most one claim.
 //!
 //! The callers of many locks run concurrently, because their pauses take real time. Each round prints its seed. To
 //! repeat a round, set `LATE_SEED` to its seed. `LATE_ROUNDS` sets the number of rounds.
@@ -43,7 +43,7 @@ const CLAIM: Duration = Duration::from_secs(2);
 /// The call that a late caller makes.
 #[derive(Debug, Clone, Copy)]
 enum Form {
-    /// Runs a body that ends at its first poll, or after two more polls if `long` is set.
+    /// Runs a body, which ends at its first poll or, if `long` is set, two polls later.
     Body { long: bool },
     /// Acquires a guard, and releases it after two more polls.
     Guard,
@@ -62,8 +62,8 @@ struct Late {
     polls: Vec<(Duration, usize)>,
 }
 
-/// The stalls of replies: the pause before each stall, its length, and the process whose replies stall. On a quorum,
-/// only the replies of one node stall.
+/// The stalls of replies: for each stall, the pause before it, its length, and the process whose replies stall. On a
+/// quorum, only the replies of one node stall.
 type Weather = Vec<(Duration, Duration, usize)>;
 
 fn pauses() -> impl Strategy<Value = Duration> {
@@ -98,7 +98,7 @@ struct Inside {
     newest: Cell<Option<FencingToken>>,
 }
 
-/// Keeps a hold in the list of the holds of a lock until this value is dropped.
+/// An entry in the list of a lock's holds. Dropping this value removes the entry.
 struct Visit<'a>(&'a Inside, FencingToken);
 
 impl Inside {
@@ -197,8 +197,8 @@ impl Fixture<'_> {
         (came, entered.get())
     }
 
-    /// Asserts that the result of a call is allowed: only a caller that held a lock reports a loss, and a renewed lease
-    /// is lost only if the replies to its process stall.
+    /// Asserts that the result of a call is allowed: only a caller that held a lock may report a loss, and a renewed
+    /// lease may be lost only if the replies to the caller's process stall.
     fn judge(&self, (process, form): (usize, Form), (came, entered): Came) {
         let may_lose = matches!(form, Form::Fixed) || self.stalls[process];
         match came {

@@ -64,8 +64,8 @@ fn config(cases: u32, regressions: &'static str) -> Config {
         cases: if chosen { config.cases } else { cases },
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(regressions))),
         max_shrink_iters: 2000,
-        // `max_shrink_time` is in ms. Shrinking on a server is slow, because in each failing sequence the test waits
-        // for an event that does not occur, until a time limit has passed.
+        // `max_shrink_time` is in ms. Shrinking on a server is slow: in each failing sequence, the test waits for an
+        // event that does not occur, and stops only at a time limit.
         max_shrink_time: 60_000,
         ..config
     }

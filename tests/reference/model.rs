@@ -1,4 +1,5 @@
-//! A model of the promises, without a server, futures or a clock: who holds each lock, who waits, and who is next.
+//! A model of the promises, without a server, futures or a clock. The model states who holds each lock, who waits, and
+//! who is next.
 
 mod leaving;
 mod spec;
@@ -19,7 +20,7 @@ use spec::{MARGIN, RENEWED_LEASE};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The call waits for its turn among its siblings. The ID is that of the enclosing call.
+    /// The call waits for its turn among the calls that are nested in the call with this ID.
     Turn(CallId),
     /// The call waits for the lock, with the strategy in its options.
     Lock,
@@ -88,7 +89,7 @@ pub(crate) struct Hold {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Held {
     pub(crate) hold: HoldId,
-    /// The time until which the lock stays taken after the hold is over, or `None` while the hold lasts.
+    /// The time until which the lock is retained after the hold is over, or `None` while the hold lasts.
     pub(crate) kept_until: Option<u64>,
 }
 
@@ -247,7 +248,7 @@ impl Model {
         self.settle();
     }
 
-    /// Returns who holds a lock from the view of a client: the client's own process or another process.
+    /// Returns whether a client believes that its own process or another process holds a lock.
     fn who(&self, client: usize, key: usize) -> With {
         let newest = self.clients[client].newest[key];
         if newest.is_some_and(|hold| !self.holds[hold].known_lost) {
@@ -428,8 +429,8 @@ fn around(calls: &BTreeMap<CallId, Call>, id: CallId) -> impl Iterator<Item = Ca
     })
 }
 
-/// Returns whether a call that has a turn at this lock, or a call nested in it, has not ended. A held guard of another
-/// lock does not count as nested.
+/// Returns whether a call that has a turn at this lock is going on: the call, or a call nested in it, has not ended. A
+/// held guard of another lock does not count as nested.
 fn is_going_on(calls: &BTreeMap<CallId, Call>, id: CallId, key: usize) -> bool {
     calls[&id].is_alive()
         || calls.iter().any(|(other, call)| {

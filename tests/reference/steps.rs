@@ -30,7 +30,7 @@ pub(crate) enum Step {
     /// The operator deletes the key of a held lock.
     Delete(usize),
     /// The operator deletes the key of a held lock for which callers wait. Directly afterwards, another caller makes a
-    /// single attempt to get the lock.
+    /// single attempt to get the lock. The fields are the lock, the new call and its client.
     DeleteAndTry(usize, CallId, usize),
     /// The operator makes the key of a held lock expire.
     Expire(usize),
@@ -90,8 +90,8 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
         let mut steps = vec![(1, (0..CLIENTS).prop_map(Step::ShutDown).boxed())];
         if living.len() < MOST_CALLS {
             steps.push((20, begin(model, &inside)));
-            // In this step, a caller queues behind a caller of the same client, so that the two may get the lock as a
-            // cohort.
+            // In this step, a caller queues behind a caller of the same client. The two callers may then get the lock
+            // as a cohort.
             let lines = lines(model);
             if !lines.is_empty() {
                 steps.push((10, join(model, lines)));
@@ -274,8 +274,8 @@ fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// Returns, for each lock with a queue, the client of the last caller in the queue, and the lock. Omits clients that
-/// are shut down.
+/// Returns a pair for each lock with a queue: the client of the last caller in the queue, and the lock. Omits clients
+/// that are shut down.
 fn lines(model: &Model) -> Vec<(usize, usize)> {
     let keys = model.keys.iter().enumerate();
     let lines = keys.filter_map(|(key, state)| {
@@ -316,9 +316,9 @@ fn members(model: &Model) -> Vec<CallId> {
     members.collect()
 }
 
-/// Returns whether a call with these options may begin. Calls that wait outside the queue, and calls with several
-/// locks, enter in no determined order. Therefore at most one such call waits for each lock at a time, and at most one
-/// call with several locks waits in total.
+/// Returns whether a call with these options may begin. The order in which calls outside the queue and calls with
+/// several locks enter is not determined. Therefore, at most one such call waits for each lock at a time, and at most
+/// one call with several locks waits in total.
 fn may_begin(model: &Model, spec: &Spec) -> bool {
     let fits = spec.under.is_none_or(|around| {
         let around = model.calls.get(&around);
@@ -336,9 +336,9 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
 }
 
 /// Returns whether the model can predict who gets a lock next if its grant is removed. The model cannot predict the
-/// next holder if no waiter would notice the removal. The model also cannot predict the next holder if the next waiter
-/// may be a member of the cohort with the grant, because members return to the queue only when their process notices
-/// the loss.
+/// next holder if no waiter would notice the removal. The model also cannot predict it if the next waiter may be a
+/// member of the cohort with the grant, because this member returns to the queue only when its process notices the
+/// loss.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
     let holder = state.held.map(|held| model.holds[held.hold].client);
@@ -347,9 +347,9 @@ fn removable(model: &Model, key: usize) -> bool {
     holder.is_some() && next != holder && model.is_watched(key)
 }
 
-/// Returns whether this call has a minimum hold on a server, and another call of the same client waits for one of its
-/// locks. If this call ended, its lock would be retained for half an hour, and the client's shutdown would wait until
-/// the lock is free.
+/// Returns whether this call has a minimum hold on a server, and another call of the same client waits for a lock of
+/// this call. If this call ended, the lock would be retained for half an hour, and the client's shutdown would wait
+/// until the lock is free.
 fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
     let call = &model.calls[&id];
     let waits_itself = |key: &usize| {

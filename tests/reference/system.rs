@@ -37,7 +37,7 @@ pub(crate) trait Home: Place {
 /// The state machine of `proptest` that runs the steps on a backend.
 pub(crate) struct Machine<P>(std::marker::PhantomData<P>);
 
-/// A difference between the system and the model.
+/// A difference between the real engine and the model.
 struct Unlike {
     /// Whether the difference is permanent. The test waits for other differences to disappear.
     for_good: bool,
@@ -148,8 +148,8 @@ impl System {
         match step {
             Step::Begin(id, spec) => {
                 if let (Some(_), false) = (spec.under, model.rules.own_clock) {
-                    // The nested call may extend the lease of the enclosing call, so the enclosing call must have
-                    // confirmed its grant first.
+                    // The nested call may extend the lease of the enclosing call. Before that, the enclosing call must
+                    // have confirmed its grant.
                     let lock = self.observer.lock(NAMES[spec.keys[0]]);
                     if lock
                         .status()
@@ -262,8 +262,8 @@ impl System {
         assert!(right, "extending call {id}: {answer:?}\n{model:?}");
     }
 
-    /// Waits until the holder of a lock has confirmed its grant. If the operator changed the lock before the
-    /// confirmation, the confirmation would detect the change.
+    /// Waits until the holder of a lock has confirmed its grant. If the operator changed the lock earlier, the holder
+    /// would detect the change when it confirms its grant.
     async fn confirmed(&self, key: usize) {
         let start = Instant::now();
         loop {

@@ -92,7 +92,7 @@ impl Clocks {
         clocks
     }
 
-    /// Makes a process that has not started yet use these clocks.
+    /// Makes the process that this command will start use these clocks.
     pub fn wind(&self, command: &mut Command) {
         command
             .env("LD_PRELOAD", &self.library)

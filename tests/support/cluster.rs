@@ -219,9 +219,9 @@ impl ClusterServers {
         }
     }
 
-    /// Waits until all running servers know each other's epochs, and no two servers have the same epoch. At the end of
-    /// a move, the target then gets the greatest epoch, so that an earlier message of the source does not assign the
-    /// slot to the source again.
+    /// Waits until all running servers know each other's epochs, and no two servers have the same epoch. If a move of a
+    /// slot ends after this wait, the target gets the greatest epoch. Earlier messages of the source then do not assign
+    /// the slot to the source again.
     async fn until_epochs_agree(&self) {
         let asked = Instant::now();
         loop {
@@ -272,16 +272,16 @@ impl ClusterServers {
         self.servers.len() - 1
     }
 
-    /// Waits until the replica of the primary that stores this key has everything that the primary has stored so far.
-    /// Overwrites the key with a value that expires after 1 ms.
+    /// Waits until the replica of the key's primary has everything that the primary has stored so far. Overwrites the
+    /// key with a value that expires after 1 ms.
     ///
     /// # Panics
     /// If the replica is not up to date within ten seconds.
     pub async fn until_replicated(&self, key: &str) {
         let primary = self.primary_of(self.slot_of(key).await).await;
         let mut connection = self.servers[primary].connection().await;
-        // `WAIT` waits until the last write of its own connection is replicated, and with it all earlier writes of
-        // other connections.
+        // `WAIT` waits until the last write of its own connection is replicated. All earlier writes of other
+        // connections are replicated before that write.
         let write = redis::cmd("SET").arg(&[key, "1", "PX", "1"]).to_owned();
         ask::<()>(&mut connection, &write).await;
         let mut wait = redis::cmd("WAIT");

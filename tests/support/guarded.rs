@@ -1,5 +1,5 @@
-//! A check that applies to guarded functions of any shape: two calls with the same key never overlap, a call returns
-//! the value of its body, and the key is free afterwards.
+//! A check for guarded functions with any signature: two calls with the same key never overlap, a call returns the
+//! value of its body, and the key is free after the calls.
 
 use std::{
     fmt::Debug,
@@ -51,7 +51,8 @@ impl Probe {
         PROBE.with(Clone::clone)
     }
 
-    /// Makes [`current`](Self::current) return this probe inside `call`, on any task that polls the returned future.
+    /// Makes [`current`](Self::current) return this probe inside `call`, no matter which task polls the returned
+    /// future.
     pub fn scope<F: Future>(&self, call: F) -> TaskLocalFuture<Self, F> {
         PROBE.scope(self.clone(), call)
     }

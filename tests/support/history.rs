@@ -1,5 +1,5 @@
-//! Records which holder was inside a lock at which time, and checks what a lock promises: one holder at a time, rising
-//! tokens, and the order of the queue.
+//! Records when each holder was inside a lock. Checks that a lock has one holder at a time, that its tokens rise, and
+//! that callers enter in the order in which they queued.
 
 use std::{
     collections::BTreeMap,
@@ -50,7 +50,7 @@ pub struct Inside {
 }
 
 impl History {
-    /// Creates an empty record. [`check`](Self::check) later reports the faults in it.
+    /// Creates an empty record.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -119,7 +119,7 @@ impl History {
         tracks.entry(key.to_owned()).or_default().queue.push(caller);
     }
 
-    /// Records that a caller has left the queue without a turn, so that the callers behind it may enter.
+    /// Records that a caller has left the queue without a turn. The callers behind it may then enter.
     pub fn gave_up(&self, key: &str, caller: u64) {
         if let Some(track) = self.tracks().get_mut(key) {
             track.leave_queue(caller);
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn overlapping_intervals_are_found() {
         assert_eq!(of(&[(1, 0, 5), (2, 4, 9)]).overlaps, [overlap(1, 2)]);
-        // The short second visit does not hide that the third one overlaps with the long first one.
+        // The check compares the third visit with the long first visit, and not only with the short second visit.
         assert_eq!(
             of(&[(1, 0, 9), (2, 1, 2), (3, 3, 4)]).overlaps,
             [overlap(1, 2), overlap(1, 3)]

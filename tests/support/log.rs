@@ -30,8 +30,8 @@ fn all() -> MutexGuard<'static, Vec<Record>> {
     RECORDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Begins to store the library's events in the whole process: events at INFO and above, and, at any level, events about
-/// ignored messages.
+/// Begins to store the library's events in the whole process: all events at INFO and above, and events about ignored
+/// messages at any level.
 ///
 /// # Panics
 /// If the process has another global subscriber of `tracing`.

@@ -1,4 +1,4 @@
-//! Checks for the results of calls, and for bodies that must not overlap.
+//! Checks of the results of calls, and a check that bodies do not overlap.
 
 use std::{
     fmt::Debug,

@@ -108,8 +108,8 @@ impl FaultProxy {
     }
 
     /// Holds back all bytes in both directions. If one end of a connection is closed, the proxy keeps the other end
-    /// open in the meantime. Held bytes are delivered when the blackhole is turned off. New connections are still
-    /// accepted, but nothing passes through them.
+    /// open while the blackhole is on. The proxy delivers the held bytes when the blackhole is turned off. New
+    /// connections are still accepted, but nothing passes through them.
     pub fn blackhole(&self, on: bool) {
         self.set(&self.faults.blackhole, on);
     }
@@ -159,8 +159,8 @@ impl FaultProxy {
         self.faults.set_budget(Way::Reply, bytes);
     }
 
-    /// Lets requests outlive their connection: if the connection is cut, requests that the proxy has received but not
-    /// delivered still reach the server. Requests that the proxy holds back reach the server when the hold ends.
+    /// Lets requests outlive their connection: if the connection is cut, the proxy still delivers the requests that it
+    /// has received from the client. The proxy delivers held requests when the hold is turned off.
     pub fn deliver_after_cut(&self, on: bool) {
         self.set(&self.faults.deliver_after_cut, on);
     }

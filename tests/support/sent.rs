@@ -7,8 +7,8 @@ use crate::server::RedisServer;
 /// set up a connection.
 const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setname", "ping"];
 
-/// Commands that normally only scripts run, and that do not count either. The server's statistics include them. If a
-/// command is missing from this list, it counts as sent by a client, so the result is too high and the mistake is
+/// Commands that normally only scripts run. The server's statistics include these commands, but they do not count as
+/// sent by a client. If a script's command is missing from this list, the result is too high, so the mistake is
 /// noticed.
 const WITHIN_SCRIPTS: [&str; 27] = [
     "del",

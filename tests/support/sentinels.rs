@@ -80,8 +80,8 @@ impl SentinelGroup {
     /// If a replica is not up to date within ten seconds.
     pub async fn until_replicated(&self) {
         let mut primary = self.servers[0].connection().await;
-        // `WAIT` waits until the last write of its own connection is replicated, and with it all earlier writes of
-        // other connections.
+        // `WAIT` waits until the last write of its own connection is replicated. All earlier writes of other
+        // connections are replicated before that write.
         let write = redis::cmd("SET").arg("replicated").arg(1).to_owned();
         ask::<()>(&mut primary, &write).await;
         let mut wait = redis::cmd("WAIT");

@@ -29,7 +29,8 @@ const TRIES: usize = 10;
 
 /// A Redis server. Only one test uses it, unless it is the [shared server](shared_server).
 ///
-/// All methods talk to the server in real time, on a thread that a paused clock or a blocked runtime does not affect.
+/// All methods talk to the server in real time, on a thread that keeps running while the test's clock is paused or its
+/// runtime is blocked.
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
@@ -58,8 +59,8 @@ pub struct ServerBuilder {
     tls: Option<(String, String)>,
     /// Whether the server is a Sentinel.
     sentinel: bool,
-    /// The time in ms after which the other nodes of a cluster count this server as failed if it does not answer, or
-    /// `None` if the server is not a node of a cluster.
+    /// The time in ms after which this server counts another node of its cluster as failed if that node does not
+    /// answer, or `None` if this server is not a node of a cluster.
     cluster: Option<u32>,
     /// How many seconds the server's clock is ahead of the system's clock at the start, or `None` if the test cannot
     /// set the server's clock.
@@ -402,7 +403,7 @@ impl RedisServer {
         self.process = None;
     }
 
-    /// Starts the server again, on the same port and with the same settings. Kills the server first if it still runs.
+    /// Kills the server if it still runs, and starts it again on the same port and with the same settings.
     ///
     /// # Panics
     /// If the server does not answer.
@@ -416,7 +417,7 @@ impl RedisServer {
     }
 
     /// Like [`restart`](Self::restart), but does not wait until the server answers. The server may have to load its
-    /// data first.
+    /// data before it answers.
     pub fn begin_restart(&mut self) {
         self.kill();
         self.spawn();
@@ -512,7 +513,7 @@ impl RedisServer {
         costs.map(|(name, cost)| (name, cost.calls)).collect()
     }
 
-    /// Returns the cost of each command. The commands are the same as in [`calls`](Self::calls).
+    /// Returns the cost of each command that [`calls`](Self::calls) counts.
     ///
     /// # Panics
     /// If the server cannot be reached.
@@ -571,7 +572,8 @@ impl Drop for RedisServer {
     }
 }
 
-/// Connects without time-outs. A time-out would run on the test's clock, and a server under load may be slow.
+/// Connects without time-outs. The test's clock, on which a time-out would run, may be paused, and a server under load
+/// may be slow.
 ///
 /// # Errors
 /// If the server cannot be reached.

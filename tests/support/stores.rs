@@ -55,7 +55,7 @@ impl Store {
         Self::on(&shared_cluster().await.url())
     }
 
-    /// Returns locks on this server or quorum, separate from those of other tests.
+    /// Returns locks on the server or servers with this URL, separate from those of other tests.
     #[must_use]
     pub fn on(url: &str) -> Self {
         Self {
@@ -141,9 +141,9 @@ impl Store {
             .layout(self.layout)
     }
 
-    /// Returns the keys of this store on its servers, and no keys for the in-process backend. The last node of a quorum
-    /// may remove a key a moment after the majority, so this method waits up to [`epsilon`](crate::epsilon) for the
-    /// keys on a quorum to disappear.
+    /// Returns the keys of this store on its servers. A store of the in-process backend has no keys. The last node of a
+    /// quorum may remove a key a moment after the majority, so this method waits up to [`epsilon`](crate::epsilon) for
+    /// the keys on a quorum to disappear.
     pub async fn keys(&self) -> Vec<String> {
         let patience = Instant::now() + crate::epsilon();
         loop {

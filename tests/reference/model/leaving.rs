@@ -44,8 +44,7 @@ impl Model {
                 hold.keep_until = hold.keep_until.max(entry.at + keep);
             }
             if call.spec.lease == Lease::Renewed {
-                // The last renewal may be sent at this moment, so the latest possible deadline is one lease from this
-                // moment.
+                // The last renewal may be sent at this moment, so the deadline is at most one lease after this moment.
                 hold.promised = hold.promised.max(self.now + RENEWED_LEASE);
             }
             hold.entries -= 1;
@@ -106,7 +105,8 @@ impl Model {
         }
     }
 
-    /// Notifies the holder of the loss of its hold. A body ends; a guard stays until it is released.
+    /// Notifies the holder of the loss of its hold. A call with a body ends. A call with a guard lasts until the guard
+    /// is released.
     pub(super) fn lose(&mut self, id: HoldId) {
         self.find_lost(id);
         let bodies = self.calls.iter().filter(|(_, call)| {
@@ -142,12 +142,13 @@ impl Model {
         self.settle();
     }
 
-    /// Makes one call leave while the next call in the queue is dropped. The caller behind the dropped call is next,
-    /// whether the first call leaves before or after the drop.
+    /// Makes the call `release` leave while the call `dropped`, which is next in the queue, is dropped. Whether
+    /// `release` leaves before or after the drop, the caller behind `dropped` gets the lock.
     pub(crate) fn release_to(&mut self, release: CallId, dropped: CallId) {
         self.stop_waiting(dropped);
         self.end(dropped, Outcome::Dropped, false, false);
-        // The dropped call may give back a turn that it has not taken.
+        // The real client may count a release for `dropped`, because this call may give back a turn that it has not
+        // taken.
         let client = self.calls[&dropped].spec.client;
         self.counts(client).unsure += 1;
         self.abandon(client);

@@ -13,8 +13,8 @@ impl Model {
         self.settle();
     }
 
-    /// Returns `false` if callers wait for a lock but none of them would notice the removal of its grant. A waiter
-    /// notices the removal only if it believes that another process holds the lock, because only then does it probe.
+    /// Returns `false` if callers wait for a lock but none of them would notice the removal of its grant. Only a waiter
+    /// that believes that another process holds the lock sends probes, and so notices the removal.
     pub(crate) fn is_watched(&self, key: usize) -> bool {
         let waiters = || self.keys[key].queue.iter().chain(&self.keys[key].others);
         waiters().count() == 0
@@ -44,8 +44,8 @@ impl Model {
         self.moments.push(end);
     }
 
-    /// Makes this caller with `spin` try again. The try is granted the free lock, or ends the call because its client
-    /// is shut down. Does nothing if `spinner` is `None`.
+    /// Makes this caller with `spin` try again. The caller gets the free lock, or its call ends because its client is
+    /// shut down. Does nothing if `spinner` is `None`.
     pub(super) fn spin(&mut self, spinner: Option<CallId>) {
         let Some(id) = spinner else { return };
         let (client, key) = (self.calls[&id].spec.client, self.calls[&id].next_key());
@@ -133,8 +133,8 @@ impl Model {
         others.find(due)
     }
 
-    /// Passes each turn that has ended to the next sibling. A turn ends when its call and all calls nested in that call
-    /// have ended.
+    /// Passes each turn that has ended to the next call that is nested in the same call. A turn ends when its call and
+    /// all calls nested in that call have ended.
     pub(super) fn settle_turns(&mut self) {
         while let Some((around, key)) = self.turns.iter().find_map(|(at, turn)| {
             let over = turn

@@ -93,8 +93,8 @@ impl System {
                             hold.loss(),
                             state.known_lost
                         );
-                        // A loss that only the model knows is no permanent difference, because the holder notices a
-                        // loss only after a round trip.
+                        // The holder notices a loss only after a round trip. If so far only the model knows of the
+                        // loss, the difference is therefore not permanent.
                         return Err(Unlike {
                             for_good: !state.known_lost,
                             what,
@@ -124,8 +124,8 @@ impl System {
             held.kept_until.is_some() || model.clients[model.holds[held.hold].client].closed
         };
         if !model.rules.own_clock && state.held.as_ref().is_some_and(seen_as_a_block) {
-            // The lock is retained, or the holder's client is shut down. In both cases only the server still knows the
-            // holder, and the server does not know which member of a cohort had the turn.
+            // The lock is retained, or the holder's client is shut down. So the status comes from the server, which
+            // does not know which member of a cohort had the turn.
             let (queued, _) = self.entries(key).await;
             return if token.is_some() && queued == state.queue.len() {
                 Ok(())
@@ -138,7 +138,8 @@ impl System {
         }
         let holder = match wanted {
             None => token.is_none(),
-            // The holder is a call that still waits for its other lock, so the test does not know its token yet.
+            // The holder is a call that still waits for its other lock, so the test does not know the token of this
+            // lock yet.
             Some(None) => token.is_some(),
             Some(wanted) => token == wanted,
         };
@@ -192,8 +193,8 @@ impl System {
                 } else {
                     counts.unsure
                 };
-        // A pushed grant may arrive before the reply that says that the caller is queued. In this case, the client does
-        // not count the caller as having waited.
+        // If a pushed grant arrives before the reply that says that the caller is queued, the client does not count the
+        // caller as having waited.
         let waited = if model.rules.own_clock {
             counts.waited..=counts.waited + counts.tied
         } else {

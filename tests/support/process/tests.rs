@@ -67,7 +67,7 @@ fn the_executor_kills_and_removes_when_its_input_ends() {
         executor.order("kill", sleeper.id());
     }
     executor.order("spare", sleepers[2].id());
-    // The executor does not kill the processes or remove the folder before it is dropped.
+    // Before the executor is dropped, it neither kills the processes nor removes the folder.
     assert!(folder.exists());
     assert!(sleepers[0].try_wait().unwrap().is_none());
     drop(executor);

@@ -1,4 +1,4 @@
-//! The current controls of the proxy, and its counters.
+//! The settings of the proxy's faults, and the proxy's counters.
 
 use std::{
     collections::HashMap,
@@ -43,7 +43,7 @@ impl Event {
     }
 }
 
-/// The controls and counters, which [`FaultProxy`](super::FaultProxy) describes.
+/// The settings and counters. The methods of [`FaultProxy`](super::FaultProxy) describe them.
 #[derive(Debug)]
 pub(super) struct Faults {
     pub(super) blackhole: AtomicBool,
@@ -64,7 +64,7 @@ pub(super) struct Faults {
     pub(super) cuts: AtomicU64,
     /// The number of times that the proxy has closed the server's ends of all connections.
     pub(super) half_opens: AtomicU64,
-    /// Wakes the waiting tasks when one of the controls above has changed.
+    /// Wakes the waiting tasks when one of the settings above has changed.
     pub(super) change: Event,
     pub(super) connections: AtomicU64,
     request_bytes: AtomicU64,
@@ -191,7 +191,7 @@ impl Faults {
         (allowed, rest == 0)
     }
 
-    /// If the budget is spent, removes the budget and cuts the connections, so that they are cut only once.
+    /// If the budget is spent, removes the budget and cuts the connections. The removed budget does not cut them again.
     pub(super) fn cut_spent(&self, way: Way) {
         let spent =
             self.budget(way)

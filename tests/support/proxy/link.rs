@@ -113,7 +113,7 @@ impl Link {
         self.is_half_open() || self.is_cut() && !lives_on
     }
 
-    /// Waits for a condition that depends on the controls.
+    /// Waits for a condition that depends on the proxy's settings.
     async fn until(&self, condition: impl Fn() -> bool) {
         self.faults.change.wait(|| condition().then_some(())).await;
     }

@@ -238,7 +238,7 @@ async fn bytes_are_passed_one_by_one() {
     fixture.proxy.split_bytes(true);
     wire.ask("SET k v", "+OK").await;
     wire.ask("GET k", "$1\r\nv").await;
-    // A reply of 5,000 bytes arrives in many pieces, so one read does not return the first 4,096 bytes.
+    // The proxy passes a reply of 5,000 bytes on in many pieces, so a single read returns fewer than 4,096 bytes.
     let text = "x".repeat(5000);
     wire.send(&[&format!("ECHO {text}")]).await;
     let mut read = [0; 4096];
