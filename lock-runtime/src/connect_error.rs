@@ -36,7 +36,7 @@ pub enum ConnectError {
     NoQuorum {
         /// The number of usable servers.
         reached: usize,
-        /// The number of usable servers that a majority needs.
+        /// The number of usable servers that the client needs: a majority of the servers in the URL.
         needed: usize,
         /// Why each of the other servers is unusable.
         failures: Vec<ConnectError>,
@@ -123,7 +123,7 @@ pub enum ConnectError {
         /// The server's `maxmemory-policy`.
         policy: String,
     },
-    /// The server answered with a refusal that has no variant of its own.
+    /// The server answered with a refusal that no other variant describes.
     Refused {
         /// The server's address.
         server: String,
@@ -133,7 +133,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Returns whether the same try may succeed later, because a server is starting or a failover is under way.
+    /// Returns whether another try may succeed later, because a server is starting or a failover is under way.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Closed { .. } | Self::NoPrimary { .. } => true,

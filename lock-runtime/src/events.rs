@@ -42,7 +42,7 @@ counters! {
     busy,
     /// Acquisitions that failed with `Unreachable`, `Refused`, `WrongLayout` or `ShutDown`.
     failed,
-    /// Holds that ended with a release of the lock, not with a loss of the lease.
+    /// Holds that ended with a release of the lock, not because the lease was lost.
     released,
     /// Releases that the server refused, or did not confirm before the lease ended.
     release_failed,
