@@ -115,7 +115,7 @@ impl Guarded<'_> {
     ///
     /// The key is rendered first, before any argument is moved. The key and the call are created in separate
     /// statements, so the borrows in these statements end before the `.await`, and the future does not store them. The
-    /// macro generates the braces of the `async move` block, so this block has the macro's edition, 2024. In edition
+    /// macro generates the braces of the `async move` block, so this block is in the macro's edition, 2024. In edition
     /// 2024, temporaries of the body's tail expression are dropped before the arguments, as in a plain `async fn`.
     fn async_body(&self, key: &ResolvedKeys<'_>, body: &Group) -> TokenStream {
         let rendered = key.expand(&private(self.args));

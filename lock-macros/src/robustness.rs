@@ -1,8 +1,8 @@
-//! Properties that hold for any input: no two argument lists give the same key, and the macro never panics.
+//! Checks of properties that hold for any input: no two argument lists give the same key, and the macro never panics.
 //!
-//! The checks take bytes, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` runs such a
-//! fuzzer and stores the inputs that it finds, and the tests in this file run the checks on the stored inputs. The
-//! property tests in `cases` build inputs from words that the macro recognises.
+//! The checks take bytes as input, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` runs
+//! such a fuzzer and stores the inputs that it finds, and the tests in this file run the checks on the stored inputs.
+//! The property tests in `cases` build inputs from words that the macro recognises.
 
 use std::fmt;
 
@@ -195,7 +195,7 @@ fn readings(pieces: &[Piece], key: &str) -> usize {
     ways[key.len()]
 }
 
-/// The word that marks the group after it as one with invisible delimiters, like a `macro_rules` fragment. Plain text
+/// This word before a group stands for invisible delimiters, like those around a `macro_rules` fragment. Plain text
 /// cannot express such delimiters.
 const INVISIBLE: &str = "invisible";
 
@@ -306,7 +306,7 @@ fn lexed(text: &str) -> Option<TokenStream> {
     grouped(text.parse().ok()?, DEPTH)
 }
 
-/// Converts `invisible(tokens)` into a group without delimiters.
+/// Converts each `invisible(tokens)` into a group with invisible delimiters.
 fn grouped(tokens: TokenStream, depth: usize) -> Option<TokenStream> {
     let mut trees: Vec<TokenTree> = Vec::new();
     for tree in tokens {

@@ -43,7 +43,8 @@ pub enum ConnectError {
     },
     /// The client's default options are out of range or contradict each other.
     InvalidDefaults(OptionsError),
-    /// Redisson's layout needs a single Redis server, not a Redis Cluster, a Redlock or the in-process backend.
+    /// The client has Redisson's layout, which supports neither a Redis Cluster nor a Redlock nor the in-process
+    /// backend.
     UnsupportedLayout,
     /// The namespace is empty.
     EmptyNamespace,
@@ -82,7 +83,8 @@ pub enum ConnectError {
         /// The error of the last attempt.
         detail: String,
     },
-    /// The server is a node of a Redis Cluster. The URL of a cluster begins with `redis+cluster://`.
+    /// The server is a node of a Redis Cluster, but the URL does not name a cluster. The URL of a cluster begins with
+    /// `redis+cluster://`.
     Cluster {
         /// The server's address.
         server: String,
@@ -92,7 +94,8 @@ pub enum ConnectError {
         /// The URL of the servers, without credentials.
         server: String,
     },
-    /// The server is a Redis Sentinel. The URL of a group that Sentinels watch begins with `redis+sentinel://`.
+    /// The server is a Redis Sentinel, which stores no locks. The URL of a group that Sentinels watch begins with
+    /// `redis+sentinel://`.
     Sentinel {
         /// The server's address.
         server: String,

@@ -40,7 +40,7 @@ counters! {
     missed_wakeups,
     /// Acquisitions that ended in `Busy`.
     busy,
-    /// Acquisitions that failed with `Unreachable`, `Refused`, `WrongLayout` or `ShutDown`.
+    /// Acquisitions that failed with `Unreachable`, `Refused`, `WrongLayout`, `NotReplicated` or `ShutDown`.
     failed,
     /// Holds that ended with a release of the lock, not because the lease was lost.
     released,

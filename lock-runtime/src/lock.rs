@@ -92,6 +92,7 @@ impl Lock {
     /// - [`LockError::InvalidKey`] or [`LockError::InvalidOptions`] if the key or the options are not valid. In this
     ///   case, the client sends nothing to the server.
     /// - [`LockError::Lost`] if an enclosing call acquired this lock, and has lost its lease since.
+    /// - [`LockError::NotReplicated`] if too few replicas acknowledged the grant in time.
     /// - [`LockError::ShutDown`] if the client was shut down.
     ///
     /// # Cancel safety

@@ -81,8 +81,8 @@ impl Settings {
 /// Defines the option setters of a type that has `settings`.
 macro_rules! option_setters {
     () => {
-        /// Sets how long the acquisition may take, end to end. With a wait of less than a millisecond, the call makes
-        /// one attempt and never queues. The longest wait is 24 hours.
+        /// Sets how long the whole acquisition may take. With a wait of less than a millisecond, the call makes one
+        /// attempt and never queues. The longest wait is 24 hours.
         pub fn wait(mut self, wait: Duration) -> Self {
             self.settings.options.wait = Some(wait);
             self
