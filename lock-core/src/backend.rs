@@ -68,12 +68,12 @@ pub enum Extend {
     /// Makes the lease last this long from now, unless the lease already lasts longer.
     To(Duration),
     /// Makes the lease last this long from now, even if the lease then ends earlier than before. The caller must ensure
-    /// that no code relies on the old end of the lease. Before the body has begun, no code relies on it.
+    /// that no code relies on the old end of the lease, as is the case before the body has begun.
     Restart(Duration),
 }
 
 impl Extend {
-    /// Returns how long the lease is to last from now; zero for a check.
+    /// Returns how long the renewed lease is to last from now, or zero for a check.
     #[must_use]
     pub fn lease(self) -> Duration {
         match self {
@@ -112,11 +112,11 @@ pub enum Renewed {
 /// The result of waiting for replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replicated {
-    /// This many replicas have acknowledged the grants.
+    /// `count` replicas have acknowledged the grants.
     By {
         /// The number of replicas.
         count: usize,
-        /// The moment until which all of these replicas know the leases of the grants to last.
+        /// A moment before which no lease of the grants ends, according to what each of these replicas has stored.
         until: Moment,
     },
     /// One of the grants no longer exists.
@@ -137,8 +137,8 @@ pub enum Released {
 pub struct Status {
     /// The holder, if the lock is held.
     pub holder: Option<Holder>,
-    /// The number of waiters in the queue. On a Redis server, callers that wait with `notify` are not counted one by
-    /// one: each session (one for each client and tokio runtime) with such callers counts as one waiter.
+    /// The number of waiters in the queue. On a Redis server, all callers of one session (one client on one tokio
+    /// runtime) that wait with `notify` count as one waiter.
     pub waiters: usize,
 }
 
@@ -249,8 +249,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         extend: Extend,
     ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
 
-    /// Waits until this many replicas have acknowledged the grants, but not longer than [`Replicas::within`]. The locks
-    /// must have the same [`shard`](Self::shard). A backend without replicas refuses.
+    /// Waits until [`Replicas::count`] replicas have acknowledged the grants, but not longer than [`Replicas::within`].
+    /// The locks must have the same [`shard`](Self::shard). A backend without replicas refuses.
     fn replicate<'a>(
         &'a self,
         grants: &'a [(&'a LockName, FencingToken)],
@@ -284,21 +284,21 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns why the latest unanswered command got no answer, or `None` if no command has failed recently. A caller
-    /// that gives up includes this text in its error.
+    /// that gives up because of missing answers includes this text in its error.
     fn last_error(&self) -> Option<String>;
 
     /// Reads who holds the lock, and how many waiters it has.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
-    /// Returns the number of the shard that stores a lock, which is the lock's hash slot in a Redis Cluster.
+    /// Returns the number of the shard that stores a lock. In a Redis Cluster, this number is the lock's hash slot.
     /// [`acquire_multi`](Self::acquire_multi) can take locks in one step only if their shards are equal.
     fn shard(&self, name: &LockName) -> u16 {
         let _ = name;
         0
     }
 
-    /// Returns whether the server that stores `name` answers within this time. If `name` is `None`, returns whether
-    /// every server answers. For a Redlock, returns whether a majority of its nodes answers.
+    /// Returns whether the server that stores `name` answers within the time `within`. If `name` is `None`, returns
+    /// whether every server answers. For a Redlock, returns whether a majority of the nodes answers.
     ///
     /// If this method returns `true`, the server works, and a command without an answer is merely delayed.
     fn is_answering<'a>(
@@ -310,10 +310,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(true))
     }
 
-    /// Makes all attempts end with [`BackendError::ShutDown`]: those that are waiting now, and all later ones.
+    /// Makes all waiting attempts and all later attempts end with [`BackendError::ShutDown`].
     fn begin_shutdown(&self);
 
-    /// Waits until the grants and the queue entries of all abandoned attempts are removed.
+    /// Waits until the grants and the places in the queue of all abandoned attempts are removed.
     fn cleaned_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }

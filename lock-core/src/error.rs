@@ -33,7 +33,8 @@ pub enum BusyWith {
 pub enum LossReason {
     /// The local deadline passed: a fixed lease ended, or the renewals were not answered in time.
     Expired,
-    /// The server no longer has the grant with this token, because the grant's key expired or was deleted.
+    /// The server no longer has the grant with the hold's token, because the grant's key expired or was deleted, or
+    /// because the lock was released.
     NotHeld,
 }
 
@@ -53,7 +54,7 @@ pub enum LockError {
         with: BusyWith,
     },
     /// The lease was lost. If the body was running, the body was dropped. A lease can also be lost before the call's
-    /// body is first polled, and a nested call returns this error if a lock that it re-enters is lost.
+    /// body is first polled. A nested call also returns this error if the lock that it re-enters is lost.
     ///
     /// Changes that the body made before the loss are not undone. Have the guarded resource refuse writes with `token`
     /// once the resource has seen a higher token.
@@ -87,8 +88,8 @@ pub enum LockError {
         /// The lock's key.
         key: LockKey,
     },
-    /// The lock was granted, but too few replicas of the server acknowledged the grant in time. The grant was given back.
-    /// The call may be repeated.
+    /// The lock was granted, but too few replicas of the server acknowledged the grant in time. The call gave the grant
+    /// back. The call may be repeated.
     NotReplicated {
         /// The lock's key.
         key: LockKey,

@@ -1,4 +1,4 @@
-//! The names of locks, and how values become part of them.
+//! The names of locks, and how values become part of these names.
 
 use std::{
     error::Error,
@@ -350,8 +350,8 @@ impl KeyBuilder {
     /// Returns the finished key.
     ///
     /// # Errors
-    /// Returns the [`KeyError`] of the first invalid value. If each value is valid, returns the [`KeyError`] of the
-    /// whole key, if the key is invalid.
+    /// Returns the [`KeyError`] of the first invalid value. If each value is valid but the whole key is invalid,
+    /// returns the [`KeyError`] of the key.
     pub fn build(self) -> Result<LockKey, KeyError> {
         match self.error {
             Some(error) => Err(error),
@@ -373,7 +373,8 @@ struct Bounded<'a> {
 }
 
 impl fmt::Write for Bounded<'_> {
-    /// Fails once the key exceeds [`MAX_KEY_BYTES`], which stops a `Display` implementation that writes endlessly.
+    /// Fails once the key exceeds [`MAX_KEY_BYTES`]. This failure stops a `Display` implementation that writes
+    /// endlessly.
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for char in text.chars() {
             if self.out.len() > MAX_KEY_BYTES {

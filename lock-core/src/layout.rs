@@ -62,8 +62,8 @@ impl Layout {
         }
     }
 
-    /// Returns the key that a lock's name contains, as callers write the key. In Redisson's layout a name does not show
-    /// where its namespace ends, so the whole name is returned.
+    /// Returns the key that a lock's name contains, in the form in which callers write it. In Redisson's layout a name
+    /// does not show where its namespace ends, so the whole name is returned.
     ///
     /// ```
     /// # use lock_core::{key::LockKey, layout::Layout};

@@ -15,14 +15,14 @@ pub const MIN_RENEWED_LEASE: Duration = Duration::from_secs(1);
 /// The longest lease. Leases are limited because a crashed holder blocks its key until its lease ends.
 pub const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long a grant that is sent to a waiter lasts, unless the waiter confirms the grant by a renewal. The claim bounds
-/// how long a waiter that no longer responds, but whose connection is still open, delays the other waiters.
+/// How long a grant that is sent to a waiter lasts, unless the waiter confirms the grant by a renewal. If a waiter no
+/// longer responds, but its connection is still open, the claim limits how long this waiter delays the other waiters.
 pub const CLAIM: Duration = Duration::from_secs(2);
 
 /// Returns how long an offer lasts for a waiter that has already missed `missed` offers.
 ///
-/// The first offer lasts one claim, and each of the next three offers lasts a tenth of the offer before it. All offers
-/// to a waiter that is polled too rarely therefore last little more than one claim in total.
+/// The first offer lasts one claim, and each of the next three offers lasts a tenth of the offer before it. If a waiter
+/// is polled too rarely, all offers to this waiter therefore last little more than one claim in total.
 #[must_use]
 pub fn claim_after(missed: u32) -> Duration {
     CLAIM / 10_u32.pow(missed.min(3))
@@ -98,8 +98,8 @@ pub struct Grant {
     /// backend itself keeps the lease from ending until the release, so the engine has nothing to renew.
     pub valid_until: Option<Moment>,
     /// The time for which the grant is valid, counted from a moment that is certainly before the grant, such as the
-    /// sending of the request. A grant that is sent to a waiter lasts for at most a claim, which can be shorter than
-    /// the requested lease: the first renewal extends such a grant to the requested lease.
+    /// sending of the request. A grant that is sent to a waiter lasts for at most a claim, even if the requested lease
+    /// is longer. The first renewal extends such a grant to the requested lease.
     pub validity: Duration,
     /// Whether the owner had to wait for the lock, in the queue or between two tries.
     pub queued: bool,

@@ -2,7 +2,7 @@
 //!
 //! This crate has no dependencies and only defines the types that the `#[distributed_lock]` attribute, the engine in
 //! `lock-runtime` and the backends share. Services depend on `lock-runtime`, which re-exports the types that services
-//! need. [`backend::Backend`] is the internal contract of the built-in backends; clients do not accept other backends.
+//! need. [`backend::Backend`] is the internal contract of the built-in backends; a client accepts no other backend.
 
 pub mod advice;
 pub mod backend;

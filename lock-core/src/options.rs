@@ -24,16 +24,16 @@ pub enum OnLost {
 
 /// How a caller waits for a lock that is not free.
 ///
-/// Callers with different strategies can share one lock: a release serves the queue first, and a caller that does not
-/// queue never takes a lock while another caller queues for it.
+/// Callers with different strategies can share one lock. A release passes the lock to the first caller in the queue, if
+/// there is one. A caller that does not queue never takes a lock while another caller queues for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 #[non_exhaustive]
 pub enum Strategy {
     /// Waits in a queue. A release grants the lock to the first caller in the queue: first come, first served.
     #[default]
     Handoff,
-    /// Tries again when woken by a release that found nobody in the queue. Callers with this strategy race, and enter
-    /// in no particular order.
+    /// Tries again when a release that found nobody in the queue wakes the caller. Callers with this strategy enter in
+    /// no particular order.
     Notify,
     /// Tries again and again, and sleeps between two tries for the pause that a [`Backoff`] sets. Callers with this
     /// strategy enter in no particular order.
@@ -115,7 +115,7 @@ pub struct LockOptions {
     /// Whether the lease is renewed while the body runs. If `renew` is `None`, the lease is renewed only if `lease` is
     /// `None` too.
     pub renew: Option<bool>,
-    /// How long a body may run before the renewal of its lease stops.
+    /// How long after the grant the renewal of the lease stops.
     pub max_hold: Option<Duration>,
     /// What happens to the body if the lease is lost.
     pub on_lost: OnLost,
@@ -145,7 +145,8 @@ pub struct Defaults {
     pub release: Release,
     /// How the locks are stored; [`Layout::Native`] unless the client sets another value.
     pub layout: Layout,
-    /// How many replicas must have a grant, and how long a call waits for them: none.
+    /// How many replicas must have a grant, and how long a call waits for these replicas. By default, a call waits for
+    /// none.
     pub replicas: Replicas,
 }
 
@@ -205,7 +206,7 @@ pub enum OptionsError {
     LeaseTooLong,
     /// The wait is longer than [`MAX_WAIT`].
     WaitTooLong,
-    /// `max_hold` is set, which limits the renewal of a lease, but the lease is not renewed.
+    /// `max_hold` limits the renewal of a lease, but the lease is not renewed.
     MaxHoldWithoutRenewal,
     /// `hold_at_least` is longer than the lease that the call sets, or than [`MAX_LEASE`].
     HoldAtLeastAboveLease,
@@ -294,8 +295,8 @@ impl LockOptions {
             (false, Some(_)) => return Err(OptionsError::MaxHoldWithoutRenewal),
             (false, None) => Renewal::Fixed,
         };
-        // An explicit lease limits `hold_at_least`. The client's default lease does not limit `hold_at_least`: the
-        // lease is extended as far as `hold_at_least` needs.
+        // An explicit lease limits `hold_at_least`. The client's default lease does not limit `hold_at_least`: if
+        // `hold_at_least` is longer, the engine extends the lease.
         if self.hold_at_least > self.lease.unwrap_or(MAX_LEASE) {
             return Err(OptionsError::HoldAtLeastAboveLease);
         }

@@ -166,7 +166,7 @@ impl Args {
     }
 
     /// Refuses literals that contradict each other or exceed a limit. This method calls `LockOptions::complete` of
-    /// lock-core, which the engine calls again at run time, when all values are known.
+    /// lock-core. The engine calls the same function again at run time, when all values are known.
     fn agree(&mut self, mistakes: &mut Mistakes) {
         let mut options = LockOptions {
             wait: self.wait.as_ref().and_then(Length::known),

@@ -113,10 +113,10 @@ impl Guarded<'_> {
     /// `KEY`, `CALL`, `FAKE_RETURN` and `FAILED` stand for the code that [`ResolvedKeys::expand`], [`call`],
     /// [`fake_return`] and [`failed`] generate.
     ///
-    /// The key is rendered first, before any argument is moved. The key and the call have statements of their own, so
-    /// the borrows in these statements end before the `.await` and are not stored in the future. The macro generates
-    /// the braces of the `async move` block, so this block has the macro's edition, 2024. In edition 2024, temporaries
-    /// of the body's tail expression are dropped before the arguments, as in a plain `async fn`.
+    /// The key is rendered first, before any argument is moved. The key and the call are created in separate
+    /// statements, so the borrows in these statements end before the `.await`, and the future does not store them. The
+    /// macro generates the braces of the `async move` block, so this block is in the macro's edition, 2024. In edition
+    /// 2024, temporaries of the body's tail expression are dropped before the arguments, as in a plain `async fn`.
     fn async_body(&self, key: &ResolvedKeys<'_>, body: &Group) -> TokenStream {
         let rendered = key.expand(&private(self.args));
         let mut names = key.used().into_iter().map(|name| name.to_string());
@@ -242,8 +242,8 @@ impl Guarded<'_> {
         let handed = self.arguments.hand_over();
         let at_path = Span::mixed_site().located_at(path.span());
         // The path of the fallback is bound to a variable first, so that rustc gives the right hint if the path names a
-        // method without `Self::`. For a variable rustc suggests `Self::later`, which is right, but for a direct call
-        // it suggests `self.later`, which is wrong.
+        // method without `Self::`. For a variable, rustc suggests `Self::later`, which is right. For a direct call,
+        // rustc suggests `self.later`, which is wrong.
         let fallback = quote_spanned!(at_path=> {
             let __fallback = #path;
             __fallback(#(#handed,)* #error).await
@@ -315,8 +315,8 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
 /// }
 /// ```
 ///
-/// A statement of its own binds a reference to the value of `client`, so the value can have any type that dereferences
-/// to a client.
+/// A separate statement binds a reference to the value of `client`, so the value can have any type that dereferences to
+/// a client.
 fn call(args: &Args) -> TokenStream {
     let Args {
         wait,
@@ -449,8 +449,8 @@ impl VisitMut for InferHidden {
     }
 }
 
-/// Generates the declaration of the variable that `guard` names. The variable has the hold of the lock, or the holds of
-/// several locks.
+/// Generates the declaration of the variable that `guard` names. The variable contains the hold of the lock, or the
+/// holds of several locks.
 ///
 /// ```text
 /// key = "…"       let hold = ROOT::__private::v1::hold();

@@ -199,9 +199,9 @@ impl<'a> Resolved<'a> {
         }}
     }
 
-    /// Returns the span for errors about a value in the key. For a whole argument, this is the span of the argument's
-    /// type. For a field, or for a name in a pattern, this is the span of the key's literal, because the signature does
-    /// not contain the type of such a value.
+    /// Returns the span for errors about a value in the key. For a whole argument, this span is that of the argument's
+    /// type. The signature does not contain the type of a field or of a name in a pattern, so the span for such a value
+    /// is that of the key's literal.
     fn place(&self, placeholder: &Placeholder, source: &Source<'_>) -> Span {
         match source {
             Source::Argument(argument) if placeholder.fields.is_empty() => argument.ty.span(),

@@ -1,10 +1,10 @@
 //! The attribute macro of `lock-runtime`. Services depend on `lock-runtime`, which re-exports the attribute as
 //! `lock_runtime::distributed_lock`.
 //!
-//! The modules are the stages of one expansion. `attribute_args` and `template` parse the attribute, `signature` parses
-//! the function, `key` resolves the placeholders, and `expand` generates the locked function. If the attribute or the
-//! function has a mistake, `fallback` generates the errors and keeps the function, so that callers of the function
-//! still compile.
+//! The main modules are the stages of one expansion. `attribute_args` and `template` parse the attribute, `signature`
+//! parses the function, `key` resolves the placeholders, and `expand` generates the locked function. If the attribute
+//! or the function has a mistake, `fallback` generates the errors and keeps the function, so that callers of the
+//! function still compile.
 
 // `lock-fuzz` compiles the files of this crate as an ordinary library, because a macro crate cannot export the checks
 // in `robustness`. An ordinary library cannot use `proc_macro`.
@@ -43,7 +43,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// The function returns a `Result` whose error type implements `From<lock_runtime::LockError>`. If the lock is busy or
 /// lost, or its server cannot be reached, the call returns a `LockError`, converted into this error type. The body
-/// never runs without the lock.
+/// never starts without the lock.
 ///
 /// # Options
 ///
@@ -113,16 +113,16 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// `<ids..>` stands for each item of a list. The list is an argument, or a field of an argument: a slice, an array, a
 /// `Vec` or any other type that can be iterated over by reference, with items that implement `Display`. `keys =
-/// "item:<ids..>"` takes one lock for each item. A key has at most one list placeholder. With `guard = hold` the holds
-/// are in the order of the keys, and within one key in the order of its items. Two items that give the same key share
-/// one lock, and the hold of that lock appears at both positions. If all lists are empty and no other key is named, the
-/// call fails with `LockError::InvalidKey(KeyError::NoKeys)`, and its body does not run.
+/// "item:<ids..>"` takes one lock for each item. A key has at most one list placeholder. With `guard = hold`, the holds
+/// are in the order of the keys. The holds of one list are in the order of its items. Two items that give the same key
+/// share one lock, and the hold of that lock appears at both positions. If all lists are empty and no other key is
+/// named, the call fails with `LockError::InvalidKey(KeyError::NoKeys)`, and its body does not run.
 ///
 /// The order of locks matters for nested calls too. If the nested or the enclosing call has several keys, the nested
-/// call makes only one try at a lock whose name sorts before the name of a lock that the enclosing call holds. If such
-/// a lock is not free, the nested call returns `Busy`, because waiting could deadlock. If the nested call and the
-/// enclosing call have one key each, they may take their locks in any order; a deadlock between such calls lasts no
-/// longer than `wait`.
+/// call tries only once to take a lock whose name sorts before the name of a lock that the enclosing call holds. If
+/// such a lock is not free, the nested call returns `Busy`, because waiting could deadlock. If the nested call and the
+/// enclosing call have one key each, they may take their locks in any order. Such calls can deadlock with other such
+/// calls, but only until a `wait` ends.
 ///
 /// # Busy locks and minimum holds
 ///
@@ -143,9 +143,9 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// | `notify` | tries again when a release wakes it; a release that finds nobody in the queue wakes one caller of each process | none | about 3 for each process that waits |
 /// | `spin` | tries again and again, after pauses that double from 1 to 128 ms, each shortened by a random part of up to one half | none | one for each try |
 ///
-/// Callers with different strategies can share one lock. A release serves the queue first, and a caller that does not
-/// queue never takes a lock while another caller queues for it. Callers with `notify` or `spin` can therefore starve
-/// while others queue.
+/// Callers with different strategies can share one lock. A release passes the lock to the first caller in the queue, if
+/// there is one. A caller that does not queue never takes a lock while another caller queues for it, so callers with
+/// `notify` or `spin` may never get the lock while others queue.
 ///
 /// # When the call returns
 ///
@@ -154,10 +154,11 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// release is retried in the background.
 ///
 /// With `release = background` the call does not wait for the server to confirm the release, so it returns one round
-/// trip earlier. The release is retried until the lease ends. The next acquisition on the same tokio runtime reaches
-/// the server after the release, because both requests use the same connection. On a Redlock, this order is certain
-/// only while the runtime has its own open connections to the nodes. Until the server has processed the release, other
-/// callers find the lock taken, so a call with `wait = "0s"` can be `Busy`.
+/// trip earlier. If the server does not confirm the release, the engine retries it until the lease ends. The next
+/// acquisition on the same tokio runtime reaches the server after the release, because both requests use the same
+/// connection. On a Redlock, this order is certain only while the runtime has its own open connections to the nodes.
+/// Until the server has processed the release, other callers find the lock taken, so a call with `wait = "0s"` can be
+/// `Busy`.
 ///
 /// # Supported functions
 ///
@@ -228,8 +229,8 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// Dropping the future of a call that waits gives up the call's place in the queue. Dropping the future of a call that
 /// holds its lock drops the body and then releases the lock. Every early exit (`return`, `?`) releases the lock too.
-/// While the server cannot be reached, the grant of a dropped call stays until its claim (2 s) or its lease ends, and
-/// the call's place in the queue stays until `wait` ends.
+/// While the server cannot be reached, the grant of a dropped call stays until its lease ends (at most 2 s if the grant
+/// was not confirmed yet), and the call's place in the queue stays until `wait` ends.
 ///
 /// # Panics
 ///

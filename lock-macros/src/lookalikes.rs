@@ -48,7 +48,8 @@ impl Named {
 fn braced(text: &str, names: &Named) -> Option<String> {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {
-        // A hash tag that contains a placeholder has its closing brace in another piece of the key, so the search ends.
+        // A hash tag that contains a placeholder is closed in another piece of the key. If this piece has no closing
+        // brace, the search ends.
         let (inside, next) = after.split_once('}')?;
         if let Some(sign) = before.chars().last().filter(|sign| "#$".contains(*sign)) {
             let path = inside.trim_start_matches('#');

@@ -28,8 +28,8 @@ const OPTIONS: [(&str, &str); 18] = [
 /// The number of [`OPTIONS`] that an error message lists.
 const SUPPORTED: usize = 17;
 
-/// Names that other lock libraries use for an option, in lower case without `_`, and the advice for each group of
-/// names.
+/// Groups of names that other lock libraries use for an option, in lower case without `_`, and the advice for each
+/// group.
 const FOREIGN: [(&[&str], &str); 8] = [
     (
         &["timeout"],

@@ -24,7 +24,7 @@ pub(crate) struct Argument {
     pub(crate) parts: Vec<Ident>,
     pub(crate) ty: Type,
     pattern: Pat,
-    /// Whether the pattern in the signature has been replaced by `outer`.
+    /// Whether the pattern in the signature has been replaced by the name `outer`.
     taken: bool,
     /// The argument's `cfg` attributes. Generated code for the argument gets the same attributes.
     conditions: Vec<Attribute>,
@@ -118,8 +118,8 @@ impl Arguments {
         names.filter(|name| !is_hidden_pattern(name)).collect()
     }
 
-    /// Returns whether another attribute has moved the user's patterns into the body, where this macro does not read
-    /// them.
+    /// Returns whether another attribute has moved the user's patterns into the body. This macro does not read patterns
+    /// there.
     pub(crate) fn has_hidden_patterns(&self) -> bool {
         let names = self
             .typed
@@ -156,7 +156,7 @@ impl Arguments {
 
     /// Moves every argument into the body's block, as rustc itself does for an `async fn`. The arguments move in the
     /// order of the signature, so they are dropped in reverse order, each after the variables that its pattern binds.
-    /// Unused arguments and `_` are moved too.
+    /// Unused arguments are moved too, including arguments with the pattern `_`.
     ///
     /// ```text
     /// (self, mut id: u64, (a, _): Pair, _: Guard)

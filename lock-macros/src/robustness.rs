@@ -1,8 +1,8 @@
-//! Properties that hold for any input: no two argument lists give the same key, and the macro never panics.
+//! Checks of properties that hold for any input: no two argument lists give the same key, and the macro never panics.
 //!
-//! The checks take bytes, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` runs such a
-//! fuzzer and stores the inputs that it finds, and the tests in this file run the checks on the stored inputs. The
-//! property tests in `cases` build inputs from words that the macro recognises.
+//! The checks take bytes as input, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` runs
+//! such a fuzzer and stores the inputs that it finds, and the tests in this file run the checks on the stored inputs.
+//! The property tests in `cases` build inputs from words that the macro recognises.
 
 use std::fmt;
 
@@ -23,8 +23,8 @@ const NO_TEXT: u8 = 0xFF;
 ///
 /// The input consists of a template, two lists with a value for each placeholder, and a namespace, all separated by the
 /// byte FF. If the input ends early, a missing value of the first list is `0`, and a missing value of the second list
-/// is copied from the first list. Returns whether the two lists differed and both gave a key, because other inputs test
-/// little.
+/// is copied from the first list. Returns whether the input was a useful test, that is, whether the two lists differed
+/// and both gave a key.
 ///
 /// # Panics
 /// Panics if different values give the same key, or equal values give different keys.
@@ -168,7 +168,7 @@ fn unescaped(part: &str) -> Vec<u8> {
 /// Returns the number of ways in which a key can be split into the texts of its template and the values between them.
 fn readings(pieces: &[Piece], key: &str) -> usize {
     let key = key.as_bytes();
-    // The number of ways in which the pieces so far can end at each position of the key.
+    // For each position of the key, the number of ways in which the pieces so far can end there.
     let mut ways = vec![0_usize; key.len() + 1];
     ways[0] = 1;
     for piece in pieces {
@@ -195,7 +195,7 @@ fn readings(pieces: &[Piece], key: &str) -> usize {
     ways[key.len()]
 }
 
-/// The word that marks the group after it as one with invisible delimiters, like a `macro_rules` fragment. Plain text
+/// This word before a group stands for invisible delimiters, like those around a `macro_rules` fragment. Plain text
 /// cannot express such delimiters.
 const INVISIBLE: &str = "invisible";
 
@@ -206,7 +206,7 @@ const DEPTH: usize = 32;
 /// the time doubles with each `-..`.
 const RANGES: usize = 8;
 
-/// Checks that the macro generates valid tokens from any tokens, and that each error message comes from the macro.
+/// Checks that the macro generates valid tokens for any input, and that each error message comes from the macro.
 ///
 /// The input consists of the attribute's arguments, a NUL, and the item below the attribute (a plain function if it is
 /// missing). Returns whether the macro accepted the attribute.
@@ -252,9 +252,9 @@ pub fn tokens(data: &[u8]) -> bool {
     messages.is_empty()
 }
 
-/// Checks that the macro locks an accepted function, and that its name, its return type and the number of its arguments
-/// stay the same. Parses the function in each place where it can be written: as a free item, in an `impl` and in a
-/// trait.
+/// Checks that the macro locks an accepted function, and that the function's name, return type and number of arguments
+/// stay the same. Parses the function in each place where a function can be written: as a free item, in an `impl` and
+/// in a trait.
 fn locked(item: &TokenStream, output: &TokenStream) {
     assert!(names(output, "__private"), "no lock: {output}");
     for (before, after) in signatures(item).into_iter().zip(signatures(output)) {
@@ -272,9 +272,8 @@ fn locked(item: &TokenStream, output: &TokenStream) {
     }
 }
 
-/// Whether a type ends with a `+`. A type that ends with a `+` is not checked: the expansion writes `as` after the
-/// type, and syn would parse that `as` as another bound. Only a trait object can end with a `+`, and no function can
-/// return a trait object.
+/// Whether a type ends with a `+`. Such a type is not checked: the expansion writes `as` after the type, and syn would
+/// parse this `as` as another bound. Only a trait object can end with a `+`, and no function can return a trait object.
 struct Sums(bool);
 
 impl<'ast> Visit<'ast> for Sums {
@@ -307,7 +306,7 @@ fn lexed(text: &str) -> Option<TokenStream> {
     grouped(text.parse().ok()?, DEPTH)
 }
 
-/// Converts `invisible(tokens)` into a group without delimiters.
+/// Converts each `invisible(tokens)` into a group with invisible delimiters.
 fn grouped(tokens: TokenStream, depth: usize) -> Option<TokenStream> {
     let mut trees: Vec<TokenTree> = Vec::new();
     for tree in tokens {

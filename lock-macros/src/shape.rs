@@ -31,8 +31,8 @@ pub(crate) enum Body {
     },
 }
 
-/// Checks the signature, and finds the part of the body that runs asynchronously. Returns the asynchronous part and its
-/// output type, or reports a mistake and returns `None`.
+/// Checks the signature, and finds the part of the body that runs asynchronously. Returns this part and its output
+/// type, or reports a mistake and returns `None`.
 pub(crate) fn asynchronous(
     attrs: &[Attribute],
     sig: &Signature,

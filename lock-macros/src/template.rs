@@ -23,7 +23,7 @@ pub(crate) struct Placeholder {
     pub(crate) fields: Vec<String>,
     /// Whether the value is written into the key without escaping.
     pub(crate) raw: bool,
-    /// Whether the placeholder stands for each item of a list, with one key for each item.
+    /// Whether the placeholder stands for the items of a list, so that the template gives one key for each item.
     pub(crate) each: bool,
 }
 

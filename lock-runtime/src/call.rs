@@ -30,8 +30,8 @@ use crate::{
 
 /// A body whose type is erased.
 pub(crate) trait Body {
-    /// Polls the body with `frame` as the innermost enclosing frame, in which nested calls find the locks. When the
-    /// body completes, stores its output.
+    /// Polls the body. During the poll, `frame` is the innermost enclosing frame, in which nested calls find the locks.
+    /// When the body completes, this method stores the body's output.
     fn poll(&mut self, frame: &Arc<Frame>, cx: &mut Context<'_>) -> Poll<()>;
 
     /// Drops the body and everything it owns, with the body's frame as the innermost enclosing frame.
@@ -182,8 +182,8 @@ enum Stage {
     Ended,
 }
 
-/// The state of a call that acquires its locks, runs its body and releases the locks. The owner of a `GuardedCall`
-/// drops the body first, because dropping the `GuardedCall` releases the locks that are still held.
+/// The state of a call that acquires its locks, runs its body and releases the locks. A future that contains a
+/// `GuardedCall` must drop the body first, because dropping the `GuardedCall` releases the locks that are still held.
 pub(crate) struct GuardedCall {
     stage: Stage,
     exit: ExitPolicy,
@@ -293,7 +293,8 @@ impl GuardedCall {
 }
 
 /// Lets the release finish in the background. If there is a connection, this function hands the release to that
-/// connection before it returns, so a later acquisition on the same connection reaches the server after the release.
+/// connection before this function returns. A later acquisition on the same connection therefore reaches the server
+/// after the release.
 fn leave_behind(mut leaving: BoxFuture<'static, ()>, context: &Arc<background::Context>) {
     let mut cx = Context::from_waker(Waker::noop());
     if leaving.as_mut().poll(&mut cx).is_pending() {

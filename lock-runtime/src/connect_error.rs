@@ -36,14 +36,15 @@ pub enum ConnectError {
     NoQuorum {
         /// The number of usable servers.
         reached: usize,
-        /// The number of usable servers that a majority needs.
+        /// The number of usable servers that the client needs: a majority of the servers in the URL.
         needed: usize,
         /// Why each of the other servers is unusable.
         failures: Vec<ConnectError>,
     },
     /// The client's default options are out of range or contradict each other.
     InvalidDefaults(OptionsError),
-    /// Redisson's layout needs a single Redis server, not a Redis Cluster, a Redlock or the in-process backend.
+    /// The client has Redisson's layout, which supports neither a Redis Cluster nor a Redlock nor the in-process
+    /// backend.
     UnsupportedLayout,
     /// The namespace is empty.
     EmptyNamespace,
@@ -82,7 +83,8 @@ pub enum ConnectError {
         /// The error of the last attempt.
         detail: String,
     },
-    /// The server is a node of a Redis Cluster. The URL of a cluster begins with `redis+cluster://`.
+    /// The server is a node of a Redis Cluster, but the URL does not name a cluster. The URL of a cluster begins with
+    /// `redis+cluster://`.
     Cluster {
         /// The server's address.
         server: String,
@@ -92,7 +94,8 @@ pub enum ConnectError {
         /// The URL of the servers, without credentials.
         server: String,
     },
-    /// The server is a Redis Sentinel. The URL of a group that Sentinels watch begins with `redis+sentinel://`.
+    /// The server is a Redis Sentinel, which stores no locks. The URL of a group that Sentinels watch begins with
+    /// `redis+sentinel://`.
     Sentinel {
         /// The server's address.
         server: String,
@@ -123,7 +126,7 @@ pub enum ConnectError {
         /// The server's `maxmemory-policy`.
         policy: String,
     },
-    /// The server answered with a refusal that has no variant of its own.
+    /// The server answered with a refusal that no other variant describes.
     Refused {
         /// The server's address.
         server: String,
@@ -133,7 +136,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Returns whether the same try may succeed later, because a server is starting or a failover is under way.
+    /// Returns whether another try may succeed later, because a server is starting or a failover is under way.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Closed { .. } | Self::NoPrimary { .. } => true,

@@ -40,9 +40,9 @@ counters! {
     missed_wakeups,
     /// Acquisitions that ended in `Busy`.
     busy,
-    /// Acquisitions that failed with `Unreachable`, `Refused`, `WrongLayout` or `ShutDown`.
+    /// Acquisitions that failed with `Unreachable`, `Refused`, `WrongLayout`, `NotReplicated` or `ShutDown`.
     failed,
-    /// Holds that ended with a release of the lock, not with a loss of the lease.
+    /// Holds that ended with a release of the lock, not because the lease was lost.
     released,
     /// Releases that the server refused, or did not confirm before the lease ended.
     release_failed,

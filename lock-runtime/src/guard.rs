@@ -21,8 +21,8 @@ use crate::{
     lease::{hold::HoldState, release::ReleaseOutcome},
 };
 
-/// A handle to a hold, which provides the fencing token, the remaining time of the lease, and a notification when the
-/// lease is lost.
+/// A handle to a hold. The handle provides the fencing token, the remaining time of the lease, and a notification when
+/// the lease is lost.
 ///
 /// The handle does not keep the lock held, and may outlive the hold. In an annotated function, the option `guard =
 /// ident` binds the handle to the variable `ident`.
@@ -53,10 +53,11 @@ impl Hold {
     }
 
     /// Returns how much time is left until the local deadline of the lease, or zero if the lease is lost or the hold
-    /// has ended. An in-process lease that is renewed without limit always has its whole time left.
+    /// has ended. With the in-process backend, a lease that is renewed without `max_hold` always has its whole time
+    /// left.
     ///
-    /// The lock that a release passes to a waiter is first granted for at most 2 s. The engine extends the lease to its
-    /// whole time about 0.1 s after the body has begun, so until then this method returns at most 2 s.
+    /// If a release passes the lock to a waiter, the lock is first granted for at most 2 s. About 0.1 s after the body
+    /// has begun, the engine extends the lease to its whole time. Until then, this method returns at most 2 s.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.state.remaining()
@@ -78,8 +79,8 @@ impl Hold {
 
     /// Adds `by` to the remaining time of the lease in one round trip, and returns the new remaining time.
     ///
-    /// The call of this method determines the new end of the lease, before the future is first polled. Two extensions
-    /// that are called at the same time do not add up: both count from the end that the lease had before.
+    /// The new end of the lease is determined when this method is called, not when the future is first polled. Two
+    /// extensions that are called at the same time do not add up: both count from the end that the lease had before.
     ///
     /// # Errors
     /// - [`LockError::Lost`] if the hold has ended or its lease is lost, even if this call is the first to notice the
@@ -252,10 +253,10 @@ impl LockGuard {
     /// Runs `body` inside the hold. Calls for the same key that are nested in the body re-enter the lock. If the lease
     /// is lost, the body is dropped at its next `.await`.
     ///
-    /// Calls in the body can also re-enter the locks of the calls that enclose the first poll of `run`, but not the
-    /// locks of the calls that enclosed the acquisition: a guard that is moved to another task lends that task only its
-    /// own lock. Two `run` futures of one guard may be polled concurrently: calls for the guard's key that are nested
-    /// in the two bodies take turns.
+    /// Calls in the body can also re-enter the locks of the calls that enclose the first poll of `run`. They cannot
+    /// re-enter the locks of the calls that enclosed the acquisition of the guard: a task to which the guard is moved
+    /// can re-enter only the guard's lock. Two `run` futures of one guard may be polled concurrently. If nested calls
+    /// in both bodies re-enter the guard's lock, these calls take turns.
     ///
     /// # Errors
     /// Returns [`LockError::Lost`] if the lease was lost before the body ended.

@@ -24,7 +24,8 @@ pub trait InCurrentHold: Future + Sized {
     ///
     /// The future also inherits the client that is scoped to the current task.
     ///
-    /// Without this method, code is inside a hold only if it runs under the same tokio task id as the poll of the body:
+    /// Without this method, code is inside a hold only if it runs while the hold's body is polled or dropped, under the
+    /// same tokio task id as the body:
     ///
     /// - Tasks that a body drives itself, on a `LocalSet` or another tokio runtime, have their own ids, so they are
     ///   outside the body's hold, like spawned tasks.

@@ -33,16 +33,16 @@
 //! layout](Layout::Redisson) have no queue.
 //!
 //! # Cancel safety
-//! Every future of this crate may be dropped at any `.await`. A dropped future leaves no key and no place in a queue
-//! behind for longer than one round trip. While the server cannot be reached, the grant of a dropped future stays until
-//! its lease ends (at most 2 s if the grant was not confirmed yet), and the future's place in the queue stays until
-//! `wait` ends.
+//! Every future of this crate may be dropped at any `.await`. The grant and the place in a queue of a dropped future
+//! are removed within one round trip. While the server cannot be reached, the grant of a dropped future stays until its
+//! lease ends (at most 2 s if the grant was not confirmed yet), and the future's place in the queue stays until `wait`
+//! ends.
 //!
 //! # Loss
 //! A lease can be lost while its body runs: the lease expires, the server loses its state, or the server cannot be
 //! reached in time to renew the lease. After a loss, the body is dropped at its next `.await`. Work that the body has
 //! started in other tasks or on other servers continues. Send [`Hold::token`] with every write, so that the guarded
-//! resource can refuse a late write once the resource has seen a newer token.
+//! resource can refuse a write that arrives after a write with a newer token.
 //!
 //! # Events
 //! The engine reports every grant, renewal, release and loss of a lock as a `tracing` event with the target

@@ -31,10 +31,10 @@ use crate::{
 /// Redlock and Redisson's layout have no queue.
 ///
 /// # Cancel safety
-/// Every future that these methods return may be dropped at any `.await`. A dropped future leaves no key and no place
-/// in the queue behind for longer than one round trip. While the server cannot be reached, the grant of a dropped
-/// future stays until its lease ends (at most 2 s if the grant was not confirmed yet), and the future's place in the
-/// queue stays until `wait` ends.
+/// Every future that these methods return may be dropped at any `.await`. The grant and the place in the queue of a
+/// dropped future are removed within one round trip. While the server cannot be reached, the grant of a dropped future
+/// stays until its lease ends (at most 2 s if the grant was not confirmed yet), and the future's place in the queue
+/// stays until `wait` ends.
 ///
 /// ```
 /// use std::time::Duration;
@@ -86,12 +86,13 @@ impl Lock {
     ///
     /// # Errors
     /// - [`LockError::Busy`] if the lock was not granted within `wait`.
-    /// - [`LockError::Unreachable`] if the server did not answer, [`LockError::Refused`] if the server answered with a
-    ///   refusal.
+    /// - [`LockError::Unreachable`] if the server did not answer, and [`LockError::Refused`] if the server answered
+    ///   with a refusal.
     /// - [`LockError::WrongLayout`] if the server stores other data under the lock's name.
     /// - [`LockError::InvalidKey`] or [`LockError::InvalidOptions`] if the key or the options are not valid. In this
     ///   case, the client sends nothing to the server.
-    /// - [`LockError::Lost`] if an enclosing call holds this key and has lost its lease.
+    /// - [`LockError::Lost`] if an enclosing call acquired this lock, and has lost its lease since.
+    /// - [`LockError::NotReplicated`] if too few replicas acknowledged the grant in time.
     /// - [`LockError::ShutDown`] if the client was shut down.
     ///
     /// # Cancel safety

@@ -27,8 +27,8 @@ use crate::{
 /// after another, in the order of their names. Two calls that name the same keys in opposite orders therefore never
 /// deadlock. One `wait` bounds the time for all of the locks. A lock that has been taken stays held while the call
 /// waits for the next lock. Fixed leases begin when the last lock is taken. If an enclosing call holds a lock, this
-/// call never waits for a lock whose name sorts before the name of the held lock: it tries to take such a lock once,
-/// and fails with `Busy` if the lock is not free.
+/// call tries only once to take a lock whose name sorts before the name of the held lock. If that lock is not free,
+/// this call fails with `Busy`.
 ///
 /// # Number of keys
 /// Two equal keys stand for one lock. An empty list is refused with [`KeyError::NoKeys`], so that no body runs without
@@ -38,11 +38,11 @@ use crate::{
 ///
 /// # Fairness
 /// Waiters of one key enter in the order in which they queued, as with a [`Lock`](crate::Lock). A call queues for one
-/// lock at a time: it has no place in the queues of the locks that it has not reached yet.
+/// lock at a time, so it has no place in the queues of the locks that it takes later.
 ///
 /// # Cancel safety
-/// Every future that these methods return may be dropped at any `.await`. A dropped future leaves no key and no place
-/// in a queue behind for longer than one round trip. While the server cannot be reached, the grant of a dropped future
+/// Every future that these methods return may be dropped at any `.await`. The grant and the place in a queue of a
+/// dropped future are removed within one round trip. While the server cannot be reached, the grant of a dropped future
 /// stays until its lease ends (at most 2 s if the grant was not confirmed yet), and the future's place in a queue stays
 /// until `wait` ends.
 ///

@@ -40,7 +40,7 @@ impl Settings {
         }
     }
 
-    /// Returns the name under which the backend stores a key.
+    /// Returns the name under which the backend stores the lock of a key.
     pub(crate) fn name(&self, key: &LockKey) -> Result<LockName, LockError> {
         let namespace = self
             .namespace
@@ -81,8 +81,8 @@ impl Settings {
 /// Defines the option setters of a type that has `settings`.
 macro_rules! option_setters {
     () => {
-        /// Sets how long the acquisition may take, end to end. With a wait of less than a millisecond, the call makes
-        /// one attempt and never queues. The longest wait is 24 hours.
+        /// Sets how long the whole acquisition may take. With a wait of less than a millisecond, the call makes one
+        /// attempt and never queues. The longest wait is 24 hours.
         pub fn wait(mut self, wait: Duration) -> Self {
             self.settings.options.wait = Some(wait);
             self
@@ -91,9 +91,9 @@ macro_rules! option_setters {
         /// Sets the lease time, from 10 ms to 24 hours. The lease is not renewed, unless [`renew`](Self::renew) is set
         /// too. A renewed lease must be at least one second long.
         ///
-        /// If an enclosing call already holds the lock, and its lease would end before the lease of this call, this
-        /// call first extends the enclosing call's lease. The later deadline remains after this call has ended. If only
-        /// this call asks for renewal, the renewal ends with this call.
+        /// If an enclosing call holds the lock, and the enclosing call's lease would end before the lease of this call,
+        /// this call first extends the enclosing call's lease. The later deadline remains after this call has ended. If
+        /// only this call asks for renewal, the renewal ends with this call.
         pub fn lease(mut self, lease: Duration) -> Self {
             self.settings.options.lease = Some(lease);
             self
@@ -141,16 +141,17 @@ macro_rules! option_setters {
             self
         }
 
-        /// Sets how many replicas of the lock's server must have acknowledged the grant before the body starts: none by
-        /// default. [`replicas`](crate::LockClientBuilder::replicas) of the client sets how long a call waits for them.
+        /// Sets how many replicas of the lock's server must have acknowledged the grant before the body starts. The
+        /// default is zero. The client's option [`replicas`](crate::LockClientBuilder::replicas) sets how long a call
+        /// waits for the replicas.
         ///
         /// If too few replicas acknowledge the grant in time, the call gives the lock back and returns
         /// [`LockError::NotReplicated`](crate::LockError::NotReplicated). With the in-process backend, the option has
         /// no effect. On a Redlock, the call returns [`LockError::Refused`](crate::LockError::Refused).
         ///
-        /// If such a replica is promoted, it has the grant, and admits no second holder while the lease lasts that it
-        /// knows of. A replica that has not acknowledged the grant can be promoted instead, and then admits a second
-        /// holder.
+        /// If a replica that has acknowledged the grant is promoted, it admits no second holder until the lease that it
+        /// stores has ended. If a replica that has not acknowledged the grant is promoted instead, it can admit a
+        /// second holder.
         pub fn replicas(mut self, count: usize) -> Self {
             self.settings.options.replicas = Some(count);
             self

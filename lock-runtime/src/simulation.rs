@@ -18,7 +18,7 @@ use crate::{
 
 /// The parts of the environment that the engine depends on: the clock, random numbers and the network.
 pub trait World: Send + Sync {
-    /// Returns the time of the process's local clock.
+    /// Returns the time of the simulated process's local clock.
     fn now(&self) -> Moment;
 
     /// Completes when the local clock reaches `deadline`.
@@ -34,8 +34,8 @@ pub trait World: Send + Sync {
         config: &'a AsyncConnectionConfig,
     ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>>;
 
-    /// Returns `Ready` if the process runs. If the process is stopped, returns `Pending`, and wakes the task when the
-    /// process continues.
+    /// Returns `Ready` if the simulated process runs. If this process is stopped, returns `Pending`, and wakes the task
+    /// when the process continues.
     fn poll_running(&self, cx: &mut task::Context<'_>) -> Poll<()>;
 }
 
