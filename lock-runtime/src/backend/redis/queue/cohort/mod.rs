@@ -106,9 +106,9 @@ pub(crate) struct Cohort {
     to_come: VecDeque<OwnerId>,
     /// The local deadline of the grant. Before this moment, the server grants the lock to nobody else.
     until: Moment,
-    /// The time that the grant had left when the server's newest answer about it was read. Before the first such
-    /// answer, the value is that of [`GrantSnapshot::confirmed`]. A member may take its turn only while the grant has
-    /// at least two thirds of this time left.
+    /// The time that the grant had left when an answer of the server last changed the local deadline. Before the first
+    /// such change, the value is that of [`GrantSnapshot::confirmed`]. A member may take its turn only while the grant
+    /// has at least two thirds of this time left.
     confirmed: Duration,
     /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
     /// before this restart no longer change the deadline.
