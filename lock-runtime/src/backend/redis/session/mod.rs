@@ -231,8 +231,7 @@ impl Session {
         self.parking.leave();
     }
 
-    /// Removes the callers that wait for these locks, so that they get a new session. Another server stores these locks
-    /// now.
+    /// Makes the callers that wait for these locks get a new session, because another server stores the locks now.
     pub(crate) fn dismiss(&self, has_moved: impl Fn(&LockName) -> bool) {
         self.subscribers.wake_moved(&has_moved);
         self.waiters.dismiss(has_moved);
@@ -305,7 +304,7 @@ struct Ending {
 }
 
 impl Ending {
-    /// Connects to the server. Checks the server first, unless a check of this server has succeeded already.
+    /// Connects to the server. If a check of the server is pending, carries out the check first.
     async fn open(
         &self,
         previous: Option<Identity>,
