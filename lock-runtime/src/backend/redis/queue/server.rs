@@ -302,7 +302,7 @@ impl Server {
     }
 
     /// Waits until all background releases have ended, but not beyond `until`, and not beyond the end of the last lease
-    /// that they end. Then closes all connections.
+    /// of their locks. Then closes all connections.
     pub(crate) async fn close(&self, until: Moment) {
         let released_by = lock(&self.released_by).unwrap_or(until);
         let released = drained(&self.releases);

@@ -62,8 +62,8 @@ local score = time[1] * 1000000 + time[2]
 local wait = tonumber(ARGV[4])
 -- The queue must not expire before its last waiter gives up. To save commands, not every caller sets the queue's
 -- expiry. Time is divided into stretches that are as long as the caller's wait. If the last owner in the queue has the
--- same wait, and was queued in the same stretch, the first owner of this stretch has set an expiry more than two waits
--- ahead. This expiry is late enough for the caller, too.
+-- same wait, and was queued in the same stretch, the expiry was more than two waits ahead when the first such owner of
+-- this stretch was queued. This expiry is late enough for the caller, too.
 local extended = false
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
 if last[2] == 'inf' then

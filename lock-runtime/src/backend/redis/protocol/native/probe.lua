@@ -30,7 +30,7 @@ for i = 2, #KEYS, 3 do
     found[#found + 1] = { 'ends', number, 0 }
   end
   if not is_queued and not (held and string.find(held, string.sub(member, 1, OWNER_DIGITS), 1, true)) then
-    found[#found + 1] = { 'gone', number } -- the server has lost the waiter's place and its grant
+    found[#found + 1] = { 'gone', number } -- the waiter has neither a place nor a grant: the server has lost state
   end
 end
 -- Each entry names a lock by its number. `held` has a grant of this session, and its time left in ms. `ends` has the
