@@ -110,7 +110,8 @@ pub(crate) struct AttemptState {
     place: Option<u64>,
     /// The number of offers that the acquisition has missed, plus the number of answers that it did not read in time.
     missed: u32,
-    /// Whether a request of the current owner was lost with its connection, so that the server may have carried it out.
+    /// Whether a connection broke before the answer to a request of the current owner came. The server may have carried
+    /// out that request.
     unsure: bool,
 }
 
