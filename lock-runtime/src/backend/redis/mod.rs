@@ -2,7 +2,7 @@
 //!
 //! All guarantees hold on a server that keeps its state. A server loses state if it is killed without persistence, if
 //! it evicts keys, or if it is a promoted replica that lacks the newest writes. After such a loss, the server can grant
-//! a held lock to a second caller. The first holder loses the lock only at its next renewal or check, so two callers
+//! a held lock to a second caller. The first holder notices the loss only at its next renewal or check, so two callers
 //! may hold the lock until then. Fencing tokens keep rising after such a loss.
 
 pub(crate) mod protocol;
@@ -55,8 +55,8 @@ pub(crate) struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// Creates the backend, without connecting to the server. The first session checks whether the server can be used
-    /// for locks, unless [`connect`](Self::connect) has done so before.
+    /// Creates the backend, without connecting to the server. Before the first session connects, it checks whether the
+    /// server can be used for locks, unless [`connect`](Self::connect) has checked the server already.
     pub(crate) fn open(
         config: RedisConfig,
         context: &Arc<Context>,
@@ -71,7 +71,7 @@ impl RedisBackend {
         })
     }
 
-    /// Connects once, so that the creation of the client reports a problem with the server.
+    /// Connects once, so that a problem with the server is reported when the client is created.
     pub(crate) async fn connect(&self, patience: Duration) -> Result<(), ConnectError> {
         self.server.check(self.allow_eviction, patience).await?;
         self.server.sessions.connect();

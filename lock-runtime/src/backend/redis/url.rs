@@ -25,8 +25,8 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
         }
         _ => return Err(invalid("unknown scheme")),
     }
-    // An error message of the `redis` crate may quote the URL or the value of a parameter, and both may contain a
-    // password. A message that quotes the URL or such a value is replaced by `malformed`.
+    // An error message of the `redis` crate may quote the URL or the value of a parameter. Both may contain a password,
+    // so a message that quotes one of them is replaced by `malformed`.
     let values = || {
         url.split(['?', '&'])
             .skip(1)
@@ -42,12 +42,12 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
     })
 }
 
-/// The URL schemes of a group that Sentinels watch, each with the URL scheme of a single server.
+/// The URL schemes of a group that Sentinels watch, each with the scheme that is used to parse its single servers.
 const GROUP_SCHEMES: [(&str, &str); 2] = [
     ("redis+sentinel://", "redis://"),
     ("rediss+sentinel://", "rediss://"),
 ];
-/// The URL schemes of a Redis Cluster, each with the URL scheme of a single server.
+/// The URL schemes of a Redis Cluster, each with the scheme that is used to parse its single servers.
 const CLUSTER_SCHEMES: [(&str, &str); 2] = [
     ("redis+cluster://", "redis://"),
     ("rediss+cluster://", "rediss://"),
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(settings.username(), Some("me"));
         assert_eq!(settings.password(), Some("p,@w"));
         assert_eq!(settings.db(), 3);
-        // The credentials in the URL are those of the group's servers, not those of the Sentinels.
+        // The credentials in the URL are for the servers of the group, and not for the Sentinels.
         assert_eq!(group.sentinels[0].redis_settings().password(), None);
         let own = ("reader".to_owned(), "secret".to_owned());
         let group = parse_group(url, Some(&own)).unwrap();

@@ -1,5 +1,5 @@
 //! The arguments and answers of scripts, and times in the format of scripts. Some arguments depend on the connection,
-//! so [`Arg`] becomes text only when the engine has chosen the connection for the command.
+//! so an [`Arg`] is converted to text after the engine has chosen the connection for the command.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -9,9 +9,8 @@ use redis::Value;
 
 use crate::backend::redis::transport::connection::Connection;
 
-/// The time by which a request may reach the server late. If a request has a time limit, it changes nothing when the
-/// server reads it later than this after the end of the caller's `wait`, or later than this after a restart of leases
-/// was sent.
+/// The time by which a request may reach the server late. The time limit of a request is the end of the caller's `wait`
+/// plus this time. The time limit of a restart of leases is the moment at which it was sent plus this time.
 pub(crate) const LATE_SLACK: Duration = Duration::from_secs(1);
 
 /// An argument of a script.
@@ -25,8 +24,8 @@ pub(crate) enum Arg<'a> {
     /// The time left until a local moment, in ms.
     Until(Moment),
     /// Marks a command that restarts leases. If a restart reached the server late, it would shorten a lease that a
-    /// newer command has extended. A restart therefore has a time limit, unless the connection ensures that no request
-    /// arrives late.
+    /// newer command has extended. A restart therefore has a time limit, unless no request over the connection can
+    /// arrive late.
     Restart,
 }
 

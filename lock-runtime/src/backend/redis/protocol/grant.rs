@@ -2,8 +2,8 @@
 //! a grant.
 //!
 //! Each session has a random id. On the server, the id of a session is stored only in queue entries, grants and claims.
-//! Scripts notify a session on the channel that is named by the SHA-1 of the session id, and sign each message about a
-//! grant with the session id. An attacker who can list channels, subscribe and publish, but cannot read keys, can
+//! Scripts notify a session on the channel whose name contains the SHA-1 of the session id, and sign each message about
+//! a grant with the session id. An attacker who can list channels, subscribe and publish, but cannot read keys, can
 //! neither forge nor change a message about a grant. A repeated message about a grant has no effect, because each owner
 //! remembers the newest grant of which it was notified.
 
@@ -26,11 +26,11 @@ pub(crate) struct GrantSnapshot {
     pub(crate) lease: Duration,
     /// The id of the session to which the lock was granted.
     pub(crate) session_id: String,
-    /// Whether the server pushed the grant, instead of describing it in the answer to a request.
+    /// True if the server pushed the grant, and false if the answer to a request described it.
     pub(crate) is_pushed: bool,
     /// The time for which the grant is valid, counted from `after`.
     validity: Duration,
-    /// A local moment that is certainly before the server made or read the grant.
+    /// A local moment that is certainly before the server made the grant, or read it for an answer.
     after: Moment,
 }
 
@@ -75,8 +75,8 @@ impl GrantSnapshot {
         self.after + less_drift(self.validity)
     }
 
-    /// Returns the validity of the grant, but at least a claim (or the lease, if that is shorter than a claim). A
-    /// member may take its turn only while the grant has at least two thirds of this time left.
+    /// Returns the validity of the grant, but at least a claim, or at least the lease if the lease is shorter than a
+    /// claim. A member may take its turn only while the grant has at least two thirds of this time left.
     pub(crate) fn confirmed(&self) -> Duration {
         self.validity.max(self.lease.min(CLAIM))
     }

@@ -20,7 +20,7 @@ use crate::backend::redis::{
 /// The prefix of the channel on which Redisson announces that a lock is free, with the message `0`.
 const REDISSON_CHANNEL: &str = "redisson_lock__channel";
 const REDISSON_TOKEN: &str = "redisson_lock_token";
-/// A channel that belongs to no lock. A client uses this channel to check whether its Redis user may subscribe and
+/// A channel that belongs to no lock. On this channel, a client checks whether its Redis user may subscribe and
 /// publish.
 pub(crate) const REDISSON_PROBE: &str = "redisson_lock__channel:{lock:check}";
 
@@ -106,7 +106,7 @@ pub(crate) fn redisson_channel(lock: &LockName) -> String {
     redisson_name(REDISSON_CHANNEL, lock)
 }
 
-/// Builds a name that hashes to the same slot as the name of its lock, as Redisson does.
+/// Builds a name from `prefix` and the name of a lock, as Redisson does. Both names hash to the same slot.
 fn redisson_name(prefix: &str, lock: &LockName) -> String {
     if lock.as_str().contains('{') {
         format!("{prefix}:{lock}")
@@ -159,8 +159,8 @@ impl Scripts {
         }
     }
 
-    /// Returns a pipeline that loads all scripts in one round trip. If the server does not have a script in its cache
-    /// when the script has to run, the client sends the script's source.
+    /// Returns a pipeline that loads all scripts in one round trip. If the server has lost a script when the script has
+    /// to run, the client sends the script's source.
     pub(crate) fn load(&self) -> redis::Pipeline {
         let Self {
             acquire,

@@ -29,8 +29,8 @@ use crate::{
     background::{Context, TaskTracker, TrackedTask, drained, lock},
 };
 
-/// The state of the newest request that the caller has sent itself, not through a batch of its session. The answer to
-/// such a request may grant the lock.
+/// The state of the newest request that the caller has sent itself, and not its session in a batch. The answer to such
+/// a request may grant the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direct {
     /// The caller has no request of its own under way.
@@ -52,15 +52,15 @@ pub(crate) struct AcquireRequest {
     pub(crate) owner: OwnerId,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
-    /// The number of offers that the caller missed under earlier owners of its acquisition, plus the number of answers
-    /// that it did not read in time.
+    /// The number of offers that the caller's acquisition missed with earlier owners, plus the number of answers that
+    /// the caller did not read in time.
     pub(crate) missed: u32,
     /// The token of the newest grant of which the owner is known to be a member, or zero before the first grant.
     granted: AtomicU64,
     session_id: Arc<str>,
     /// The owner's place in the queue, or zero before the server has assigned a place. A retry asks for the same place.
     place: AtomicU64,
-    /// Whether a request that finds the lock taken asks the server to wake the session when the lock becomes free.
+    /// Whether a request that finds the lock taken makes the server wake the session when the lock becomes free.
     pub(crate) notified: bool,
     direct: sync::Mutex<Direct>,
     /// The requests under way that the session sends for this acquisition. The acquisition does not end before these
@@ -194,8 +194,8 @@ impl AcquireRequest {
     }
 
     /// Registers a request that the session sends for this acquisition. The request counts as under way until the
-    /// returned task is dropped. Returns `None` after [`end`](Self::end), because the caller then takes its turn, has
-    /// its answer or leaves the queue. [`end`](Self::end) keeps no mutex locked while it waits, so a caller that is not
+    /// returned task is dropped. Returns `None` after a call of [`end`](Self::end), because the caller then needs no
+    /// further request of its session. [`end`](Self::end) keeps no mutex locked while it waits, so a caller that is not
     /// polled does not delay the requests of other callers.
     pub(crate) fn send(&self) -> Option<TrackedTask> {
         let sending = self.sending.token();
@@ -229,7 +229,7 @@ impl AcquireRequest {
         self.place.store(place, Ordering::Release);
     }
 
-    /// Stores the place, unless an earlier answer has named a place.
+    /// Stores the place, unless a place is stored already.
     fn learn_place(&self, place: u64) {
         let learnt = Ordering::AcqRel;
         let _ = self
@@ -243,7 +243,7 @@ impl AcquireRequest {
         [&*self.owner.to_string(), &self.session_id, &lease, &wait].join("|")
     }
 
-    /// Returns the part of the stored grant that follows its token.
+    /// Returns the part of the stored grant that follows the token.
     pub(crate) fn tail(&self) -> String {
         let lease = whole_millis(self.lease).to_string();
         [&*lease, &self.session_id, &self.owner.to_string()].join("|")
@@ -255,8 +255,8 @@ impl AcquireRequest {
     }
 
     /// Returns the server time after which a request does nothing, or an empty string if there is no such limit. A
-    /// limit is needed only if the server does not permit this client to kill its connections. A client with this
-    /// permission kills a broken connection on the server, so a request over that connection cannot arrive late.
+    /// limit is needed only if this client cannot close its earlier connections on the server. Otherwise, the client
+    /// closes a broken connection on the server, so a request over that connection cannot arrive late.
     pub(crate) fn not_after(&self, connection: &Connection) -> String {
         if connection.may_kill {
             String::new()
@@ -386,7 +386,7 @@ impl AcquireRequest {
 fn snapshot(grant: Value, left: Value, sent: Moment) -> Result<GrantSnapshot, CallError> {
     let (grant, left): (String, u64) = (decode(grant)?, decode(left)?);
     GrantSnapshot::parse(&grant, left, sent)
-        // The error must not quote the grant, because a grant contains a session id, which is a secret.
+        // The error must not quote the grant, because the session id in the grant is a secret.
         .ok_or_else(|| {
             CallError::Refused(not_understood(&format_args!(
                 "a grant of {} bytes",

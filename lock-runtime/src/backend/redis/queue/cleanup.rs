@@ -33,14 +33,14 @@ pub(crate) struct Sent {
 const SAME_CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
 /// The time limit for one try to clean up over the home session.
 const HOME_PATIENCE: Duration = Duration::from_secs(2);
-/// The time after which a clean-up sends a second request to leave, over the home session. The first request to leave
-/// is sent over the acquisition's own connection, whose runtime might be blocked.
+/// The time that a clean-up waits for the acquisition's own connection, whose runtime might be blocked. After this
+/// time, the clean-up also sends a request to leave over the home session.
 const HEDGE: Duration = Duration::from_millis(20);
 
 /// Gives back the turn `offer` of an abandoned acquisition. If no turn was offered, removes the owner from the queue.
-/// If a request that the caller sent itself is unanswered, the server may still carry out the request and grant the
-/// lock. In this case, a request to leave removes the owner from the server even after its turn was given back. Drops
-/// `gone` after the first answer to a request to leave, because the server has then removed the owner.
+/// If a request that the caller sent itself is unanswered, the server may still carry it out and grant the lock again.
+/// A request to leave is then sent as well, after the turn was given back. Drops `gone` after the first answer to a
+/// request to leave, because the server has then removed the owner.
 pub(crate) async fn give_up(
     server: Arc<Server>,
     sent: Sent,
@@ -61,8 +61,8 @@ pub(crate) async fn give_up(
     remove(server, sent, gone).await;
 }
 
-/// Revokes requests whose callers did not read the answers in time, and gives back the locks that these answers may
-/// have granted.
+/// Revokes requests if their callers did not read the answers in time. Gives back the locks that these answers may have
+/// granted.
 pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
     for request in session.unanswered.overdue(now) {
         if request.revoke(now) {
@@ -81,8 +81,8 @@ pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) 
 }
 
 /// Waits until no request that the session sends for this acquisition is under way. If this wait takes too long, gives
-/// up the connection that carried the newest request, and waits until the server has closed that connection. Returns
-/// the connection that carried the newest request, or `None` if no request was sent.
+/// up the connection that carried the newest request, and waits until that connection is closed on the server, too.
+/// Returns the connection that carried the newest request, or `None` if no request was sent.
 async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
     let Sent { session, request } = sent;
     let patience = server.now() + SAME_CONNECTION_PATIENCE;
@@ -99,8 +99,8 @@ async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
 }
 
 /// Waits until the server can no longer carry out requests that were sent over a broken connection. When a connection
-/// breaks, the server may not have read all requests that were sent over it. Returns at the latest when `request` can
-/// no longer have an effect.
+/// breaks, the server may not have read all requests that were sent over it, and may carry them out later. Returns at
+/// the latest when `request` can no longer have an effect.
 pub(crate) async fn until_closed(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -108,7 +108,7 @@ pub(crate) async fn until_closed(
     request: &AcquireRequest,
 ) {
     let closing = async {
-        // The loop ends if the server stores no locks any longer, because the server then carries out no requests.
+        // The loop also ends if the server stores no locks any longer, because it then carries out no requests.
         while let Some(home) = server.sessions.home_beside(session) {
             if let Ok(home) = home.connection().await
                 && (!home.may_kill || home.kill(&connection.identity).await.is_ok())
@@ -142,8 +142,8 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
 /// connection, so that it arrives after the unanswered request. If the acquisition's connection does not answer, the
 /// engine closes that connection on the server, and sends the request to leave over the home session.
 ///
-/// Drops `gone` after the first answer to a request to leave. If an unanswered request still has an effect later, a
-/// further request to leave removes the effect.
+/// Drops `gone` after the first answer to a request to leave. If an unanswered request has an effect after that, a
+/// further request to leave removes this effect.
 async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     let gone = Mutex::new(Some(gone));
     sent.session.waiters.remove(&sent.request);
@@ -171,8 +171,8 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
         leave_by_home().await;
         std::future::pending::<()>().await;
     };
-    // A request that the session sent may be under way on a runtime that no longer runs, and `end` then waits a long
-    // time. Meanwhile, the hedge sends a request to leave over the home session.
+    // If a request of the session is under way on a runtime that no longer runs, `end` waits a long time. Meanwhile,
+    // `hedge` sends a request to leave over the home session.
     let ended = tokio::select! {
         biased;
         ended = end(&server, &sent) => ended,
@@ -181,7 +181,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     let Some(connection) = ended else {
         return;
     };
-    // If a request is unanswered, the server may carry it out later, unless its connection is closed first.
+    // If a request is unanswered, the server may carry out the request until its connection is closed on the server.
     let answered = request.is_answered();
     let mut settled = answered;
     if answered {
@@ -205,8 +205,8 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
                 tracing::warn!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), %error, "an abandoned acquisition runs out by itself");
                 return;
             }
-            // The server carries out the requests of a connection in order, so no request of this acquisition is under
-            // way any longer.
+            // The server has answered the request to leave. It carries out the requests of a connection in order, so no
+            // request of this acquisition is under way any longer.
             Some(Err(CallError::Moved(to))) => {
                 server.sessions.moved(&to);
                 settled = true;

@@ -31,7 +31,7 @@ struct Entry {
 
 impl Entry {
     /// Offers the turn to the next member that is still waiting. Returns false if no member is still waiting, or if the
-    /// local deadline has passed.
+    /// local deadline of the grant has passed.
     fn pass(&mut self, name: &LockName, now: Moment) -> bool {
         while let Some(turn) = self.cohort.next(now) {
             if let Some(missed) = self
@@ -69,11 +69,11 @@ pub(crate) enum Passed {
     Stale,
     /// No member is left. The grant with this first token has to be released.
     Ended(u64),
-    /// The local deadline has passed, and members are still waiting in this session.
+    /// The local deadline of the grant has passed, and members are still waiting in this session.
     Late(Arc<Session>),
 }
 
-/// How a request to the server has to identify the grant of a member or of a single holder.
+/// Which token a request to the server has to name to identify the grant of a holder.
 #[derive(Debug)]
 pub(crate) enum Known {
     /// The request names the holder's own token, because the holder belongs to no known cohort.
@@ -89,7 +89,7 @@ pub(crate) enum Known {
 pub(crate) struct Chores {
     /// The turns that were not taken in time, each with its lock and its token.
     pub(crate) missed: Vec<(LockName, u64)>,
-    /// The locks whose waiting members queue again, because the local deadline has passed.
+    /// The locks whose waiting members queue again, because the local deadline of the grant has passed.
     pub(crate) requeue: Vec<LockName>,
     /// The grants that have to be released because no member takes the turn, each with the token of its last turn and
     /// its local deadline.
@@ -105,12 +105,12 @@ pub(crate) struct TakenUp {
     pub(crate) requeue: Vec<Arc<Session>>,
     /// The token of a turn that has to be given back because no member takes it, and the local deadline of its grant.
     pub(crate) give_back: Option<(FencingToken, Moment)>,
-    /// Whether this process did not know the grant before, and a waiter was offered a turn.
+    /// Whether the grant is new to this process, and a waiter was offered a turn.
     pub(crate) begun: bool,
 }
 
-/// The cohorts of a client on one server, by lock. The map is ordered, so that decisions do not depend on the order in
-/// which a hash map would iterate.
+/// The cohorts of a client on one server, by lock. The map is ordered, so that decisions are made in the same order in
+/// each run.
 #[derive(Debug, Default)]
 pub(crate) struct Cohorts(Mutex<BTreeMap<LockName, Entry>>);
 
@@ -137,7 +137,7 @@ impl Cohorts {
     ) -> TakenUp {
         let mut chores = TakenUp::default();
         if *grant.session_id != *session.session_id {
-            return chores; // the grant belongs to another session, whose callers have started over in this session
+            return chores; // the grant belongs to an earlier session of these callers, which they have left
         }
         let is_new = session.waiters.note_grant(name, &grant.owners, grant.first);
         if grant.is_pushed && !is_new {
@@ -163,10 +163,12 @@ impl Cohorts {
         let passed = entry.pass(name, now);
         chores.begun = passed && !is_known;
         if let ([owner], false) = (&grant.owners[..], passed) {
-            // The only owner of the grant could not be offered its turn. If the owner has left, its own clean-up gives
-            // the grant back. If the answer to the owner's own request described this grant, the owner already holds
-            // the lock. If the owner holds the lock with an older token, the server has granted the lock to it twice,
-            // and the second grant is given back.
+            // The only owner of the grant could not be offered its turn. Unless the deadline has passed, there are
+            // three cases:
+            // - The owner has left. Its own clean-up gives the grant back.
+            // - The answer to the owner's own request described this grant. The owner already holds the lock.
+            // - The owner holds the lock with an older token, because the server has granted the lock to the owner
+            //   twice. The second grant is given back.
             let twice = |other: &Entry| {
                 other.cohort.is_inside(*owner) && other.cohort.first() < grant.first
             };
@@ -230,8 +232,8 @@ impl Cohorts {
         Passed::Ended(first)
     }
 
-    /// Returns the lease of the cohort in which the member with this token has the turn, if the grant lasts longer than
-    /// this lease and other members are still waiting. Otherwise returns `None`.
+    /// Returns the lease of the cohort in which the member with this token has the turn, if the grant may last longer
+    /// than this lease, and other members are still waiting. Otherwise returns `None`.
     pub(crate) fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {
         self.with(name, |entry| {
             let cohort = &entry.cohort;
@@ -240,10 +242,10 @@ impl Cohorts {
         })?
     }
 
-    /// Determines the tasks of a heartbeat for the cohorts of a session. Passes on offers that are not taken in time,
-    /// and requests the renewal of offers whose grants have too little time left. If the local deadline of a grant has
-    /// passed, its waiting members queue again. Removes released cohorts if no caller of the session waits for their
-    /// locks.
+    /// Determines the tasks of a heartbeat for the cohorts of a session. Passes on offers that are not taken in time.
+    /// Requests the renewal of the grant of an offer if it has too little time left. If the local deadline of a grant
+    /// has passed, its waiting members queue again. Removes a released cohort if no caller of the session waits for its
+    /// lock.
     pub(crate) fn heartbeat_chores(
         &self,
         session: &Arc<Session>,
@@ -284,7 +286,7 @@ impl Cohorts {
         chores
     }
 
-    /// Returns how a request has to identify the grant of the member with this token.
+    /// Returns which token a request has to name to identify the grant of the holder with this token.
     pub(crate) fn known(&self, name: &LockName, token: FencingToken) -> Known {
         let token = token.get();
         match lock(&self.0).get(name) {
@@ -313,8 +315,8 @@ impl Cohorts {
     }
 
     /// Applies the server's answer to a request of the member with this token. Returns false if the answer is ignored,
-    /// because that member no longer has the turn, or because that member holds the lock and its lease ended before the
-    /// answer came.
+    /// because that member no longer has the turn, or because that member holds the lock and the local deadline passed
+    /// before the answer came.
     pub(crate) fn confirm(
         &self,
         name: &LockName,
@@ -335,8 +337,8 @@ impl Cohorts {
 
     /// Removes the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. This
     /// method is called when the server has confirmed the release by this member, or when the lease of the grant has
-    /// ended. A member before the last one has only passed on its turn, so its release does not end the grant. This is
-    /// also true of the first member, although its token is also the token of the grant.
+    /// ended. An earlier member has only passed on its turn, so its release does not end the grant. The first member is
+    /// such a member, too, although its token is also the token of the grant.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
         self.forget_if(name, |cohort| cohort.turn().token == token.get());
     }
@@ -368,10 +370,9 @@ impl Cohorts {
         })?
     }
 
-    /// Returns whether the server has lost the grant with the first token `granted`. This method is called when the
-    /// answer to a request that was sent at `asked` shows that an owner of this grant has neither a place nor a grant
-    /// on the server. The result is false if the cohort is over, or if this process did not know the grant before
-    /// `asked`.
+    /// Returns whether the server has lost the grant with the first token `granted`. This method is called after a
+    /// request that was sent at `asked` has shown that an owner of this grant has neither a place nor a grant on the
+    /// server. The result is false if the cohort is over, or if this process did not know the grant before `asked`.
     pub(crate) fn has_lost(&self, name: &LockName, granted: u64, asked: Moment) -> bool {
         self.with(name, |entry| {
             let cohort = &entry.cohort;

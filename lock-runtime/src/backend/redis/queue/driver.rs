@@ -22,8 +22,8 @@ impl Driver for Server {
         self.context.spawn(beat(session, server));
     }
 
-    /// Handles a message that the server pushed. A push to the session's own channel announces a grant or a free lock.
-    /// A push to another channel announces that the lock of that channel is free.
+    /// Handles a message that the server pushed. A message on the session's own channel announces a grant or a free
+    /// lock. A message on another channel, a channel of Redisson, announces that the lock of this channel is free.
     fn pushed(self: Arc<Self>, session: &Arc<Session>, push: &Pushed) {
         if push.channel != session.channel() {
             return session.subscribers.wake(&push.channel);

@@ -21,7 +21,7 @@ use crate::backend::redis::{
     transport::connection::{CallError, Connection},
 };
 
-/// The largest number of remaining members with which a cohort is short: if the members hold the lock only briefly, all
+/// A cohort with at most this number of remaining members is short. If these members hold the lock only briefly, all
 /// their turns may end before a request is answered.
 const ENDING_COHORT: usize = 16;
 
@@ -44,8 +44,8 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
             return;
         }
         let Some(connection) = session.connected() else {
-            // The requests of this batch are sent over the next connection. If the session is already connected again,
-            // this task sends them.
+            // The requests of this batch are sent over the session's next connection. If the session is already
+            // connected again, this task sends them itself.
             waiters.put_back(&name, &batch);
             waiters.end_sending(&name);
             if session.connected().is_some() && waiters.begin_sending(&name) {
@@ -75,8 +75,8 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
     }
 }
 
-/// Waits up to [`BATCH_WINDOW`] for more callers to share the request, if the wait does not delay the turns of the
-/// request's callers. The wait has only one cost: a caller of another process that arrives in the meantime may get an
+/// Waits up to [`BATCH_WINDOW`] for more callers to share the request, if this wait does not delay the turns of the
+/// callers that share it already. The only cost is that a caller of another process that queues in the meantime gets an
 /// earlier place.
 async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) {
     let mut before = None;
@@ -85,10 +85,10 @@ async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) 
         tokio::task::yield_now().await;
         let to_come = server.cohorts.to_come(name);
         match to_come {
-            // No member of a cohort has the turn. If callers of this session are queued, the new callers come after
-            // them anyway, so the new callers lose nothing by waiting.
+            // No member of a cohort has the turn. If callers of this session are queued, they get the lock before the
+            // new callers, so the wait does not delay the turns of the new callers.
             None => break,
-            // A short cohort that has shrunk since the last check may end before a request is answered, so the cohort
+            // A short cohort that has changed since the last check may end before a request is answered, so the cohort
             // is checked again.
             Some(few) if few <= ENDING_COHORT && to_come != before => before = to_come,
             Some(_) => return,
@@ -111,8 +111,8 @@ async fn send_batch(
     let mut sending = Vec::with_capacity(batch.len());
     let mut asked = Vec::with_capacity(batch.len());
     for request in batch {
-        // The caller neither takes its turn nor leaves the queue before `under_way` is dropped. It is dropped after the
-        // answer was applied.
+        // The caller neither takes its turn nor leaves the queue before `under_way` is dropped. `under_way` is dropped
+        // after the answer was applied.
         if let Some(under_way) = request.send()
             && session.waiters.waits(name, request.owner)
         {
@@ -150,8 +150,8 @@ async fn send_batch(
         Ok(answer) => answer,
         Err(error) => {
             if let CallError::Broken(_) = error {
-                // The callers may leave the queue over another connection, but not before the server can no longer
-                // carry out this request.
+                // A caller may leave the queue over another connection. It must not do so as long as the server may
+                // still carry out this request.
                 until_closed(server, session, connection, first).await;
             }
             return Err(error);
@@ -161,8 +161,8 @@ async fn send_batch(
     let mut next = || fields.next().unwrap_or(Value::Nil);
     let (held, left): (Option<String>, Option<i64>) = (decode(next())?, decode(next())?);
     if held.as_deref() == Some("late") {
-        // The server's clock was set forward, or the request was delayed. The connection is given up, because the next
-        // connection reads the server's time again.
+        // The server's clock was set forward, or the request was delayed. This connection is given up, so that the next
+        // one reads the server's time again.
         connection.health.mark_demoted();
         return Err(CallError::Demoted("the request came too late".into()));
     }

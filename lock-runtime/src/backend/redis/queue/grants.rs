@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Creates the cohort of a grant that the server pushed, or described in an answer, unless the cohort is known already.
-/// Returns true if this process did not know the grant before, and a waiter was offered a turn.
+/// Returns true if the grant is new to this process, and a waiter was offered a turn.
 pub(crate) fn take_up(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -52,9 +52,9 @@ pub(crate) fn take_up(
     begun
 }
 
-/// Accepts a grant of this session that the answer to a probe or to a batch has described. Does nothing if the grant
-/// has only one owner, and this owner has not read the answer to its own request, because that answer may describe the
-/// same grant. Returns true if this process did not know the grant before, and a waiter was offered a turn.
+/// Accepts a grant of this session that the answer to a probe or to a batch has described. If the grant has only one
+/// owner, the answer to a request that this owner sent itself may describe the same grant. Does nothing if that answer
+/// has not been read yet. Returns true if the grant is new to this process, and a waiter was offered a turn.
 pub(crate) fn take_up_described(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -118,11 +118,11 @@ pub(crate) fn carry_out_chores(
     }
 }
 
-/// Ends the turn of the holder with this token. If another member of the cohort is waiting, that member gets the turn
-/// without a command to the server. A release that needs several commands runs in a task of the engine, so that the
-/// release does not depend on when the caller is polled. The engine sends the commands of such a release over the
-/// connection that carries all renewals, so that a command that shortens a lease cannot arrive after the next member
-/// has extended the lease.
+/// Ends the turn of the holder with this token. If another member of the cohort is waiting, that member gets the turn.
+/// Usually, this needs no command to the server. If the release needs several commands, it runs in a task of the
+/// engine, so that it does not depend on when the caller is polled. The engine sends these commands over the connection
+/// that carries all renewals, so that a command that shortens a lease cannot arrive after the next member has extended
+/// the lease.
 pub(crate) async fn release(
     server: &Arc<Server>,
     name: &LockName,
@@ -156,8 +156,8 @@ async fn release_in_steps(
         return retain(server, name, token, until, lease).await;
     }
     while let Some(lease) = server.cohorts.stretched(name, token.get(), server.now()) {
-        // The grant lasts longer than the lease that the next member asked for. The lease is restarted before the next
-        // member takes its turn, because a later restart could shorten a lease that this member has extended.
+        // The grant may last longer than the lease that the next member asked for. The lease is restarted before the
+        // next member gets the turn, because a later restart could shorten a lease that the next member has extended.
         if renew(server, name, token, Extend::Restart(lease)).await? == Renewed::NotHeld {
             break;
         }
@@ -178,8 +178,8 @@ async fn release_turn(
         Passed::Stale => return Ok(Released::NotHeld),
         Passed::On => return Ok(Released::Released),
         Passed::Late(session) => {
-            // The waiting members queue again. If the server still has the grant, they share it again. The grant is not
-            // released, because a release would pass the lock to other callers.
+            // The waiting members queue again. If the server still has the grant, they share this grant again. A
+            // release would instead grant the lock to other callers.
             session.requeue(Some(name));
             return Ok(Released::NotHeld);
         }
@@ -250,7 +250,7 @@ pub(crate) fn give_back(
 }
 
 /// The time for which [`retain`] keeps the grant on the server after the minimum hold time, so that the next member can
-/// take its turn and renew the grant. If this process has ended, the next caller gets the lock later by this time.
+/// take its turn and renew the grant. If this process ends meanwhile, the next caller has to wait this much longer.
 const RETAIN_MARGIN: Duration = Duration::from_millis(200);
 
 /// Keeps the lock taken until `until`, and then offers the turn to the next member. The server keeps the lock taken
@@ -263,8 +263,8 @@ async fn retain(
     lease: Duration,
 ) -> Result<Released, BackendError> {
     let rest = until.since(server.now());
-    // The new lease is longer than the time left until `until`, because the local deadline, which allows for clock
-    // drift, must not come before `until`.
+    // The local deadline comes before the end of the lease, to allow for clock drift, but must not come before `until`.
+    // The new lease is therefore longer than the time left until `until`.
     let lease = Extend::To(lease.max(rest + rest / 1000 + RETAIN_MARGIN));
     match server.cohorts.known(name, token) {
         Known::Turn(_) if renew(server, name, token, lease).await? == Renewed::NotHeld => {
@@ -291,8 +291,8 @@ fn release_at(
         tokio::select! {
             biased;
             () = server.context.sleep_until(moment) => give_back(server.clone(), name, token, ends).await,
-            // The client is shutting down, so no other member gets a turn. The server retains the lock until `moment`,
-            // without help from this process.
+            // The client is shutting down, so no other member gets a turn. One command makes the server retain the lock
+            // until `moment`, even without this process.
             () = server.shutdown.begun() => {
                 if let Some(first) = server.cohorts.end(&name, token) {
                     let retaining = release_grant(&server, &name, first, Some(moment));
@@ -305,8 +305,8 @@ fn release_at(
     })
 }
 
-/// Releases a lock in the background. Repeats the request until the lock is released, but no longer than until the
-/// lease has ended, or for a claim (2 s) if the claim ends later.
+/// Releases a lock in the background. Repeats the request until the server answers. Gives up when the lease has
+/// ended, but not before a claim (2 s) has passed.
 pub(crate) fn release_in_background(
     server: &Arc<Server>,
     name: &LockName,
@@ -341,7 +341,7 @@ async fn release_until(
     let released = server.context.timeout_at(until, releasing).await;
     server.cohorts.forget_turn(&name, token);
     let Some(lease_ends) = lease_ends else {
-        return; // the loss of the hold was counted when it was noticed
+        return; // the hold was lost before, and the loss has been counted already
     };
     let (address, key) = (server.address(), server.key(&name));
     match released {

@@ -27,13 +27,13 @@ use crate::backend::redis::{
 };
 use crate::events::{TARGET, count};
 
-/// The time after which a connection that leaves commands unanswered is given up.
+/// The time after which a connection is given up if it brings no answer although commands are under way.
 const SILENCE: Duration = Duration::from_secs(2);
 /// The largest number of locks that one probe covers.
 const PROBE_BATCH: usize = 100;
-/// The minimum average time between a session's probes of two locks. If the callers of a session wait for more than
-/// 1,300 locks, the heartbeat probes each lock less often than every 200 ms. The server needs up to 7 µs to probe one
-/// lock, which is a twentieth of `PROBE_SHARE`.
+/// A session probes on average at most one lock in this time. If the callers of a session wait for more than 1,300
+/// locks, the heartbeat therefore probes each lock less often than every 200 ms. The server needs up to 7 µs to probe
+/// one lock, so the probes of a session take a twentieth of the server's time at most.
 const PROBE_SHARE: Duration = Duration::from_micros(150);
 
 /// Runs the heartbeat until the session has ended, or the backend was dropped. The heartbeat sleeps while the session
@@ -45,8 +45,8 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             let (Some(session), Some(server)) = (session.upgrade(), server.upgrade()) else {
                 return;
             };
-            // A session can end before a caller has read the answer to its request. The heartbeat then continues,
-            // because it revokes such requests.
+            // A session can end before a caller has read the answer to its request. The heartbeat then continues until
+            // the request is revoked or its answer is read.
             let has_ended = session.has_ended();
             if has_ended && session.unanswered.is_empty() {
                 return;
@@ -89,7 +89,7 @@ fn probe_due(
     connection: Arc<Connection>,
     now: Moment,
 ) -> Option<Moment> {
-    // With many locks, the time between two probes of a lock is longer than a heartbeat, to limit the load on the
+    // With many locks, the time between two probes of a lock is longer than `HEARTBEAT`, to limit the load on the
     // server.
     let locks = u32::try_from(session.waiters.locks()).unwrap_or(u32::MAX);
     let period = HEARTBEAT.max(PROBE_SHARE.saturating_mul(locks));
@@ -125,8 +125,8 @@ fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
     }
 }
 
-/// Sends one probe for the locks of these waiting requests. The probe frees locks whose grants have expired, and finds
-/// grants about which the message was lost. If the server has lost a queue, the callers that were in the queue join it
+/// Sends one probe for the locks of these waiting requests. The probe grants each lock whose grant has expired to the
+/// next waiter, and finds grants about which the message was lost. If the server has lost a queue, the callers queue
 /// again.
 async fn probe(
     server: &Arc<Server>,
@@ -196,7 +196,8 @@ fn take_in(
                 redis::from_redis_value(next())?,
                 redis::from_redis_value(next())?,
             );
-            // A hold of this session can end without a release, for instance if its body outlasts a fixed lease.
+            // A hold of this session can end without a release, for instance if its body outlasts a fixed lease. The
+            // lock is therefore probed again when the lease ends.
             if Duration::from_millis(left) < HEARTBEAT {
                 session.probe_after(name, asked + Duration::from_millis(left));
             }

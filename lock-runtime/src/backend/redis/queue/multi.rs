@@ -26,15 +26,15 @@ use crate::{
     background::calling_runtime,
 };
 
-/// Requests several locks at once, and repeats the request until it is answered. If the caller moves to another
-/// runtime, gives back the locks, and sends the request again over the session of that runtime.
+/// Requests several locks at once, and repeats the request until it is answered. If another runtime begins to poll the
+/// caller, gives back the locks, and sends the request again over the session of that runtime.
 pub(crate) async fn acquire_multi(
     server: Arc<Server>,
     requests: Vec<Request>,
 ) -> Result<MultiAnswer, BackendError> {
     let mut attempts = Vec::new();
     loop {
-        // Boxed, so that the future of a call stays small: few calls request several locks.
+        // Boxed, so that the future of a call that requests only one lock stays small.
         let acquiring = Box::pin(acquire_on_one_runtime(&server, &requests, &mut attempts));
         tokio::select! {
             biased;
@@ -45,8 +45,8 @@ pub(crate) async fn acquire_multi(
     }
 }
 
-/// Gives back the locks that the attempts may have been granted. Waits until these locks are given back, because the
-/// next attempts would otherwise find them taken.
+/// Gives back the locks that the attempts may have been granted. Waits until these locks are given back, so that the
+/// next attempts do not find them taken.
 async fn give_back(attempts: &mut Vec<RedisAttempt>) {
     attempts.iter_mut().for_each(RedisAttempt::start_over);
     join_all(attempts.iter_mut().map(RedisAttempt::cleaned)).await;
@@ -86,8 +86,8 @@ async fn acquire_on_one_runtime(
         if attempts.is_empty() {
             unsure = false;
             let under_way = requests.iter().map(|request| {
-                // The clean-up of an earlier attempt gives back the locks of that attempt's owner, so each attempt has
-                // a new owner.
+                // Each attempt has a new owner, so that the clean-up of an earlier attempt does not give back the lock
+                // of this attempt.
                 let request = Request {
                     owner: server.context.new_owner(),
                     ..request.clone()
@@ -175,8 +175,8 @@ async fn ask(
         .await?;
     match reply {
         Value::Int(0) => {
-            // The server's clock was set forward, or the request was delayed. The connection is given up, because the
-            // next connection reads the server's time again.
+            // The server's clock was set forward, or the request was delayed. This connection is given up, so that the
+            // next one reads the server's time again.
             connection.health.mark_demoted();
             Err(CallError::NotReady("the request came too late".into()))
         }

@@ -1,6 +1,6 @@
 //! Acquisitions with the strategy `notify`, whose callers have no place in the queue. A release wakes the sessions of
-//! such callers, and one caller of each session tries to get the lock. In the native layout, a release wakes these
-//! sessions only if no owner is queued.
+//! such callers, and one caller of each session tries to get the lock. In the native layout, a session that has to be
+//! woken has a marker in the queue: an entry behind all owners. A release wakes the session only if no owner is queued.
 
 use std::{
     sync::{Arc, Weak},
@@ -56,8 +56,8 @@ impl Caller {
         })
     }
 
-    /// Waits until no task is changing the session's marker or subscription on the server. Otherwise, a task that
-    /// removes the marker of earlier callers could remove the marker that this caller's try leaves.
+    /// Waits until no task is changing the session's marker or subscription on the server. Without this wait, a task
+    /// that removes the marker of earlier callers could remove the marker that this caller's try adds to the queue.
     async fn settled(&self) {
         let listening = &self.joined.listening;
         if listening.try_lock().is_err() {
@@ -111,7 +111,7 @@ impl Caller {
     /// before, so that it may have missed a release.
     async fn listen(&self) -> Result<bool, BackendError> {
         if self.server.layout() == Layout::Native {
-            return Ok(false); // the try that found the lock busy has left a marker in the queue
+            return Ok(false); // the try that found the lock busy has added a marker to the queue
         }
         let Ok(connection) = self.session.connection().await else {
             return Ok(false); // the caller tries again periodically, over another session
@@ -145,7 +145,7 @@ impl Caller {
             }
             if self.server.layout() == Layout::Redisson {
                 *listening = Weak::new();
-                // Unsubscribes even if a caller was dropped before it learnt that its subscription had succeeded.
+                // Unsubscribes in any case: a caller may have been dropped before it learnt that it was subscribed.
                 if let Some(Ok(connection)) = self.session.connection().now_or_never() {
                     let _ = connection.listen(&self.topic, false).await;
                 }
@@ -165,8 +165,8 @@ impl Caller {
             }
             self.session.subscribers.forget(&self.topic);
         };
-        // If the server does not answer, the marker expires with the queue within two seconds, unless owners are
-        // queued. A message to a session without callers does no harm.
+        // If the server does not answer, the marker stays in the queue. The queue expires within two seconds, unless
+        // owners are queued. A message to a session without callers does no harm.
         if self
             .server
             .context
@@ -199,8 +199,8 @@ impl NotifiedAttempt {
         }
     }
 
-    /// Removes the caller from the callers that wait. If no other caller waits for the same messages, removes the
-    /// marker or the subscription in the background.
+    /// Removes the caller from the callers that wait. If no other caller of the session waits for the same messages,
+    /// removes the session's marker or subscription in the background.
     fn end_waiting(&mut self) {
         if let Some(caller) = self.caller.take() {
             let Joined {

@@ -39,8 +39,8 @@ pub(crate) async fn renew(
     Ok(answers.pop().unwrap_or(Renewed::NotHeld))
 }
 
-/// Extends or checks the leases of several holders, with one command for each hash slot of a Redis Cluster, or with one
-/// command for a single server. If the server refuses a command for several grants, sends one command for each of these
+/// Extends or checks the leases of several holders. Sends one command to a single server, or in a Redis Cluster one
+/// command for each hash slot. If the server refuses a command for several grants, sends one command for each of these
 /// grants, because a single grant may be the cause of the refusal.
 pub(crate) async fn renew_all(
     server: &Arc<Server>,
@@ -104,7 +104,7 @@ pub(crate) async fn renew_on_node(
     Ok(until.map_or(Renewed::NotHeld, Renewed::Until))
 }
 
-/// A grant to renew, and the text that identifies it on the server.
+/// A grant to renew, and the text that identifies this grant on the server.
 struct GrantToRenew<'a> {
     name: &'a LockName,
     /// The token of the grant, and on a node of a Redlock also its owner, because the token alone is not unique there.
@@ -121,7 +121,7 @@ async fn renew_batch(
         .iter()
         .map(|one| server.cohorts.known(one.name, one.token))
         .collect();
-    // The server identifies the grant of a cohort only by the token of the first member.
+    // The server knows the grant of a cohort only by the token of the first member.
     let grants = holders.iter().zip(&known).filter_map(|(one, known)| {
         let token = match known {
             Known::Itself => one.token,

@@ -1,4 +1,4 @@
-//! Waits until replicas of the server that stores a lock have acknowledged its grant.
+//! Waits until replicas of the server that stores a lock have acknowledged the grant of this lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::backend::redis::{
     },
 };
 
-/// How much longer than the time limit of its `WAIT` a call waits for the server's answer.
+/// The time for which a call still waits for the server's answer after the time limit of its `WAIT`.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Waits until replicas have acknowledged these grants. Repeats the request until the server answers or refuses it, or
@@ -47,7 +47,7 @@ pub(crate) async fn replicate(
         server,
         names,
         ids,
-        // The server counts with 32 bits or more.
+        // The server may read this count as a signed number of 32 bits.
         count: replicas.count.min(i32::MAX as usize),
         until,
     };
@@ -82,8 +82,8 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Sends the request over a connection that no other call uses, until the connection of the home session breaks or
-    /// leads to an old primary.
+    /// Sends the request over a connection that no other call uses, and waits for the answer. Gives up if the
+    /// connection of the home session breaks, or if its server is no longer the primary.
     async fn ask(&self) -> Result<Replicated, CallError> {
         let (sessions, name) = (&self.server.sessions, self.names[0]);
         let home = sessions.home_connection(name).await;
@@ -109,8 +109,8 @@ impl Asked<'_> {
         let renew = self.server.scripts.renew;
         let mut redis = connection.redis.clone();
         let keys: Vec<_> = self.names.iter().map(|name| name.as_str()).collect();
-        // A lease of zero only reads how much of each lease is left. `WAIT` counts the replicas that have the newest
-        // write of its own connection, so the script writes each grant again, without changing it.
+        // `WAIT` counts the replicas that have the newest write of its own connection, so the script first writes each
+        // grant again over this connection, without a change. With "0" as the lease, the script extends no lease.
         let mut args = vec!["touch"];
         args.extend(self.ids.iter().flat_map(|id| [id.as_str(), "0"]));
         let sent = self.server.now();
@@ -130,7 +130,7 @@ impl Asked<'_> {
             return Ok(Replicated::NotHeld);
         };
         let known_until = sent + less_drift(Duration::from_millis(shortest));
-        // The limit leaves time for the answer. A limit of 0 would be no limit.
+        // The limit of `WAIT` leaves time for the answer to arrive before `until`. A limit of 0 would mean no limit.
         let answered = self.server.now();
         let round_trip = answered.since(sent);
         let limit = self.until.since(answered).saturating_sub(round_trip);

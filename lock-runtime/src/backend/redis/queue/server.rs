@@ -63,8 +63,8 @@ pub(crate) struct Server {
     unsettled: TaskTracker,
     /// The tasks that release locks in the background.
     releases: TaskTracker,
-    /// The latest end of the leases whose locks are released in the background, or `None` before the first background
-    /// release.
+    /// The latest end of the leases of all locks that are released in the background. `None` before the first
+    /// background release.
     released_by: Mutex<Option<Moment>>,
 }
 
@@ -165,7 +165,7 @@ impl Server {
         )
     }
 
-    /// Records an error, which later failures report as their reason.
+    /// Records an error. A later failure reports this error as its reason.
     pub(crate) fn note(&self, error: String) {
         self.outages.note(error);
     }
@@ -191,8 +191,8 @@ impl Server {
         Ok(retry)
     }
 
-    /// Checks whether the lock has moved away from the server of this session, and returns the result. If the lock has
-    /// moved, removes its waiters from the session, so that they queue again on the other server.
+    /// Returns whether the lock has moved away from the server of this session. If it has, removes its waiters from the
+    /// session, so that they queue again on the other server.
     pub(crate) fn dismiss_moved(&self, session: &Arc<Session>, name: &LockName) -> bool {
         let has_moved = !self.sessions.serves(session, name);
         if has_moved {
@@ -227,7 +227,7 @@ impl Server {
                     let connecting: BoxFuture<'_, _> =
                         Box::pin(self.sessions.redirected(&redirect));
                     let Ok(connection) = connecting.await else {
-                        // The map no longer contains the server, or the client is closed.
+                        // The map of the slots no longer contains the server, or the client is closed.
                         self.context.sleep(RETRY_PAUSE).await;
                         continue;
                     };
@@ -274,9 +274,8 @@ impl Server {
         self.shutdown.has_begun()
     }
 
-    /// Tracks an acquisition, or its clean-up, so that the shutdown waits for its end. During the shutdown, no
-    /// acquisition begins, so a task that begins then belongs to a lock that is held. This task is tracked as a
-    /// release.
+    /// Tracks a task of an acquisition, so that the shutdown waits for the end of the task. During the shutdown, no
+    /// acquisition begins, so a task that begins then belongs to a lock that is held, and is tracked as a release.
     pub(crate) fn track_acquisition(&self) -> TrackedTask {
         if self.is_shutting_down() {
             self.track_release(self.now() + CLAIM)
@@ -290,7 +289,7 @@ impl Server {
         self.unsettled.token()
     }
 
-    /// Tracks a background release. At `lease_ends` the lease expires even if the release fails.
+    /// Tracks a background release. The shutdown need not wait beyond `lease_ends`, because the lease expires then.
     pub(crate) fn track_release(&self, lease_ends: Moment) -> TrackedTask {
         let mut released_by = lock(&self.released_by);
         *released_by = (*released_by).max(Some(lease_ends));
@@ -302,8 +301,8 @@ impl Server {
         drained(&self.unsettled).await;
     }
 
-    /// Waits until all background releases or all their leases have ended, but not beyond `until`. Then closes all
-    /// connections.
+    /// Waits until all background releases have ended, but not beyond `until`, and not beyond the end of the last lease
+    /// of their locks. Then closes all connections.
     pub(crate) async fn close(&self, until: Moment) {
         let released_by = lock(&self.released_by).unwrap_or(until);
         let released = drained(&self.releases);

@@ -1,6 +1,6 @@
-//! A session: reconnects when its connection breaks, and owns a notification channel and the callers that wait for
-//! messages on it. The session also determines when each lock that its callers wait for is probed: when the holder's
-//! lease ends, but at the latest 200 ms after the previous probe.
+//! A session: a connection to one server, which is made again when it breaks, a notification channel, and the callers
+//! that wait for messages on this channel. The session also determines when each lock that its callers wait for is
+//! probed: when the holder's lease ends, but at the latest 200 ms after the previous probe.
 //!
 //! A session runs on the runtime of its callers, so that a command needs no switch to another thread. The engine has a
 //! session of its own, the home session, for everything that has to outlive a caller's runtime.
@@ -49,10 +49,10 @@ pub(crate) mod waiters;
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
 /// The first and the longest pause between two tries to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
-/// The time for which a new connection has to last before it ends an outage, if the previous connection was given up
-/// because its server was no longer a master, or because a request came too late.
+/// The time for which a new connection has to last before the outage counts as over. This time applies only if the
+/// previous connection was given up because its server was no longer a master, or because a request came too late.
 const TRIAL: Duration = Duration::from_secs(1);
-/// The time from the expected end of a lease to the probe of its lock, so that the lease has ended on the server, too.
+/// A lock is probed this long after the expected end of its lease, so that the lease has ended on the server, too.
 const LEASE_ENDED: Duration = Duration::from_millis(1);
 
 /// Receives the events of a session, and decides which requests the session sends.
@@ -63,7 +63,7 @@ pub(crate) trait Driver: Send + Sync {
     /// Called when the server has pushed a message.
     fn pushed(self: Arc<Self>, session: &Arc<Session>, push: &Pushed);
 
-    /// Called when the session has to send requests for waiters of this lock.
+    /// Called when the session has to send the requests of waiters for this lock.
     fn enqueue(self: Arc<Self>, session: &Arc<Session>, name: &LockName);
 
     /// Called when a session has ended.
@@ -278,9 +278,9 @@ impl Session {
         quiet && self.waiters.is_empty() && self.unanswered.is_empty()
     }
 
-    /// Sends the requests of the queued callers of the lock `only` again, with their old places. Sends the requests of
-    /// all queued callers if `only` is `None`. This is necessary after a reconnect, when the server has lost a queue or
-    /// a grant, and when the local deadline of a grant has passed.
+    /// Sends the requests of the queued callers again, with their old places: only those for the lock `only`, or all of
+    /// them if `only` is `None`. This is necessary after a reconnect, after the server has lost a queue or a grant, and
+    /// after the local deadline of a grant has passed.
     pub(crate) fn requeue(self: &Arc<Self>, only: Option<&LockName>) {
         for name in self.waiters.requeue(only) {
             self.enqueue(&name);
@@ -304,8 +304,7 @@ struct Ending {
 }
 
 impl Ending {
-    /// Connects to the server. If the client did not check the server when the client was created, checks the server
-    /// first.
+    /// Connects to the server. If a check of the server is pending, carries out the check first.
     async fn open(
         &self,
         previous: Option<Identity>,

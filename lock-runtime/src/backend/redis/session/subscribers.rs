@@ -21,8 +21,8 @@ use crate::{
     background::{Context, lock},
 };
 
-/// The time between two periodic tries. A caller makes a periodic try even if no release was announced. Periodic tries
-/// are needed because a holder may crash without a release, and because the message of a release may be lost.
+/// The time between two periodic tries. A periodic try is made even if no release was announced, because a holder may
+/// crash without a release, and because the message about a release may be lost.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 /// The time within which a caller that was offered the turn has to begin its try.
 const OFFER_PATIENCE: Duration = Duration::from_millis(100);
@@ -63,10 +63,10 @@ pub(crate) struct TryQueue {
     seats: BTreeMap<Number, Seat>,
     newest: Number,
     turn: Turn,
-    /// Whether a release was announced during the current try. In this case, the server may have answered the try
-    /// before the release.
+    /// Whether a release was announced during the current try. If so, the server may have answered the try before the
+    /// release, and the turn is offered again after the try.
     is_stale: bool,
-    /// Whether a task of the engine watches for turns that are not taken.
+    /// Whether a task of the engine opens the turn if it is not taken in time.
     is_watched: bool,
 }
 
@@ -128,8 +128,8 @@ impl TryQueue {
         }
     }
 
-    /// Opens the turn to all callers if the caller that has the turn does not begin or end its try in time. If no
-    /// caller has the turn, offers the turn to a caller.
+    /// Opens the turn to all callers if the caller that has the turn does not begin its try in time, or does not end it
+    /// in time. If no caller has the turn, offers the turn to a caller.
     pub(crate) fn check_turn(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),
@@ -206,8 +206,8 @@ impl Callers {
         lock(&self.queue).seats.is_empty()
     }
 
-    /// Starts a task of the engine that opens turns that are not taken, unless such a task is running. The task runs as
-    /// long as callers wait.
+    /// Starts a task of the engine that opens the turn if it is not taken in time, unless this task is running. The
+    /// task runs as long as callers wait.
     pub(crate) fn watch(self: &Arc<Self>) {
         if !lock(&self.queue).begin_watch() {
             return;
@@ -244,7 +244,7 @@ pub(crate) struct Subscribers {
 }
 
 /// The connection that is subscribed to a channel. The mutex is locked while the subscription changes. Only tasks of
-/// the engine lock this mutex for a longer time, because a caller that is not polled would not unlock it.
+/// the engine keep it locked during an await, because a caller that is not polled would never unlock it.
 pub(crate) type Listening = Arc<tokio::sync::Mutex<Weak<Connection>>>;
 
 /// The registration of one caller that waits without a place in the queue.

@@ -18,7 +18,7 @@ use crate::{backend::redis::protocol::request::AcquireRequest, background::lock}
 const BATCH_LIMIT: usize = 64;
 
 /// The message to a waiting caller: the token of the turn that the caller is offered, or an error. The caller takes the
-/// offered turn at its next poll, unless the turn has been passed on by then.
+/// offered turn when it is polled next, unless the turn has been passed on by then.
 pub(crate) type OfferResult = Result<u64, BackendError>;
 
 /// A caller that has a place in the queue, or whose request is being sent.
@@ -43,7 +43,7 @@ struct WaitList {
     waiting: HashMap<OwnerId, Waiting>,
     /// The number of callers in `waiting` that have a place, and have not been sent an offer.
     queued: usize,
-    /// Dropped to signal that the next request does not have to wait for more callers to join it.
+    /// Dropped to signal that the next request is sent at once, without a wait for more callers to share it.
     batch_ready: Option<oneshot::Sender<()>>,
     /// The owners whose requests have not been sent, in the order in which batches send them.
     unsent: VecDeque<OwnerId>,
@@ -102,8 +102,8 @@ impl Waiters {
         lock(&self.0).len()
     }
 
-    /// Returns up to `at_most` locks whose probe is due, and schedules their next probe at `next`. Each returned
-    /// request belongs to the first queued caller of its lock.
+    /// Returns requests for up to `at_most` locks whose probe is due: for each lock, the request of the first queued
+    /// caller. Schedules the next probe of these locks at `next`.
     pub(crate) fn due(
         &self,
         now: Moment,
@@ -127,8 +127,8 @@ impl Waiters {
             let Some((_, first)) = queued.min_by_key(|(place, _)| *place) else {
                 continue;
             };
-            // While requests for this lock are being sent, a probe could report that the server has lost a caller
-            // although the caller is about to queue again.
+            // While requests for this lock are being sent, the lock is not probed. A probe could report that the server
+            // has lost a caller, although this caller is about to queue again.
             if !list.sending {
                 due.push(first.clone());
             }
@@ -138,8 +138,8 @@ impl Waiters {
         due
     }
 
-    /// Adds a waiting caller. A caller is added before its request is sent, because the offer of a turn may arrive as
-    /// early as the reply. The returned flag is true if no other caller of the session waits for the lock, and the
+    /// Adds a waiting caller. A caller is added before its request is sent, because the offer of a turn may arrive
+    /// together with the reply. The returned flag is true if no other caller of the session waits for the lock, and the
     /// caller has no place yet. If the flag is true, the caller sends its own request.
     pub(crate) fn join(
         &self,
@@ -213,7 +213,7 @@ impl Waiters {
         waiting.is_some_and(|waiting| waiting.sender.is_some())
     }
 
-    /// Records the first token of a grant for those of its owners that are waiting. Returns false if this grant or a
+    /// Records the first token of a grant for each owner of the grant that is waiting. Returns false if this grant or a
     /// later one was recorded before for one of these owners.
     pub(crate) fn note_grant(&self, name: &LockName, owners: &[OwnerId], first: u64) -> bool {
         let waiters = lock(&self.0);
@@ -279,7 +279,7 @@ impl Waiters {
             }
             !list.is_deserted()
         });
-        // The removed entries are dropped after the mutex was unlocked, because the drop wakes their callers.
+        // The drop of the removed entries wakes their callers, so it happens after the mutex was unlocked.
         drop(dismissed);
     }
 
@@ -308,9 +308,9 @@ impl Waiters {
         with_some.collect()
     }
 
-    /// Returns a receiver that completes when no caller of this session has a place in the queue of the lock any
-    /// longer, or when enough callers for one request have joined. Returns `None` if one of these conditions already
-    /// holds.
+    /// Returns a receiver that completes when the next request for the lock has to be sent: when no caller of this
+    /// session has a place in the lock's queue any longer, or when enough callers for one request have joined. Returns
+    /// `None` if one of these conditions already holds.
     pub(crate) fn batch_ready(&self, name: &LockName) -> Option<oneshot::Receiver<()>> {
         let mut waiters = lock(&self.0);
         let list = waiters.get_mut(name)?;
@@ -362,8 +362,8 @@ impl Waiters {
             }
         }
         if batch.is_empty() {
-            // The mutex is still locked, so a caller that joins later sees that no task is sending, and starts a new
-            // one.
+            // The mutex is still locked. A caller that joins later therefore sees that no task is sending, and starts a
+            // new task.
             list.sending = false;
             if list.is_deserted() {
                 waiters.remove(name);
@@ -406,8 +406,8 @@ impl Unanswered {
         overdue
     }
 
-    /// Returns whether a grant has a single owner, and the owner's caller has not yet read the answer to its own
-    /// request. The unread answer may describe the same grant.
+    /// Returns whether a grant has a single owner, and this owner has a request in this list. The answer to that
+    /// request may describe the same grant.
     pub(crate) fn has(&self, owners: &[OwnerId]) -> bool {
         matches!(owners, [owner] if lock(&self.0).contains_key(owner))
     }

@@ -1,8 +1,8 @@
 //! The topology of a Redis Cluster: a map from hash slots to primaries, which the engine reads again after `MOVED`.
 //!
-//! The servers report which of them stores a slot: `CLUSTER SLOTS` describes all slots, and a server that does not
-//! store a slot redirects the command. The engine reads the map again after each `MOVED` redirection, when a connection
-//! is lost, and when a server cannot carry out a command.
+//! The servers report which of them stores a slot: the answer to `CLUSTER SLOTS` describes all slots, and a server that
+//! does not store the slot of a command answers with a redirection. The engine reads the map again after each `MOVED`
+//! redirection, when a connection is lost, and when a server cannot carry out a command.
 
 use std::{
     collections::BTreeMap,
@@ -39,10 +39,10 @@ use crate::{
 
 /// The time limit for the answers of the servers to `CLUSTER SLOTS`.
 const ASK_PATIENCE: Duration = Duration::from_millis(500);
-/// The time limit for the remaining answers, counted from the answer with which more than half of the servers have
-/// answered. A server that is cut off from the others may have an old map, so a single answer does not suffice.
+/// After more than half of the servers have answered, the time limit for the remaining answers. A server that is cut
+/// off from the others may have an old map, so a single answer does not suffice.
 const REST_PATIENCE: Duration = Duration::from_millis(50);
-/// The time after which the map is read again while a caller waits for a slot that no server stores.
+/// While a caller waits for a slot that no server stores, the map is read again after this time.
 const UNSERVED_PAUSE: Duration = Duration::from_millis(500);
 /// How long the sessions with a server that stores no slot are kept after an `ASK` redirection to that server. The
 /// server may soon store the slot that is moving to it.
@@ -84,8 +84,8 @@ impl SlotMap {
 
 /// One server's description of the cluster.
 struct View {
-    /// The values that decide which of several views is the newest: whether the server considers the cluster to be
-    /// working, and then the newest configuration epoch that the server knows.
+    /// Decides which of several views is used. A server that considers the cluster to be working comes before one that
+    /// does not. If both agree on this, the newer configuration epoch decides.
     newness: (bool, u64),
     /// The ranges of slots, each as its first slot, its last slot and its primary.
     ranges: Vec<(u16, u16, ConnectionAddr)>,
@@ -140,8 +140,8 @@ impl Cluster {
             None => None,
         };
         loop {
-            // If no server stores a slot, no session notices it, so the waiting callers themselves make the engine read
-            // the map again.
+            // No session notices that the map names no primary for a slot, so the waiting callers themselves make the
+            // engine read the map again.
             if self.known_node(name).is_none() {
                 self.outdated.notify_one();
             }
@@ -183,7 +183,7 @@ impl Cluster {
         self.map.until(elsewhere).await;
     }
 
-    /// Waits for a connection with the primary that stores a lock, on the calling runtime.
+    /// Waits until the session of the calling runtime with the primary that stores a lock is connected.
     pub(crate) async fn connected(
         self: &Arc<Self>,
         name: &LockName,
@@ -248,7 +248,7 @@ impl Cluster {
         })
     }
 
-    /// Records the primary that stores a slot, as a redirection has named it.
+    /// Records the primary that stores a slot, according to a redirection.
     pub(crate) fn moved(&self, redirect: &Redirect) {
         let from = self.map.change(|map| {
             let node = self.node_at(map, redirect.address.clone());
@@ -342,7 +342,7 @@ impl Cluster {
                         newest = Some(view);
                     }
                 }
-                // An error that a server returned says more about the cause than a failed connection does.
+                // An error in the answer of a server says more about the cause than a failed connection does.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) =>
                 {
@@ -428,7 +428,7 @@ impl Cluster {
         })
     }
 
-    /// Ends the calls that wait until the map names the primary of their lock, with an error.
+    /// Makes the calls fail that wait until the map names the primary of their lock.
     pub(crate) fn begin_shutdown(&self) {
         self.shutting_down.store(true, Ordering::Release);
         self.map.change(|_| ());

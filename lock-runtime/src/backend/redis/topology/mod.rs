@@ -1,4 +1,4 @@
-//! The topologies, which know which server stores a lock, and which session serves the lock.
+//! The topologies. A topology determines which server stores a lock, and which session serves the lock.
 //!
 //! In a Redis Cluster, a lock can move to another server. The callers that wait for such a lock get a new session with
 //! the other server, and keep their places in the queue.
@@ -71,7 +71,7 @@ impl Topology {
         }
     }
 
-    /// Returns a number that is the same for two locks if one script can use both.
+    /// Returns a number that is the same for all locks that one script can use together.
     pub(crate) fn shard(&self, name: &LockName) -> u16 {
         match self {
             Self::Single(_) => 0,
@@ -211,7 +211,7 @@ impl Topology {
         }
     }
 
-    /// Returns the servers that store locks, as far as they are known: all of them, or the one that stores `name`.
+    /// Returns the known servers that store locks: all of them, or if `name` is given, only the server that stores it.
     pub(crate) fn nodes_of(&self, name: Option<&LockName>) -> Vec<Arc<Sessions>> {
         match (self, name) {
             (Self::Cluster(cluster), Some(name)) => cluster.known_node(name).into_iter().collect(),

@@ -28,7 +28,7 @@ pub(crate) struct Sessions {
     connector: Arc<Connector>,
     driver: Weak<dyn Driver>,
     home: OnceCell<Arc<Session>>,
-    /// The session of each runtime, or `None` if that session has ended, because its runtime is ending or cannot run a
+    /// The session of each runtime. `None` if that session has ended, because the runtime is ending or cannot run a
     /// session.
     by_runtime: Mutex<HashMap<runtime::Id, Option<Arc<Session>>>>,
     liveness: Liveness,

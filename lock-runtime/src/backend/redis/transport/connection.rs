@@ -56,8 +56,8 @@ pub(crate) enum CallError {
     Broken(String),
     /// The server cannot carry out the command for the moment.
     NotReady(String),
-    /// The server is no longer a master, or the request came too late. The session makes a new connection, with a new
-    /// token floor, after a pause.
+    /// The server is no longer a master, or the request came too late. After a pause, the session makes a new
+    /// connection, with a new token floor.
     Demoted(String),
     /// Another server of the cluster stores the lock. The command was not carried out.
     Moved(Redirect),
@@ -94,7 +94,7 @@ impl CallError {
                 }
                 _ => Self::Refused(BackendError::Refused(with_missing_right(text))),
             },
-            // A server that becomes a replica ends the commands that wait.
+            // A server that becomes a replica ends a blocking command, such as `WAIT`, with this error.
             ErrorKind::Extension if error.code() == Some("UNBLOCKED") => Self::Demoted(text),
             ErrorKind::Extension
                 if matches!(error.code(), Some("BUSY" | "MISCONF" | "NOREPLICAS")) =>
@@ -126,7 +126,7 @@ pub(crate) struct Redirect {
 }
 
 impl Redirect {
-    /// Reads `<slot> <host>:<port>` from the error of a server at `asked`.
+    /// Reads `<slot> <host>:<port>` from an error that the server at `asked` has returned.
     fn of(error: &RedisError, asked: &ConnectionAddr) -> Option<Self> {
         let (address, slot) = error.redirect_node()?;
         let (host, port) = address.rsplit_once(':')?;
@@ -134,8 +134,8 @@ impl Redirect {
         Some(Self { slot, address })
     }
 
-    /// Returns the address of a server that the server at `asked` has named. A server that does not know its own name
-    /// leaves the host out.
+    /// Returns the address of a server that the server at `asked` has named. If `named` has no host, because the server
+    /// does not know its own name, uses the host of `asked`.
     pub(crate) fn address(named: &str, port: u16, asked: &ConnectionAddr) -> ConnectionAddr {
         let host = |asked: &str| match named {
             "" | "?" => asked.to_owned(),
@@ -194,7 +194,7 @@ impl fmt::Debug for Connection {
 pub(crate) struct Pushed {
     pub(crate) channel: String,
     pub(crate) payload: String,
-    /// A moment that is certainly before the push.
+    /// A local moment that is certainly before the server pushed the message.
     pub(crate) after: Moment,
 }
 
@@ -268,8 +268,8 @@ impl Connection {
             id.arg("ID").query_async(&mut redis.clone()).await
         };
         // The ID of the previous connection is valid only in the run of the server in which that connection was made,
-        // so the run id is read first. Reading the run id takes one more round trip, but only for a connection that
-        // replaces another connection.
+        // so the run id is read first. This takes one more round trip, but only for a connection that replaces another
+        // connection.
         let previous = match &previous {
             Some(previous) if previous.run.is_some() => {
                 let run = asking_run().await?;
@@ -283,7 +283,7 @@ impl Connection {
         };
         // The remaining commands share one round trip, and the server carries them out in this order.
         let sent = connector.context.now();
-        // The locks do not depend on the client name, so a server may refuse the command that sets it.
+        // The locks do not depend on the client name, so a refusal of the command that sets it is ignored.
         let naming = async {
             let mut name = redis::cmd("CLIENT");
             name.arg("SETNAME").arg(&connector.client_name);
@@ -419,8 +419,8 @@ impl Connection {
         said.map(drop).map_err(|error| self.failed(&error))
     }
 
-    /// Checks whether the server answers. Sends `TIME`, because every Redis user of the engine may run this command:
-    /// the handshake uses it, too.
+    /// Checks whether the server answers. Sends `TIME`, because the handshake uses this command, too, so the Redis user
+    /// is permitted to run it.
     pub(crate) async fn ask_time(&self) -> Result<(), CallError> {
         let time = self.send(&redis::cmd("TIME")).await;
         time.map(drop).map_err(|error| self.failed(&error))
@@ -433,7 +433,8 @@ impl Connection {
         };
         match &error {
             CallError::Moved(_) => {}
-            // The slot is moving to another server, so commands for its locks may fail until the move is over.
+            // The slot is moving to another server. Until the move is over, commands for the locks of this slot may
+            // fail.
             CallError::Ask(_) => self.readiness.note(self.context.now()),
             CallError::Broken(detail) => self.health.mark_lost(detail),
             CallError::Demoted(detail) => {
@@ -564,14 +565,14 @@ pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 /// may close connections.
 const NOBODY: i64 = i64::MAX;
 
-/// Returns the command that closes the connection with this ID, and does nothing if no connection has this ID.
+/// Returns the command that closes the connection with this ID. The command does nothing if no connection has this ID.
 fn kill_command(id: i64) -> Cmd {
     let mut command = redis::cmd("CLIENT");
     command.arg("KILL").arg("ID").arg(id);
     command
 }
 
-/// Returns whether the server's ACL forbids the command to this user.
+/// Returns whether the error means that the server's ACL forbids the command to this user.
 fn is_forbidden(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
 }

@@ -22,7 +22,7 @@ use crate::{
     events::Counters,
 };
 
-/// The addresses of the servers, and the name of this program in their lists of connections.
+/// The addresses of the servers, and the name that this program has in their lists of connections.
 pub(crate) struct Destination {
     pub(crate) place: Place,
     pub(crate) client_name: String,
@@ -38,7 +38,7 @@ pub(crate) enum Place {
     Group(SentinelConfig),
 }
 
-/// The address of one server, or the group whose primary is this server.
+/// One server: either its address, or the group whose primary it is.
 enum Server {
     At(redis::ConnectionInfo),
     PrimaryOf(SentinelConfig),
@@ -67,8 +67,7 @@ pub(crate) struct Connector {
     pub(crate) scripts: redis::Pipeline,
     /// The name of this program in the server's list of connections.
     pub(crate) client_name: String,
-    /// The check of the server that has to succeed before the first session connects. `None` if no check has to be
-    /// made.
+    /// The check of the server that has to succeed before the first session connects. `None` if no check is needed.
     check_first: Mutex<Option<ServerCheck>>,
     pub(crate) outages: Arc<Outages>,
     pub(crate) readiness: Arc<Readiness>,
@@ -182,7 +181,7 @@ impl Connector {
         }
     }
 
-    /// Returns the address of the server itself; in a Redis Cluster, [`address`](Self::address) names the cluster.
+    /// Returns the address of this server. In a Redis Cluster, [`address`](Self::address) names the cluster instead.
     pub(crate) fn server_address(&self) -> String {
         match &self.target {
             Target::Server(client) => client.get_connection_info().addr().to_string(),

@@ -22,8 +22,8 @@ pub(crate) struct Parking {
 }
 
 impl Parking {
-    /// Wakes the heartbeat if it is parked. Before this call, the new work must be visible to the closure `is_idle`
-    /// that [`park`](Self::park) checks.
+    /// Wakes the heartbeat if it sleeps in [`park`](Self::park). Before this call, the new work must be recorded, so
+    /// that the closure `is_idle` of `park` returns false.
     pub(crate) fn watch(&self) {
         if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
             self.active.notify_one();
@@ -36,8 +36,7 @@ impl Parking {
             return;
         }
         self.parked.store(true, Ordering::SeqCst);
-        // `is_idle` is checked again, because a task that added work before `parked` was set has not woken the
-        // heartbeat.
+        // A task that added work before `parked` was set has not woken the heartbeat, so `is_idle` is checked again.
         if is_idle() {
             self.active.notified().await;
         }
@@ -58,13 +57,13 @@ pub(crate) struct Health {
     answered: AtomicU64,
     /// The moment of the newest reply.
     heard: AtomicU64,
-    /// The moment of the newest reply, or the moment at which a command was sent while no other command was under way,
-    /// whichever is later.
+    /// The moment since which the server has been silent: the moment of the newest reply, or the moment at which a
+    /// command was sent while no other command was under way, whichever is later.
     progress: AtomicU64,
     in_flight: AtomicUsize,
     broken: AtomicBool,
-    /// The reason why the connection was lost. The reason is unset while the connection works, and if this process gave
-    /// up the connection without an error.
+    /// The reason why the connection was lost. Unset while the connection works, and also if this process gave up the
+    /// connection without an error.
     lost: OnceLock<String>,
     /// Whether the next connection is made only after a pause, because the server is no longer a master, or a request
     /// came too late.
@@ -91,7 +90,7 @@ impl Health {
         }
     }
 
-    /// Returns a moment that is certainly before the server sent the push that is received now: the moment at which the
+    /// Returns a moment that is certainly before the server sent the message that arrives now: the moment at which the
     /// newest answered command was sent.
     pub(crate) fn stamp(&self) -> Moment {
         Moment::new(Duration::from_nanos(self.answered.load(Ordering::Acquire)))
@@ -135,8 +134,7 @@ impl Health {
 
     /// Marks the connection as lost, because the server is gone, silent, or no longer a master.
     pub(crate) fn mark_lost(&self, reason: &str) {
-        // After this process has given up the connection, a failure of the connection gives no information about the
-        // server.
+        // If this process has given up the connection, its later failure says nothing about the server.
         if !self.is_broken() {
             self.lost.get_or_init(|| reason.to_owned());
             self.mark_broken();

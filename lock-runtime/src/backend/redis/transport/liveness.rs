@@ -12,7 +12,7 @@ use lock_core::lease::Moment;
 use crate::background::{Context, lock, watched::Watched};
 
 /// The time for which a server counts as not ready after it could not carry out a command. A caller repeats a failed
-/// command much sooner, and if the command fails again, this time starts again.
+/// command much sooner. If the command fails again, this time starts again.
 const NOT_READY_AGE: Duration = Duration::from_secs(1);
 
 /// The moment at which the server last failed to carry out a command, or `None` if it has never failed.
@@ -71,7 +71,7 @@ impl Liveness {
         context.spawn(async move {
             let began = engine.now();
             let answered = engine.timeout_at(began + within, asking).await;
-            // On a busy machine, the answer to this check may come too late while other sessions receive replies.
+            // On a busy machine, the answer to this check may come too late, although other sessions receive replies.
             answers.replace(Some(answered == Some(true) || has_heard_since(began)));
         });
         answer

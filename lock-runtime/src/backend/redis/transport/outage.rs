@@ -82,7 +82,7 @@ impl Outages {
         &self.address
     }
 
-    /// Records an error, which later failures report as their reason.
+    /// Records an error. A later failure reports this error as its reason.
     pub(crate) fn note(&self, error: String) {
         lock(&self.state).last_error = Some((self.context.now(), error));
     }
@@ -102,7 +102,7 @@ impl Outages {
     }
 }
 
-/// The connection state of one session, which its server's [`Outages`] count until this value is dropped.
+/// The connection state of one session. The [`Outages`] of its server count the session until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct SessionPresence {
     outages: Arc<Outages>,

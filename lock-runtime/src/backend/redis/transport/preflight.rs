@@ -1,4 +1,4 @@
-//! Checks over a first connection whether a server can be used for locks.
+//! Checks, over a connection that is made only for this check, whether a server can be used for locks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     connect_error::ConnectError,
 };
 
-/// A problem with a server that was found over a first connection.
+/// A problem that the check of a server has found.
 pub(crate) enum Failure {
     Unreachable(String),
     Authentication(String),
@@ -122,14 +122,14 @@ pub(crate) async fn check_first(
     }
 }
 
-/// Makes a first connection, and checks whether the server can be used for locks.
+/// Makes a connection, and checks whether the server can be used for locks.
 pub(crate) async fn check(
     connector: &Connector,
     required: ServerCheck,
     patience: Duration,
 ) -> Result<(), Failure> {
     // A server without TLS does not answer a TLS handshake, because it reads the handshake as an unfinished line. Part
-    // of the time limit is therefore reserved for a second check without TLS.
+    // of the time limit is therefore reserved for asking the server without TLS.
     let asks = asks_for_tls(connector);
     let patience = if asks {
         patience.saturating_sub(TLS_PATIENCE)
@@ -163,8 +163,8 @@ async fn check_server(
         Ok(connection) => connection,
         Err(error) => {
             let failure = Failure::of(&error);
-            // A Sentinel does not know some of the commands of the handshake, so it looks like a server that is not
-            // Redis.
+            // A Sentinel does not know some commands of the handshake, so its error looks like that of a server other
+            // than Redis.
             let is_other = matches!(failure, Failure::NotRedis(_));
             return Err(if is_other && is_sentinel(connector).await {
                 Failure::Sentinel
@@ -181,7 +181,7 @@ async fn check_server(
         return Err(Failure::Cluster);
     }
     if let Some(channel) = probe_channel {
-        // Without this check, a missing permission for the channel would be noticed only when a caller has to wait.
+        // Without this check, a missing permission for the channel would not be noticed before a caller has to wait.
         for listening in [true, false] {
             let listened = connection.listen(channel, listening).await;
             listened.map_err(Failure::of_call)?;
@@ -223,7 +223,7 @@ fn asks_for_tls(connector: &Connector) -> bool {
     })
 }
 
-/// Returns whether the URL asks for TLS, but the server answers without TLS.
+/// Returns whether the URL asks for TLS, and the server answers a command that is sent without TLS.
 async fn speaks_plainly(connector: &Connector) -> bool {
     let Some(ConnectionAddr::TcpTls { host, port, .. }) = connector
         .client()

@@ -1,4 +1,4 @@
-//! Names the right that a user lacks when the server refuses a command, and how to grant it.
+//! If the server refuses a command, names the right that the user lacks, and says how to grant this right.
 
 /// Adds to the server's refusal of a command which right the user lacks, and how an administrator grants this right.
 /// Returns any other text unchanged.

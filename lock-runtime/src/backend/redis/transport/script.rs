@@ -27,7 +27,7 @@ impl Script {
 
     /// Returns the command that runs the script by its hash. The command fails if the server has not cached the script.
     pub(crate) fn by_hash(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        // Reserves the whole size, so that adding the arguments does not allocate again.
+        // The whole size is reserved at once, so that adding the arguments does not allocate memory again.
         let parts = keys.iter().chain(args).map(|part| part.len());
         let bytes = self.hash.len() + 8 + parts.sum::<usize>();
         let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), "EVALSHA".len() + bytes);
@@ -36,8 +36,8 @@ impl Script {
         command
     }
 
-    /// Returns the command `by_hash` with the script's source instead of its hash. A server that runs this command
-    /// caches the script.
+    /// Returns a command with the arguments of `by_hash`, but with the script's source instead of its hash. A server
+    /// that runs this command caches the script.
     pub(crate) fn by_source(&self, by_hash: &Cmd) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(&self.source);

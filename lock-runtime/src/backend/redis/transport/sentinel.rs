@@ -20,7 +20,7 @@ use crate::{
 
 /// The time limit for the answer of one Sentinel.
 const ASK_PATIENCE: Duration = Duration::from_millis(500);
-/// The pause before a lost connection to a Sentinel is made again.
+/// The pause before a connection to a Sentinel is made again.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// The channel on which a Sentinel announces a new primary.
 const SWITCHED: &str = "+switch-master";
@@ -45,8 +45,8 @@ pub(crate) struct Sentinels {
     group: String,
     clients: Vec<redis::Client>,
     server: redis::ConnectionInfo,
-    /// The address of the primary according to the newest message of a Sentinel, or according to the Sentinels' answers
-    /// if no Sentinel confirms that message. `None` before the first message.
+    /// The address of the primary according to the newest message of a Sentinel. If no Sentinel confirms this message,
+    /// an answer of a Sentinel replaces the address. `None` before the first message.
     moved_to: Watched<Option<ConnectionAddr>>,
     /// The tasks that listen to the Sentinels.
     listening: Mutex<Vec<AbortHandle>>,
@@ -82,9 +82,9 @@ impl Sentinels {
         })
     }
 
-    /// Asks all Sentinels for the address of the primary, and returns the first answer. A Sentinel that contradicts the
-    /// newest message about a new primary may be cut off from the others, so its answer is used only if no Sentinel
-    /// confirms that message.
+    /// Asks all Sentinels for the address of the primary, and returns the first answer that agrees with the newest
+    /// message about a new primary. A Sentinel whose answer contradicts this message may be cut off from the others, so
+    /// its answer is used only if no Sentinel confirms the message.
     pub(crate) async fn primary(&self, context: &Context) -> RedisResult<ConnectionAddr> {
         let moved_to = self.moved_to.get().clone();
         let until = context.now() + ASK_PATIENCE;

@@ -1,5 +1,5 @@
-//! The connections on which calls wait for replicas. A server answers no other command of a connection while `WAIT`
-//! waits, so the commands that the callers of a session share are sent over another connection.
+//! The connections on which calls wait for replicas. While `WAIT` waits, the server answers no other command of the
+//! same connection. `WAIT` is therefore not sent over the connection that all callers of a session share.
 
 use std::sync::Mutex;
 
@@ -59,8 +59,8 @@ impl WaitConnections {
     }
 }
 
-/// A connection for one call. Dropping this value closes the connection, so that a call that is given up leaves no
-/// command behind.
+/// A connection for one call. Dropping this value closes the connection, so that an unfinished command of a call that
+/// is given up does not delay other calls.
 pub(crate) struct WaitConnection<'a> {
     pub(crate) redis: MultiplexedConnection,
     all: &'a WaitConnections,
@@ -68,7 +68,7 @@ pub(crate) struct WaitConnection<'a> {
 }
 
 impl WaitConnection<'_> {
-    /// Keeps the connection, whose commands are answered, for another call.
+    /// Keeps the connection for another call. All commands that were sent over it must have been answered.
     pub(crate) fn put_back(self) {
         lock(&self.all.idle).push(self.redis);
     }

@@ -1,4 +1,5 @@
--- Continues acquire_free.lua if the lock is held or waited for, or if the server has lost its token counter.
+-- Second part of an acquisition. Runs if acquire_free.lua has not answered: the lock is held, its queue has entries, or
+-- the server may have lost its token counter.
 
 local lease, session_id, owner = string.match(ARGV[1], '^(%d+)|([^|]+)|(%x+)$')
 if not lease or lease ~= ARGV[2] or tonumber(lease) < 1 then
@@ -11,13 +12,13 @@ local function take()
   end
   local token = next_token(KEYS[3], ARGV[3], 1)
   redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', lease)
-  return token -- the caller has the lock for the whole lease
+  return token -- granted, with the whole lease left
 end
 
 local member = owner .. '|' .. session_id .. '|' .. lease .. '|' .. ARGV[4]
 local held = redis.call('GET', KEYS[1])
 if not held then
-  -- The lock is free. If owners are queued, only the head of the queue may take the lock.
+  -- The lock is free. If owners are queued, only the first of them may take the lock.
   local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
   if head == member then
     redis.call('ZREM', KEYS[2], member)
@@ -26,8 +27,8 @@ if not held then
   if not head or string.sub(head, 1, 7) == 'notify|' then
     return take() -- no owner is queued
   end
-  -- If the caller waits, its session soon sends a probe, which grants the lock to the head of the queue. For a caller
-  -- that does not wait, no probe is sent, so this script grants the lock to the head.
+  -- If the caller waits, its session soon sends a probe, which grants the lock to the first owner. For a caller that
+  -- does not wait, no probe is sent, so this script grants the lock to the first owner.
   if ARGV[4] == '0' then
     local given, more = grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], nil, KEYS[3], ARGV[3], ARGV[5])
     if not given and not more then
@@ -37,8 +38,8 @@ if not held then
   end
 end
 if held and string.find(held, owner, 1, true) then
-  -- The caller already holds the lock, because its earlier request was carried out. Returns the grant, the time left of
-  -- the grant in ms, and a place in the queue before all waiters.
+  -- An earlier request of the caller was carried out, so the caller already holds the lock. Returns the grant, the time
+  -- left of the grant in ms, and a place before the places of all waiters.
   local time = redis.call('TIME')
   local place = before_all(KEYS[2], time[1] * 1000000 + time[2])
   return { 'held', held, left_of(KEYS[1], held), string.format('%.0f', place) }
@@ -50,7 +51,7 @@ if ARGV[4] == '0' then
   if ARGV[7] then
     redis.call('ZADD', KEYS[2], '+inf', ARGV[7])
     if redis.call('PTTL', KEYS[2]) < 1000 then
-      redis.call('PEXPIRE', KEYS[2], 2000) -- the session tries again long before the 2 s are over
+      redis.call('PEXPIRE', KEYS[2], 2000) -- the session tries again long before, and repeats this
     end
   end
   return { 'busy' }
@@ -60,9 +61,9 @@ local time = redis.call('TIME')
 local score = time[1] * 1000000 + time[2]
 local wait = tonumber(ARGV[4])
 -- The queue must not expire before its last waiter gives up. To save commands, not every caller sets the queue's
--- expiry. A caller sets it to more than twice its wait, and time is divided into stretches that are as long as the
--- wait. If the last owner in the queue has the same wait and was queued in the same stretch, the expiry that was set
--- for that owner is late enough.
+-- expiry. Time is divided into stretches that are as long as the caller's wait. If the last owner in the queue has the
+-- same wait, and was queued in the same stretch, the expiry was more than two waits ahead when the first such owner of
+-- this stretch was queued. This expiry is late enough for the caller, too.
 local extended = false
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
 if last[2] == 'inf' then
@@ -71,7 +72,7 @@ end
 if last[1] then
   local before = tonumber(last[2])
   if before >= score then
-    score = before + 1 -- a clock that stepped back must not reorder the queue
+    score = before + 1 -- the caller is placed last, even if the clock was set back
   end
   local stretch, tail = wait * 1000, '|' .. ARGV[4]
   extended = string.sub(last[1], -#tail) == tail and math.floor(before / stretch) == math.floor(score / stretch)
@@ -83,6 +84,6 @@ end
 if not extended and redis.call('PTTL', KEYS[2]) < 2 * wait + 1000 then
   redis.call('PEXPIRE', KEYS[2], 2 * wait + 1000)
 end
--- Returns the place, which the caller asks for again if it has to retry, and the time left of the holder's grant in ms.
--- The caller sends a probe when that time has passed.
+-- Returns the caller's place, and the time left of the holder's grant in ms. If the caller has to queue again, it asks
+-- for the same place. The caller's session sends a probe when the time left has passed.
 return { 'queued', place, held and redis.call('PTTL', KEYS[1]) or 0 }

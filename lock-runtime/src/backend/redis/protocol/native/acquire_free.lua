@@ -1,13 +1,13 @@
--- Takes the lock if it is free and nobody waits. Otherwise acquire.lua continues.
+-- First part of an acquisition. Takes the lock if it is free and nobody waits. Otherwise acquire.lua continues.
 --
--- KEYS: grant, queue, fence
+-- KEYS: grant, queue, fence (grant_next.lua describes the keys)
 -- ARGV: 1 `lease|session_id|owner`, the part of the grant after its token
 --       2 lease in ms
---       3 floor
---       4 wait in ms (0: do not queue)
---       5 claim in ms
+--       3 token floor (see next_token.lua)
+--       4 the caller's wait in ms (0: the caller is not queued)
+--       5 length of a claim in ms
 --       6 time limit (server time in µs, '' if there is none); after it, the script does nothing
---       7 `notify|session_id`, given only if the session has to be woken later, in case the lock is taken now
+--       7 the queue entry `notify|session_id`, given only if the caller waits with the strategy `notify`
 
 if ARGV[6] ~= '' then
   local time = redis.call('TIME')
@@ -20,7 +20,7 @@ if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 and ARGV[2] + 0 > 0 then
   local token = redis.call('INCRBY', KEYS[3], 1)
   if token >= ARGV[3] + 0 then
     redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', ARGV[2])
-    return token -- the caller has the lock for the whole lease
+    return token -- granted, with the whole lease left
   end
 end
 

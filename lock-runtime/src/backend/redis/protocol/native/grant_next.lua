@@ -4,8 +4,8 @@
 --
 -- The keys of a lock, all in one hash slot:
 --   grant  string  token|lease|session_id|owner owner …   expires with the lease. Several owners are a cohort:
---                 neighbours in the queue with the same session and the same lease. They enter one after
---                 another. The stored token is that of the first owner; the others have the tokens that follow.
+--                 neighbours in the queue with the same session and the same lease. They hold the lock one
+--                 after another. The stored token is that of the first owner; the others have the tokens that follow.
 --   queue  zset    owner|session_id|lease|wait            score: server time in µs at which the owner was queued. No
 --                 two owners have the same score
 --                 notify|session_id                      score: infinite, behind all owners. The session is woken when
@@ -44,9 +44,9 @@ local function is_reachable(channel, fence)
   return not is_cluster or tonumber(redis.call('PUBSUB', 'NUMSUB', channel)[2]) > 0
 end
 
--- Makes sure that a grant has no more time left than its lease. The server's clock may have been set back, or the key's
--- expiry may have been removed. The scripts that waiting callers run call this function, because the holder may no
--- longer exist. Returns the time left of the grant, in ms.
+-- Caps the time left of a grant at its lease, and returns the time left, in ms. More time than the lease is left if the
+-- server's clock was set back, or if the key's expiry was removed. The holder may have crashed, so the scripts that
+-- waiting callers run call this function.
 local function clamp(grant, lease)
   local left = redis.call('PTTL', grant)
   lease = tonumber(lease)
@@ -57,22 +57,22 @@ local function clamp(grant, lease)
   return left
 end
 
--- Returns the time left of a grant, in ms.
+-- Returns the time left of a grant, in ms, but at most its lease. Does not change the grant.
 local function left_of(grant, held)
   return math.max(math.min(redis.call('PTTL', grant), tonumber(string.match(held, '^%d+|(%d+)'))), 0)
 end
 
--- Returns a place before all waiters. An owner that has already been granted the lock, but does not know its place,
+-- Returns a place before the places of all waiters. An owner that was granted the lock, but does not know its place,
 -- gets this place.
 local function before_all(queue, now)
   local head = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2]
   return math.min(tonumber(head or now), now) - 1
 end
 
--- Forms a cohort. `owner`, `session_id` and `lease` are those of the head, which is no longer in the queue. Removes the
--- members at the front of the queue that have the same session and the same lease, at most COHORT_AT_MOST - 1. Returns
--- the owners of the cohort, and their number. The owners are the head, which comes first, and the removed members whose
--- wait has not ended.
+-- Forms a cohort. `owner`, `session_id`, `lease` and `wait` are those of the first waiter, which is no longer in the
+-- queue. Removes up to COHORT_AT_MOST - 1 further entries from the front of the queue, as long as they have the same
+-- session and the same lease. Returns the owners of the cohort, and their number. The owners are `owner`, and the
+-- owners of the removed entries whose wait has not ended.
 local function cohort(queue, owner, session_id, lease, wait, now)
   local tail = '|' .. session_id .. '|' .. lease .. '|'
   local first, last = #owner + 1, #owner + #tail
@@ -83,7 +83,7 @@ local function cohort(queue, owner, session_id, lease, wait, now)
   neighbours = redis.call('ZRANGE', queue, 0, COHORT_AT_MOST - 2)
   local owners, taken, terms = { owner }, 0, tail .. wait
   for _, member in ipairs(neighbours) do
-    -- A member with the same wait as the head queued later, so its wait ends later too.
+    -- An entry with the same wait as the first waiter was queued later, so its wait ends later, too.
     local is_alive = string.sub(member, first) == terms
     if not is_alive then
       if string.sub(member, first, last) ~= tail then
@@ -100,7 +100,7 @@ local function cohort(queue, owner, session_id, lease, wait, now)
   return table.concat(owners, ' '), #owners
 end
 
--- Grants the lock to the first waiter that is alive and reachable, with its neighbours, and returns the new owners. If
+-- Grants the lock to the first waiter that is alive and reachable, and to its cohort, and returns the new owners. If
 -- there is no such waiter, deletes the grant and returns nil. The second result is true if the search stopped at
 -- ENTRIES_AT_MOST and the queue still has entries. The search removes the queue entries of sessions that are not
 -- listening. Once such a session is listening again, it finds that its entries are gone, and queues its callers again.
@@ -119,8 +119,8 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
     examined = examined + 1
     local owner, session_id, lease, wait = string.match(head[1], MEMBER)
     if not owner then
-      -- The entry names a session to wake. Another caller may take the lock before that session does. A lost message
-      -- does no harm, because the session's callers also try without a message from time to time.
+      -- The entry names a session to wake. Another caller may still take the lock before that session does. A lost
+      -- message does no harm, because the session's callers also try every 200 ms without a message.
       redis.pcall('PUBLISH', channel_of(string.sub(head[1], 8)), 'free|' .. grant)
     elseif not silent[session_id] and head[2] + wait * 1000 > now then
       local channel = channel_of(session_id)
@@ -160,10 +160,10 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
   return nil, false
 end
 
--- Removes the queue entries of a session that was granted the lock and let the claim expire, and returns the session's
--- id. Such a session is not listening. Without its entries, it delays the other sessions by only one claim, however
--- many of its callers wait. `speaks` is the id of the session that runs this script. That session is evidently alive,
--- so it keeps its entries.
+-- Removes the queue entries of the session in the claim, and returns the session's id. That session was granted the
+-- lock, and did not confirm the grant in time, so it is not listening. Without its entries, it delays the other
+-- sessions by only one claim, however many of its callers wait. `speaks` is the id of the session that runs this
+-- script. If the claim names that session, it is alive, and keeps its entries.
 local function set_claimant_aside(queue, claimed, speaks)
   local session_id = redis.call('GET', claimed)
   if not session_id then
@@ -188,8 +188,8 @@ local function set_claimant_aside(queue, claimed, speaks)
 end
 
 -- Grants the lock to the next waiter after the grant has expired, or was deleted without a release. First removes the
--- queue entries of a session that let its claim expire. Returns the same values as grant_next. If the script has
--- already examined ENTRIES_AT_MOST entries for other locks, only returns nil and true.
+-- queue entries of a session that did not confirm its grant in time. Returns the same values as grant_next. If the
+-- script has already examined ENTRIES_AT_MOST entries for other locks, only returns nil and true.
 local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   if examined >= ENTRIES_AT_MOST then
     return nil, true

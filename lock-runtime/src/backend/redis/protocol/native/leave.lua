@@ -1,10 +1,10 @@
 -- Removes the caller from the queue. With 'abandon', also releases a grant that belongs to the caller alone. With
 -- 'enter', grants the caller the lock if the caller was queued, the lock is free, and no earlier waiter is alive.
--- Returns the caller's place if the caller was queued, or a place before all waiters if the script released its grant.
+-- Returns the caller's place if the caller was queued, or a place before all waiters if its grant was released.
 --
 -- KEYS: grant, queue, fence, claim
--- ARGV: 1 owner, 2 the owner's entry in the queue, 3 floor, 4 claim in ms, 5 'enter' or 'abandon',
---       6 `lease|session_id|owner`, 7 session_id
+-- ARGV: 1 owner, 2 the owner's entry in the queue, 3 token floor (see next_token.lua), 4 length of a claim in ms,
+--       5 'enter' or 'abandon', 6 `lease|session_id|owner`, 7 session_id
 local score = redis.call('ZSCORE', KEYS[2], ARGV[2])
 redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that cannot write reports an error at this command
 local held = redis.call('GET', KEYS[1])

@@ -2,8 +2,8 @@
 -- takes none.
 --
 -- KEYS: fence, then grant and queue of each lock
--- ARGV: 1 lease in ms, 2 floor, 3 claim in ms, 4 time limit (server time in µs, '' if there is none), then for each
---       lock `lease|session_id|owner`, the part of its grant after the token
+-- ARGV: 1 lease in ms, 2 token floor (see next_token.lua), 3 length of a claim in ms, 4 time limit (server time in µs,
+--       '' if there is none), then for each lock `lease|session_id|owner`, the part of its grant after the token
 
 if ARGV[4] ~= '' then
   local time = redis.call('TIME')
@@ -16,7 +16,7 @@ for i = 2, #KEYS, 2 do
   local tail = ARGV[4 + i / 2]
   local held = redis.call('GET', KEYS[i])
   if not held and redis.call('EXISTS', KEYS[i + 1]) == 1 then
-    -- The head of the queue gets the lock, unless all queued entries have expired.
+    -- The first waiter that is alive and reachable gets the lock, if there is one.
     local queue = KEYS[i + 1]
     local given, more = grant_next(redis.call('ZPOPMIN', queue), KEYS[i], queue, nil, KEYS[1], ARGV[2], ARGV[3])
     if not given and more then
@@ -29,7 +29,7 @@ for i = 2, #KEYS, 2 do
     if rest ~= tail then
       return i / 2 -- the number of the first lock that is not free
     end
-    -- The caller already holds this lock, because its earlier request was carried out.
+    -- An earlier request was carried out, so the caller already holds this lock.
     granted[i / 2] = { token, math.min(redis.call('PTTL', KEYS[i]), tonumber(ARGV[1])) }
   end
 end

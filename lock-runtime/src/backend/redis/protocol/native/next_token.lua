@@ -1,10 +1,10 @@
 -- Shared by the scripts that grant locks.
 
--- Takes the next `count` tokens and returns the first. `floor` is the server's time when the caller's connection was
--- made. If the counter is below the floor, the server may have lost the old counter with its state, so the counter
--- continues from the current time. That time is greater than every token issued before, because the counter rises by
--- less than one per microsecond. If the clock has been set back since the connection was made, a counter below the
--- floor may still be greater than the current time. The tokens then continue from the counter.
+-- Takes the next `count` tokens and returns the first. `floor`, the token floor, is the server's time in µs when the
+-- caller's connection was made. If the counter is below the floor, the server may have lost its state and the old
+-- counter, so the counter continues from the current time in µs. That time is greater than every token issued before,
+-- because the counter rises by less than one per microsecond. If the clock has been set back since the connection was
+-- made, a counter below the floor may be greater than the current time. The tokens then continue from the counter.
 local function next_token(fence, floor, count)
   local token = redis.call('INCRBY', fence, count) - count + 1
   if token < tonumber(floor) then

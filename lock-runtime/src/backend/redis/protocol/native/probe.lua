@@ -1,18 +1,18 @@
--- Sent by the heartbeat of a session with waiters. Grants locks whose leases have ended to their next waiters, returns
--- the grants of this session, because the messages about them may have been lost, and finds waiters whose queue entries
--- the server has lost.
+-- Sent by the heartbeat of a session with waiters. Grants each lock whose lease has ended to its next waiter. Returns
+-- the grants of this session, because the messages about these grants may have been lost. Finds waiters whose queue
+-- entries the server has lost.
 --
 -- KEYS: fence, then grant, queue and claim of each lock
--- ARGV: 1 session_id, 2 floor, 3 claim in ms, 4 time until the next probe, in ms, then for each lock the queue entry of
---       one waiter of this session
+-- ARGV: 1 session_id, 2 token floor (see next_token.lua), 3 length of a claim in ms, 4 time until the next probe, in
+--       ms, then for each lock the queue entry of one waiter of this session
 local call, match = redis.call, string.match
 local found = {}
 for i = 2, #KEYS, 3 do
   local grant, queue, number = KEYS[i], KEYS[i + 1], (i + 1) / 3
   local member, held, more = ARGV[4 + number], call('GET', grant), false
   local is_queued = call('ZSCORE', queue, member)
-  -- If the server has lost the waiter's entry, this script does not grant the lock. The session's waiters first return
-  -- to their places, so that no later waiter is granted the lock before them.
+  -- If the server has lost the waiter's entry, this script does not grant the lock. The session's waiters first queue
+  -- again with their old places, so that no later waiter is granted the lock before them.
   if not held and is_queued then
     -- Grants the lock to the next waiter, which may belong to this session.
     more = select(2, grant_expired(grant, queue, KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], ARGV[1]))
@@ -30,7 +30,7 @@ for i = 2, #KEYS, 3 do
     found[#found + 1] = { 'ends', number, 0 }
   end
   if not is_queued and not (held and string.find(held, string.sub(member, 1, OWNER_DIGITS), 1, true)) then
-    found[#found + 1] = { 'gone', number } -- the waiter has neither a place nor a grant: the server has lost them
+    found[#found + 1] = { 'gone', number } -- the waiter has neither a place nor a grant: the server has lost state
   end
 end
 -- Each entry names a lock by its number. `held` has a grant of this session, and its time left in ms. `ends` has the

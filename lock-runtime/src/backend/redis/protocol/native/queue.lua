@@ -2,8 +2,9 @@
 -- first waiter that is alive and reachable.
 --
 -- KEYS: grant, queue, fence, claim
--- ARGV: 1 session_id, 2 floor, 3 claim in ms, 4 time limit (server time in µs, '' if there is none), then for each
---       caller `owner|session_id|lease|wait`, and its place (the score from an earlier reply, or '' if there is none)
+-- ARGV: 1 session_id, 2 token floor (see next_token.lua), 3 length of a claim in ms, 4 time limit (server time in µs,
+--       '' if there is none), then for each caller `owner|session_id|lease|wait`, and its place (the score from an
+--       earlier reply, or '' if there is none)
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if ARGV[4] ~= '' and now > tonumber(ARGV[4]) then
@@ -34,7 +35,7 @@ for i = 5, #ARGV, 2 do
     longest = math.max(longest, wait)
   end
   if held and string.find(held, owner, 1, true) then
-    -- An earlier request was carried out, and this owner has already been granted the lock.
+    -- An earlier request was carried out, so this owner has already been granted the lock.
     places[#places + 1] = ARGV[i + 1] ~= '' and ARGV[i + 1]
       or string.format('%.0f', before_all(KEYS[2], now) - (#ARGV - i))
   else
@@ -67,7 +68,7 @@ if not held then
   held = redis.call('GET', KEYS[1])
 end
 -- Returns, in this order: the present grant (false unless it belongs to this session), its time left in ms (0 if the
--- lock is free), and the place of each caller. A session that has been idle does not know when the message about a
--- grant was sent, so it learns from this answer how long a new grant lasts.
+-- lock is free), and the place of each caller. If the lock is granted at once, an idle session cannot tell when the
+-- message about the grant was sent, so it learns from this answer how long the grant lasts.
 local mine = held and string.match(held, '^%d+|%d+|([^|]+)|') == ARGV[1]
 return { mine and held or false, held and left_of(KEYS[1], held) or 0, unpack(places) }

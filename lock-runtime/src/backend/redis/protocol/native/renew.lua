@@ -1,8 +1,9 @@
--- Extends the leases of several grants, each independently of the others. A lease becomes shorter only if it restarts.
+-- Extends the leases of several grants, each independently of the others. A lease becomes shorter only by a restart.
 --
 -- KEYS: grants
--- ARGV: 1 `restart|` if the leases restart now, followed by a time limit (server time in µs) if there is one;
---         `touch` if each grant is written again without a change, so that WAIT can wait for this write,
+-- ARGV: 1 `restart|`, or `restart|` and a time limit (server time in µs): each lease begins anew with the given length;
+--         `touch`: each grant is written again without a change, so that WAIT can wait for this write;
+--         '': each lease is extended if less than the given length is left;
 --       then for each grant `token` (on a node of a Redlock `token owner`), and its lease in ms (0: only read the
 --       time left)
 local function renew(grant, asked, wanted, restart)
@@ -25,7 +26,7 @@ local function renew(grant, asked, wanted, restart)
   local lease, left = tonumber(wanted), redis.call('PTTL', grant)
   local longest = tonumber(stored)
   if left > longest or left < 0 then
-    left = longest -- the server's clock was set back, or the expiry was removed; no grant may outlast its lease
+    left = longest -- the clock was set back, or the expiry was removed, but no grant may outlast its lease
     if lease > 0 then
       redis.call('PEXPIRE', grant, left)
     end
@@ -47,7 +48,7 @@ local restart, not_after = string.match(ARGV[1], '^(restart)|(%d*)$')
 if restart and not_after ~= '' then
   local time = redis.call('TIME')
   if time[1] * 1000000 + time[2] > tonumber(not_after) then
-    restart = nil -- late: no lease is shortened
+    restart = nil -- late: leases are extended, but not shortened
   end
 end
 local left = {}

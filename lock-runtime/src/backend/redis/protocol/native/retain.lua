@@ -4,7 +4,7 @@
 --
 -- KEYS: grant, queue, fence, claim
 -- ARGV: 1 token, 2 the end of the minimum hold time (server time in µs), 3 the longest time for which to retain the
---       lock, in ms, 4 floor, 5 claim in ms
+--       lock, in ms, 4 token floor (see next_token.lua), 5 length of a claim in ms
 local held = redis.call('GET', KEYS[1])
 local token, owners = string.match(held or '', '^(%d+)|%d+|[^|]*|(.*)$')
 if token ~= ARGV[1] then
@@ -17,7 +17,7 @@ if tonumber(longer) < 1 then
   grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[4], ARGV[5])
   return 1 -- released, because the minimum hold time is over
 end
-redis.call('DEL', KEYS[4]) -- otherwise, after the expiry, the session would look as if it were not listening
+redis.call('DEL', KEYS[4]) -- a claim that expires makes the session look as if it were not listening
 redis.call('PEXPIRE', KEYS[1], longer) -- a server that is out of memory allows SET only after PEXPIRE
 redis.call('SET', KEYS[1], token .. '|' .. longer .. '||' .. owners, 'PX', longer)
 return 1 -- retained

@@ -1,4 +1,4 @@
--- Lets a node grant locks again, if the loss of its state was seen long enough ago.
+-- Lets a node grant locks again, if enough time has passed since the loss of its state was seen.
 --
 -- KEYS: mark, fence
 -- ARGV: 1 when the loss of the node's state was seen (server time in µs), 2 the time that must have passed since then,

@@ -1,14 +1,15 @@
--- Shared by the scripts that use the mark of a quorum's node.
+-- Shared by the scripts that use the mark of a node of a Redlock.
 --
 -- The mark of a node is a string that never expires. A node that loses its other state loses the mark, too. Values:
 --   lost|<since>|<run>     the node was seen without a mark at <since> (server time in µs), when its server had the run
---                          ID <run>; it grants nothing. Under another run ID, the node may have lost its state again
+--                          ID <run>. The node grants nothing. If the run ID changes, the node may have lost its state
+--                          again
 --   whole|<since>|<lease>  the node was readmitted after a loss that was seen at <since> (server time in µs), and has
 --                          kept all state since then. <lease> is the longest lease in use that a client has reported,
 --                          in ms
 
 -- Raises the longest lease in the mark to `lease`, if `lease` is longer. Returns the longest lease, and the time since
--- which the node has kept all of its state. Returns nil if the node is not marked as whole.
+-- which the node has kept all state. Returns nil if the node is not marked as whole.
 local function whole(mark, lease)
   local since, longest = string.match(redis.call('GET', mark) or '', '^whole|(%d+)|(%d+)$')
   if longest and tonumber(longest) < tonumber(lease) then

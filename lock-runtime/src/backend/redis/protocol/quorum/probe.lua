@@ -1,4 +1,4 @@
--- Returns whether the node has all of its state. Marks the node as lost if it does not.
+-- Returns whether the node has all of its state. If state is missing, marks the node as lost.
 --
 -- KEYS: mark, fence
 -- ARGV: 1 a lease in use, in ms, 2 the newest token that the fence is known to have had, 3 the server's run ID
@@ -9,7 +9,7 @@ if tonumber(fence) >= tonumber(ARGV[2]) then -- otherwise, the node has restarte
     return { 'whole', since, fence, tonumber(longest) }
   end
 end
--- A node that is marked as lost in this run has granted nothing since, so it has nothing more to lose.
+-- A node that is marked as lost in this run has granted nothing since it was marked, so it keeps its mark.
 local now = server_micros()
 local since = lost_since(KEYS[1], ARGV[3])
 if not since then

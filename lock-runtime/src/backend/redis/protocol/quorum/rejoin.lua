@@ -1,4 +1,5 @@
--- Copies the grant of a majority to this node, if the lock is free on this node and the node has all of its state.
+-- Copies a grant that a majority of the nodes has stored to this node, if the lock is free on this node and the node
+-- has all of its state.
 --
 -- KEYS: grant, fence, mark
 -- ARGV: 1 token, 2 `lease|session_id|owner`, 3 lease in ms, 4 time limit (server time in µs)

@@ -3,7 +3,7 @@
 -- KEYS: grant, fence, mark
 -- ARGV: 1 `lease|session_id|owner`, the part of the grant after its token
 --       2 lease in ms
---       3 floor
+--       3 token floor (see next_token.lua)
 --       4 time limit (server time in µs); after it, the script does nothing
 local now = server_micros()
 if now > tonumber(ARGV[4]) then
@@ -20,10 +20,10 @@ if not held then
 end
 local token, lease, owner = string.match(held, '^(%d+)|(%d+)|[^|]*|(%x+)$')
 if owner == string.match(ARGV[1], '(%x+)$') then
-  return tonumber(token) -- the caller holds the lock already, because an earlier request was carried out
+  return tonumber(token) -- an earlier request was carried out, so the caller already holds the lock
 end
--- Makes sure that the grant has no more time left than its lease. The server's clock may have been set back, or the
--- key's expiry may have been removed.
+-- Caps the time left of the grant at its lease. More time than the lease is left if the server's clock was set back, or
+-- if the key's expiry was removed.
 local left = redis.call('PTTL', KEYS[1])
 if lease and (left > tonumber(lease) or left < 0) then
   redis.call('PEXPIRE', KEYS[1], lease)

@@ -1,8 +1,8 @@
 -- Takes the lock if it is free.
 --
 -- KEYS: lock, counter, fence
--- ARGV: 1 `lease|session_id|owner`, 2 lease in ms, 3 floor, 4 and 5 unused (the native layout, which has a queue, uses
---       them), 6 time limit (server time in µs, '' if there is none)
+-- ARGV: 1 `lease|session_id|owner`, 2 lease in ms, 3 token floor (see next_token.lua), 4 and 5 unused (only the script
+--       of the native layout uses them), 6 time limit (server time in µs, '' if there is none)
 if ARGV[6] ~= '' then
   local time = redis.call('TIME')
   if time[1] * 1000000 + time[2] > tonumber(ARGV[6]) then
@@ -11,13 +11,13 @@ if ARGV[6] ~= '' then
 end
 local owner = string.match(ARGV[1], '(%x+)$')
 if redis.call('EXISTS', KEYS[1]) == 0 then
-  return take(KEYS[1], KEYS[2], KEYS[3], owner, ARGV[2], ARGV[3]) -- the caller has the lock
+  return take(KEYS[1], KEYS[2], KEYS[3], owner, ARGV[2], ARGV[3]) -- granted, with the whole lease left
 end
 local field, holder, token = ours(KEYS[1])
 local left = field and clamp(KEYS[1], field)
 if holder == uuid(owner) then
-  -- The caller holds the lock already, because an earlier request was carried out. Returns the grant, and its time left
-  -- in ms.
+  -- An earlier request was carried out, so the caller already holds the lock. Returns the grant, and its time left in
+  -- ms.
   return { 'held', token .. '|' .. ARGV[1], left }
 end
 return { 'busy' }

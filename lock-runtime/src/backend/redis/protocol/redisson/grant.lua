@@ -1,9 +1,8 @@
 -- Shared by the scripts that grant locks. Uses functions of next_token.lua and owner.lua, so each script includes this
 -- file after these two.
 
--- Takes a free lock. If Redisson's fenced lock of the same name has been used, Redisson has stored a token counter for
--- it. In this case, the new token is higher than the values of this counter and of our fence, and both are set to the
--- new token.
+-- Takes a free lock. If Redisson's fenced lock of the same name was ever used, `counter` stores the newest token of
+-- that lock. The new token is then higher than both `counter` and `fence`, and is stored in both.
 local function take(lock, counter, fence, owner, lease, floor)
   local token = next_token(fence, floor, 1)
   local theirs = tonumber(redis.call('GET', counter) or '')

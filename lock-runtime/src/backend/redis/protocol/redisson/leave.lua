@@ -1,4 +1,4 @@
--- Ends an acquisition. If the caller was granted the lock before, 'abandon' releases the lock, and 'enter' returns the
+-- Ends an acquisition. If the caller already holds the lock, 'abandon' releases the lock, and 'enter' returns the
 -- grant.
 --
 -- KEYS: lock, counter

@@ -1,8 +1,8 @@
 -- Takes several locks if each of them is free, or held by the caller already. Otherwise takes none.
 --
 -- KEYS: fence, then lock and counter of each lock
--- ARGV: 1 lease in ms, 2 floor, 3 claim in ms, 4 time limit (server time in µs, '' if there is none), then for each
---       lock `lease|session_id|owner`
+-- ARGV: 1 lease in ms, 2 token floor (see next_token.lua), 3 unused, 4 time limit (server time in µs, '' if there is
+--       none), then for each lock `lease|session_id|owner`
 if ARGV[4] ~= '' then
   local time = redis.call('TIME')
   if time[1] * 1000000 + time[2] > tonumber(ARGV[4]) then
@@ -19,7 +19,7 @@ for i = 2, #KEYS, 2 do
     if holder ~= uuid(owners[i]) then
       return i / 2 -- the number of the first lock that is not free
     end
-    granted[i / 2] = { token, left } -- the caller holds this lock already, because an earlier request was carried out
+    granted[i / 2] = { token, left } -- an earlier request took this lock for the caller
   end
 end
 for i = 2, #KEYS, 2 do

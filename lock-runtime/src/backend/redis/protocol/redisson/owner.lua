@@ -3,7 +3,7 @@
 -- State of a lock, all in one slot:
 --   lock     hash    <uuid>:<n> → a number                              expires with the lease
 --                    In Redisson's own locks, the number is the owner's hold count.
---                    In our locks, the number is the time in ms for which the lock may last without a renewal.
+--                    In our locks, the number is the lease in ms, or the time for which the lock is retained.
 --                    Redisson's read/write locks have more fields. We never create such locks.
 --   counter  string  the newest token of Redisson's fenced lock of the same name, if that lock has ever been used
 --
@@ -26,8 +26,8 @@ local function ours(lock)
 end
 
 -- Returns the time left of one of our locks, in ms. Caps this time at the lease, because the server's clock may have
--- been set back, or the expiry changed. The time left of Redisson's own locks cannot be capped, because only their
--- owners know the lease.
+-- been set back, or the key's expiry may have been changed. This script cannot cap the time left of Redisson's own
+-- locks, because it does not know their leases.
 local function clamp(lock, field)
   local lease, left = tonumber(redis.call('HGET', lock, field)), redis.call('PTTL', lock)
   if left > lease or left < 0 then
@@ -37,7 +37,7 @@ local function clamp(lock, field)
   return left
 end
 
--- Announces to all waiters that the lock is free.
+-- Sends the message with which Redisson announces a free lock, so that all waiters try again.
 local function tell(counter)
   redis.pcall('PUBLISH', 'redisson_lock__channel' .. string.sub(counter, #'redisson_lock_token' + 1), '0')
 end

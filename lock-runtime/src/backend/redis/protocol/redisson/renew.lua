@@ -1,8 +1,9 @@
--- Extends the leases of several locks, each independently of the others. A lease becomes shorter only if it restarts.
+-- Extends the leases of several locks, each independently of the others. A lease becomes shorter only by a restart.
 --
 -- KEYS: locks
--- ARGV: 1 `restart|` if the leases restart now, followed by a time limit (server time in µs) if there is one;
---         `touch` if each lock is written again without a change, so that WAIT can wait for this write,
+-- ARGV: 1 `restart|`, or `restart|` and a time limit (server time in µs): each lease begins anew with the given length;
+--         `touch`: each lock is written again without a change, so that WAIT can wait for this write;
+--         '': each lease is extended if less than the given length is left;
 --       then for each lock its token, and its lease in ms (0: only read the time left)
 local function renew(lock, asked, lease, restart)
   local fine, field, _, token = pcall(ours, lock)
@@ -38,7 +39,7 @@ local restart, not_after = string.match(ARGV[1], '^(restart)|(%d*)$')
 if restart and not_after ~= '' then
   local time = redis.call('TIME')
   if time[1] * 1000000 + time[2] > tonumber(not_after) then
-    restart = nil -- late: no lease is shortened
+    restart = nil -- late: leases are extended, but not shortened
   end
 end
 local left = {}

@@ -13,9 +13,9 @@ local left = math.min(math.ceil((tonumber(ARGV[2]) - time[1] * 1000000 - time[2]
 if left < 1 then
   redis.call('DEL', KEYS[1])
 else
-  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', left)) -- a server that is out of memory then allows HSET
-  redis.call('HSET', KEYS[1], owner .. ':0', string.format('%.0f', left)) -- before HDEL, which deletes an empty hash
+  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', left)) -- before HSET, as required when out of memory
+  redis.call('HSET', KEYS[1], owner .. ':0', string.format('%.0f', left)) -- before HDEL, so the hash is never empty
   redis.call('HDEL', KEYS[1], field)
 end
-tell(KEYS[2]) -- the waiters expect the lock to stay taken for the lease; the message makes them read the time left
+tell(KEYS[2]) -- the message makes the waiters try again, and read the new time left
 return 1 -- released, or retained

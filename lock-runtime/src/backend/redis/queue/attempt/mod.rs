@@ -37,20 +37,21 @@ pub(crate) struct RedisAttempt {
     /// wake the caller's session when the lock is free.
     notified: bool,
     state: AttemptState,
-    /// The newest request of the current owner, and the session that sends it, or `None` before the owner's first
-    /// request.
+    /// The newest request of the current owner, and the session that sends this request. `None` before the owner's
+    /// first request.
     pub(crate) sent: Option<Sent>,
     /// Receives the offer of a turn. The receiver is created before the owner is queued.
     offers: Option<oneshot::Receiver<OfferResult>>,
-    /// Makes a shutdown wait until this attempt has ended or is cleaned up; `None` before the first request.
+    /// While this task exists, a shutdown of the client waits for this attempt and its clean-up. `None` before the
+    /// first request.
     pub(crate) task: Option<TrackedTask>,
     /// Whether an earlier owner of this acquisition may have been granted the lock, and the current owner has sent no
     /// request yet.
     may_hold: bool,
     /// The runtime that polled the caller when its session was chosen.
     runtime: Option<runtime::Id>,
-    /// The request of the previous owner, if the caller may not have read its answer, and a receiver that completes
-    /// when the clean-up has removed the previous owner from the server.
+    /// The previous owner's request, and a receiver that completes when the clean-up has removed the previous owner
+    /// from the server. Set only if the caller may not have read the answer to this request.
     cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
 }
 
@@ -71,8 +72,8 @@ impl RedisAttempt {
     }
 
     /// Creates an attempt that requests the lock once, and does not queue the caller. In the native layout, an attempt
-    /// that finds the lock busy leaves a marker of its session in the queue. The marker makes a script notify the
-    /// session when the lock is free and no owner is queued.
+    /// that finds the lock busy adds a marker to the queue: an entry with the id of its session. When the lock is free
+    /// and no owner is queued, a script notifies this session.
     pub(crate) fn notified(server: Arc<Server>, request: Request) -> Self {
         let once = Request {
             // Each try has a new owner, so that the clean-up of an earlier try does not affect this try.
@@ -85,11 +86,11 @@ impl RedisAttempt {
         attempt
     }
 
-    /// Applies an answer that settles the attempt, so that a drop of the attempt gives nothing back. The calling code
-    /// must not await anything between reading the answer and calling this method.
+    /// Applies an answer that settles the attempt. When a settled attempt is dropped, nothing is given back. The
+    /// calling code must not await anything between reading the answer and calling this method.
     pub(crate) fn settle(&mut self, event: Event) -> Step {
         if let Some(sent) = &self.sent {
-            // An answered request has been removed from `unanswered` already.
+            // A request whose answer was read has been removed from `unanswered` already.
             if !sent.request.is_answered() {
                 sent.session.unanswered.remove(sent.request.owner);
             }
@@ -128,9 +129,9 @@ impl RedisAttempt {
         self.request.owner = self.server.context.new_owner();
     }
 
-    /// Waits until the clean-up has removed the previous owner from the server. If the previous owner's unanswered
-    /// request was granted the lock, the new owner would find the lock taken before the clean-up. If that request was
-    /// given a place in the queue, the new owner takes over the place.
+    /// Waits until the clean-up has removed the previous owner from the server. Until then, the previous owner may hold
+    /// the lock because of its unanswered request, and the new owner would find the lock taken. If that request got a
+    /// place in the queue, the new owner takes over the place.
     pub(crate) async fn cleaned(&mut self) {
         if let Some((old, is_gone)) = &mut self.cleaning {
             let _ = is_gone.await;
@@ -139,7 +140,7 @@ impl RedisAttempt {
         }
     }
 
-    /// Returns whether the session of the newest request has ended, or the lock has moved to another server.
+    /// Returns whether the session of the newest request has ended, or whether the lock has moved to another server.
     fn needs_session(&self) -> bool {
         let sessions = &self.server.sessions;
         let is_useless = |sent: &Sent| {
@@ -149,8 +150,8 @@ impl RedisAttempt {
     }
 
     /// Returns the session, the request and the connection for the next try. Uses the session of the previous try,
-    /// unless that session has ended, or no longer serves the lock. Returns `None` if that session ends, or no longer
-    /// serves the lock, before it is connected.
+    /// unless that session has ended, or no longer serves the lock. Returns `None` if one of these events happens while
+    /// this method waits for a connection of that session.
     async fn route(&mut self) -> Result<Option<(Sent, Arc<Connection>)>, BackendError> {
         if self.needs_session() && self.state.on(Event::NewSession) == Step::StartOver {
             self.start_over();
@@ -280,9 +281,9 @@ impl RedisAttempt {
         }))
     }
 
-    /// Asks the cohort to let the caller take its turn. The cohort decides in the same poll in which the caller gets
-    /// the decision, so the state of the turn cannot change in between. If the grant has too little time left, a task
-    /// of the engine renews the grant first, so that the renewal does not depend on when this future is polled.
+    /// Asks the cohort to let the caller take its turn. The cohort decides during the poll in which the caller reads
+    /// the decision, so the turn cannot be passed on in between. If the grant has too little time left, a task of the
+    /// engine renews the grant first, so that the renewal does not depend on when this future is polled.
     async fn take_turn(&mut self, token: u64) -> Result<Step, BackendError> {
         let sent = self.sent.as_ref().expect("what is offered was asked for");
         // After this line no request of this owner is under way.
@@ -327,8 +328,8 @@ impl RedisAttempt {
         })
     }
 
-    /// Leaves the queue over the session in which the caller waits. Returns `None` if the lock has moved to another
-    /// server.
+    /// Leaves the queue with a request over the session in which the caller waits. Returns `None` if the lock has moved
+    /// to another server.
     async fn leave_queue(&mut self) -> Result<Option<Leaving>, BackendError> {
         loop {
             if self.state.offer().is_some()
@@ -337,8 +338,8 @@ impl RedisAttempt {
                 return Ok(Some(Leaving::Granted(grant)));
             }
             let Some(Sent { session, request }) = self.sent.clone() else {
-                // No request was sent. If the server can be reached, the reason is only that the caller's wait was too
-                // short, which is not an error.
+                // No request was sent. If the server can be reached now, the caller's wait was only too short, which is
+                // not an error.
                 self.server.sessions.connected(&self.request.name).await?;
                 return Ok(Some(Leaving::Left));
             };
@@ -360,8 +361,8 @@ impl RedisAttempt {
                 self.settle(Event::Unsent);
                 return try_once(&self.server, &self.request).await.map(Some);
             }
-            // If the request to leave or an earlier request is granted the lock, the caller gets the lock, provided
-            // that it reads the answer in time.
+            // The request to leave or an earlier request may be granted the lock. The caller then gets the lock, if it
+            // reads the answer in time.
             if !request.ask() {
                 return Ok(Some(Leaving::Left));
             }
@@ -433,8 +434,7 @@ pub(crate) async fn try_once(
     })
 }
 
-/// The time for which a caller that is polled on another runtime still waits for an answer on the runtime of its
-/// session.
+/// How long a caller that another runtime has begun to poll still waits for an answer over its present session.
 const AWAY_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Completes when a tokio runtime other than `runtime` has polled the caller for [`AWAY_PATIENCE`]. The caller then
@@ -480,9 +480,9 @@ impl Attempt for RedisAttempt {
         })
     }
 
-    /// Leaves the queue. If the caller has moved to another runtime while it waited, the runtime of its session may
-    /// have ended. In this case, a task of the engine removes the owner from the queue, and a new owner tries once to
-    /// get the lock. A new owner also tries once if the lock has moved to another server.
+    /// Leaves the queue. If another runtime polls the caller now, the runtime of the caller's session may have ended. A
+    /// task of the engine then removes the owner from the queue, and a new owner tries once to get the lock. The same
+    /// happens if the lock has moved to another server.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             if !self.may_hold {

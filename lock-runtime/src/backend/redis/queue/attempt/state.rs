@@ -3,7 +3,7 @@
 //!
 //! # Rules
 //! 1. Only two events give the caller the lock: an answer to the caller's own request, and an offer that the cohort
-//!    confirms at the instant at which the caller is polled.
+//!    confirms while the caller is polled.
 //! 2. A settled acquisition has no place and no offer to give back. Later events do not change a settled acquisition.
 //! 3. If a request was not answered, the server may have granted the lock. After an unanswered request, the refusal of
 //!    a later request does not settle the acquisition. An acquisition that is dropped before it is settled gives the
@@ -21,7 +21,7 @@ use lock_core::{
 enum Phase {
     /// No request was sent for this owner.
     Unsent,
-    /// The caller itself has sent a request, and has not read the answer.
+    /// The caller itself, not its session, has sent a request, and has not read the answer.
     Asked,
     /// The caller waits for its turn.
     Waiting,
@@ -110,7 +110,8 @@ pub(crate) struct AttemptState {
     place: Option<u64>,
     /// The number of offers that the acquisition has missed, plus the number of answers that it did not read in time.
     missed: u32,
-    /// Whether a request of the current owner was not answered, so that the server may have carried it out.
+    /// Whether a connection broke before the answer to a request of the current owner came. The server may have carried
+    /// out that request.
     unsure: bool,
 }
 
@@ -211,8 +212,8 @@ impl AttemptState {
                 Step::AskOnce
             }
             Event::Left { was_queued } => {
-                // A connection skips a request whose sender stops waiting before the request is written. In this case,
-                // the caller does not know yet whether the lock is free.
+                // If the sender of a request stops waiting before the connection has written the request, the
+                // connection skips the request. The caller then does not know whether the lock is free.
                 let was_skipped = self.phase == Phase::Asked && !was_queued;
                 self.phase = Phase::Settled;
                 if was_skipped {
@@ -439,7 +440,7 @@ mod tests {
         let mut state = after(&[Event::Asks, Event::Broken, Event::Asks]);
         assert_eq!(state.on(Event::Refused(refused())), Step::Fail(refused()));
         assert!(!state.is_settled());
-        // A new owner has nothing to give back for the unanswered request of the previous owner.
+        // The unanswered request belonged to the previous owner, so the new owner has nothing to give back.
         state.start_over(None);
         state.on(Event::Asks);
         state.on(Event::Refused(refused()));

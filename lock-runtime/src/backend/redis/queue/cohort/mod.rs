@@ -8,11 +8,11 @@
 //! # Rules
 //! 1. At most one member of a cohort has the turn. The turn is `Offered` to this member, the member holds the lock
 //!    (`Inside`), or the member has left and the lock stays taken (`Retained`).
-//! 2. A member takes its turn by one transition in memory, at the instant at which it is polled. At this instant, the
-//!    offer must not have been passed on, and the grant must have enough time left. An answer from the server alone
-//!    never lets a member take its turn.
-//! 3. The server's answer to a request is ignored if the member that had the turn when the request was sent no longer
-//!    has the turn.
+//! 2. A member takes its turn by one change of the state in memory, while it is polled. At this moment, its offer must
+//!    not have been passed on, and the grant must have enough time left. An answer from the server alone never lets a
+//!    member take its turn.
+//! 3. A request to the server belongs to the member that had the turn when the request was sent. If this member no
+//!    longer has the turn, the answer is ignored.
 //! 4. The engine passes the turn to the next member if an offer is not taken within a claim, or within the lease if the
 //!    lease is shorter. If the member has missed offers before, the engine passes its turn on sooner.
 
@@ -52,8 +52,8 @@ enum State {
     /// The server has confirmed the release. A released cohort is kept while callers wait for the lock, so that late
     /// messages about its grant are recognized.
     Released,
-    /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, the
-    /// remaining members share the grant again. A suspended cohort is kept until the member that had the turn leaves.
+    /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, its
+    /// answer creates the cohort again. A suspended cohort is kept until the member that had the turn leaves.
     Suspended,
 }
 
@@ -106,15 +106,15 @@ pub(crate) struct Cohort {
     to_come: VecDeque<OwnerId>,
     /// The local deadline of the grant. Before this moment, the server grants the lock to nobody else.
     until: Moment,
-    /// The time that the grant had left when the newest confirmation was read. Before the first confirmation, this
-    /// field is [`GrantSnapshot::confirmed`]. A member may take its turn only while the grant has at least two thirds
-    /// of this time left.
+    /// The time that the grant had left when an answer of the server last changed the local deadline. Before the first
+    /// such change, the value is that of [`GrantSnapshot::confirmed`]. A member may take its turn only while the grant
+    /// has at least two thirds of this time left.
     confirmed: Duration,
     /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
     /// before this restart no longer change the deadline.
     restarted: Option<Moment>,
-    /// The extensions that were requested after the newest restart: the moment of the newest of these requests, and the
-    /// latest end of the lease that any of them asked for. The server may have carried out an extension whose answer
+    /// The extensions that were requested after the newest restart: the moment of the newest request, and the latest
+    /// end of the lease that any of these requests asked for. The server may have carried out a request whose answer
     /// was not read.
     extension: Option<(Moment, Moment)>,
 }
@@ -201,9 +201,9 @@ impl Cohort {
         self.known_since < moment
     }
 
-    /// Removes the first of the members whose turn is still to come, and returns it with its token. Returns `None` if
-    /// no such member is left, if the local deadline has passed, or if the cohort is over. The calling code offers the
-    /// member its turn, unless the member has left.
+    /// Removes the first of the members whose turn is still to come, and returns this member with its token. Returns
+    /// `None` if no such member is left, if the local deadline has passed, or if the cohort is over. The calling code
+    /// offers the member its turn, unless the member has left.
     pub(crate) fn next(&mut self, now: Moment) -> Option<Turn> {
         if self.is_over() || self.until <= now {
             return None;
@@ -264,8 +264,8 @@ impl Cohort {
     }
 
     /// Applies the server's answer to a request of the member with this token. Returns false if the answer is ignored,
-    /// because that member no longer has the turn, or because that member holds the lock and its lease ended before the
-    /// answer came.
+    /// because that member no longer has the turn, or because that member holds the lock and the local deadline passed
+    /// before the answer came.
     pub(crate) fn confirm(&mut self, token: u64, answer: Confirmation, now: Moment) -> bool {
         if !answer.restarted {
             self.note_extension(token, answer.asked, answer.until);
