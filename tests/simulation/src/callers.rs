@@ -1,4 +1,4 @@
-//! Simulated callers, which use locks in the ways in which applications use them.
+//! Simulated callers, which use locks as applications do.
 
 use std::{
     fmt,
@@ -54,7 +54,7 @@ pub enum Way {
     Siblings,
     /// Runs a body that spawns a task within its hold. The task enters the body's lock again.
     TakenAlong,
-    /// Drops the call after up to a second.
+    /// Drops the call after a random time of up to a second.
     Dropped,
     /// Polls the call only now and then, in a `select!` loop.
     Select,
@@ -183,7 +183,7 @@ pub struct Process {
 pub struct Caller {
     process: Process,
     chance: Arc<Chance>,
-    /// How late each of this task's calls is polled after a wake-up.
+    /// How long after a wake-up this task polls its calls.
     late: Lateness,
 }
 
@@ -229,7 +229,7 @@ impl Caller {
         format!("k{}", self.chance.index(self.process.plan.keys))
     }
 
-    /// Draws the options of a call for this lock at random, and records in the ledger that the call begins.
+    /// Chooses random options for a call that locks this key, and records in the ledger that the call begins.
     fn begin(&self, way: Way, key: &str) -> (Lock, CallId) {
         let plan = &self.process.plan;
         let strategy = self.chance.pick(&plan.strategies);

@@ -57,7 +57,7 @@ pub struct Plan {
     pub ways: Vec<Way>,
     /// The percentage of tasks whose calls are polled late.
     pub slow: u32,
-    /// Whether a task whose calls are polled late polls them each time after the same pause.
+    /// Whether the pause before each late poll of a task has the same length, instead of a random length.
     pub rhythmic: bool,
     /// The longest duration of a body, in milliseconds.
     pub body: u64,

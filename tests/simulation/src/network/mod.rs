@@ -78,7 +78,7 @@ struct Connection {
     server: ServerId,
     /// The connection's ID on the server; `None` once the connection has ended for the server.
     id: Option<ConnectionId>,
-    /// The arrival time of the newest message in each direction. Messages that are sent later do not arrive earlier.
+    /// The arrival time of the newest message in each direction. A message never overtakes an earlier message.
     last: [u64; 2],
     /// The messages that the link holds back in each direction.
     held: [VecDeque<Vec<u8>>; 2],
@@ -293,8 +293,7 @@ impl Network {
             .map(|(number, _)| *number)
             .collect();
         for number in numbers {
-            // Only the server has to notice that the connection has ended, because the client has crashed with its
-            // host.
+            // The client has crashed with its host, so only the server has to notice that the connection has ended.
             let later = now + state.chance.among(0..2_000);
             state.at(later, Event::ServerSees(number));
             if let Some(connection) = state.connections.get_mut(&number) {

@@ -1,5 +1,5 @@
-//! One Redis server as a library: it takes bytes and the time, and returns bytes. The library reads no clock, starts no
-//! thread, and draws no random numbers, so the same calls have the same results.
+//! One Redis server as a library: its input is bytes and the time, and its output is bytes. The library reads no clock,
+//! starts no thread, and draws no random numbers, so the same calls have the same results.
 //!
 //! `tests/redis.rs` compares the library's replies to commands and script calls with those of a real server of version
 //! 7.0.

@@ -108,7 +108,7 @@ impl Engine {
     }
 }
 
-/// Returns the line that the script has reached, if a script is on the stack.
+/// Returns the line that the running script has reached, or `None` if no script runs.
 fn current_line(lua: &Lua) -> Option<usize> {
     (1..).find_map(|level| {
         let line = lua.inspect_stack(level, |frame| {
