@@ -184,8 +184,8 @@ fn command() -> impl Strategy<Value = Vec<String>> {
     );
     (form, proptest::option::weighted(0.15, junk)).prop_map(|(mut args, junk)| {
         match junk {
-            // `SUBSCRIBE` and `UNSUBSCRIBE` keep their single channel. With no channel, `UNSUBSCRIBE` names all
-            // channels of the connection, in an undefined order.
+            // `SUBSCRIBE` and `UNSUBSCRIBE` keep their single channel. The replies to `UNSUBSCRIBE` without a channel
+            // name all channels of the connection, in an undefined order.
             _ if args[0].ends_with("SUBSCRIBE") => {}
             None => {}
             Some((_, None, _)) => args.truncate(1 + args.len() / 3),
