@@ -69,7 +69,7 @@ impl FromStr for Who {
     }
 }
 
-/// The values with which one task uses a lock: the lock's key and channel, and the owner name of the task.
+/// What one task needs to use a lock: the key and the channel of the lock, and the owner name of the task.
 #[derive(Debug, Clone)]
 pub(crate) struct Seat {
     pub(crate) key: String,
@@ -90,7 +90,7 @@ impl Seat {
 /// A lock that the benchmark measures. Each task has its own clone, and all clones share a connection.
 pub(crate) trait Cycle: Clone + Send + Sync + 'static {
     /// Acquires the lock, runs a body, and releases the lock. Returns `false` if the lock was not acquired, so that the
-    /// body did not run. A lock that polls gives up at the time `until`.
+    /// body did not run. A lock that polls tries until the time `until`.
     fn cycle<F: Future<Output = ()> + Send>(
         &mut self,
         seat: &Seat,

@@ -26,8 +26,8 @@ const LANES: usize = 4;
 /// The number of lock-unlock pairs in a pipeline. Each pair consists of two commands.
 const DEPTH: u64 = 250;
 
-/// A run of this workload lasts as long as a run of the other workloads, divided by this number. The shorter time is
-/// enough, because the figures do not depend on which thread runs which task.
+/// A run of this workload is this many times shorter than a run of the other workloads. The shorter time is enough,
+/// because the figures do not depend on which thread runs which task.
 const PARTS: u32 = 4;
 
 /// The first part of the script with which `lock_runtime` acquires a lock: the part that takes a free lock.
@@ -183,7 +183,7 @@ impl Pair {
         }
     }
 
-    /// Returns whether each acquisition draws a new token, which is one higher than the previous token.
+    /// Returns whether each acquisition increments the token.
     fn draws(&self) -> bool {
         matches!(self, Self::Ours { draws: true, .. })
     }
@@ -272,7 +272,7 @@ async fn run(server: &RedisServer, pair: &Pair, span: Duration) -> Run {
     ])
 }
 
-/// Measures all pairs of commands on a server of their own, and returns their table.
+/// Measures all pairs of commands on a new server, and returns their table.
 pub(crate) async fn measure(pace: Pace) -> Table {
     let server = RedisServer::start().await;
     let mut connection = connect(&server.url(), Tuning::Ours).await;

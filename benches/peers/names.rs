@@ -89,8 +89,8 @@ pub(crate) const AT_ONE_KEY: [&str; 16] = [
     REDISSON_FAIR,
 ];
 
-/// The participants that run with every number of tasks that they can serve, and with several processes. Each of these
-/// participants uses its documented settings.
+/// The participants, each with its documented settings, that run with every number of tasks that they can serve, and
+/// with several processes.
 pub(crate) const EVERY_SIZE: [&str; 11] = [
     SHA,
     GATE,

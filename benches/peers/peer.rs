@@ -43,7 +43,7 @@ pub(crate) enum Poll {
     Quick,
 }
 
-/// How a library notifies a holder whose lock is lost while it works.
+/// How a library notifies a holder that loses its lock while the holder works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Told {
@@ -55,8 +55,8 @@ pub(crate) enum Told {
     Nothing,
 }
 
-/// The lease of a lock, and whether it is renewed. Only this project's lock follows `renew`; each peer renews as its
-/// documented use does.
+/// The lease of a lock, and whether it is renewed. Only this project's lock uses `renew`. A peer renews its lease if
+/// its documented use does so.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
@@ -126,8 +126,8 @@ impl Peer {
         warm(Self::DistributedLockRedis(provider, every(poll))).await
     }
 
-    /// Runs `work` under the lock, and returns how the holder was notified if it lost the lock. The work may outlast
-    /// the lease.
+    /// Runs `work` under the lock, and returns how the holder was notified of the loss if the lock was lost. The work
+    /// may outlast the lease.
     pub(crate) async fn work<F: Future<Output = ()> + Send>(
         &self,
         key: &str,

@@ -135,8 +135,8 @@ impl Bench {
         peer.map_or(&[], |(_, peer)| peer.plain())
     }
 
-    /// Runs a group of tasks. Returns their results, the commands that they sent, and the number of overlaps, which is
-    /// valid only if all tasks want one key. Returns `None` if the participant is left out.
+    /// Runs a group of tasks. Returns their results, the commands that they sent, and the number of overlaps. The
+    /// number of overlaps is valid only if all tasks want one key. Returns `None` if the participant is left out.
     async fn waiters(
         &mut self,
         name: &str,
@@ -160,7 +160,8 @@ impl Bench {
         Some((waiters, before.since(&self.server, plain).await, overlaps))
     }
 
-    /// Returns the number of parts, in all rounds together, of a workload in which each task has its own key.
+    /// Returns the number of parts of all rounds together. A round has parts in the workloads in which each task has
+    /// its own key.
     fn slices(&self) -> usize {
         self.pace.rounds * SLICES as usize
     }
