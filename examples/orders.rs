@@ -218,8 +218,8 @@ struct Book {
     mistakes: Vec<String>,
 }
 
-/// The mark of a caller that is inside its body. The body owns this value. When the body ends or is dropped, the value
-/// is dropped too, and removes the mark.
+/// Marks a caller as inside its body. The body owns this value. When the body ends or is dropped, the value is dropped
+/// too, and its `Drop` removes the mark.
 struct Inside {
     shop: Arc<Shop>,
     id: u64,

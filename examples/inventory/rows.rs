@@ -104,8 +104,8 @@ fn new_sale() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
-/// Runs a scenario with a time limit, because a lock that is never released would keep all buyers waiting. An error
-/// names the guard and the scenario.
+/// Runs a scenario with a time limit, because all buyers would wait without end for a lock that is never released. An
+/// error names the guard and the scenario.
 async fn bounded<T>(
     guard: Guard,
     fixture: &str,

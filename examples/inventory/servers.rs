@@ -1,5 +1,5 @@
 //! The servers: one for the stock, one for the locks, and five for the Redlock. The stock has its own server, so that
-//! its commands do not count as commands of a lock.
+//! the commands for the stock do not count as commands of a lock.
 
 use support::{quorum::Quorum, sent::Sent, server::RedisServer};
 

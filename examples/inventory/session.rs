@@ -15,7 +15,7 @@ use crate::{
     shop::Shop,
 };
 
-/// The lease, without renewal, in scenarios with a buyer that dies or is slow.
+/// The lease in scenarios with a buyer that dies or is slow. This lease is not renewed.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(1);
 
 /// The lease of hand-written locks in other scenarios. In those scenarios, the locks of this project use their default
