@@ -1,6 +1,6 @@
 //! Tries the mutants: makes one small change at a time to a copy of the engine's sources, and checks that the tests
-//! notice the change. A mutant names the tests that must fail. For a mutant of the suite `promises`, the tests of all
-//! promises run, and only the named tests may fail.
+//! notice the change. Each mutant names tests, and only these tests run and must fail. For a mutant of the suite
+//! `promises`, the tests of all promises run, and only the named tests may fail.
 //!
 //! `cargo run --bin mutants` tries all mutants. With `-- row_2`, the command tries the mutants that name a test
 //! beginning with `row_2`. With `-- --draw 10 SEED`, it tries ten mutants that the seed selects among the mutants whose

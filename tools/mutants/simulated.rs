@@ -1,4 +1,5 @@
-//! Finds out which mutants the simulation detects without a scenario that was made for them, and how long it takes.
+//! Finds out which mutants the simulation detects without a scenario that was made for them, and how long each
+//! detection takes.
 
 use std::{path::Path, time::Instant};
 
@@ -9,8 +10,8 @@ use crate::{cargo, copy_sources};
 /// How long the simulation tries new seeds on one mutant, in seconds.
 const PATIENCE: u64 = 120;
 
-/// Parts of paths. The simulation does not run the sources whose paths contain one of these parts: the in-process
-/// backend, decisions at compile time, and steps before the first connection.
+/// The simulation does not run the sources whose paths contain one of these texts: the in-process backend, decisions at
+/// compile time, and steps before the first connection.
 const ELSEWHERE: [&str; 5] = [
     "lock-macros/",
     "lock-core/src/key",

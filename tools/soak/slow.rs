@@ -83,8 +83,8 @@ impl Task {
     pub(crate) async fn poll_slowly(&self, pace: Pace, dice: &mut Dice) {
         let kind = match pace {
             Pace::Buffers => Poller::Buffered,
-            // These kinds of pollers leave only one future unpolled at a time, so they delay others by at most one
-            // claim.
+            // A poller of these kinds has only one future at a time that it leaves unpolled, so it delays others by at
+            // most one claim.
             Pace::Claims { .. } => match dice.below(3) {
                 0 => Poller::Selected,
                 1 => Poller::ByHand,
@@ -118,7 +118,7 @@ impl Task {
         }
     }
 
-    /// Works for a random time, without polling any call. The end of the run also ends the work.
+    /// Works for a random time, without polling any call. The work ends earlier if the run ends.
     async fn work(&self, pace: Pace, dice: &mut Dice) {
         let most = match pace {
             Pace::Brief if dice.below(2) == 0 => return tokio::task::yield_now().await,
