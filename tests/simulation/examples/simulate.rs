@@ -4,7 +4,7 @@
 //! - `--seconds N`, `--minutes N`: the length of the run (10 s by default).
 //! - `--from N`: the first seed (by default derived from the current time).
 //! - `--threads N`: the number of seeds that run at once (by default one for each core).
-//! - `--first`: stops at the first seed that fails, and does not shrink its plan.
+//! - `--first`: stops at the first seed that fails, and searches for no smaller plan.
 //! - `--seed N [--steps 3,0,1]`: runs only this seed, and writes its timeline to `target/simulation`. With `--steps`,
 //!   runs a smaller plan: the one for which an earlier run has printed these steps.
 //!

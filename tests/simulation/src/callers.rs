@@ -453,7 +453,7 @@ impl Caller {
         self.end(call, ended.err());
     }
 
-    /// Runs the body of a nested call, and checks that the call has entered the hold `outer` again. Sibling calls share
+    /// Runs the body of a nested call, and checks that the call is an entry into the hold `outer`. Sibling calls share
     /// the flag `beside`, which is set while one of them runs its body.
     async fn again(&self, outer: &Hold, beside: Option<&AtomicBool>) {
         let hold = Hold::current().expect("a body is inside its hold");
@@ -507,8 +507,8 @@ impl Caller {
             let mut forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
             forgotten.push(calling);
         }
-        // Each call that is never polled again may delay other callers by a claim, so this task pauses before its next
-        // call.
+        // A call that is never polled again may delay other callers by a claim. This task therefore pauses before its
+        // next call.
         sleep(Duration::from_secs(3)).await;
     }
 }

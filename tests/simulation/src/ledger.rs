@@ -280,7 +280,7 @@ impl Ledger {
             && token <= highest
             // In two cases, an entry may have a lower token than the entry before it. First, the owner of a grant that
             // was given before a loss of state may enter after the owner of a later grant. Second, if a server has lost
-            // its counter and its clock was set back, its tokens continue from a lower number.
+            // its token counter and its clock was set back, the next tokens continue from a lower number.
             && !losses.iter().any(|loss| {
                 *loss <= at && loss + GRANTED_BEFORE + longest_lease >= at || has_set_back && *loss >= at
             })

@@ -225,7 +225,7 @@ impl World {
         self.network.crash(host);
         let killed = self.running().remove(&host);
         if let Some(killed) = killed {
-            // The engine of the killed process continues to run, but it can no longer send or receive messages.
+            // The engine of the killed process continues to run, but its host can no longer send or receive messages.
             drop(killed.tasks);
             let mut dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
             dead.push((killed.client, killed.process));

@@ -62,8 +62,8 @@ fn notified_calls_are_polled_late_at_a_server_that_stops() {
     }
 }
 
-/// A caller that arrives while others of its process are queued waits up to 1 ms, so that more callers can share its
-/// request.
+/// While callers of a process are queued, the next caller of this process sends its request after up to 1 ms, so that
+/// more callers can share the request.
 #[test]
 fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
     for seed in 0..20 {

@@ -121,7 +121,7 @@ struct State {
 #[derive(Clone)]
 pub struct Network {
     state: Arc<Mutex<State>>,
-    /// Notified when a new event may be due before all other events.
+    /// Notified when a new event may be the next one that is due.
     earlier: Arc<Notify>,
     /// Notified when a link or a server has changed.
     changed: Arc<Notify>,
@@ -183,7 +183,7 @@ impl Network {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Delivers each message when it is due, for as long as this future is polled.
+    /// Carries out each event when it is due, for as long as this future is polled.
     pub async fn run(self) {
         loop {
             let next = self.deliver();

@@ -118,8 +118,8 @@ pub(crate) struct Call {
     lease: &'static str,
     wait: &'static str,
     claim: &'static str,
-    /// Selects the remaining arguments, such as the floor of the token and the deadline of the request. Each decimal
-    /// digit of the number makes one choice.
+    /// Selects the remaining arguments, such as the lower bound of the next token, and the time limit of the request.
+    /// Each decimal digit of the number makes one choice.
     choices: usize,
     /// An argument, and a text that replaces it. If there is no text, this argument and all arguments after it are
     /// removed.

@@ -26,7 +26,7 @@ struct Engine {
     environment: Table,
     globals: Table,
     run: Function,
-    /// The compiled scripts by their hashes. The map is never iterated over, so its random order has no effect.
+    /// The compiled scripts by their hashes. No code iterates over the map, so its random order has no effect.
     compiled: RefCell<HashMap<Hash, Function>>,
 }
 
