@@ -1,5 +1,5 @@
-//! Measures how much `#[distributed_lock]` adds to the compile time: compares 200 functions that have the attribute
-//! with the same functions without the attribute.
+//! Measures how much `#[distributed_lock]` adds to the compile time: compares 200 functions that have the attribute to
+//! the same functions without it.
 //!
 //! ```text
 //! cargo bench --bench compile_time [-- --rounds 5]

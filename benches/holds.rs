@@ -1,4 +1,4 @@
-//! Measures what many holds and many waiting calls cost their process: how punctually 100,000 leases are renewed, how
+//! Measures what many holds and many waiting calls cost their process: whether 100,000 leases are renewed in time, how
 //! much processor time the engine's thread needs for the renewals, and how much memory a held lock and a waiting call
 //! need.
 //!

@@ -98,7 +98,7 @@ pub(crate) trait Cycle: Clone + Send + Sync + 'static {
         body: F,
     ) -> impl Future<Output = bool> + Send;
 
-    /// Returns the commands that this lock sends directly and that other locks run only within scripts.
+    /// Returns the commands that this lock sends itself, but that other locks run only within scripts.
     fn plain(&self) -> &'static [&'static str] {
         &[]
     }

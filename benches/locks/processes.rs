@@ -31,7 +31,7 @@ const READY: &str = "ready";
 pub(crate) const PROCESSES: usize = 4;
 pub(crate) const TASKS: usize = 16;
 
-/// The time between the message that tells the workers when to begin and the beginning of their run.
+/// The time that the workers have to prepare: from the message with their times until the beginning of their run.
 pub(crate) const LEAD: Duration = Duration::from_millis(200);
 
 /// The handle of a worker in the process that has started it.

@@ -232,7 +232,7 @@ fn join(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(",")
 }
 
-/// A target for a figure: a value that the figure should not exceed, or a value that it should reach.
+/// A target for a figure: the highest or the lowest value that the figure should have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
     AtMost(f64),

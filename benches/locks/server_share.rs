@@ -1,5 +1,5 @@
-//! Measures the server's share: how much of the server's time the commands of one lock and unlock take, no matter which
-//! client sends them.
+//! Measures the server's share: how much of the server's time the commands of one lock and unlock take. This time does
+//! not depend on the client that sends the commands.
 //!
 //! Several connections send pipelines at the same time, and each connection sends one long pipeline after another, so
 //! that the server is the bottleneck. Each lock-unlock pair has its own key. `cpu_us` is the server's processor time
@@ -67,8 +67,8 @@ const NO_GET: Edit = ("redis.call('GET', KEYS[1])", "ARGV[1]");
 const NO_ZPOPMIN: Edit = ("redis.call('ZPOPMIN', KEYS[2])", "{}");
 
 /// A variant of this project's scripts, in which a command is removed or made cheaper. `than` is the name of the
-/// variant with which this variant is compared. Without `SET` there is no grant that `GET` could check, so the variant
-/// without `SET` also lacks `GET`, and is compared with the variant that lacks only `GET`.
+/// variant with which this variant is compared. Without `SET`, no grant is stored that `GET` could check. The variant
+/// without `SET` therefore also lacks `GET`, and is compared with the variant that lacks only `GET`.
 struct Without {
     name: &'static str,
     acquire: &'static [Edit],

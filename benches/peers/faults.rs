@@ -147,8 +147,8 @@ pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
     Leak::count(server, &marker, dropped).await
 }
 
-/// The result of a contest: a holder works for longer than its lease, or its lock is deleted, while another caller
-/// waits.
+/// The result of a contest. In a contest, one caller waits while the holder works for longer than its lease, or while
+/// the holder's lock is deleted.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Contest {
     pub(crate) told: Told,

@@ -153,7 +153,7 @@ pub(crate) const DROPPED: [&str; 7] = [
     DISTRIBUTED_LOCK_REDIS,
 ];
 
-/// The participants in the contests, in which a holder works for longer than its lease, or its lock is deleted.
+/// The participants in the contests: a holder works for longer than its lease, or the holder's lock is deleted.
 pub(crate) const OUTLASTING: [&str; 7] = [
     OURS,
     OURS_RENEWED,

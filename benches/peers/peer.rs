@@ -1,7 +1,7 @@
 //! The peers: the locks of other Rust crates. Each peer acquires, waits and releases as its documentation shows.
 //!
-//! The peers keep their default settings, except for the lease and the longest wait, which are the same for all peers
-//! that have such a setting.
+//! All peers that have settings for the lease and for the longest wait get the same values. All other settings keep
+//! their defaults.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -222,8 +222,8 @@ fn options(lease: Duration, poll: Duration, patience: Duration) -> Options {
         .timeout(Some(patience))
 }
 
-/// Connects distributed-lock-redis with its default proportions: it extends a lease after each third of the lease, and
-/// it counts a lock as acquired only if 90 % of the lease are left.
+/// Connects distributed-lock-redis with its default proportions: the library extends a lease after each third of the
+/// lease, and counts a lock as acquired only if 90 % of the lease are left.
 async fn provider(url: &str, lease: Duration) -> Arc<RedisLockProvider> {
     let provider = RedisLockProvider::builder()
         .url(url)
