@@ -146,8 +146,8 @@ async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
 /// The time without sales after a worker was killed.
 struct Gap {
     since: Instant,
-    /// The token of the worker's hold, and the rest of its lease at the kill; `None` until the worker has ended. A sale
-    /// with a higher token was made after the kill.
+    /// The token of the killed worker's hold, and the rest of the lease at the kill. `None` until the worker has ended.
+    /// A sale with a higher token was made after the kill.
     allowed: Option<(u64, Duration)>,
 }
 

@@ -147,7 +147,7 @@ impl Surprises {
         }
     }
 
-    /// Checks that the callers of a lock with a queue send at most about two scripts for each acquisition, plus the
+    /// Checks the callers of a lock with a queue: they send at most about two scripts for each acquisition, plus the
     /// probes. The callers may send fewer scripts, because one script can serve several neighbours in the queue that
     /// belong to one process.
     fn of_queue(&mut self, row: &str, waiters: &Waiters) {

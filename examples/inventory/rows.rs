@@ -163,7 +163,7 @@ pub(crate) async fn sales(servers: &Servers, size: Size) -> Result<Vec<Row>, Fai
     Ok(rows.collect())
 }
 
-/// Lets many callers wait for one key, and measures them: in one run for each hold time and each guard in [`WAITING`].
+/// Lets many callers wait for one key, and measures them. Each guard in [`WAITING`] has one run for each hold time.
 pub(crate) async fn waits(servers: &Servers, size: Size) -> Result<Vec<Waiting>, Failure> {
     let mut waits = Vec::new();
     for &hold in size.holds {

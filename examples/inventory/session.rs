@@ -68,8 +68,8 @@ pub(crate) struct Visit {
 }
 
 impl Session {
-    /// Opens a session. A client of this project's locks takes one lock here, so that the additional work of its first
-    /// call is not measured.
+    /// Opens a session. A client of this project's locks takes one lock here, because the additional work of a first
+    /// call should not be measured.
     pub(crate) async fn open(guard: Guard, urls: &Urls, sale: &str) -> Result<Self, Failure> {
         let by_hand =
             async |kind| Ok::<_, Failure>(Locks::ByHand(ByHand::connect(kind, &urls.locks).await?));

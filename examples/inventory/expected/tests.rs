@@ -1,5 +1,5 @@
-//! Tests that the expected result of each guard is accepted, and that the result of another guard in its place is
-//! reported.
+//! Tests that the expected result of each guard is accepted, and that a result is reported if another guard is expected
+//! to have it.
 
 use std::time::{Duration, Instant};
 
