@@ -188,7 +188,8 @@ pub fn all() -> Result<Vec<Patch>, String> {
     files.into_iter().map(Patch::read).collect()
 }
 
-/// The file with the descriptions of the mutants that were caught when they were last tried, one in each line.
+/// The file that lists the mutants that were caught when they were last tried. Each line has the description of one
+/// mutant.
 fn caught_file() -> PathBuf {
     support::root().join("target/mutants/caught")
 }

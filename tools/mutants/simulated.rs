@@ -20,7 +20,7 @@ const ELSEWHERE: [&str; 5] = [
     "/url.rs",
 ];
 
-/// Tries the mutants that name a test beginning with `only` and change no source that is listed in [`ELSEWHERE`].
+/// Tries the mutants that name a test beginning with `only`, except for mutants of sources that match [`ELSEWHERE`].
 pub(crate) fn run(only: &str) -> Result<(), String> {
     let source = support::root();
     let copy = source.join("target/mutants/tree");

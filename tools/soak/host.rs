@@ -30,9 +30,9 @@ use crate::{
 
 /// The longest time from a caller's entry into a lock until the host has the report of that visit.
 const LAG: Duration = Duration::from_secs(60);
-/// A caller may enter before an earlier caller only if there was less than this time, in ns, between their calls.
-/// Requests may reach the server in a different order than the order of their calls: on a busy machine, a debug build
-/// may take more than a second to send a request.
+/// A caller may enter before an earlier caller only if there was less than this time, in ns, between their calls. On a
+/// busy machine, a debug build may take more than a second to send a request, so requests may reach the server in
+/// another order than the calls were made.
 const ORDER: u64 = 3_000_000_000;
 /// How long, in ns, a slow poller may keep others from entering the lock of a key: a claim of 2 s, a probe interval of
 /// 200 ms, and 1 s for the delays of a loaded machine.
@@ -113,8 +113,8 @@ fn memory(pid: u32) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse().ok()
 }
 
-/// The position of a worker among the worker processes, and the settings with which workers at this position are
-/// started.
+/// The position of a worker among the worker processes, and the settings of the workers that are started at this
+/// position.
 struct Place {
     index: usize,
     url: String,
@@ -405,7 +405,7 @@ fn report(
             "a process died by itself",
         ),
         (flat, "a worker's memory has grown"),
-        // The next three checks do not apply under faults, because a caller that has to reconnect while it waits may
+        // The next three checks do not apply under faults: a caller may have to reconnect while it waits, and then
         // enter late.
         (
             options.faults || starved == 0,

@@ -90,7 +90,7 @@ impl Task {
                 1 => Poller::ByHand,
                 _ => Poller::Forgotten,
             },
-            // A buffer makes about ten calls, so buffers are drawn a tenth as often as the other kinds of pollers.
+            // A buffer makes about ten calls, so this kind of poller is chosen a tenth as often as each other kind.
             Pace::Brief => match dice.below(31) {
                 0 => Poller::Buffered,
                 1..11 => Poller::Selected,
@@ -142,7 +142,7 @@ impl Task {
     /// Returns a call that has not been polled yet.
     fn call(&self, pace: Pace, key: u32, dice: &mut Dice) -> Call {
         let awaits = match pace {
-            // An unpolled body would hold the lock through the long pause, so this body ends with its first poll.
+            // This body ends with its first poll. Otherwise, it would hold the lock during the long pause.
             Pace::Claims { .. } => 0,
             Pace::Brief | Pace::Buffers => u32::try_from(dice.below(3)).unwrap_or(0),
         };
