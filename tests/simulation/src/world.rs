@@ -251,7 +251,8 @@ impl World {
         });
     }
 
-    /// Waits until all calls have ended, shuts down the clients, and checks that no lock keys and no tasks are left.
+    /// Waits until all calls have ended, shuts down the clients, and checks that the servers have no keys of locks and
+    /// the engines have no tasks left.
     async fn end(&self) {
         if self.ledger.is_violated() {
             return;

@@ -28,7 +28,7 @@ pub struct Redis(State);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// An effect of the server on one of its connections.
+/// What the server does to one of its connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// The server sends bytes on a connection.

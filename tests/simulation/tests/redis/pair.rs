@@ -11,8 +11,8 @@ use lock_simulation::redis::{ConnectionId, Mode, Output, Redis};
 
 use crate::{Step, calls::channels};
 
-/// The precision of times to live in comparisons, in ms: each time to live is first rounded up to a multiple of this
-/// time.
+/// The precision, in ms, with which times to live are compared: each time to live is first rounded up to a multiple of
+/// this time.
 pub(crate) const STEP: u64 = 250;
 /// The time that scripts see at the beginning of a sequence, in µs.
 pub(crate) const START: u64 = 1_800_000_000_000_000;
