@@ -15,8 +15,8 @@ fn live() -> f64 {
     stats.bytes_allocated as f64 - stats.bytes_deallocated as f64
 }
 
-/// Waits until the memory of this process hardly changes any more. Before, the memory includes commands that the server
-/// has not answered yet.
+/// Waits until the memory of this process hardly changes any more. Until then, the memory includes commands that the
+/// server has not answered yet.
 async fn quiet() {
     let mut before = live();
     loop {

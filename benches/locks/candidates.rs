@@ -104,7 +104,7 @@ pub(crate) trait Cycle: Clone + Send + Sync + 'static {
     }
 }
 
-/// Takes and releases a lock once, so that the additional work of a first call is not measured.
+/// Takes and releases a lock once, because the additional work of a first call should not be measured.
 pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
     let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
     // The first call runs on a worker thread, like the measured calls.
@@ -136,8 +136,8 @@ pub(crate) enum Candidate {
 }
 
 impl Candidate {
-    /// Connects a lock of this kind, and takes and releases a lock once, so that the additional work of a first call is
-    /// not measured.
+    /// Connects a lock of this kind, and takes and releases it once, because the additional work of a first call should
+    /// not be measured.
     pub(crate) async fn connect(who: Who, url: &str) -> Self {
         let ours = async |release| Self::Ours(ours(url, Strategy::Handoff, release).await);
         warm(match who {

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use support::server::is_installed;
 
-/// The number of rounds, and how long and how large the runs of a round are.
+/// The number of rounds, the length of a run, and the numbers of tasks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) rounds: usize,

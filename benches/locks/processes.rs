@@ -1,8 +1,8 @@
 //! The workload with several processes. This executable starts itself again, once for each worker.
 //!
-//! A worker connects, writes `ready`, and reads three times: the beginning of its run, the beginning of the measured
-//! window, and the end of both. Then the worker runs its tasks, and writes a line for each task with the times of the
-//! task's visits. The results count only the part of the window in which every worker was served.
+//! A worker connects, writes `ready`, and reads when its run begins, when the measured window begins, and when both
+//! end. Then the worker runs its tasks, and writes a line for each task with the times of the task's visits. The
+//! results count only the part of the window in which every worker was served.
 
 use std::{
     io::{self, BufRead, BufReader, Lines, Write},

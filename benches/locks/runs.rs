@@ -117,9 +117,9 @@ impl Callers {
         }
     }
 
-    /// Returns the figures of the callers and of the commands that they sent. The total time of the bodies, `bodies_s`,
-    /// is measured and not computed from the number of bodies, because a timer may end a body up to a millisecond late,
-    /// or later on a busy machine.
+    /// Returns the figures of the callers and of the commands that they sent. A timer may end a body up to a
+    /// millisecond late, or later on a busy machine. The total time of the bodies, `bodies_s`, is therefore measured,
+    /// and not computed from the number of bodies.
     pub(crate) fn run(&self, sent: Sent) -> Run {
         let seconds = |nanos| Duration::from_nanos(nanos).as_secs_f64();
         let wall = seconds(self.done - self.begin);

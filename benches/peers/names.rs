@@ -110,8 +110,8 @@ pub(crate) const THREADED: [&str; 2] = [REDISSON, REDISSON_FAIR];
 
 /// Returns whether the participant serves this many tasks in a reasonable time. Redisson's fair lock searches its whole
 /// queue at each try: 512 threads had not all been served after several minutes. Redisson's plain lock would need ten
-/// thousand threads for ten thousand tasks. Under this project's strategies without a queue, some of ten thousand
-/// callers had not entered after a minute.
+/// thousand threads for ten thousand tasks. With ten thousand tasks under this project's strategies without a queue,
+/// some tasks had not entered after a minute.
 pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
     match name {
         REDISSON_FAIR => tasks <= WAITERS,

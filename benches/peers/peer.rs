@@ -195,8 +195,8 @@ impl Peer {
         }
     }
 
-    /// Returns the peer with this lease. Connects the peer again if the lease is a setting of the peer's connection;
-    /// the other peers get the lease with each call.
+    /// Returns the peer with this lease. If the lease is a setting of the peer's connection, connects the peer again.
+    /// The other peers get the lease with each call.
     pub(crate) async fn with_lease(self, url: &str, lease: Duration) -> Self {
         match self {
             Self::DistributedLockRedis(_, poll) => {
