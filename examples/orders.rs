@@ -108,8 +108,8 @@ async fn open(shop: &Arc<Shop>) -> Result<(), PayError> {
     Ok(())
 }
 
-/// The time limit of the example, which normally takes about a second. If a lock is never granted, the example fails
-/// instead of hanging.
+/// The time limit of the example. The example normally takes about a second. If a lock is never granted, the example
+/// fails after this time.
 const CLOSING_TIME: Duration = Duration::from_secs(30);
 
 #[tokio::main]

@@ -1,5 +1,5 @@
-//! The accidents: a buyer that dies during its purchase, and a buyer that is slower than its lease. In both cases, this
-//! buyer runs in a separate process, and other buyers want to buy during its purchase.
+//! The accidents: a buyer that dies during its purchase, and a buyer that is slower than its lease. In both cases, the
+//! buyer with the accident runs in a separate process, and other buyers want to buy during its purchase.
 
 use std::time::{Duration, Instant};
 

@@ -40,7 +40,7 @@ pub(crate) struct Size {
 
 const THINKING: Duration = Duration::from_millis(5);
 
-/// The time limit of a scenario. With an ideal lock, the longest scenario takes 30 s.
+/// The time limit of a scenario. If no time passed between two bodies, the longest scenario would take 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Size {
@@ -57,7 +57,7 @@ impl Size {
         callers: 100,
     };
 
-    /// The size of a quick run. The checks of the results apply to any size.
+    /// The size of a quick run. The results of a run of any size are checked in the same way.
     pub(crate) const QUICK: Self = Self {
         items: 20,
         rush: Plan {

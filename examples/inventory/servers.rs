@@ -74,7 +74,7 @@ impl Servers {
         version.unwrap_or_else(|| "of an unknown version".into())
     }
 
-    /// Returns whether a lock server stores anything under this key, which means that the lock is held.
+    /// Returns whether the lock is held: whether a lock server stores anything under this key.
     pub(crate) async fn is_held(&self, guard: Guard, key: &str) -> bool {
         let server = match guard {
             Guard::Redlock => &self.quorum.servers[0],

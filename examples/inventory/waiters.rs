@@ -130,8 +130,8 @@ impl Waiters {
         self.commands as f64 / self.wall.as_secs_f64()
     }
 
-    /// Returns the total time divided by the sum of the times of all bodies. This sum is the ideal total time: the
-    /// bodies follow one another without a gap.
+    /// Returns the total time divided by the sum of the times of all bodies. If the bodies followed one another without
+    /// a gap, the total time would be this sum.
     pub(crate) fn over_ideal(&self) -> f64 {
         let bodies: Duration = self.all().filter_map(|visit| visit.inside).sum();
         self.wall.as_secs_f64() / bodies.as_secs_f64()
