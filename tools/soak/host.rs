@@ -47,7 +47,7 @@ const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 #[derive(Debug)]
 struct Seen {
     ledger: Ledger,
-    /// The newest report of each process, and whether the process has reported its regular end.
+    /// The newest report of each process, and whether the process has reported that it ended regularly.
     outcomes: Vec<(BTreeMap<String, u64>, bool)>,
     waits: Waits,
 }

@@ -181,7 +181,7 @@ impl Task {
                 () = tokio::task::yield_now() => {}
             }
             match pace {
-                // The new call queues behind `call`, which is not polled while the new call is awaited.
+                // The new call queues behind `call`. While the new call is awaited, `call` is not polled.
                 Pace::Claims { .. } if dice.below(4) == 0 => self.call(pace, key, dice).await,
                 _ => self.work(pace, dice).await,
             }

@@ -163,7 +163,7 @@ struct Inside {
     task: Task,
     hold: Hold,
     visit: Visit,
-    /// The latest time, in ns, up to which the hold was known to be valid.
+    /// The latest time, in ns, until which the hold was certain to be valid.
     stands_until: AtomicU64,
 }
 
