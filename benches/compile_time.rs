@@ -1,5 +1,5 @@
-//! Measures how much `#[distributed_lock]` adds to the compile time: compares 200 functions that have the attribute
-//! with the same functions without the attribute.
+//! Measures how much `#[distributed_lock]` adds to the compile time: compares 200 functions that have the attribute to
+//! the same functions without it.
 //!
 //! ```text
 //! cargo bench --bench compile_time [-- --rounds 5]
@@ -88,14 +88,15 @@ fn write_crate(folder: &Path, name: &str, attribute: bool) -> std::io::Result<Pa
              tokio = {{ version = \"1\", features = [\"rt\"] }}\n\n[workspace]\n"
         ),
     )?;
-    // The lock file makes the crate use the workspace's versions of its dependencies.
+    // With a copy of `Cargo.lock`, the crate uses the same versions of its dependencies as the workspace.
     let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.lock");
     fs::copy(lock, folder.join("Cargo.lock"))?;
     fs::write(folder.join("src/lib.rs"), source(attribute))?;
     Ok(folder)
 }
 
-/// Rewrites the crate's source, so that cargo considers it changed, and runs cargo. Returns the time that cargo took.
+/// Rewrites the crate's source, so that cargo compiles the crate again, and runs cargo. Returns the time that cargo
+/// took.
 fn compile(folder: &Path, arguments: &[&str]) -> Result<Duration, String> {
     let source = folder.join("src/lib.rs");
     let text = fs::read(&source).map_err(|error| error.to_string())?;

@@ -2,12 +2,13 @@
 //!
 //! `cargo bench --bench locks -- [--quick] [--only w3,w5] [--json FILE]`
 //!
-//! This project's locks and the baselines (see `baselines.rs`) take turns on a server that the benchmark starts. The
-//! tasks of a lock run in one process with two worker threads, or, in the workload W5, in four such processes. A figure
-//! is the median of all rounds. A ratio is the median of the ratios within each round, because a machine that slows
-//! down slows both locks of a round. `--quick` runs one round without the largest number of tasks. A run without the
-//! argument `--bench` is quick too, because `cargo test --all-targets` starts the benchmark without that argument. The
-//! benchmark prints its tables, and writes them as JSON, by default to `bench/locks.json` in the target folder.
+//! This project's locks and the baselines (see `baselines.rs`) run one after another on a server that the benchmark
+//! starts. The tasks of a lock run in one process with two worker threads, or, in the workload W5, in four such
+//! processes. A figure is the median of all rounds. A ratio is first computed within each round, because a machine that
+//! slows down slows all locks of the round. The printed ratio is the median of all rounds. `--quick` runs one round
+//! without the largest number of tasks. A run without the argument `--bench` is quick too, because `cargo test
+//! --all-targets` starts the benchmark without that argument. The benchmark prints its tables, and writes them as JSON,
+//! by default to `bench/locks.json` in the target folder.
 //!
 //! The benchmark prints whether each target was reached. A missed target does not fail the run, because machines
 //! differ. If two bodies held one lock at the same time, the run ends with status 1.

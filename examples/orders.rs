@@ -108,8 +108,8 @@ async fn open(shop: &Arc<Shop>) -> Result<(), PayError> {
     Ok(())
 }
 
-/// The time limit of the example, which normally takes about a second. If a lock is never granted, the example fails
-/// instead of hanging.
+/// The time limit of the example. The example normally takes about a second. If a lock is never granted, the example
+/// fails after this time.
 const CLOSING_TIME: Duration = Duration::from_secs(30);
 
 #[tokio::main]
@@ -218,8 +218,8 @@ struct Book {
     mistakes: Vec<String>,
 }
 
-/// The mark of a caller that is inside its body. The body owns this value. When the body ends or is dropped, the value
-/// is dropped too, and removes the mark.
+/// Marks a caller as inside its body. The body owns this value. When the body ends or is dropped, the value is dropped
+/// too, and its `Drop` removes the mark.
 struct Inside {
     shop: Arc<Shop>,
     id: u64,

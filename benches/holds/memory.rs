@@ -15,8 +15,8 @@ fn live() -> f64 {
     stats.bytes_allocated as f64 - stats.bytes_deallocated as f64
 }
 
-/// Waits until the process's memory hardly changes any more. An earlier measurement would include the memory of
-/// commands that the server has not answered yet.
+/// Waits until the memory of this process hardly changes any more. Until then, the memory includes commands that the
+/// server has not answered yet.
 async fn quiet() {
     let mut before = live();
     loop {
@@ -36,7 +36,8 @@ pub(crate) async fn held(place: &str, url: &str, scale: Scale, targets: &mut Tar
     quiet().await;
     let before = live();
     let guards = take(&client, scale.holds, scale.lease).await;
-    // Give the acquisitions time to free their memory. The pause ends before the first renewal.
+    // During this pause, the acquisitions free the memory that they no longer need. The pause ends before the first
+    // renewal.
     tokio::time::sleep(scale.lease / 100).await;
     let each = (live() - before) / scale.holds as f64;
     println!(

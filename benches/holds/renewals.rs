@@ -38,9 +38,9 @@ pub(crate) async fn take(client: &LockClient, count: usize, lease: Duration) -> 
     guards
 }
 
-/// A hold, and the longest time between two of its renewals so far. A renewal sets the local deadline to a whole lease
-/// after the moment at which the renewal was sent. The distance by which the deadline moves is therefore the time since
-/// the previous renewal.
+/// A hold, and the longest time between two of its renewals so far. A renewal sets the local deadline to one lease
+/// after the moment at which the renewal was sent. The deadline therefore moves by the time that has passed since the
+/// previous renewal.
 struct Watched {
     guard: LockGuard,
     deadline: Instant,
@@ -66,7 +66,7 @@ impl Watched {
         }
     }
 
-    /// Ends the observation. The time since the newest renewal counts like a time between two renewals.
+    /// Ends the observation. The time from the newest renewal until now counts like a time between two renewals.
     fn end(&mut self, lease: Duration) {
         self.look();
         let since = lease.saturating_sub(self.guard.remaining());

@@ -1,8 +1,8 @@
-//! The baselines: minimal hand-written locks, with which this project's locks are compared. Each baseline uses one
-//! multiplexed connection.
+//! The baselines: minimal hand-written locks. This project's locks are compared with the baselines. Each baseline uses
+//! one multiplexed connection.
 //!
-//! The connections of the baselines have the same settings as this project's connections: `TCP_NODELAY`, and no
-//! time-outs of the client library. `baseline-sha` also runs with the library's default settings, to show how much
+//! The connections of the baselines have the same settings as this project's connections: `TCP_NODELAY` is set, and the
+//! client library has no time-outs. `baseline-sha` also runs with the library's default settings, to show how much
 //! these settings matter.
 
 use std::{

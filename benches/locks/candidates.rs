@@ -69,7 +69,7 @@ impl FromStr for Who {
     }
 }
 
-/// The values with which one task uses a lock: the lock's key and channel, and the owner name of the task.
+/// What one task needs to use a lock: the key and the channel of the lock, and the owner name of the task.
 #[derive(Debug, Clone)]
 pub(crate) struct Seat {
     pub(crate) key: String,
@@ -90,7 +90,7 @@ impl Seat {
 /// A lock that the benchmark measures. Each task has its own clone, and all clones share a connection.
 pub(crate) trait Cycle: Clone + Send + Sync + 'static {
     /// Acquires the lock, runs a body, and releases the lock. Returns `false` if the lock was not acquired, so that the
-    /// body did not run. A lock that polls gives up at the time `until`.
+    /// body did not run. A lock that polls tries until the time `until`.
     fn cycle<F: Future<Output = ()> + Send>(
         &mut self,
         seat: &Seat,
@@ -98,13 +98,13 @@ pub(crate) trait Cycle: Clone + Send + Sync + 'static {
         body: F,
     ) -> impl Future<Output = bool> + Send;
 
-    /// Returns the commands that this lock sends directly and that other locks run only within scripts.
+    /// Returns the commands that this lock sends itself, but that other locks run only within scripts.
     fn plain(&self) -> &'static [&'static str] {
         &[]
     }
 }
 
-/// Takes and releases a lock once, so that the additional work of a first call is not measured.
+/// Takes and releases a lock once, because the additional work of a first call should not be measured.
 pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
     let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
     // The first call runs on a worker thread, like the measured calls.
@@ -136,8 +136,8 @@ pub(crate) enum Candidate {
 }
 
 impl Candidate {
-    /// Connects a lock of this kind, and takes and releases a lock once, so that the additional work of a first call is
-    /// not measured.
+    /// Connects a lock of this kind, and takes and releases it once, because the additional work of a first call should
+    /// not be measured.
     pub(crate) async fn connect(who: Who, url: &str) -> Self {
         let ours = async |release| Self::Ours(ours(url, Strategy::Handoff, release).await);
         warm(match who {

@@ -4,13 +4,13 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use support::server::is_installed;
 
-/// The number of rounds, and the size of the runs in each round.
+/// The number of rounds, the length of a run, and the numbers of tasks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) rounds: usize,
     /// The measured time of a run. Before the measured time begins, the run warms up for at least a tenth of this span.
     pub(crate) span: Duration,
-    /// The numbers of tasks that want one key. The workload W3 has runs with each of these numbers.
+    /// The numbers of tasks that want one key. The workload W3 has runs with each of these numbers of tasks.
     pub(crate) sizes: &'static [usize],
 }
 

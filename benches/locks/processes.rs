@@ -1,8 +1,8 @@
 //! The workload with several processes. This executable starts itself again, once for each worker.
 //!
-//! A worker connects, writes `ready`, and reads the times at which its run begins, begins to count, and ends. Then the
-//! worker runs its tasks, and writes a line for each task with the times of the task's visits. The results count only
-//! the time in which every worker was served.
+//! A worker connects, writes `ready`, and reads when its run begins, when the measured window begins, and when both
+//! end. Then the worker runs its tasks, and writes a line for each task with the times of the task's visits. The
+//! results count only the part of the window in which every worker was served.
 
 use std::{
     io::{self, BufRead, BufReader, Lines, Write},
@@ -31,7 +31,7 @@ const READY: &str = "ready";
 pub(crate) const PROCESSES: usize = 4;
 pub(crate) const TASKS: usize = 16;
 
-/// The time between the message that tells the workers when to begin and the beginning of their run.
+/// The time that the workers have to prepare: from the message with their times until the beginning of their run.
 pub(crate) const LEAD: Duration = Duration::from_millis(200);
 
 /// The handle of a worker in the process that has started it.
@@ -91,7 +91,7 @@ fn numbers(line: &str) -> Vec<u64> {
 
 fn write_visits(visits: &[Visit]) -> String {
     let fields = visits.iter().map(|visit| {
-        // A task that gave up never entered the lock, so 0 is written in place of the time at which it left.
+        // A task that gave up did not enter the lock, so 0 is written in place of the time at which the task left.
         format!(
             "{} {} {}",
             visit.asked,
@@ -113,7 +113,7 @@ fn parse_visits(line: &str) -> Vec<Visit> {
 }
 
 /// Returns the part of the measured window in which every process was served: it begins once every process has entered
-/// the lock, and ends when the first process has entered for the last time.
+/// the lock, and ends as soon as one of the processes has made its last entry.
 fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
     let served = |tasks: &Vec<Vec<Visit>>| {
         let visits = tasks.iter().flatten();

@@ -219,8 +219,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// Formats a number for JSON. A missing value becomes `null`, and so does a value that is not finite, because JSON has
-/// neither NaN nor infinity.
+/// Formats a number for JSON. JSON has neither NaN nor infinity, so a value that is not finite becomes `null`, like a
+/// missing value.
 fn number(value: Option<f64>) -> String {
     match value {
         Some(value) if value.is_finite() => format!("{value}"),
@@ -232,7 +232,7 @@ fn join(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(",")
 }
 
-/// A target for a figure: a value that the figure should not exceed, or a value that it should reach.
+/// A target for a figure: the highest or the lowest value that the figure should have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
     AtMost(f64),

@@ -13,9 +13,8 @@ use crate::{
 };
 
 /// The number of parts of a round in the workloads whose tasks have separate keys. Each part is measured like a round,
-/// and has its own ratio. A round needs many parts because the speed of a part depends on whether a task shares a
-/// thread with its connection: one part may be two or three times as fast as another, both for this project's locks and
-/// for the baselines.
+/// and has its own ratio. The speed of a part depends on whether a task shares a thread with its connection: under any
+/// of the locks, one part may be two or three times as fast as another. A round therefore needs many parts.
 pub(crate) const SLICES: u32 = 10;
 
 /// The number of concurrent tasks in the workload W2. The workload W3 runs with several numbers of tasks, and most
@@ -44,7 +43,7 @@ pub(crate) fn own_seats(tasks: usize) -> Vec<Seat> {
     (0..tasks).map(|_| Seat::at(&fresh_key())).collect()
 }
 
-/// Returns the number of commands and the server's time, both divided by the number of acquisitions.
+/// Returns the number of commands for each acquisition, and the server's time for each acquisition.
 pub(crate) fn per_acquisition(sent: Sent, waiters: &Waiters) -> [(Figure, f64); 2] {
     let served = waiters.served as f64;
     [
@@ -118,9 +117,9 @@ impl Callers {
         }
     }
 
-    /// Returns the figures of the callers and of the commands that they sent. The total time of the bodies, `bodies_s`,
-    /// is measured and not computed from the number of bodies, because a timer may end a body up to a millisecond late,
-    /// or later on a busy machine.
+    /// Returns the figures of the callers and of the commands that they sent. A timer may end a body up to a
+    /// millisecond late, or later on a busy machine. The total time of the bodies, `bodies_s`, is therefore measured,
+    /// and not computed from the number of bodies.
     pub(crate) fn run(&self, sent: Sent) -> Run {
         let seconds = |nanos| Duration::from_nanos(nanos).as_secs_f64();
         let wall = seconds(self.done - self.begin);

@@ -1,5 +1,5 @@
-//! Measures the server's share: how much of the server's time the commands of one lock and unlock take, no matter which
-//! client sends them.
+//! Measures the server's share: how much of the server's time the commands of one lock and unlock take. This time does
+//! not depend on the client that sends the commands.
 //!
 //! Several connections send pipelines at the same time, and each connection sends one long pipeline after another, so
 //! that the server is the bottleneck. Each lock-unlock pair has its own key. `cpu_us` is the server's processor time
@@ -26,8 +26,8 @@ const LANES: usize = 4;
 /// The number of lock-unlock pairs in a pipeline. Each pair consists of two commands.
 const DEPTH: u64 = 250;
 
-/// A run of this workload lasts as long as a run of the other workloads, divided by this number. The shorter time is
-/// enough, because the figures do not depend on which thread runs which task.
+/// A run of this workload is this many times shorter than a run of the other workloads. The shorter time is enough,
+/// because the figures do not depend on which thread runs which task.
 const PARTS: u32 = 4;
 
 /// The first part of the script with which `lock_runtime` acquires a lock: the part that takes a free lock.
@@ -67,8 +67,8 @@ const NO_GET: Edit = ("redis.call('GET', KEYS[1])", "ARGV[1]");
 const NO_ZPOPMIN: Edit = ("redis.call('ZPOPMIN', KEYS[2])", "{}");
 
 /// A variant of this project's scripts, in which a command is removed or made cheaper. `than` is the name of the
-/// variant with which this variant is compared. Without `SET` there is no grant that `GET` could check, so the variant
-/// without `SET` also lacks `GET`, and is compared with the variant that lacks only `GET`.
+/// variant with which this variant is compared. Without `SET`, no grant is stored that `GET` could check. The variant
+/// without `SET` therefore also lacks `GET`, and is compared with the variant that lacks only `GET`.
 struct Without {
     name: &'static str,
     acquire: &'static [Edit],
@@ -183,7 +183,7 @@ impl Pair {
         }
     }
 
-    /// Returns whether each acquisition draws a new token, which is one higher than the previous token.
+    /// Returns whether each acquisition increments the token.
     fn draws(&self) -> bool {
         matches!(self, Self::Ours { draws: true, .. })
     }
@@ -272,7 +272,7 @@ async fn run(server: &RedisServer, pair: &Pair, span: Duration) -> Run {
     ])
 }
 
-/// Measures all pairs of commands on a server of their own, and returns their table.
+/// Measures all pairs of commands on a new server, and returns their table.
 pub(crate) async fn measure(pace: Pace) -> Table {
     let server = RedisServer::start().await;
     let mut connection = connect(&server.url(), Tuning::Ours).await;

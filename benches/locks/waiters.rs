@@ -21,8 +21,8 @@ const LEAD_OF_ONE: Duration = Duration::from_micros(5);
 /// The time that each task adds to the warm-up. The waits are not typical until every task has entered once.
 const FIRST_TURN: Duration = Duration::from_micros(50);
 
-/// A run with many tasks lasts one span for each group of this many tasks, but at most [`LONGEST_SPANS`], so that each
-/// task is served several times.
+/// A run with many tasks lasts longer, so that each task is served several times: one span for every group of this many
+/// tasks, but at most [`LONGEST_SPANS`] spans.
 const WATCHED_FOR_A_SPAN: usize = 2_500;
 /// The largest number of spans in a run.
 const LONGEST_SPANS: usize = 4;
@@ -50,7 +50,7 @@ impl Detector {
     }
 }
 
-/// The times at which a run begins (`begin`), begins to count (`from`), and ends, in ns since 1970.
+/// The times at which a run begins (`begin`), begins to count visits (`from`), and ends, in ns since 1970.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
     pub(crate) begin: u64,
@@ -59,13 +59,14 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Returns a window that begins after `lead`, warms up for a tenth of `span`, and then counts for `span`.
+    /// Returns the window of a run that begins after `lead`, warms up for a tenth of `span`, and then counts visits for
+    /// `span`.
     pub(crate) fn after(lead: Duration, span: Duration) -> Self {
         Self::warmed_up(lead, span / 10, span)
     }
 
-    /// Returns the window of this many concurrent tasks. The window counts for `span`, or longer if there are many
-    /// tasks.
+    /// Returns the window of a run with this many concurrent tasks. The run counts visits for `span`, or longer if
+    /// there are many tasks.
     pub(crate) fn of(tasks: usize, span: Duration) -> Self {
         let count = tasks as u32;
         let lead = LEAD + LEAD_OF_ONE * count;
@@ -210,15 +211,15 @@ impl Waiters {
         wait.map_or(f64::NAN, |wait| *wait as f64 / 1e6)
     }
 
-    /// Returns the wait of [`wait_ms`](Self::wait_ms), measured in rounds. A round is the time in which the lock can
+    /// Returns the same wait as [`wait_ms`](Self::wait_ms), but in rounds. One round is the time in which the lock can
     /// serve every task once. Under a fair lock, no task waits much longer than one round.
     pub(crate) fn wait_turns(&self, share: f64) -> f64 {
         self.wait_ms(share) / 1e3 * self.rate / self.tasks as f64
     }
 }
 
-/// Runs one task for each seat, and returns the results of the tasks. All tasks share the given detector. Without a
-/// given detector, each task has a detector of its own.
+/// Runs one task for each seat, and returns the results of the tasks. All tasks share `detector`. If `detector` is
+/// `None`, each task has its own detector.
 pub(crate) async fn gather<C: Cycle>(
     candidate: &C,
     seats: Vec<Seat>,

@@ -31,8 +31,8 @@ const OURS: &str = "ours";
 /// The workload W4 has at most this many rounds, because each of its runs takes two seconds.
 const CALLER_ROUNDS: usize = 3;
 
-/// The smallest number of tasks at one key. The fewer tasks wait, the less of a lock's own work can run while the tasks
-/// wait anyway, and the more of this work lowers the rate.
+/// The smallest number of tasks at one key. If many tasks wait, much of a lock's own work runs while they wait anyway.
+/// With few waiting tasks, more of this work lowers the rate.
 const SMALLEST: usize = 8;
 
 /// With this many tasks or more, the baselines run only in the first round, because such runs are long.

@@ -32,8 +32,8 @@ const LATEST: Duration = Duration::from_micros(500);
 /// The number of callers that are dropped while they hold the lock.
 const HOLDING: u32 = 100;
 
-/// The time that a lock gets to clean up after dropped callers, which is far shorter than the lease, so that no key
-/// disappears because its lease ends.
+/// The time that a lock gets to clean up after dropped callers. It is far shorter than the lease, so no key disappears
+/// only because its lease ends.
 const SETTLING: Duration = Duration::from_secs(1);
 
 /// The lease that the work outlasts. A much shorter lease would not suit rslock, which renews half a second before a
@@ -73,8 +73,8 @@ fn marked(marker: &str, count: u32) -> Vec<Seat> {
         .collect()
 }
 
-/// Requests a lock, and drops the call if the call does not enter within `time`. Returns whether the call was dropped.
-/// The call is polled in a busy loop, because a timer is not precise enough.
+/// Requests a lock, and drops the call if it has not entered its body within `time`. Returns whether the call was
+/// dropped. The call is polled in a busy loop, because a timer is not precise enough.
 async fn drop_after(peer: &mut Peer, seat: &Seat, time: Duration) -> bool {
     let entered = AtomicBool::new(false);
     let body = async { entered.store(true, Ordering::SeqCst) };
@@ -147,8 +147,8 @@ pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
     Leak::count(server, &marker, dropped).await
 }
 
-/// The result of a contest: a holder works for longer than its lease, or its lock is deleted, while another caller
-/// waits.
+/// The result of a contest. In a contest, one caller waits while the holder works for longer than its lease, or while
+/// the holder's lock is deleted.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Contest {
     pub(crate) told: Told,

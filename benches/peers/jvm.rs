@@ -162,8 +162,9 @@ impl Redisson {
         }
     }
 
-    /// Requests the lock of each seat, one after another, and cancels request number N (from 0) N × `pause` after it
-    /// was sent. Returns the number of requests that were cancelled before they were answered.
+    /// Requests the lock of each seat, one after another, and cancels each request: the request with the index N is
+    /// cancelled N × `pause` after it was sent. Returns the number of requests that were cancelled before they were
+    /// answered.
     pub(crate) fn cancel(&mut self, asking: Asking, pause: Duration, seats: &[Seat]) -> u64 {
         let order = format!("cancel {} {}", asking.name(), nanos(pause));
         self.obey::<Cancelled>(order, seats).cancelled

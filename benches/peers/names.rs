@@ -89,8 +89,8 @@ pub(crate) const AT_ONE_KEY: [&str; 16] = [
     REDISSON_FAIR,
 ];
 
-/// The participants that run with every number of tasks that they can serve, and with several processes. Each of these
-/// participants uses its documented settings.
+/// The participants, each with its documented settings, that run with every number of tasks that they can serve, and
+/// with several processes.
 pub(crate) const EVERY_SIZE: [&str; 11] = [
     SHA,
     GATE,
@@ -110,8 +110,8 @@ pub(crate) const THREADED: [&str; 2] = [REDISSON, REDISSON_FAIR];
 
 /// Returns whether the participant serves this many tasks in a reasonable time. Redisson's fair lock searches its whole
 /// queue at each try: 512 threads had not all been served after several minutes. Redisson's plain lock would need ten
-/// thousand threads for ten thousand tasks. Under this project's strategies without a queue, some of ten thousand
-/// callers had not entered after a minute.
+/// thousand threads for ten thousand tasks. With ten thousand tasks under this project's strategies without a queue,
+/// some tasks had not entered after a minute.
 pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
     match name {
         REDISSON_FAIR => tasks <= WAITERS,
@@ -153,7 +153,7 @@ pub(crate) const DROPPED: [&str; 7] = [
     DISTRIBUTED_LOCK_REDIS,
 ];
 
-/// The participants in the contests, in which a holder works for longer than its lease, or its lock is deleted.
+/// The participants in the contests: a holder works for longer than its lease, or the holder's lock is deleted.
 pub(crate) const OUTLASTING: [&str; 7] = [
     OURS,
     OURS_RENEWED,

@@ -114,8 +114,8 @@ impl Measured {
             });
         }
         if let Some(table) = self.report.of("W4") {
-            // The cell also shows the time in the bodies, because on a busy machine the bodies end late, and this delay
-            // is not the lock's fault.
+            // On a busy machine the bodies end late, which is not the lock's fault. The cell therefore also shows the
+            // time in the bodies.
             let title = "100 callers × 20 ms: s (of which in the bodies) · commands";
             costs.column(title, |row| {
                 let wall = known(table.median(row, Figure::Wall))?;

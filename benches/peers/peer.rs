@@ -1,7 +1,7 @@
 //! The peers: the locks of other Rust crates. Each peer acquires, waits and releases as its documentation shows.
 //!
-//! The peers keep their default settings, except for the lease and the longest wait, which are the same for all peers
-//! that have such a setting.
+//! All peers that have settings for the lease and for the longest wait get the same values. All other settings keep
+//! their defaults.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -43,7 +43,7 @@ pub(crate) enum Poll {
     Quick,
 }
 
-/// How a library notifies a holder whose lock is lost while it works.
+/// How a library notifies a holder that loses its lock while the holder works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Told {
@@ -55,8 +55,8 @@ pub(crate) enum Told {
     Nothing,
 }
 
-/// The lease of a lock, and whether it is renewed. Only this project's lock follows `renew`; each peer renews as its
-/// documented use does.
+/// The lease of a lock, and whether it is renewed. Only this project's lock uses `renew`. A peer renews its lease if
+/// its documented use does so.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
@@ -126,8 +126,8 @@ impl Peer {
         warm(Self::DistributedLockRedis(provider, every(poll))).await
     }
 
-    /// Runs `work` under the lock, and returns how the holder was notified if it lost the lock. The work may outlast
-    /// the lease.
+    /// Runs `work` under the lock, and returns how the holder was notified of the loss if the lock was lost. The work
+    /// may outlast the lease.
     pub(crate) async fn work<F: Future<Output = ()> + Send>(
         &self,
         key: &str,
@@ -195,8 +195,8 @@ impl Peer {
         }
     }
 
-    /// Returns the peer with this lease. Connects the peer again if the lease is a setting of the peer's connection;
-    /// the other peers get the lease with each call.
+    /// Returns the peer with this lease. If the lease is a setting of the peer's connection, connects the peer again.
+    /// The other peers get the lease with each call.
     pub(crate) async fn with_lease(self, url: &str, lease: Duration) -> Self {
         match self {
             Self::DistributedLockRedis(_, poll) => {
@@ -222,8 +222,8 @@ fn options(lease: Duration, poll: Duration, patience: Duration) -> Options {
         .timeout(Some(patience))
 }
 
-/// Connects distributed-lock-redis with its default proportions: it extends a lease after each third of the lease, and
-/// it counts a lock as acquired only if 90 % of the lease are left.
+/// Connects distributed-lock-redis with its default proportions: the library extends a lease after each third of the
+/// lease, and counts a lock as acquired only if 90 % of the lease are left.
 async fn provider(url: &str, lease: Duration) -> Arc<RedisLockProvider> {
     let provider = RedisLockProvider::builder()
         .url(url)

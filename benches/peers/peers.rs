@@ -3,15 +3,15 @@
 //!
 //! `cargo bench --manifest-path benches/peers/Cargo.toml -- [--quick] [--only w3,faults] [--json FILE]`
 //!
-//! All locks take turns on a server that the benchmark starts. The Rust locks run in this process with two worker
-//! threads, and Redisson runs in a Java process; in the workload W5, each lock runs in four processes. Without a JDK
-//! and Maven, Redisson is left out. A figure is the median of all rounds, and a ratio is the median of the ratios
+//! All locks run one after another on a server that the benchmark starts. The Rust locks run in this process with two
+//! worker threads, and Redisson runs in a Java process; in the workload W5, each lock runs in four processes. Without a
+//! JDK and Maven, Redisson is left out. A figure is the median of all rounds, and a ratio is the median of the ratios
 //! within each round. A full run, without `--quick` and `--only`, writes its tables into `docs/peers.md` and
 //! `docs/performance.md`, and draws `docs/performance.svg`. Every run writes JSON, by default to `bench/peers.json` in
 //! the target folder.
 //!
-//! The benchmark asserts the results that are known in advance, so that a wrong measurement ends the run with a panic.
-//! The benchmark asserts nothing about the behaviour of a peer.
+//! The benchmark asserts the results that are known in advance. If a measurement contradicts such a result, the run
+//! ends with a panic. The benchmark asserts nothing about the behaviour of a peer.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 

@@ -23,7 +23,7 @@ const BARS_LEFT: f64 = 740.0;
 const BARS_RIGHT: f64 = WIDTH - 70.0;
 const BAR: u32 = 16;
 
-/// The distance from the vertical middle of a line of text to its baseline.
+/// The distance from the vertical middle of a line of text to the baseline of the text.
 const FOOT: f64 = 4.0;
 
 const INK: &str = "#1d2430";
@@ -156,7 +156,7 @@ fn draw_lines(svg: &mut Svg, lines: &[Line]) {
         above = y.max(above + APART);
         *y = above;
     }
-    // From the bottom up, move each name back up that is now below the picture, or too close to the name below it.
+    // Then, from the bottom up, move each name up that is now below the picture or too close to the name below it.
     let mut below = BOTTOM + APART;
     for (y, _, _) in ends.iter_mut().rev() {
         below = y.min(below - APART);

@@ -35,8 +35,8 @@ pub(crate) const NAMES: [&str; 7] = [
 
 /// The workload W4 has at most this many rounds, because a run takes ten seconds under a lock that polls every 100 ms.
 const CALLER_ROUNDS: usize = 3;
-/// The workload W3 runs with [`WAITERS`] tasks in every round, and with other numbers of tasks in at most this many
-/// rounds.
+/// The workload W3 runs with [`WAITERS`] tasks in every round. With other numbers of tasks, it runs in at most this
+/// many rounds.
 const OTHER_ROUNDS: usize = 3;
 
 /// With this many tasks or more, only this project's lock with its default strategy runs after the first round.
@@ -135,8 +135,8 @@ impl Bench {
         peer.map_or(&[], |(_, peer)| peer.plain())
     }
 
-    /// Runs a group of tasks. Returns their results, the commands that they sent, and the number of overlaps, which is
-    /// valid only if all tasks want one key. Returns `None` if the participant is left out.
+    /// Runs a group of tasks. Returns their results, the commands that they sent, and the number of overlaps. The
+    /// number of overlaps is valid only if all tasks want one key. Returns `None` if the participant is left out.
     async fn waiters(
         &mut self,
         name: &str,
@@ -160,7 +160,8 @@ impl Bench {
         Some((waiters, before.since(&self.server, plain).await, overlaps))
     }
 
-    /// Returns the number of parts, in all rounds together, of a workload in which each task has its own key.
+    /// Returns the number of parts of all rounds together. A round has parts in the workloads in which each task has
+    /// its own key.
     fn slices(&self) -> usize {
         self.pace.rounds * SLICES as usize
     }
@@ -341,8 +342,7 @@ impl Bench {
                 measured.faults_of(name).acquiring = Some(leak);
             }
         }
-        // The contests run concurrently, because they spend nearly all their time waiting and do not disturb each
-        // other.
+        // The contests run concurrently. They spend nearly all their time waiting, so they do not disturb each other.
         let contests = names::OUTLASTING.map(|name| {
             let (peer, renew) = match name {
                 OURS_RENEWED => (self.peer(OURS), true),

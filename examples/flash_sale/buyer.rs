@@ -28,7 +28,7 @@ pub(crate) enum Purchase {
     },
 }
 
-/// Reads the stock, and writes back one item less. The result is correct only if no other buyer changes the stock
+/// Reads the stock, and writes the stock minus one item. The result is correct only if no other buyer changes the stock
 /// between the read and the write.
 async fn buy<S: Store>(
     store: &S,
@@ -50,8 +50,8 @@ async fn buy<S: Store>(
     })
 }
 
-/// Buys an item under the lock. The lease is short, so that the sale continues at most 2 s after a buyer was killed.
-/// The lease is renewed, so that a slow buyer keeps the lock.
+/// Buys an item under the lock. The lease is short, so that the sale continues within about 2 s after a buyer was
+/// killed. The lease is renewed, so that a slow buyer keeps the lock.
 #[distributed_lock(key = "flash-sale:<sale>", wait = "60s", lease = "2s", renew = true, guard = hold)]
 async fn buy_guarded<S: Store>(
     sale: &str,

@@ -26,7 +26,7 @@ use crate::{
     worker::FATAL_PURCHASE,
 };
 
-/// The time by which the kill of a worker may delay the sale in addition to the rest of the worker's lease.
+/// After the kill of a worker, the next sale may come at most this long after the end of the worker's lease.
 const CRASH_MARGIN: Duration = Duration::from_millis(250);
 
 /// Runs a sale on a server. Returns whether the sale was exact.
@@ -110,7 +110,8 @@ enum Word {
     Ended,
 }
 
-/// Starts this program as a worker. Sends each of the worker's messages to `lines`, together with the worker's number.
+/// Starts a process of this program that runs as a worker. Sends each of the worker's messages to `lines`, together
+/// with the worker's number.
 fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<Child, Failure> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(worker.to_args())
@@ -132,7 +133,7 @@ fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<C
     Ok(child)
 }
 
-/// Sends a line to each worker. A worker waits for this line before it lets its buyers in.
+/// Sends a line to each worker. The buyers of a worker begin when this line arrives.
 async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
     for worker in workers {
         // The worker's stdin stays open, because the worker ends when its stdin is closed.
@@ -145,8 +146,8 @@ async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
 /// The time without sales after a worker was killed.
 struct Gap {
     since: Instant,
-    /// The token of the worker's hold, and the rest of its lease at the kill; `None` until the worker has ended. A sale
-    /// with a higher token was made after the kill.
+    /// The token of the killed worker's hold, and the rest of the lease at the kill. `None` until the worker has ended.
+    /// A sale with a higher token was made after the kill.
     allowed: Option<(u64, Duration)>,
 }
 
@@ -157,7 +158,8 @@ struct Floor {
     lock: Lock,
     guarded: bool,
     kill_one: bool,
-    /// The number of waiters that the server reports when all remaining buyers are queued behind the victim.
+    /// The number of waiters that the server reports once all remaining buyers are queued behind the buyer that holds
+    /// the lock.
     queued_at_kill: usize,
     gap: Option<Gap>,
     killed: bool,
@@ -239,8 +241,8 @@ impl Floor {
             return Ok(());
         }
         let since = self.gap.take().map_or_else(Instant::now, |gap| gap.since);
-        // At the kill, at least this much of the lease was left: the rest that the server reports now, plus the time
-        // that has passed since the kill.
+        // The lease that was left at the kill is at least the sum of two times: the time since the kill, and the rest
+        // of the lease that the server reports now.
         let passed = since.elapsed();
         let holder = self.lock.status().await?.holder;
         let token = holder.as_ref().and_then(|holder| holder.token);
@@ -295,8 +297,8 @@ impl Floor {
                 self.report.say(&nobody);
             }
         }
-        // If a worker was killed at the end of the sale, its lock is still taken. This lock does not count as left
-        // behind, because it becomes free when its lease ends.
+        // If a worker was killed at the end of the sale, its lock is still taken. The lock becomes free when its lease
+        // ends, so the host waits for that before it looks for keys that are left.
         while self.killed
             && let Some(holder) = self.lock.status().await?.holder
         {

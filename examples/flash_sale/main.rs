@@ -1,5 +1,5 @@
-//! A flash sale: many buyers, few items, and purchases that first read the stock and then write it. Under the lock,
-//! each item is sold once. With `--unguarded`, the buyers do not take the lock.
+//! A flash sale: many buyers, few items, and purchases that first read the stock and then write it. If the buyers take
+//! the lock, each item is sold once. With `--unguarded`, the buyers do not take the lock.
 //!
 //! ```text
 //! cargo run --release --example flash_sale

@@ -33,7 +33,7 @@ impl Report {
         }
     }
 
-    /// Starts a new record with a new clock. The host calls this method when it lets the buyers in.
+    /// Starts a new record, whose time begins now. The host calls this method when it lets the buyers in.
     pub(crate) fn reopen(&mut self) {
         *self = Self::open(self.stock);
     }

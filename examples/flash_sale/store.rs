@@ -50,8 +50,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Returns the number of remaining items.
     fn stock(&self) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Writes the remaining stock and the receipt of a sale. Writes both the stock and the receipt or neither, because
-    /// a buyer may be killed at any point.
+    /// Writes the remaining stock and the receipt of a sale in one step. A buyer may be killed at any point, so either
+    /// both are written or neither is.
     fn sell(
         &self,
         left: u64,
@@ -83,7 +83,8 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    // Each method yields before it returns, so that other tasks run during the call, as they do while a server answers.
+    // Each method yields before it returns, so that other tasks run during the call, as they would during a call to a
+    // server.
     async fn stock(&self) -> Result<u64, StoreError> {
         let stock = self.shelf().0;
         tokio::task::yield_now().await;
@@ -109,8 +110,8 @@ pub(crate) struct RedisStore {
     receipts: String,
 }
 
-/// How long the store waits for an answer. The time is long, so that a slow server does not fail the sale: the example
-/// tests the lock and not the store.
+/// How long the store waits for an answer. The time is long, because a slow server should not make the sale fail: the
+/// example tests the lock and not the store.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl RedisStore {

@@ -62,15 +62,15 @@ pub(crate) async fn work(worker: Worker) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a message to the host. Ends the process if the host is gone, because then nobody reads the results.
+/// Writes a message to the host. Ends the process if the host has ended, because nobody would read the results.
 fn tell(message: &Message) {
     if writeln!(io::stdout(), "{message}").is_err() {
         process::exit(1);
     }
 }
 
-/// Returns a receiver that resolves when the host sends a line. Starts a thread that ends the process when the host is
-/// gone, because a worker that holds the lock must not outlive the host.
+/// Returns a receiver that resolves when the host sends a line. A worker that holds the lock must not outlive the host,
+/// so this function also starts a thread that ends the process when the host ends.
 fn opening() -> oneshot::Receiver<()> {
     let (open, opened) = oneshot::channel();
     thread::spawn(move || {

@@ -1,5 +1,5 @@
 //! The accidents: a buyer that dies during its purchase, and a buyer that is slower than its lease. In both cases, the
-//! unlucky buyer runs in a separate process, and other buyers want to buy during its purchase.
+//! buyer with the accident runs in a separate process, and other buyers want to buy during its purchase.
 
 use std::time::{Duration, Instant};
 
@@ -27,9 +27,9 @@ const SESSIONS: usize = 2;
 
 const THINKING: Duration = Duration::from_millis(5);
 
-/// How long the other buyers wait before the example checks whether the lock will ever expire.
+/// How long the other buyers wait before the example checks whether the lock has an expiry.
 const WATCHED: Duration = Duration::from_secs(2 * SHORT_LEASE.as_secs());
-/// The largest number of these checks. If each of them finds that the lock will expire, but no other buyer gets the
+/// The largest number of these checks. If each check finds that the lock has an expiry, but no other buyer gets the
 /// lock, the example fails.
 const PATIENCE: u32 = 30;
 
@@ -163,8 +163,9 @@ pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Fail
     })
 }
 
-/// Runs a sale in which a slow buyer reads the stock, and writes only after other buyers have bought some items, or
-/// after it is clear that the slow buyer's lock never expires. Afterwards, the other buyers buy the remaining items.
+/// Runs a sale with a slow buyer. This buyer reads the stock, and writes only after other buyers have bought some
+/// items, or after it is clear that the slow buyer's lock never expires. Afterwards, the other buyers buy the remaining
+/// items.
 pub(crate) async fn late(servers: &Servers, guard: Guard, pace: Pace) -> Result<Late, Failure> {
     let mut fixture = Fixture::open(servers, guard, pace).await?;
     let mut others = fixture.others(MEANWHILE);

@@ -1,5 +1,5 @@
 //! Hand-written locks that are common in articles. A caller that finds the lock taken sleeps for 50 ms and tries again.
-//! Nobody renews a lease.
+//! These locks never renew a lease.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
     Reentrant,
 }
 
-/// One client of the hand-written locks of one kind.
+/// A client that uses hand-written locks of one kind.
 #[derive(Debug, Clone)]
 pub(crate) struct ByHand {
     kind: Kind,

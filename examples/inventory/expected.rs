@@ -116,7 +116,7 @@ impl Surprises {
         }
     }
 
-    /// Checks the sale with a slow buyer under a guard that keeps the sale exact: each item has to be sold once.
+    /// Checks the sale with a slow buyer. The guard has to keep the sale exact: each item has to be sold once.
     fn of_late(&mut self, guard: Guard, late: &Late, ended: Outcome, others_came_in: bool) {
         let expected = if others_came_in {
             "others inside while the slow buyer is"
@@ -147,9 +147,9 @@ impl Surprises {
         }
     }
 
-    /// Checks that the callers of a lock with a queue send at most about two scripts for each acquisition, plus the
-    /// probes. The callers may send fewer scripts, because neighbours in the queue that belong to one process share
-    /// scripts.
+    /// Checks the callers of a lock with a queue: they send at most about two scripts for each acquisition, plus the
+    /// probes. The callers may send fewer scripts, because one script can serve several neighbours in the queue that
+    /// belong to one process.
     fn of_queue(&mut self, row: &str, waiters: &Waiters) {
         let (most, seen) = (waiters.ceiling_of_a_queue(), waiters.commands());
         let expected = format!("2 to {most} commands");

@@ -60,7 +60,7 @@ impl Guard {
         self != Self::Watch
     }
 
-    /// Returns the commands that this guard sends directly and that other guards run only within scripts.
+    /// Returns the commands that this guard sends itself, but that other guards run only within scripts.
     pub(crate) fn plain(self) -> &'static [&'static str] {
         match self {
             Self::Watch => &["get", "set", "rpush"],

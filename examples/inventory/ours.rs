@@ -1,5 +1,5 @@
-//! The locks of this project, as the author of a service would write them. Each attribute sets the strategy and the
-//! lease with one option each.
+//! The locks of this project, as the author of a service would write them. Each attribute has one option for the
+//! strategy and one option for the lease.
 
 use std::time::Duration;
 

@@ -51,8 +51,8 @@ const FIGURES: Type = Type {
     colour: INK,
 };
 
-/// One of the two panels of the picture. `figures` is the position of the column of figures, which is at the right end
-/// of the panel.
+/// One of the two panels of the picture. At the right end of the panel, at the position `figures`, is a column of
+/// figures.
 struct Panel {
     left: f64,
     right: f64,

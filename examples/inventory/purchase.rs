@@ -107,7 +107,7 @@ pub(crate) struct Purchase<'a> {
     shop: &'a Shop,
     buyer: &'a str,
     pace: Pace,
-    /// When the buyer last entered. An optimistic buyer enters once for each try.
+    /// When the buyer last entered. A buyer under `WATCH` enters once for each try.
     pub(crate) entered: Option<Instant>,
     pub(crate) left: Option<Instant>,
     pub(crate) tries: u64,

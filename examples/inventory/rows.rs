@@ -40,7 +40,7 @@ pub(crate) struct Size {
 
 const THINKING: Duration = Duration::from_millis(5);
 
-/// The time limit of a scenario. With an ideal lock, the longest scenario takes 30 s.
+/// The time limit of a scenario. If no time passed between two bodies, the longest scenario would take 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Size {
@@ -57,7 +57,7 @@ impl Size {
         callers: 100,
     };
 
-    /// The size of a quick run. The checks of the results apply to any size.
+    /// The size of a quick run. The results of a run of any size are checked in the same way.
     pub(crate) const QUICK: Self = Self {
         items: 20,
         rush: Plan {
@@ -104,8 +104,8 @@ fn new_sale() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
-/// Runs a scenario with a time limit, because a lock that is never released would keep all buyers waiting. An error
-/// names the guard and the scenario.
+/// Runs a scenario with a time limit, because all buyers would wait without end for a lock that is never released. An
+/// error names the guard and the scenario.
 async fn bounded<T>(
     guard: Guard,
     fixture: &str,
@@ -163,7 +163,7 @@ pub(crate) async fn sales(servers: &Servers, size: Size) -> Result<Vec<Row>, Fai
     Ok(rows.collect())
 }
 
-/// Lets many callers wait for one key, and measures them: in one run for each hold time and each guard in [`WAITING`].
+/// Lets many callers wait for one key, and measures them. Each guard in [`WAITING`] has one run for each hold time.
 pub(crate) async fn waits(servers: &Servers, size: Size) -> Result<Vec<Waiting>, Failure> {
     let mut waits = Vec::new();
     for &hold in size.holds {

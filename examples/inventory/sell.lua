@@ -1,6 +1,6 @@
--- Writes a sale: the remaining stock and the record of the sale, both or neither.
--- KEYS: the stock, the records, the highest fencing token so far. ARGV: the remaining stock, the record, the writer's
--- fencing token or '' for a writer without a token.
+-- Writes a sale: the remaining stock and the record of the sale, both or neither. KEYS: the keys of the stock, of the
+-- list of records, and of the highest fencing token so far. ARGV: the remaining stock, the text of the record, and the
+-- writer's fencing token ('' if the writer has none).
 if ARGV[3] ~= '' then
   local highest = tonumber(redis.call('GET', KEYS[3]) or '0')
   if tonumber(ARGV[3]) < highest then

@@ -1,5 +1,5 @@
 //! The servers: one for the stock, one for the locks, and five for the Redlock. The stock has its own server, so that
-//! its commands do not count as commands of a lock.
+//! the commands for the stock do not count as commands of a lock.
 
 use support::{quorum::Quorum, sent::Sent, server::RedisServer};
 
@@ -74,7 +74,7 @@ impl Servers {
         version.unwrap_or_else(|| "of an unknown version".into())
     }
 
-    /// Returns whether a lock server stores anything under this key, which means that the lock is held.
+    /// Returns whether the lock is held: whether a lock server stores anything under this key.
     pub(crate) async fn is_held(&self, guard: Guard, key: &str) -> bool {
         let server = match guard {
             Guard::Redlock => &self.quorum.servers[0],

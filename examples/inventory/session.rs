@@ -15,7 +15,7 @@ use crate::{
     shop::Shop,
 };
 
-/// The lease, without renewal, in scenarios with a buyer that dies or is slow.
+/// The lease in scenarios with a buyer that dies or is slow. This lease is not renewed.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(1);
 
 /// The lease of hand-written locks in other scenarios. In those scenarios, the locks of this project use their default
@@ -68,8 +68,8 @@ pub(crate) struct Visit {
 }
 
 impl Session {
-    /// Opens a session. A client of this project's locks takes one lock here, so that the additional work of its first
-    /// call is not measured.
+    /// Opens a session. A client of this project's locks takes one lock here, because the additional work of a first
+    /// call should not be measured.
     pub(crate) async fn open(guard: Guard, urls: &Urls, sale: &str) -> Result<Self, Failure> {
         let by_hand =
             async |kind| Ok::<_, Failure>(Locks::ByHand(ByHand::connect(kind, &urls.locks).await?));

@@ -104,8 +104,8 @@ impl Shop {
             .await
     }
 
-    /// Records the sale of one item, and writes the remaining stock, if the stock has not changed since
-    /// [`watch`](Self::watch). Returns whether the record and the stock were written.
+    /// If the stock has not changed since [`watch`](Self::watch), records the sale of one item, and writes the
+    /// remaining stock. Returns whether the record and the stock were written.
     pub(crate) async fn sell_unchanged(&self, item: u64, buyer: &str) -> RedisResult<bool> {
         let written: Option<()> = pipe()
             .atomic()
@@ -231,7 +231,7 @@ impl Audit {
         self.sold() - items.len() as u64
     }
 
-    /// Returns how many of these buyers have no record of a sale, although their purchases were confirmed to them.
+    /// The purchases of these buyers were confirmed to them. Returns how many of these purchases have no record.
     pub(crate) fn lost<'a>(&self, told: impl Iterator<Item = &'a str>) -> u64 {
         let known: BTreeSet<&str> = self.sales.iter().map(|sale| sale.buyer.as_str()).collect();
         told.filter(|buyer| !known.contains(buyer)).count() as u64

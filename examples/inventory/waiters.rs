@@ -130,8 +130,8 @@ impl Waiters {
         self.commands as f64 / self.wall.as_secs_f64()
     }
 
-    /// Returns the total time divided by the ideal time, which is the sum of the times of all bodies: in the ideal
-    /// case, the bodies follow one another without a gap.
+    /// Returns the total time divided by the sum of the times of all bodies. If the bodies followed one another without
+    /// a gap, the total time would be this sum.
     pub(crate) fn over_ideal(&self) -> f64 {
         let bodies: Duration = self.all().filter_map(|visit| visit.inside).sum();
         self.wall.as_secs_f64() / bodies.as_secs_f64()
@@ -156,8 +156,8 @@ impl Waiters {
     }
 
     /// Returns the largest number of commands that callers in a queue may send: two scripts for each acquisition, a
-    /// third script for each hold of at least about 100 ms, and for each client one initial probe and five probes a
-    /// second. For busy machines, one more command is allowed for every twenty acquisitions.
+    /// third script for each hold of at least 90 ms, and for each client one initial probe and five probes a second.
+    /// For busy machines, one more command is allowed for every twenty acquisitions.
     pub(crate) fn ceiling_of_a_queue(&self) -> u64 {
         const LONG: Duration = Duration::from_millis(90);
         const LOOKS_A_SECOND: f64 = 5.0;
@@ -169,8 +169,8 @@ impl Waiters {
     }
 }
 
-/// Returns the number of tries that ended in a refused write. The commands of a refused transaction were sent, but the
-/// server did not run them, so the server's count of commands leaves them out.
+/// Returns the number of tries whose write was refused. The server does not run the commands of a refused transaction,
+/// so its count of commands lacks them although they were sent.
 fn refused(visits: &[Vec<Visit>]) -> u64 {
     let visits = visits.iter().flatten();
     visits.map(|visit| visit.tries.saturating_sub(1)).sum()

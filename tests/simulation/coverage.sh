@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the simulation for the given number of seconds (120 by default), and prints which lines of `AttemptState` and
-# `Cohort` no run has reached. The script needs LLVM's coverage tools in the version of the compiler: `rustup component
-# add llvm-tools`, or Debian's package `llvm-22` for LLVM 22.
+# `Cohort` no run has executed. The script needs the coverage tools of the LLVM version that the compiler uses: install
+# them with `rustup component add llvm-tools` or, for LLVM 22, with Debian's package `llvm-22`.
 set -eu
 cd "$(dirname "$0")/../.."
 major=$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p')

@@ -1,12 +1,13 @@
 //! Tries the mutants: makes one small change at a time to a copy of the engine's sources, and checks that the tests
-//! notice the change. A mutant names the tests that must fail. For a mutant of the suite `promises`, the tests of all
-//! promises run, and only the named tests may fail.
+//! notice the change. Each mutant names tests, and only these tests run and must fail. For a mutant of the suite
+//! `promises`, the tests of all promises run, and only the named tests may fail.
 //!
 //! `cargo run --bin mutants` tries all mutants. With `-- row_2`, the command tries the mutants that name a test
-//! beginning with `row_2`. With `-- --draw 10 SEED`, it tries ten mutants that the seed selects among the mutants whose
-//! tests take seconds. If no seed is given, the name of the newest commit is the seed. With `-- --simulate`, the
-//! simulation runs for up to two minutes on each mutant of code that the simulation uses, and the command prints
-//! whether the simulation detects the mutant. `-- --simulate row_2` does the same for the mutants of `row_2`.
+//! beginning with `row_2`. With `-- --draw 10 SEED`, the command tries ten of the mutants whose tests take only
+//! seconds: those that the seed selects. If no seed is given, the name of the newest commit is the seed. With `--
+//! --simulate`, the simulation runs for up to two minutes on each mutant of code that the simulation uses, and the
+//! command prints whether the simulation detects the mutant. `-- --simulate row_2` does the same for the mutants of
+//! `row_2`.
 
 use std::{
     collections::BTreeSet,
@@ -68,9 +69,9 @@ fn try_all(only: &str) -> Result<(), String> {
     try_each(&copy, &chosen, 1)
 }
 
-/// Tries `count` mutants that the seed selects among those whose tests take seconds. Does not check that their tests
-/// pass without a mutant. A mutant that is not caught is tried a second time, because some mutants are not noticed in
-/// every run.
+/// Tries `count` of the mutants whose tests take only seconds: those that the seed selects. Does not check that their
+/// tests pass without a mutant. A mutant that is not caught is tried a second time, because some mutants are not
+/// noticed in every run.
 fn draw(count: &str, seed: &str) -> Result<(), String> {
     let count = count
         .parse()

@@ -78,8 +78,8 @@ impl Suite {
 pub struct Patch {
     /// The suite that has to notice the change.
     pub suite: Suite,
-    /// The beginnings of the names of the tests that must notice the change. In the suites `faults` and `unit`, these
-    /// names need not include the module.
+    /// The tests that must notice the change, each named by the beginning of its path. In the suites `faults` and
+    /// `unit`, a name may be any part of the path.
     pub caught_by: Vec<String>,
     /// How the changed engine behaves.
     pub what: String,
@@ -113,7 +113,7 @@ impl Patch {
         })
     }
 
-    /// Returns whether the name of one of the tests that must notice the change begins with `test`.
+    /// Returns whether one of the names in `caught_by` begins with `test`.
     #[must_use]
     pub fn is_for(&self, test: &str) -> bool {
         self.caught_by.iter().any(|name| name.starts_with(test))
@@ -188,7 +188,8 @@ pub fn all() -> Result<Vec<Patch>, String> {
     files.into_iter().map(Patch::read).collect()
 }
 
-/// The file with the descriptions of the mutants that were caught when they were last tried, one in each line.
+/// The file that lists the mutants that were caught when they were last tried. Each line has the description of one
+/// mutant.
 fn caught_file() -> PathBuf {
     support::root().join("target/mutants/caught")
 }

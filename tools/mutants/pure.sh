@@ -1,9 +1,9 @@
 #!/bin/sh
-# Changes every decision in lock-core and in those files of the engine that decide without I/O, one decision at a time,
-# and lists the changes that the unit tests of these sources do not notice: sh tools/mutants/pure.sh
+# Lets cargo-mutants make one small change at a time to lock-core and to those files of the engine that do no I/O, and
+# lists the changes that no unit test of these sources notices: sh tools/mutants/pure.sh
 #
-# This script needs cargo-mutants (`cargo install cargo-mutants`), and takes five minutes. The next run tries only the
-# changes that this run has missed.
+# This script needs cargo-mutants (`cargo install cargo-mutants`), and takes five minutes. Another run tries only the
+# changes that no test has noticed so far.
 set -eu
 cd "$(dirname "$0")/../.."
 if ! cargo mutants --version >/dev/null 2>&1; then

@@ -1,4 +1,5 @@
-//! Finds out which mutants the simulation detects without a scenario that was made for them, and how long it takes.
+//! Finds out which mutants the simulation detects without a scenario that was made for them, and how long each
+//! detection takes.
 
 use std::{path::Path, time::Instant};
 
@@ -9,8 +10,8 @@ use crate::{cargo, copy_sources};
 /// How long the simulation tries new seeds on one mutant, in seconds.
 const PATIENCE: u64 = 120;
 
-/// Parts of paths. The simulation does not run the sources whose paths contain one of these parts: the in-process
-/// backend, decisions at compile time, and steps before the first connection.
+/// The simulation does not run the sources whose paths contain one of these texts: the in-process backend, decisions at
+/// compile time, and steps before the first connection.
 const ELSEWHERE: [&str; 5] = [
     "lock-macros/",
     "lock-core/src/key",
@@ -19,7 +20,7 @@ const ELSEWHERE: [&str; 5] = [
     "/url.rs",
 ];
 
-/// Tries the mutants that name a test beginning with `only` and change no source that is listed in [`ELSEWHERE`].
+/// Tries the mutants that name a test beginning with `only`, except for mutants of sources that match [`ELSEWHERE`].
 pub(crate) fn run(only: &str) -> Result<(), String> {
     let source = support::root();
     let copy = source.join("target/mutants/tree");

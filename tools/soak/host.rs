@@ -30,23 +30,24 @@ use crate::{
 
 /// The longest time from a caller's entry into a lock until the host has the report of that visit.
 const LAG: Duration = Duration::from_secs(60);
-/// A caller may overtake another caller only if it called less than this time, in ns, after the other caller. Requests
-/// may reach the server in a different order than the order of their calls: on a busy machine, a debug build may take
-/// more than a second to send a request.
+/// A caller may enter before an earlier caller only if there was less than this time, in ns, between their calls. On a
+/// busy machine, a debug build may take more than a second to send a request, so requests may reach the server in
+/// another order than the calls were made.
 const ORDER: u64 = 3_000_000_000;
 /// How long, in ns, a slow poller may keep others from entering the lock of a key: a claim of 2 s, a probe interval of
 /// 200 ms, and 1 s for the delays of a loaded machine.
 const STANDS: u64 = 2_000_000_000 + 200_000_000 + 1_000_000_000;
 const PROGRESS: Duration = Duration::from_secs(10);
-/// How long the remaining keys may take to disappear after a run: first without faults, then with faults. In a run
-/// without faults, all workers have cleaned up when they end. After faults, the last leases and queues must expire.
+/// How long the remaining keys may take to disappear after a run. The first time is for runs without faults, in which
+/// all workers clean up before they end. The second time is for runs with faults, after which the last leases and
+/// queues must expire.
 const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The reports of all workers.
 #[derive(Debug)]
 struct Seen {
     ledger: Ledger,
-    /// The newest report of each process, and whether the process has reported its regular end.
+    /// The newest report of each process, and whether the process has reported that it ended regularly.
     outcomes: Vec<(BTreeMap<String, u64>, bool)>,
     waits: Waits,
 }
@@ -72,7 +73,7 @@ impl Waits {
         }
     }
 
-    /// Returns the lowest power of two, in µs, that is above at least this share of the waits.
+    /// Returns the lowest power of two, in µs, for which at least this share of the waits is shorter.
     fn most(&self, share: f64) -> u64 {
         let all: u64 = self.below.values().sum();
         let mut seen = 0;
@@ -112,8 +113,8 @@ fn memory(pid: u32) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse().ok()
 }
 
-/// The position of a worker among the worker processes, and the settings with which workers at this position are
-/// started.
+/// The position of a worker among the worker processes, and the settings of the workers that are started at this
+/// position.
 struct Place {
     index: usize,
     url: String,
@@ -404,7 +405,7 @@ fn report(
             "a process died by itself",
         ),
         (flat, "a worker's memory has grown"),
-        // The next three checks do not apply under faults, because a caller that has to reconnect while it waits may
+        // The next three checks do not apply under faults: a caller may have to reconnect while it waits, and then
         // enter late.
         (
             options.faults || starved == 0,

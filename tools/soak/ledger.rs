@@ -1,5 +1,5 @@
-//! The visits to all keys. The ledger checks visits during the run, and then keeps only the newest visit to each key,
-//! so that it does not grow over hours.
+//! The visits to all keys. The ledger checks visits during the run. Of the checked visits, it keeps only the newest of
+//! each key, so that its memory does not grow over hours.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -49,20 +49,20 @@ impl Visit {
     }
 }
 
-/// A gap is printed if nobody enters a key for longer than this time, in ns. The time is longer than a claim plus a
-/// probe interval.
+/// If a caller waits and nobody holds the lock for longer than this time, in ns, the ledger prints the gap. The time is
+/// longer than a claim plus a probe interval.
 const REMARKABLE: u64 = 2_500_000_000;
 
 /// The state of one key.
 #[derive(Debug, Default)]
 struct Track {
-    /// The visits, by token, that are not checked yet, because the reports of visits with lower tokens may be missing.
+    /// The visits that are not checked yet, by token. Reports of visits with lower tokens may still arrive.
     pending: BTreeMap<u64, Visit>,
     newest: Option<Visit>,
     /// The latest `asked` of the visits that were checked.
     latest_asked: u64,
-    /// The gaps in which nobody held the lock. A gap is stored only if it is longer than the longest time without an
-    /// entry that was found so far.
+    /// The gaps in which nobody held the lock: the beginning and the end of each. Only gaps are stored that can raise
+    /// the longest time that [`Track::stands`] has found so far.
     gaps: Vec<(u64, u64)>,
 }
 
@@ -98,9 +98,9 @@ pub(crate) struct Found {
     pub(crate) visits: u64,
     /// The number of callers that entered while the previous caller still held the lock.
     pub(crate) overlaps: u64,
-    /// The number of overlaps and late entries on keys that an operator deletes. These events are not faults: a holder
-    /// learns of the deletion only at its next renewal. Until then, the next holder may overlap with it, and a call
-    /// with two keys may begin its body although one of its locks is deleted.
+    /// The number of overlaps, and of entries after that of a higher token, on keys that an operator deletes. These
+    /// events are not faults: a holder learns of the deletion only at its next renewal. Until then, the next holder may
+    /// overlap with this holder, and a call with two keys may begin its body although one of its locks is deleted.
     pub(crate) allowed: u64,
     /// The number of visits with a token that another visit had.
     pub(crate) repeated: u64,
@@ -111,10 +111,10 @@ pub(crate) struct Found {
     pub(crate) overtaken: u64,
     /// The longest time, in ns, for which nobody held a lock while a caller with [`Poller::Prompt`] waited for it.
     pub(crate) stood: u64,
-    /// Like `stood`, but for the keys of buffers. Several futures of one buffer may miss their turns one after another,
-    /// so the gaps at keys of buffers may be longer.
+    /// Like `stood`, but for the keys of buffers of futures. Several futures of one buffer may miss their turns one
+    /// after another, so these keys may have longer gaps.
     pub(crate) stood_buffered: u64,
-    /// The time, in ns, of the first overlap or of the first token that fell.
+    /// The time, in ns, of the first visit that counts in `overlaps` or in `fallen`.
     pub(crate) first_fault: Option<u64>,
 }
 

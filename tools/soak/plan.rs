@@ -15,16 +15,17 @@ pub(crate) const HOT: u32 = 4;
 pub(crate) const WARM: u32 = 32;
 /// The number of keys that are nearly always free.
 pub(crate) const COLD: u32 = 10_000;
-/// The first key for the slow pollers that pause for up to three claims. Each key of these pollers has only one slow
+/// The number of the first key for slow pollers that pause for up to three claims. Each of these keys has only one slow
 /// poller.
 pub(crate) const SLOW_FROM: u32 = 20_000;
-/// The number of slow pollers that pause for up to three claims in each process, and the number of their keys.
+/// In each process, the number of slow pollers that pause for up to three claims, and the number of their keys.
 pub(crate) const SLOW: u32 = 4;
-/// The first key for buffers of futures. The consumer of a buffer pauses for at least half a claim after each result.
+/// The number of the first key for buffers of futures. The consumer of a buffer pauses for at least half a claim after
+/// each result.
 pub(crate) const BUFFERED_FROM: u32 = 30_000;
 /// The number of keys for buffers of futures. All processes share these keys.
 pub(crate) const BUFFERED: u32 = 4;
-/// The first of the `WARM` keys that an operator deletes from time to time.
+/// The number of the first key that an operator deletes from time to time. There are `WARM` such keys.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
 
 /// How a caller polls.

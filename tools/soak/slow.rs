@@ -83,14 +83,14 @@ impl Task {
     pub(crate) async fn poll_slowly(&self, pace: Pace, dice: &mut Dice) {
         let kind = match pace {
             Pace::Buffers => Poller::Buffered,
-            // These kinds of pollers leave only one future unpolled at a time, so they delay others by at most one
-            // claim.
+            // A poller of these kinds has only one future at a time that it leaves unpolled, so it delays others by at
+            // most one claim.
             Pace::Claims { .. } => match dice.below(3) {
                 0 => Poller::Selected,
                 1 => Poller::ByHand,
                 _ => Poller::Forgotten,
             },
-            // A buffer makes about ten calls, so buffers are drawn a tenth as often as the other kinds of pollers.
+            // A buffer makes about ten calls, so this kind of poller is chosen a tenth as often as each other kind.
             Pace::Brief => match dice.below(31) {
                 0 => Poller::Buffered,
                 1..11 => Poller::Selected,
@@ -118,7 +118,7 @@ impl Task {
         }
     }
 
-    /// Works for a random time, without polling any call. The end of the run also ends the work.
+    /// Works for a random time, without polling any call. The work ends earlier if the run ends.
     async fn work(&self, pace: Pace, dice: &mut Dice) {
         let most = match pace {
             Pace::Brief if dice.below(2) == 0 => return tokio::task::yield_now().await,
@@ -142,7 +142,7 @@ impl Task {
     /// Returns a call that has not been polled yet.
     fn call(&self, pace: Pace, key: u32, dice: &mut Dice) -> Call {
         let awaits = match pace {
-            // An unpolled body would hold the lock through the long pause, so this body ends with its first poll.
+            // This body ends with its first poll. Otherwise, it would hold the lock during the long pause.
             Pace::Claims { .. } => 0,
             Pace::Brief | Pace::Buffers => u32::try_from(dice.below(3)).unwrap_or(0),
         };
@@ -181,7 +181,7 @@ impl Task {
                 () = tokio::task::yield_now() => {}
             }
             match pace {
-                // The new call queues behind `call`, which is not polled while the new call is awaited.
+                // The new call queues behind `call`. While the new call is awaited, `call` is not polled.
                 Pace::Claims { .. } if dice.below(4) == 0 => self.call(pace, key, dice).await,
                 _ => self.work(pace, dice).await,
             }

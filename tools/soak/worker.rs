@@ -29,7 +29,8 @@ const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// The number of tasks that lock only the keys of slow pollers with long pauses. These tasks poll without delay.
 const WITNESSES: u64 = 6;
-/// How far [`Task::balance`] may be from zero. Beyond this distance, the pollers that have made too many visits pause.
+/// The limit of [`Task::balance`] in both directions. Beyond this limit, the pollers that have made too many visits
+/// pause.
 const BALANCE: i64 = 64;
 
 /// What a task needs for its calls.
@@ -77,7 +78,7 @@ pub(crate) async fn work(url: &str, orders: Orders) {
     }));
     let client = loop {
         let builder = LockClient::builder().url(url).namespace(NAMESPACE);
-        // Without faults, no caller should ever have to wait for the end of a lease, so the lease is long.
+        // Without faults, no lock should become free because a lease ends, so the lease is long.
         let lease = if faults { 3 * SECOND } else { 30 * SECOND };
         match builder.lease(lease).connect().await {
             Ok(client) => break client,
@@ -162,7 +163,7 @@ struct Inside {
     task: Task,
     hold: Hold,
     visit: Visit,
-    /// The latest time, in ns, up to which the hold was known to be valid.
+    /// The latest time, in ns, until which the hold was certain to be valid.
     stands_until: AtomicU64,
 }
 

@@ -1,5 +1,4 @@
-//! Tests that the expected result of each guard is accepted, and that the result of another guard in its place is
-//! reported.
+//! Tests that the expected result of each guard is accepted. A result of another guard in its place has to be reported.
 
 use std::time::{Duration, Instant};
 

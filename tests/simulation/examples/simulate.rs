@@ -1,15 +1,15 @@
-//! Runs the simulation with one seed after another, and reports the seeds that break a promise: `cargo run --release
-//! --example simulate -- --minutes 60`.
+//! Runs the simulation with one seed after another, and reports each seed whose run breaks a promise: `cargo run
+//! --release --example simulate -- --minutes 60`.
 //!
 //! - `--seconds N`, `--minutes N`: the length of the run (10 s by default).
 //! - `--from N`: the first seed (by default derived from the current time).
 //! - `--threads N`: the number of seeds that run at once (by default one for each core).
-//! - `--first`: stops at the first seed that fails, and does not shrink its plan.
+//! - `--first`: stops at the first seed that fails, and searches for no smaller plan.
 //! - `--seed N [--steps 3,0,1]`: runs only this seed, and writes its timeline to `target/simulation`. With `--steps`,
-//!   runs the smaller plan for which an earlier run has printed these steps.
+//!   runs a smaller plan: the one for which an earlier run has printed these steps.
 //!
-//! Without `--first` and `--seed`, the plan of a seed that fails is shrunk, and the timeline of the smaller plan is
-//! written to `target/simulation`.
+//! Without `--first` and `--seed`, the program searches for a smaller plan that fails like the plan of the seed, and
+//! writes the timeline of the smaller plan to `target/simulation`.
 
 use std::{
     fs,
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one plan and writes its timeline.
+/// Runs the plan that these steps select for this seed, and writes the timeline of the run.
 fn one(seed: u64, steps: &[usize]) -> ExitCode {
     let plan = follow(seed, steps);
     println!("{plan:#?}");

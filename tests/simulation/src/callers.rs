@@ -1,4 +1,4 @@
-//! Simulated callers, which use locks in the ways in which applications use them.
+//! Simulated callers, which use locks as applications do.
 
 use std::{
     fmt,
@@ -54,7 +54,7 @@ pub enum Way {
     Siblings,
     /// Runs a body that spawns a task within its hold. The task enters the body's lock again.
     TakenAlong,
-    /// Drops the call after up to a second.
+    /// Drops the call after a random time of up to a second.
     Dropped,
     /// Polls the call only now and then, in a `select!` loop.
     Select,
@@ -183,7 +183,7 @@ pub struct Process {
 pub struct Caller {
     process: Process,
     chance: Arc<Chance>,
-    /// How late each of this task's calls is polled after a wake-up.
+    /// How long after a wake-up this task polls its calls.
     late: Lateness,
 }
 
@@ -229,7 +229,7 @@ impl Caller {
         format!("k{}", self.chance.index(self.process.plan.keys))
     }
 
-    /// Draws the options of a call for this lock at random, and records in the ledger that the call begins.
+    /// Chooses random options for a call that locks this key, and records in the ledger that the call begins.
     fn begin(&self, way: Way, key: &str) -> (Lock, CallId) {
         let plan = &self.process.plan;
         let strategy = self.chance.pick(&plan.strategies);
@@ -453,7 +453,7 @@ impl Caller {
         self.end(call, ended.err());
     }
 
-    /// Runs the body of a nested call, and checks that the call has entered the hold `outer` again. Sibling calls share
+    /// Runs the body of a nested call, and checks that the call is an entry into the hold `outer`. Sibling calls share
     /// the flag `beside`, which is set while one of them runs its body.
     async fn again(&self, outer: &Hold, beside: Option<&AtomicBool>) {
         let hold = Hold::current().expect("a body is inside its hold");
@@ -507,8 +507,8 @@ impl Caller {
             let mut forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
             forgotten.push(calling);
         }
-        // Each call that is never polled again may delay other callers by a claim, so this task pauses before its next
-        // call.
+        // A call that is never polled again may delay other callers by a claim. This task therefore pauses before its
+        // next call.
         sleep(Duration::from_secs(3)).await;
     }
 }

@@ -1,4 +1,5 @@
-//! Random numbers. Each part of the simulation draws from its own stream, and the seed determines all streams.
+//! Random numbers. Each part of the simulation has its own stream of random numbers, and the seed determines all
+//! streams.
 
 use std::{
     ops::Range,
@@ -46,7 +47,7 @@ impl Chance {
         self.with(|random| random.random_range(0..length))
     }
 
-    /// Returns a random duration whose milliseconds are in the range.
+    /// Returns a random duration: a number of milliseconds in the range.
     pub fn millis(&self, range: Range<u64>) -> Duration {
         Duration::from_millis(self.among(range))
     }

@@ -56,7 +56,7 @@ impl History {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Adds a line. The functions that make the line's text are called only if lines are stored.
+    /// Adds a line. The functions `who` and `what`, which make the line's text, are called only if lines are stored.
     pub fn add(&self, who: impl FnOnce() -> String, what: impl FnOnce() -> String) {
         self.counted.fetch_add(1, Ordering::Relaxed);
         if self.kept {

@@ -1,4 +1,4 @@
-//! A future that is polled late: a pause may separate a wake-up from the next poll.
+//! A future that is polled late: after a wake-up, there may be a pause before the next poll.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::chance::Chance;
 
-/// The waker of the inner future, which records the wake-up, and wakes the task that polls the [`Late`].
+/// The waker of the inner future. The waker records the wake-up, and wakes the task that polls the [`Late`].
 #[derive(Default)]
 struct Woken {
     is: AtomicBool,
@@ -73,8 +73,8 @@ impl<F> fmt::Debug for Late<F> {
 }
 
 impl<F> Late<F> {
-    /// Draws a pause. For [`Lateness::UpTo`], half of the pauses have zero length, most others last up to 20 ms, three
-    /// in twenty last up to 500 ms, and one in twenty lasts up to the longest time.
+    /// Draws a pause. For [`Lateness::UpTo`], ten in twenty pauses have zero length, six last up to 20 ms, three last
+    /// up to 500 ms, and one lasts up to the longest time.
     fn draw(&self) -> Duration {
         let longest = match self.lateness {
             Lateness::Never => return Duration::ZERO,

@@ -1,5 +1,5 @@
-//! The ledger of a run, which records which callers wait and which callers hold a lock with which tokens, and detects
-//! broken promises.
+//! The ledger of a run. It records which callers wait for a lock, and which callers hold a lock with which token. It
+//! detects broken promises.
 
 use std::{
     collections::BTreeMap,
@@ -133,7 +133,7 @@ struct State {
     next: u64,
     calls: BTreeMap<CallId, Call>,
     keys: BTreeMap<String, Key>,
-    /// The times at which the server lost state or its clock was set ahead, which ends leases early.
+    /// The times at which the server lost state or its clock was set ahead. Each of these events ends leases early.
     losses: Vec<u64>,
     /// The total time by which the server's clock was set back.
     set_back: u64,
@@ -162,7 +162,7 @@ impl fmt::Debug for Ledger {
     }
 }
 
-/// A caller that runs its body. The caller leaves when this value is dropped.
+/// A caller inside its body. When this value is dropped, the ledger records that the caller leaves.
 #[derive(Debug)]
 pub struct Presence {
     ledger: Ledger,
@@ -280,7 +280,7 @@ impl Ledger {
             && token <= highest
             // In two cases, an entry may have a lower token than the entry before it. First, the owner of a grant that
             // was given before a loss of state may enter after the owner of a later grant. Second, if a server has lost
-            // its counter and its clock was set back, its tokens continue from a lower number.
+            // its token counter and its clock was set back, the next tokens continue from a lower number.
             && !losses.iter().any(|loss| {
                 *loss <= at && loss + GRANTED_BEFORE + longest_lease >= at || has_set_back && *loss >= at
             })
@@ -389,8 +389,8 @@ impl Ledger {
         self.state().stopped = Some((host, now));
     }
 
-    /// Records that a process continues. The time for which the process was stopped does not count as waiting time of
-    /// its calls.
+    /// Records that a process continues. The time for which the process was stopped does not count towards the `wait`
+    /// of its calls.
     pub fn go_on(&self, host: HostId) {
         let now = self.history.now();
         let mut state = self.state();
@@ -519,8 +519,8 @@ impl State {
         })
     }
 
-    /// Checks that no other caller in the queue of this lock began its call more than 100 ms before this caller.
-    /// Callers that are polled late, and callers whose `wait` is over, are ignored.
+    /// Checks that no other caller in the queue of this lock began its call more than 100 ms before this caller. Other
+    /// callers do not count if they are polled late or their `wait` is over.
     fn check_order(&self, call: CallId, key: &str, now: u64) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         if !self.ordered || !this.waits {

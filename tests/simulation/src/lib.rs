@@ -1,5 +1,5 @@
-//! Runs the real engine and the real scripts in a simulated, deterministic world. A seed determines the time, the
-//! network, the faults and the callers.
+//! Runs the real engine and the real scripts in a simulated world with simulated time. A seed determines all that
+//! happens in it: the delays, the faults and the calls.
 
 pub mod callers;
 pub mod chance;

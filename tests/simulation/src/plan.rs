@@ -57,7 +57,7 @@ pub struct Plan {
     pub ways: Vec<Way>,
     /// The percentage of tasks whose calls are polled late.
     pub slow: u32,
-    /// Whether a task whose calls are polled late polls them each time after the same pause.
+    /// Whether all pauses before the late polls of a task have the same length. If not, their lengths are random.
     pub rhythmic: bool,
     /// The longest duration of a body, in milliseconds.
     pub body: u64,
@@ -203,9 +203,8 @@ impl Plan {
         self.waits.iter().copied().max().unwrap_or_default()
     }
 
-    /// Returns whether callers have to enter in the order in which they began. An order requires short bodies: if a
-    /// holder overran its lease, other callers might enter before the members of its cohort have returned to their
-    /// places.
+    /// Returns whether callers have to enter in the order in which they began. The order requires short bodies: if a
+    /// body outlasted its lease, other callers might enter before the members of its cohort are back at their places.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.faults.is_empty()

@@ -27,7 +27,7 @@ use crate::{
 /// The time that each host's clock shows at the beginning of a run.
 const BOOTED: Duration = Duration::from_secs(1_000);
 
-/// The world as an engine on this host sees it.
+/// The clock, the random numbers and the network that an engine on this host uses.
 struct Host {
     number: HostId,
     network: Network,

@@ -1,4 +1,4 @@
-//! Shrinks a failing plan for as long as a smaller plan fails in the same way.
+//! Replaces a failing plan by smaller plans that fail in the same way.
 
 use crate::{
     plan::Plan,

@@ -1,5 +1,5 @@
-//! Ends the program when a run does not end. The time-outs of a run use simulated time, so they do not end a run that
-//! loops without letting simulated time pass.
+//! Ends the program when a run does not end. The time-outs of a run use simulated time, so they do not end a run in
+//! which simulated time no longer passes.
 
 use std::{
     collections::BTreeMap,

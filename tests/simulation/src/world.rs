@@ -225,7 +225,7 @@ impl World {
         self.network.crash(host);
         let killed = self.running().remove(&host);
         if let Some(killed) = killed {
-            // The engine of the killed process continues to run, but it can no longer send or receive messages.
+            // The engine of the killed process continues to run, but its host can no longer send or receive messages.
             drop(killed.tasks);
             let mut dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
             dead.push((killed.client, killed.process));
@@ -251,7 +251,8 @@ impl World {
         });
     }
 
-    /// Waits until all calls have ended, shuts down the clients, and checks that no lock keys and no tasks are left.
+    /// Waits until all calls have ended, shuts down the clients, and checks that the servers have no keys of locks and
+    /// the engines have no tasks left.
     async fn end(&self) {
         if self.ledger.is_violated() {
             return;
@@ -285,8 +286,8 @@ impl World {
         for (host, process) in &running {
             let missed = process.client.stats().missed_wakeups;
             self.ledger.missed_wakeups(missed);
-            // If callers are polled in a rhythm, the message about a grant and the answer to a probe can arrive at the
-            // same moment. The engine may then apply the answer first.
+            // If late polls always come after the same pause, the message about a grant and the answer to a probe can
+            // arrive at the same moment. The engine may then apply the answer first.
             let coincides = plan.slow > 0 && plan.rhythmic;
             if missed > 0 && plan.faults.is_empty() && !coincides {
                 let seen = format!("host {host} learnt of {missed} grants from a probe");
@@ -307,7 +308,7 @@ impl World {
         self.look_at_the_rest(has_crashed || leaks);
     }
 
-    /// Checks that no lock keys are left on the servers. Unless `may_run_on` is set, also checks that no task of an
+    /// Checks that no lock keys are left on the servers. If `may_run_on` is not set, also checks that no task of an
     /// engine still runs.
     fn look_at_the_rest(&self, may_run_on: bool) {
         for server in 0..self.plan.store.servers() {

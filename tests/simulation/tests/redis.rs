@@ -1,13 +1,13 @@
-//! Compares the simulated server with a real one: the same random sequences of commands and of script calls must have
-//! the same replies, pushes and keys on both, byte for byte.
+//! Compares the simulated server with a real one: the same random sequences of commands and of script calls must lead
+//! to the same replies, pushes and keys on both servers, byte for byte.
 //!
 //! `SIMULATION_SEQUENCES` sets the number of sequences of each test. The default of 10,000 takes about a minute in a
 //! debug build, and a million takes a night. With 10,000 sequences or more, every outcome in `OUTCOMES` has to occur.
 //!
-//! Time stands still on the simulated server, and a sequence takes a few milliseconds on the real server. To make the
-//! replies comparable, the comparison rounds the time to live of each key up to a multiple of [`STEP`](pair::STEP), and
-//! scripts get the time as their last argument. A step that lets time pass advances the time in this argument, and
-//! shortens the time to live of all keys on both servers.
+//! On the simulated server, time does not pass by itself. On the real server, a sequence takes a few milliseconds. To
+//! make the replies comparable, the comparison rounds the time to live of each key up to a multiple of
+//! [`STEP`](pair::STEP), and scripts get the time as their last argument. A step that lets time pass advances the time
+//! in this argument, and shortens the time to live of all keys on both servers.
 
 #[path = "redis/calls.rs"]
 mod calls;

@@ -37,8 +37,8 @@ fn one_seed_has_one_history() {
     }
 }
 
-/// The engine abandons a try of a call with `notify`, because the call is not polled in time for the answer. The
-/// clean-up of that try does not release the grant of the next try.
+/// A call with the strategy `notify` is not polled in time for the answer to a try, so the engine abandons this try.
+/// The clean-up of the abandoned try does not release the grant of the next try.
 #[test]
 fn notified_calls_are_polled_late_at_a_server_that_stops() {
     for seed in 0..100 {
@@ -62,8 +62,8 @@ fn notified_calls_are_polled_late_at_a_server_that_stops() {
     }
 }
 
-/// A caller that arrives while others of its process are queued waits up to 1 ms, so that more callers can share its
-/// request.
+/// While callers of a process are queued, the next caller of this process sends its request after up to 1 ms, so that
+/// more callers can share the request.
 #[test]
 fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
     for seed in 0..20 {

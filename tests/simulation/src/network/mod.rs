@@ -78,7 +78,7 @@ struct Connection {
     server: ServerId,
     /// The connection's ID on the server; `None` once the connection has ended for the server.
     id: Option<ConnectionId>,
-    /// The arrival time of the newest message in each direction. Messages that are sent later do not arrive earlier.
+    /// The arrival time of the newest message in each direction. A later message does not arrive before this time.
     last: [u64; 2],
     /// The messages that the link holds back in each direction.
     held: [VecDeque<Vec<u8>>; 2],
@@ -121,7 +121,7 @@ struct State {
 #[derive(Clone)]
 pub struct Network {
     state: Arc<Mutex<State>>,
-    /// Notified when a new event may be due before all other events.
+    /// Notified when a new event may be the next one that is due.
     earlier: Arc<Notify>,
     /// Notified when a link or a server has changed.
     changed: Arc<Notify>,
@@ -183,7 +183,7 @@ impl Network {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Delivers each message when it is due, for as long as this future is polled.
+    /// Carries out each event when it is due, for as long as this future is polled.
     pub async fn run(self) {
         loop {
             let next = self.deliver();
@@ -293,8 +293,7 @@ impl Network {
             .map(|(number, _)| *number)
             .collect();
         for number in numbers {
-            // Only the server has to notice that the connection has ended, because the client has crashed with its
-            // host.
+            // The client has crashed with its host, so only the server has to notice that the connection has ended.
             let later = now + state.chance.among(0..2_000);
             state.at(later, Event::ServerSees(number));
             if let Some(connection) = state.connections.get_mut(&number) {
@@ -355,7 +354,7 @@ impl Network {
         this.told = 0;
     }
 
-    /// Runs `does` with a server and its time directly, without a message over the network.
+    /// Calls `does` with a server and the server's time. No message is sent over the network.
     pub fn at_server<T>(&self, server: ServerId, does: impl FnOnce(&mut Redis, u64) -> T) -> T {
         let mut state = self.state();
         let time = state.time(server);
@@ -396,8 +395,8 @@ fn run_id(server: usize, restarts: u64) -> String {
 }
 
 impl State {
-    /// Returns the time of a server in microseconds. Like a real server's time, this time is later at each call, unless
-    /// the clock was set back since the previous call.
+    /// Returns the time of a server in microseconds. Each call returns a later time than the previous call, as on a
+    /// real server, unless the clock was set back in between.
     fn time(&mut self, server: ServerId) -> u64 {
         let elapsed = self.history.now() * 1000;
         let this = &mut self.servers[server];

@@ -72,7 +72,8 @@ macro_rules! typed {
 }
 
 impl DataSet {
-    /// Returns the entry of a key at this millisecond. Removes the key if it has expired.
+    /// Returns the entry of a key, or `None` if the key does not exist at this millisecond. Removes a key that has
+    /// expired.
     pub(crate) fn entry(&mut self, key: &[u8], ms: i64) -> Option<&mut Entry> {
         let expires = self.entries.get(key)?.expires;
         if expires.is_some_and(|expires| ms > expires) {

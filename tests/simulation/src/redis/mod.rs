@@ -1,8 +1,8 @@
-//! One Redis server as a library: it takes bytes and the time, and returns bytes. The library reads no clock, starts no
-//! thread, and draws no random numbers, so the same calls have the same results.
+//! One Redis server as a library: its input is bytes and the time, and its output is bytes. The library reads no clock,
+//! starts no thread, and draws no random numbers, so the same calls have the same results.
 //!
-//! `tests/redis.rs` compares the library's replies to commands and script calls with those of a real server of version
-//! 7.0.
+//! `tests/redis.rs` compares the library's replies to commands and script calls with the replies of a real server of
+//! version 7.0.
 
 mod commands;
 mod data;
@@ -28,7 +28,7 @@ pub struct Redis(State);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// An effect of the server on one of its connections.
+/// What the server does to one of its connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// The server sends bytes on a connection.
@@ -78,13 +78,14 @@ impl Redis {
         id
     }
 
-    /// Removes a connection whose peer has gone.
+    /// Removes a connection that its client has closed or lost.
     pub fn disconnect(&mut self, id: ConnectionId) {
         self.0.forget(id);
     }
 
-    /// Takes bytes of a connection, which may end in the middle of a command, and carries out each complete command at
-    /// `now`, in µs since the epoch. Returns the output in order. Bytes of a closed connection have no effect.
+    /// Takes bytes of a connection, and carries out each complete command. The bytes may end in the middle of a
+    /// command. `now` is the time in µs since the epoch. Returns the output in order. Bytes of a closed connection have
+    /// no effect.
     pub fn receive(&mut self, id: ConnectionId, bytes: &[u8], now: u64) -> Vec<Output> {
         self.0.receive(id, bytes, now);
         self.0.outbox.take()

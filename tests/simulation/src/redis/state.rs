@@ -1,4 +1,4 @@
-//! The server's state, and how the bytes of a connection become commands and replies.
+//! The server's state. This module also parses the bytes of a connection, and writes the replies.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -185,7 +185,7 @@ impl State {
         command.run(self, caller, args)
     }
 
-    /// Returns the command if it may be carried out or queued now, and otherwise the error for the client.
+    /// Returns the command if the server may carry it out or queue it now. Otherwise, returns the error for the client.
     fn check(&self, caller: Caller, args: &[&[u8]]) -> Result<&'static Command, Fault> {
         let command = find(args)?;
         if !command.takes(args.len()) {

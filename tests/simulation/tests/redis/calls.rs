@@ -35,8 +35,8 @@ macro_rules! part {
     };
 }
 
-/// The scripts as the engine assembles them, under the engine's names. Each script begins with [`FIXED_TIME`], which
-/// takes the time from the last argument and rounds the replies to `PTTL` up.
+/// The scripts as the engine assembles them, with the names that the engine gives them. Each script begins with
+/// [`FIXED_TIME`], which takes the time from the last argument and rounds the replies to `PTTL` up.
 pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
     let (next_token, grant_next) = (part!("native/next_token"), part!("native/grant_next"));
     let (mark, owner) = (part!("quorum/mark"), part!("redisson/owner"));
@@ -118,8 +118,8 @@ pub(crate) struct Call {
     lease: &'static str,
     wait: &'static str,
     claim: &'static str,
-    /// Selects the remaining arguments, such as the floor of the token and the deadline of the request. Each decimal
-    /// digit of the number makes one choice.
+    /// Selects the remaining arguments, such as the lower bound of the next token, and the time limit of the request.
+    /// Each decimal digit of the number makes one choice.
     choices: usize,
     /// An argument, and a text that replaces it. If there is no text, this argument and all arguments after it are
     /// removed.
@@ -136,7 +136,8 @@ pub(crate) fn channels() -> Vec<String> {
 }
 
 fn sha1(bytes: &[u8]) -> String {
-    // The server identifies a script by its SHA-1 digest, and the name of a session's channel contains such a digest.
+    // The name of a session's channel contains the SHA-1 digest of the session. Script calls name a script by its
+    // digest.
     sha1_smol::Sha1::from(bytes).digest().to_string()
 }
 

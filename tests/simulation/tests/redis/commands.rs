@@ -184,13 +184,13 @@ fn command() -> impl Strategy<Value = Vec<String>> {
     );
     (form, proptest::option::weighted(0.15, junk)).prop_map(|(mut args, junk)| {
         match junk {
-            // `SUBSCRIBE` and `UNSUBSCRIBE` keep their single channel. With no channel, `UNSUBSCRIBE` names all
-            // channels of the connection, in an undefined order.
+            // `SUBSCRIBE` and `UNSUBSCRIBE` keep their single channel. The replies to `UNSUBSCRIBE` without a channel
+            // name all channels of the connection, in an undefined order.
             _ if args[0].ends_with("SUBSCRIBE") => {}
             None => {}
             Some((_, None, _)) => args.truncate(1 + args.len() / 3),
             Some((_, Some(junk), true)) => args.push(junk.to_owned()),
-            // A key with a time to live of 1 ms may expire on the real server before the next command.
+            // On the real server, a key with a time to live of 1 ms may expire before the next command.
             Some((_, Some("1"), _)) if args.iter().any(|arg| arg == "PEXPIRE" || arg == "PX") => {}
             Some((place, Some(junk), false)) => {
                 let place = place.index(args.len());

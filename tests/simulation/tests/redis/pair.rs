@@ -11,7 +11,8 @@ use lock_simulation::redis::{ConnectionId, Mode, Output, Redis};
 
 use crate::{Step, calls::channels};
 
-/// The time, in ms, to a multiple of which the time to live of each key is rounded up before the servers are compared.
+/// The precision, in ms, with which times to live are compared: each time to live is first rounded up to a multiple of
+/// this time.
 pub(crate) const STEP: u64 = 250;
 /// The time that scripts see at the beginning of a sequence, in µs.
 pub(crate) const START: u64 = 1_800_000_000_000_000;
@@ -113,7 +114,8 @@ impl Pair {
     }
 
     fn set_mode(&mut self, mode: Mode) {
-        // An open transaction would queue the command that sets the real server's mode, so it is discarded first.
+        // An open transaction would queue the command that sets the real server's mode, so the transaction is discarded
+        // first.
         self.both(&words("DISCARD"));
         let _ = writeln!(self.log, "  {mode:?}");
         self.simulated.set_mode(mode);
@@ -184,7 +186,7 @@ impl Pair {
             let text = String::from_utf8_lossy(bytes).into_owned();
             text.split("\r\n").map(str::to_owned).collect::<Vec<_>>()
         };
-        // The dump is the longest command and always the same, so it is removed from the log.
+        // The command that reads the dump is the longest and always the same, so it is removed from the log.
         self.log
             .truncate(self.log.rfind("  [\"EVAL\"").unwrap_or_default());
         let (real, simulated) = (lines(&answered), lines(&self.answered));

@@ -6,7 +6,7 @@ use super::{
     keys::matches,
 };
 
-/// Returns whether a connection that speaks RESP2 may use a command while it is subscribed.
+/// Returns whether a RESP2 connection that is subscribed to a channel may use this command.
 pub(crate) fn is_allowed_to_subscribers(command: &Command) -> bool {
     matches!(command.name, "subscribe" | "unsubscribe" | "ping" | "quit")
 }
@@ -101,7 +101,7 @@ pub(crate) fn numsub(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(counts.collect()))
 }
 
-/// Returns the channels that have subscribers and match the pattern, if a pattern is given.
+/// Returns the channels that have subscribers. If a pattern is given, returns only those that match it.
 pub(crate) fn active(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     let pattern = args.get(2).copied().unwrap_or(b"*");
     let channels = state.channels.keys();

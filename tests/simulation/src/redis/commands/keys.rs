@@ -217,7 +217,7 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Returns whether a byte is in the class at the beginning of `class`, and the pattern after the class.
+/// Reads the character class with which `class` begins. Returns whether the byte is in it, and the pattern after it.
 fn in_class(class: &[u8], byte: u8) -> (bool, &[u8]) {
     let (negated, mut class) = match class {
         [b'^', rest @ ..] => (true, rest),

@@ -47,7 +47,7 @@ pub(crate) fn millis(micros: u64) -> i64 {
     i64::try_from(micros / 1000).unwrap_or(i64::MAX)
 }
 
-/// How a command is carried out. The first of the arguments is the name of the command.
+/// The function that carries out a command. The first of the command's arguments is its name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Run {
     /// A function that needs only the data, the time in ms, and the arguments.
@@ -307,7 +307,8 @@ pub(crate) fn is_word(text: &[u8], word: &str) -> bool {
     text.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// Returns the indices of the elements from `start` to `end` inclusive. Negative numbers count from the end.
+/// Returns the indices of the elements from `start` to `end` inclusive. Negative values of `start` and `end` count from
+/// the last element.
 pub(crate) fn index_range(start: i64, end: i64, count: usize) -> std::ops::Range<usize> {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     let absolute = |index: i64| {

@@ -140,8 +140,8 @@ pub(crate) fn exec(state: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {
             "EXECABORT Transaction discarded because of previous errors.",
         ));
     }
-    // Each reply is written right after its command has run, so that messages which the command publishes to this
-    // connection directly precede the reply.
+    // Each reply is written right after its command has run, so that a message that the command publishes to its own
+    // connection comes directly before this reply.
     write_length(
         state.outbox.buffer(caller.id),
         b'*',

@@ -53,8 +53,8 @@ struct SetOptions<'a> {
     if_present: bool,
     keeps_expiry: bool,
     gets: bool,
-    /// The argument of the expiry, whether it is in seconds instead of milliseconds, and whether it is a point in time
-    /// instead of a duration.
+    /// The argument of the expiry, whether its unit is seconds instead of milliseconds, and whether it is a point in
+    /// time instead of a duration.
     expiry: Option<(&'a [u8], bool, bool)>,
 }
 

@@ -82,7 +82,8 @@ pub(super) fn error_to_lua(lua: &Lua, text: &str) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// Truncates a number to an integer reply. NaN and numbers that are out of range become the smallest integer.
+/// Drops the fraction of a number, as in an integer reply. NaN and numbers that are out of range become the smallest
+/// integer.
 fn truncated(number: f64) -> i64 {
     let fits = (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&number);
     if fits { number as i64 } else { i64::MIN }

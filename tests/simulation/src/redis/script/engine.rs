@@ -26,7 +26,7 @@ struct Engine {
     environment: Table,
     globals: Table,
     run: Function,
-    /// The compiled scripts by their hashes. The map is never iterated over, so its random order has no effect.
+    /// The compiled scripts by their hashes. No code iterates over the map, so its random order has no effect.
     compiled: RefCell<HashMap<Hash, Function>>,
 }
 
@@ -108,7 +108,7 @@ impl Engine {
     }
 }
 
-/// Returns the line that the script has reached, if a script is on the stack.
+/// Returns the line that the running script has reached, or `None` if no script runs.
 fn current_line(lua: &Lua) -> Option<usize> {
     (1..).find_map(|level| {
         let line = lua.inspect_stack(level, |frame| {

@@ -1,5 +1,5 @@
--- Prepares the environment of scripts. Receives functions of the server and the log levels. Returns the environment,
--- the table of the scripts' globals, and the function that runs a script.
+-- Prepares the environment of scripts. The arguments are three functions of the server, and the log levels. The results
+-- are the environment, the table of the scripts' globals, and the function that runs a script.
 local send, sha1hex, located, log_levels = ...
 
 -- Returns a read-only view of a library.
@@ -54,7 +54,7 @@ function redis.error_reply(...)
   end
   text = string.gsub(text, '^%-', '')
   text = string.gsub(string.gsub(text, '^[\r\n]+', ''), '[\r\n]+$', '')
-  -- A text of a single word has no error code, because a code is the first of several words.
+  -- An error code is the first of several words, so a text of a single word has no error code.
   if not string.find(text, ' ', 1, true) then
     text = 'ERR ' .. text
   end
