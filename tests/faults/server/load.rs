@@ -68,8 +68,11 @@ impl Load {
         until_waiting(&holder, WAITERS).await;
         let stop = Arc::new(AtomicBool::new(false));
         let busy = (0..BUSY).map(|number| {
+            // If a primary fails before it has replicated a release, the lock stays taken on the new primary until its
+            // lease ends, so the lease is shorter than `wait`.
             let lock = others[number % 2].lock(Self::busy_key(number));
-            tokio::spawn(call_again(lock.wait(20 * SECOND), stop.clone()))
+            let lock = lock.wait(20 * SECOND).lease(3 * SECOND);
+            tokio::spawn(call_again(lock, stop.clone()))
         });
         Self {
             busy: busy.collect(),
