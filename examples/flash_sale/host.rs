@@ -29,7 +29,8 @@ use crate::{
 /// After the kill of a worker, the next sale may come at most this long after the end of the worker's lease.
 const CRASH_MARGIN: Duration = Duration::from_millis(250);
 
-/// Runs a sale on a server. Returns whether the sale was exact.
+/// Starts the processes of a sale, whose locks are on a Redis server, and waits for its end. Returns whether the sale
+/// was exact.
 pub(crate) async fn host(sale: &Sale) -> Result<bool, Failure> {
     let Place::Redis {
         url,

@@ -232,7 +232,7 @@ impl<'a> Resolved<'a> {
             Source::Part(_, name) => (*name).clone(),
         };
         name.set_span(name.span().located_at(place));
-        // `Arguments::lend` has already bound the name from the pattern as a reference.
+        // `Arguments::lend` has already bound each name in the parameter's pattern as a reference, so no `&` is added.
         if let Source::Part(argument, _) = source
             && argument.is_lent()
             && placeholder.fields.is_empty()

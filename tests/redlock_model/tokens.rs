@@ -107,7 +107,7 @@ enum Action {
     /// The client gives its grants back, because it found no majority, the call was dropped, or the body has ended. If
     /// no node ever executes the requests of this action, the client has in effect crashed.
     Leave(usize),
-    /// The lease of a client that has left ends on a node.
+    /// On the node with this index, a lease ends that a client left behind when it gave up.
     Expire(usize),
 }
 

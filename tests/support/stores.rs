@@ -206,7 +206,7 @@ where
 }
 
 /// Runs a test on every backend that promises an order. Quorums and Redisson's layout have no queue, so they promise no
-/// order, and their waiters are not visible.
+/// order, and a test cannot read from the server who waits.
 pub async fn on_stores_with_a_queue<F, Fut>(test: F)
 where
     F: Fn(Store) -> Fut,

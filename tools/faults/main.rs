@@ -127,7 +127,7 @@ fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (Strin
         let caught = own.map(|patch| match &seen_caught {
             Some(seen) if seen.contains(&patch.what) => patch.what.clone(),
             Some(_) => format!("**not seen:** {}", patch.what),
-            None => format!("not run: {}", patch.what),
+            None => format!("result not recorded: {}", patch.what),
         });
         let caught: Vec<String> = caught.collect();
         let _ = writeln!(

@@ -188,7 +188,8 @@ impl AcquireRequest {
         *lock(&self.direct) == Direct::Revoked
     }
 
-    /// Returns whether the caller has read the answers to all requests that it sent itself.
+    /// Returns whether the caller has read the answers to all its own requests. Requests that the session sends for the
+    /// caller do not count.
     pub(crate) fn is_answered(&self) -> bool {
         *lock(&self.direct) == Direct::Idle
     }

@@ -108,7 +108,8 @@ pub(crate) async fn until_closed(
     request: &AcquireRequest,
 ) {
     let closing = async {
-        // The loop also ends if the server stores no locks any longer, because it then carries out no requests.
+        // The loop also ends if the server is no longer responsible for any lock, because it then refuses the old
+        // requests.
         while let Some(home) = server.sessions.home_beside(session) {
             if let Ok(home) = home.connection().await
                 && (!home.may_kill || home.kill(&connection.identity).await.is_ok())

@@ -219,7 +219,7 @@ impl Cluster {
         }
     }
 
-    /// Waits for a connection of the home session with the primary that stores a lock.
+    /// Waits until the engine's own session with the primary that stores the lock has a connection.
     pub(crate) async fn home_connection(
         self: &Arc<Self>,
         name: &LockName,

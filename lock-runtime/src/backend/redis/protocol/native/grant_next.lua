@@ -17,8 +17,8 @@
 local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)$'
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
--- The shortest lease, in ms, for which a claim is stored. A process that is listening renews the grants of its offers
--- only at its heartbeats, so a shorter lease may expire although the process is listening.
+-- The shortest lease, in ms, for which a claim is stored. Until a member has taken its turn, its process renews the
+-- grant only at its heartbeats, so a shorter lease may expire although the process is listening.
 local MIN_CLAIMED_LEASE = 500
 -- The number of queue entries that one script examines before it stops. The server runs no other command while a script
 -- runs.
