@@ -1,4 +1,4 @@
-//! The tables, and the pages that contain them.
+//! Writes the results of the sales as tables into the pages of the documentation.
 
 use std::{fmt, fs, time::Duration};
 

@@ -236,7 +236,8 @@ async fn a_turn_is_passed_on_whose_extension_is_not_read() {
                     if !inside.is_taken() {
                         break call;
                     }
-                    // The answer arrived during the poll, so the body has begun, and the test tries again.
+                    // The answer arrived during the poll, so the body has begun. The test needs a call whose body has
+                    // not begun, so it tries again.
                     call.await.unwrap();
                 };
                 let left = Instant::now();

@@ -180,8 +180,8 @@ impl LockClientBuilder {
 
     /// Sets the release mode of calls that set none: [`Release::Confirmed`] by default.
     ///
-    /// [`Release::Background`] saves each call one round trip. Choose `Background` only if no code that receives a
-    /// call's result expects the lock to be free at that time.
+    /// [`Release::Background`] saves each call one round trip. The lock can then still be held when the call returns, so
+    /// do not choose `Background` if code that receives a call's result relies on a free lock.
     pub fn release(mut self, release: Release) -> Self {
         self.defaults.release = release;
         self

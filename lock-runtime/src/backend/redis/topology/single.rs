@@ -121,7 +121,8 @@ impl Sessions {
         self.home.get().is_some_and(is_it) || lock(&self.by_runtime).values().flatten().any(is_it)
     }
 
-    /// Makes the callers that wait for these locks get a new session, because this server no longer stores the locks.
+    /// Sends each caller that waits for a lock for which `has_moved` is true to a new session, because this server no
+    /// longer stores that lock.
     pub(crate) fn dismiss(&self, has_moved: impl Fn(&LockName) -> bool) {
         let sessions = lock(&self.by_runtime);
         for session in sessions.values().flatten().chain(self.home.get()) {

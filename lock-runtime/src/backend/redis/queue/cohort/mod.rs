@@ -52,8 +52,9 @@ enum State {
     /// The server has confirmed the release. A released cohort is kept while callers wait for the lock, so that late
     /// messages about its grant are recognized.
     Released,
-    /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, its
-    /// answer creates the cohort again. A suspended cohort is kept until the member that had the turn leaves.
+    /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, it
+    /// answers their requests with the grant, and the engine forms the cohort again. A suspended cohort is kept until the
+    /// member that had the turn leaves.
     Suspended,
 }
 

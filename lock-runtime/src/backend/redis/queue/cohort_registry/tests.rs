@@ -222,7 +222,7 @@ fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
     // The first member has not left when the lease ends, so the second member queues again.
     let chores = fixture.heartbeat_chores(at(1100));
     assert_eq!(chores.requeue.len(), 1);
-    // The first member leaves, and the grant is forgotten.
+    // The first member leaves, and the registry drops its record of the grant.
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(2500));
     assert!(matches!(passed, Passed::Stale));
     assert!(fixture.cohorts.seen(&fixture.name, 7).is_none());
