@@ -3,9 +3,10 @@
 //!
 //! # The real types
 //!
-//! In the model, the engine's own code makes the decisions, and not a copy of this code. [`cohort::Cohort`], [`attempt_state::AttemptState`] and
-//! [`grant::GrantSnapshot`] are the engine's files, compiled into this crate, so their unit tests run here too. The
-//! engine's I/O around these types is modelled: the registry of cohorts, the sessions, the scripts, the holds.
+//! In the model, the engine's own code makes the decisions, and not a copy of this code. [`cohort::Cohort`],
+//! [`attempt_state::AttemptState`] and [`grant::GrantSnapshot`] are the engine's files, compiled into this crate, so
+//! their unit tests run here too. The engine's I/O around these types is modelled: the registry of cohorts, the
+//! sessions, the scripts, the holds.
 //!
 //! # What is modelled
 //!
