@@ -69,7 +69,7 @@ impl FromStr for Who {
     }
 }
 
-/// What one task needs to use a lock: the key and the channel of the lock, and the owner name of the task.
+/// The names with which one task uses a lock: the key and the channel of the lock, and the owner name of the task.
 #[derive(Debug, Clone)]
 pub(crate) struct Seat {
     pub(crate) key: String,

@@ -68,7 +68,7 @@ pub(crate) fn keys<'a>(value: &'a Expr, mistakes: &mut Mistakes) -> Option<Vec<&
     None
 }
 
-/// What a call does instead of returning an error if its lock is busy.
+/// The alternative to an error for a call whose lock is busy.
 pub(crate) enum OnBusy {
     Skip,
     /// Calls this function instead of returning an error.

@@ -238,7 +238,7 @@ fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
     offers && replies
 }
 
-/// Returns whether a connected caller waits in vain: nobody holds the lock, or the caller is neither in the queue nor
+/// Returns whether a connected caller is neglected: nobody holds the lock, or the caller is neither in the queue nor
 /// an owner of the grant.
 pub(crate) fn somebody_is_neglected(protocol: &Protocol, state: &State) -> bool {
     (0..).zip(&state.callers).any(|(id, caller)| {

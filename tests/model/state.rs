@@ -50,8 +50,8 @@ pub(crate) struct Observed {
     pub(crate) outlived: bool,
     /// A caller that was granted the lock out of order, and a waiting caller that had queued before it.
     pub(crate) overtaken: Option<(CallerId, CallerId)>,
-    /// The number of consecutive ticks at which no action was due, but a connected caller waited in vain. A caller waits
-    /// in vain if the lock is free, or if the caller is neither in the queue nor an owner of the grant.
+    /// The number of consecutive ticks at which no action was due, but a connected caller was neglected. A caller is
+    /// neglected if the lock is free, or if the caller is neither in the queue nor an owner of the grant.
     pub(crate) neglected: u8,
     /// Whether the lock was granted to a waiter that could not be notified.
     pub(crate) unheard: bool,

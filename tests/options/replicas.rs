@@ -40,6 +40,17 @@ impl Group {
         Self { primary, replicas }
     }
 
+    /// Starts a server with one replica. The replica connects to the server through the proxy.
+    async fn with_replica_behind_proxy() -> (Self, FaultProxy) {
+        let primary = RedisServer::start().await;
+        let proxy = FaultProxy::start(primary.port()).await;
+        let replica = RedisServer::builder().replica_at(proxy.port());
+        let replicas = vec![replica.start().await];
+        let mut connection = primary.connection().await;
+        until(async || acknowledged(&mut connection).await == 1).await;
+        (Self { primary, replicas }, proxy)
+    }
+
     async fn client(&self) -> LockClient {
         LockClient::builder()
             .url(self.primary.url())
@@ -232,12 +243,7 @@ async fn callers_that_have_queued_wait_for_replicas() {
 /// of this waiter starts, the whole lease is stored on the replica.
 #[tokio::test]
 async fn the_whole_lease_of_a_caller_that_has_queued_is_on_its_replica() {
-    let mut group = Group::with_replicas(0).await;
-    let proxy = FaultProxy::start(group.primary.port()).await;
-    let replica = RedisServer::builder().replica_at(proxy.port());
-    group.replicas.push(replica.start().await);
-    let mut primary = group.primary.connection().await;
-    until(async || acknowledged(&mut primary).await == 1).await;
+    let (group, proxy) = Group::with_replica_behind_proxy().await;
     let [client, other] = [group.client().await, group.client().await];
     let guard = hold(&other, "k").await;
     let lock = client.lock("k").wait(20 * SECOND).replicas(1);
@@ -347,12 +353,7 @@ async fn a_call_that_is_never_polled_again_gives_its_lock_back() {
 /// one second is too short.
 #[tokio::test]
 async fn a_body_needs_most_of_its_lease_on_the_replicas() {
-    let mut group = Group::with_replicas(0).await;
-    let proxy = FaultProxy::start(group.primary.port()).await;
-    let replica = RedisServer::builder().replica_at(proxy.port());
-    group.replicas.push(replica.start().await);
-    let mut primary = group.primary.connection().await;
-    until(async || acknowledged(&mut primary).await == 1).await;
+    let (group, proxy) = Group::with_replica_behind_proxy().await;
     let builder = LockClient::builder().url(group.primary.url());
     let builder = builder.namespace("replicas").replicas(1, 20 * SECOND);
     let client = builder.connect().await.unwrap();

@@ -20,7 +20,7 @@ use crate::{
     lease::scheduler::Renewals,
 };
 
-/// What a call does when one of its leases is lost, and what it does when its body has ended.
+/// The behaviour of a call after the loss of one of its leases, and at the end of its body.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExitPolicy {
     /// What happens to the body when a lease is lost.
