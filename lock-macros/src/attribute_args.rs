@@ -50,6 +50,19 @@ pub(crate) enum Keys {
     Several(Vec<Key>),
 }
 
+impl Keys {
+    /// Returns the templates of the keys, under which spans and metrics group the calls of the function.
+    pub(crate) fn label(&self) -> String {
+        match self {
+            Self::One(key) => key.literal.value(),
+            Self::Several(keys) => {
+                let templates: Vec<_> = keys.iter().map(|key| key.literal.value()).collect();
+                templates.join(", ")
+            }
+        }
+    }
+}
+
 /// A parsed key. Errors about a key point at the whole literal, because a part of a literal has no span of its own.
 pub(crate) struct Key {
     pub(crate) literal: LitStr,

@@ -305,11 +305,11 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
 /// Generates the `Call` with the options that the attribute sets.
 ///
 /// ```text
-/// wait = "5s", renew = true, on_lost = continue, namespace = "shop", client = self.locks
+/// key = "order:<id>", wait = "5s", renew = true, on_lost = continue, namespace = "shop", client = self.locks
 ///
 /// {
 ///     let __client = &(self.locks);
-///     ROOT::__private::v1::Call::new(__key)
+///     ROOT::__private::v1::Call::new("order:<id>", __key)
 ///         .wait(::core::time::Duration::new(5, 0)).renew(true).on_lost(ROOT::OnLost::Continue)
 ///         .namespace("shop").client(__client)
 /// }
@@ -339,6 +339,7 @@ fn call(args: &Args) -> TokenStream {
         Some(Keys::Several(_)) => quote!(several),
         _ => quote!(new),
     };
+    let label = args.key.as_ref().map(Keys::label);
     let lengths = [
         ("wait", wait),
         ("lease", lease),
@@ -368,7 +369,7 @@ fn call(args: &Args) -> TokenStream {
         .as_ref()
         .map(|namespace| quote!(.namespace(#namespace)));
     let call = quote! {
-        #private::Call::#new(#key)
+        #private::Call::#new(#label, #key)
             #(#lengths)* #renew #on_lost #strategy #release #replicas #namespace
     };
     let Some(client) = client else {

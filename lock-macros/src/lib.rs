@@ -190,7 +190,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// // after
 /// async fn pay(id: u64, cart: Cart) -> Result<Receipt, PayError> {
 ///     let key = lock_runtime::__private::v1::key().text("order:").part("id", &id).build();
-///     let call = lock_runtime::__private::v1::Call::new(key).wait(Duration::new(5, 0));
+///     let call = lock_runtime::__private::v1::Call::new("order:<id>", key).wait(Duration::new(5, 0));
 ///     call.run(
 ///         async move {
 ///             let id = id;

@@ -223,9 +223,11 @@ impl GuardedCall {
             match &mut self.stage {
                 Stage::Entering(_) => ready!(self.poll_entering(body, cx)),
                 Stage::Inside { entered, inside } => {
+                    let in_span = entered.enter_span();
                     ready!(inside.poll(entered, self.exit.on_lost, body, cx));
                     // The body is dropped before the locks are released.
                     body.end();
+                    drop(in_span);
                     self.leave();
                 }
                 Stage::Leaving(leaving, _) => {

@@ -219,7 +219,11 @@ async fn run_inside<F: Future>(
 ) -> Result<F::Output, LockError> {
     let mut inside = Inside::new(entered.lend(reentry::enclosing(), several));
     let mut body = pin!(BodySlot::new(body));
-    std::future::poll_fn(|cx| inside.poll(entered, OnLost::Cancel, &mut body.as_mut(), cx)).await;
+    std::future::poll_fn(|cx| {
+        let _in_span = entered.enter_span();
+        inside.poll(entered, OnLost::Cancel, &mut body.as_mut(), cx)
+    })
+    .await;
     inside.result(entered).map(|()| body.take_output())
 }
 

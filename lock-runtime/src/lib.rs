@@ -73,7 +73,9 @@ pub mod simulation;
 pub use call::Run;
 pub use client::{AlreadyInstalled, LockClient, builder::LockClientBuilder};
 pub use connect_error::{ConnectError, URL_VARIABLE};
-pub use events::Stats;
+#[cfg(feature = "metrics")]
+pub use events::metrics::describe_metrics;
+pub use events::{LeaseWarning, Stats};
 pub use guard::{Hold, Holds, LockGuard, MultiLockGuard};
 pub use in_current_hold::{InCurrentHold, WithinHold};
 pub use lease::release::ReleaseOutcome;

@@ -28,14 +28,20 @@ pub(crate) struct ClientHandle {
 pub(crate) struct Settings {
     pub(crate) client: ClientHandle,
     pub(crate) namespace: Option<String>,
+    /// What spans and metrics call the lock.
+    pub(crate) label: &'static str,
     pub(crate) options: LockOptions,
 }
+
+/// What spans and metrics call a lock of the explicit API that has no label.
+const UNLABELLED: &str = "unlabelled";
 
 impl Settings {
     pub(crate) fn new(client: ClientHandle) -> Self {
         Self {
             client,
             namespace: None,
+            label: UNLABELLED,
             options: LockOptions::default(),
         }
     }
@@ -58,6 +64,7 @@ impl Settings {
             renewals: self.client.renewals.clone(),
             key,
             name,
+            label: self.label,
             terms,
         })
     }
@@ -154,6 +161,13 @@ macro_rules! option_setters {
         /// second holder.
         pub fn replicas(mut self, count: usize) -> Self {
             self.settings.options.replicas = Some(count);
+            self
+        }
+
+        /// Sets the name under which spans and metrics group the calls for this lock, such as the template of its key:
+        /// `"unlabelled"` by default. All calls of one annotated function have the template of its key as their label.
+        pub fn label(mut self, label: &'static str) -> Self {
+            self.settings.label = label;
             self
         }
 

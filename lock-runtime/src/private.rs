@@ -231,6 +231,7 @@ pub mod v1 {
         keys: Locked,
         client: Option<LockClient>,
         namespace: Option<&'static str>,
+        label: &'static str,
         options: LockOptions,
     }
 
@@ -241,19 +242,23 @@ pub mod v1 {
     }
 
     impl Call {
-        pub fn new(key: Result<LockKey, KeyError>) -> Self {
-            Self::of(Locked::One(key))
+        pub fn new(label: &'static str, key: Result<LockKey, KeyError>) -> Self {
+            Self::of(label, Locked::One(key))
         }
 
-        pub fn several(keys: impl Into<Vec<Result<LockKey, KeyError>>>) -> Self {
-            Self::of(Locked::Several(keys.into()))
+        pub fn several(
+            label: &'static str,
+            keys: impl Into<Vec<Result<LockKey, KeyError>>>,
+        ) -> Self {
+            Self::of(label, Locked::Several(keys.into()))
         }
 
-        fn of(keys: Locked) -> Self {
+        fn of(label: &'static str, keys: Locked) -> Self {
             Self {
                 keys,
                 client: None,
                 namespace: None,
+                label,
                 options: LockOptions::default(),
             }
         }
@@ -346,12 +351,14 @@ pub mod v1 {
                 keys,
                 client,
                 namespace,
+                label,
                 options,
             } = self;
             let client = client.map_or_else(LockClient::current, Ok)?;
             let settings = Settings {
                 client: client.handle().clone(),
                 namespace: namespace.map(Into::into),
+                label,
                 options,
             };
             Ok(match keys {

@@ -7,6 +7,7 @@ use lock_core::{backend::BoxFuture, error::LockError, key::LockName, lease::Mome
 
 use crate::{
     acquire::reentry::{Frame, Level, MultiCall},
+    events::call::CallRecord,
     lease::{
         hold::{HoldState, RenewalDemand},
         release::{EntryTicket, ReleaseOutcome},
@@ -123,6 +124,8 @@ pub(crate) struct Entered {
     /// this entry.
     innermost: Entry,
     others: Vec<Entry>,
+    /// The spans and metrics of the call.
+    record: CallRecord,
 }
 
 impl Entered {
@@ -130,6 +133,7 @@ impl Entered {
         Self {
             innermost: entry,
             others: Vec::new(),
+            record: CallRecord::default(),
         }
     }
 
@@ -138,7 +142,21 @@ impl Entered {
         Self {
             innermost: entries.pop().expect("a call enters one lock at least"),
             others: entries,
+            record: CallRecord::default(),
         }
+    }
+
+    /// Passes on the record of the call that has acquired these locks.
+    pub(crate) fn recorded_by(mut self, mut record: CallRecord) -> Self {
+        let only = self.others.is_empty().then_some(&self.innermost);
+        record.acquired(only);
+        self.record = record;
+        self
+    }
+
+    /// Enters the span of the hold, until the returned value is dropped.
+    pub(crate) fn enter_span(&self) -> Option<tracing::span::Entered<'_>> {
+        self.record.enter()
     }
 
     /// Makes the locks stay taken for at least `time` from now, even if the body returns earlier.
@@ -235,9 +253,10 @@ impl Entered {
     /// only if `returned` is true, which means that the body has run to its end.
     pub(crate) async fn leave(self, returned: bool) -> ReleaseOutcome {
         let others = self.others.into_iter().map(|entry| entry.leave(returned));
-        join(self.innermost.leave(returned), join_all(others))
-            .await
-            .0
+        let outcomes = join(self.innermost.leave(returned), join_all(others)).await;
+        let each = std::iter::once(&outcomes.0).chain(&outcomes.1);
+        self.record.left(each);
+        outcomes.0
     }
 
     /// Leaves all locks at once after a body has returned. Returns the outcome for each of `holds`, in the order of
@@ -249,6 +268,7 @@ impl Entered {
             (name, entry.leave(true).await)
         });
         let left: HashMap<_, _> = join_all(left).await.into_iter().collect();
+        self.record.left(left.values());
         let outcomes = holds.iter().filter_map(|hold| left.get(&hold.name));
         outcomes.copied().collect()
     }

@@ -69,7 +69,8 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
             }
         }
     });
-    one::counted(&shared, entering).await
+    let ((entered, frame), record) = one::counted(&in_order, entering).await?;
+    Ok((entered.recorded_by(record), frame))
 }
 
 /// The progress of one call that enters several locks.

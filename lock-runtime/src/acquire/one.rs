@@ -25,7 +25,7 @@ use crate::{
         reentry::Frame,
         replicas::{replicas_until, replicated, with_replicas},
     },
-    events::{TARGET, count},
+    events::{TARGET, call::CallRecord, count},
     lease::{
         hold::{HoldState, RenewalDemand},
         release::EntryTicket,
@@ -47,6 +47,8 @@ pub(crate) struct AcquireSpec {
     pub(crate) renewals: Arc<Renewals>,
     pub(crate) key: LockKey,
     pub(crate) name: LockName,
+    /// What spans and metrics call this lock: the template of its key, or the label that the caller has set.
+    pub(crate) label: &'static str,
     pub(crate) terms: Terms,
 }
 
@@ -115,24 +117,29 @@ pub(crate) async fn enter(
         let entry = enter_one(spec, &budget, enclosing, false).await?;
         Ok(Entered::one(entry).for_at_least(spec.terms.hold_at_least))
     });
-    counted(&spec.shared, entering).await
+    let (entered, record) = counted(std::slice::from_ref(spec), entering).await?;
+    Ok(entered.recorded_by(record))
 }
 
-/// Runs `entering` unless the client is shut down, and counts and logs a failure.
+/// Runs `entering`, which enters the locks of `specs`, unless the client is shut down. Counts and logs a failure. Returns
+/// the record of the call in addition to the output.
 pub(crate) async fn counted<T>(
-    shared: &Arc<Shared>,
+    specs: &[AcquireSpec],
     // `entering` is pinned, because a future that is passed by value would be stored twice in the caller's future.
     entering: Pin<&mut impl Future<Output = Result<T, LockError>>>,
-) -> Result<T, LockError> {
+) -> Result<(T, CallRecord), LockError> {
+    let shared = &specs[0].shared;
+    let mut record = CallRecord::begin(specs);
     // The call is registered before the check, so that either the shutdown sees this call, or this call sees the
     // shutdown.
     let _entering = shared.registry.entering();
     let entered = if shared.shutdown.has_begun() {
         Err(LockError::ShutDown)
     } else {
-        entering.await
+        record.acquiring(entering).await
     };
     if let Err(error) = &entered {
+        record.failed(error);
         let counters = &shared.counters;
         match error {
             LockError::Busy { .. } => count(&counters.busy),
@@ -141,7 +148,7 @@ pub(crate) async fn counted<T>(
         }
         tracing::debug!(target: TARGET, %error, "not acquired");
     }
-    entered
+    Ok((entered?, record))
 }
 
 /// Enters one lock of a call nested in `enclosing`, without counting a failure. If waiting for the lock could deadlock,
@@ -308,6 +315,7 @@ pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
         shared.clone(),
         spec.key.clone(),
         spec.name.clone(),
+        spec.label,
         spec.terms.lease,
         grant,
     )))

@@ -29,7 +29,7 @@ use crate::{
     background::Context,
     client::LockClient,
     connect_error::ConnectError,
-    events::Counters,
+    events::{Counters, LeaseWarning, OnLeaseWarning},
     lease::{scheduler::Renewals, shared::Shared},
     options::ClientHandle,
 };
@@ -68,6 +68,7 @@ pub struct LockClientBuilder {
     client_name: Option<String>,
     /// The user and the password for the Sentinels.
     sentinel_credentials: Option<(String, String)>,
+    on_lease_warning: Option<OnLeaseWarning>,
     /// The engine's clock, network and random numbers; `None` selects the context of the process.
     pub(crate) context: Option<Arc<Context>>,
 }
@@ -121,6 +122,7 @@ impl LockClientBuilder {
             allow_eviction: false,
             client_name: None,
             sentinel_credentials: None,
+            on_lease_warning: None,
             context: None,
         }
     }
@@ -293,6 +295,28 @@ impl LockClientBuilder {
         self
     }
 
+    /// Sets a function that is called once for each body that still runs after 80 % of its fixed lease, in addition to the
+    /// log event. The function runs in the task of the call, while the body is polled, so it must not block. If it
+    /// panics, the call panics.
+    ///
+    /// The moment of the warning passes unnoticed while the body does not return to its task, for instance during a
+    /// blocking call. A guard has a warning only while [`LockGuard::run`](crate::LockGuard::run) runs a body.
+    ///
+    /// ```
+    /// # use lock_runtime::LockClient;
+    /// let builder = LockClient::builder().url("memory:").on_lease_warning(|warning| {
+    ///     eprintln!("{} has {:?} left of {:?}", warning.key, warning.remaining, warning.lease);
+    /// });
+    /// # let _ = builder;
+    /// ```
+    pub fn on_lease_warning(
+        mut self,
+        hook: impl Fn(&LeaseWarning) + Send + Sync + 'static,
+    ) -> Self {
+        self.on_lease_warning = Some(OnLeaseWarning(Arc::new(hook)));
+        self
+    }
+
     /// Connects the client. Fails at once if no server answers, unlike [`connect_within`](Self::connect_within).
     ///
     /// # Errors
@@ -384,6 +408,7 @@ impl LockClientBuilder {
             counters,
             namespace: self.namespace,
             defaults: self.defaults,
+            on_lease_warning: self.on_lease_warning,
         })
     }
 
@@ -461,12 +486,18 @@ struct Unconnected {
     counters: Arc<Counters>,
     namespace: Option<String>,
     defaults: Defaults,
+    on_lease_warning: Option<OnLeaseWarning>,
 }
 
 impl Unconnected {
     fn into_client(self) -> LockClient {
         let backend = self.backend.into_backend();
-        let shared = Arc::new(Shared::new(self.context, backend, self.counters));
+        let shared = Arc::new(Shared::new(
+            self.context,
+            backend,
+            self.counters,
+            self.on_lease_warning,
+        ));
         LockClient::new(ClientHandle {
             renewals: Arc::new(Renewals(shared.scheduler.clone())),
             shared,

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use crate::{
     background::{Context, TrackedTask, lock},
-    events::{Counters, TARGET, count},
+    events::{Counters, LeaseWarning, TARGET, count, metrics},
     lease::{
         Applied, Lease, Requested,
         due_queue::{DueEntry, Scheduled},
@@ -46,6 +46,9 @@ pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
     /// Brings the next renewal or check of the hold forward to `moment`, unless it is due earlier.
     fn due_by(&self, hold: &Arc<HoldState>, moment: Moment);
 
+    /// Called when a body has used most of its fixed lease.
+    fn lease_nearly_over(&self, warning: &LeaseWarning);
+
     /// Called when the last entry has left the hold.
     fn left(&self, hold: &Arc<HoldState>);
 
@@ -67,6 +70,8 @@ pub(crate) struct HoldState {
     pub(crate) key: LockKey,
     pub(crate) name: LockName,
     pub(crate) token: FencingToken,
+    /// What metrics call this lock.
+    label: &'static str,
     pub(crate) terms: LeaseTerms,
     due_entry: DueEntry,
     /// If the hold is released before this moment, the lock stays taken until this moment. The initial value is zero,
@@ -114,6 +119,7 @@ impl HoldState {
         host: Arc<dyn HoldHost>,
         key: LockKey,
         name: LockName,
+        label: &'static str,
         terms: LeaseTerms,
         grant: Grant,
     ) -> Arc<Self> {
@@ -122,6 +128,7 @@ impl HoldState {
             key,
             name,
             token: grant.token,
+            label,
             terms,
             due_entry: DueEntry::new(),
             retain_until: AtomicMoment::new(Some(Moment::new(Duration::ZERO))),
@@ -246,10 +253,13 @@ impl HoldState {
 
     pub(crate) fn track(&self, task: TrackedTask) {
         *lock(&self.tracked) = Some(task);
+        metrics::holding(self.label, 1.0);
     }
 
     pub(crate) fn untrack(&self) {
-        lock(&self.tracked).take();
+        if lock(&self.tracked).take().is_some() {
+            metrics::holding(self.label, -1.0);
+        }
     }
 
     pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
@@ -327,6 +337,7 @@ impl HoldState {
     /// local deadline, so only the first of several failures in a row is logged as a warning.
     pub(crate) fn renewal_failed(&self, error: &BackendError) {
         count(&self.counters().renewal_failed);
+        metrics::renewal(self.label, "failed");
         let remaining = self.remaining();
         if !self.is_in_use() || self.renewal_warned.swap(true, Ordering::AcqRel) {
             tracing::debug!(target: TARGET, key = %self.key, token = %self.token, ?remaining, %error, "renewal failed");
@@ -492,6 +503,7 @@ impl HoldState {
         if first {
             if self.is_in_use() {
                 count(&self.counters().lost);
+                metrics::lost(self.label, reason);
                 tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost while held");
             } else {
                 tracing::debug!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost before its body began");
@@ -537,6 +549,14 @@ impl HoldState {
                     remaining = ?self.remaining(),
                     "the body has used 80 % of its fixed lease, which nobody renews"
                 );
+                metrics::lease_warning(self.label);
+                self.host.lease_nearly_over(&LeaseWarning {
+                    key: self.key.clone(),
+                    label: self.label,
+                    token: self.token,
+                    lease: self.terms.time,
+                    remaining: self.remaining(),
+                });
             }
         }
         self.wait_for_loss().await
@@ -549,7 +569,18 @@ impl HoldState {
 
     /// Removes an entry from the hold's count. Returns `true` if the entry was the last one.
     pub(crate) fn count_out(&self) -> bool {
-        self.entries.fetch_sub(1, Ordering::AcqRel) == 1
+        let is_last = self.entries.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last && metrics::ENABLED && self.is_in_use() {
+            let time = self.backend().now().since(self.begun());
+            metrics::held(self.label, self.lost.get().copied(), time);
+        }
+        is_last
+    }
+
+    /// Counts a renewal that extended the lease.
+    pub(crate) fn renewed(&self) {
+        count(&self.counters().renewed);
+        metrics::renewal(self.label, "renewed");
     }
 
     /// Whether the lease has been marked as lost.

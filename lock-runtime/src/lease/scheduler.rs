@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use crate::{
     background::{Context, ShutdownSignal, lock},
-    events::{TARGET, count},
+    events::TARGET,
     lease::{
         Applied, Requested,
         due_queue::{DueQueue, Scheduled},
@@ -185,7 +185,7 @@ impl RenewalScheduler {
                     return true;
                 };
                 if applied == Applied::Renewed {
-                    count(&hold.counters().renewed);
+                    hold.renewed();
                     tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, extend = ?sent.extend, "lease renewed");
                 }
                 let lease = hold.plan().map_or(hold.terms.time, |plan| plan.lease);

@@ -11,7 +11,7 @@ use lock_core::{backend::Backend, key::LockName, lease::Moment};
 
 use crate::{
     background::{Context, ShutdownSignal, TaskTracker, TrackedTask, drained, lock},
-    events::Counters,
+    events::{Counters, LeaseWarning, OnLeaseWarning},
     lease::{
         hold::{HoldHost, HoldState, UnconfirmedRelease},
         scheduler::RenewalScheduler,
@@ -27,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) scheduler: Arc<RenewalScheduler>,
     /// Signals that the client's shutdown has begun.
     pub(crate) shutdown: ShutdownSignal,
+    on_lease_warning: Option<OnLeaseWarning>,
 }
 
 impl Shared {
@@ -34,6 +35,7 @@ impl Shared {
         context: Arc<Context>,
         backend: Arc<dyn Backend>,
         counters: Arc<Counters>,
+        on_lease_warning: Option<OnLeaseWarning>,
     ) -> Self {
         Self {
             scheduler: Arc::new(RenewalScheduler::new(context.clone())),
@@ -42,6 +44,7 @@ impl Shared {
             counters,
             registry: HoldRegistry::default(),
             shutdown: ShutdownSignal::default(),
+            on_lease_warning,
         }
     }
 }
@@ -76,6 +79,12 @@ impl HoldHost for Shared {
 
     fn due_by(&self, hold: &Arc<HoldState>, moment: Moment) {
         self.scheduler.bring_forward(hold, moment);
+    }
+
+    fn lease_nearly_over(&self, warning: &LeaseWarning) {
+        if let Some(OnLeaseWarning(hook)) = &self.on_lease_warning {
+            hook(warning);
+        }
     }
 
     fn left(&self, hold: &Arc<HoldState>) {

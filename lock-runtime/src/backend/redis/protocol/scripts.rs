@@ -17,7 +17,7 @@ const REDISSON_GRANT: &str = include_str!("redisson/grant.lua");
 
 macro_rules! scripts {
     ($($name:ident = $($part:expr),+;)*) => {
-        $(pub(crate) static $name: Lazy<Script> = Lazy::new(|| Script::new(&[$($part),+]));)*
+        $(pub(crate) static $name: Lazy<Script> = Lazy::new(|| Script::new(stringify!($name), &[$($part),+]));)*
     };
 }
 

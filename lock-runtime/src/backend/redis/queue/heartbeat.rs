@@ -25,7 +25,7 @@ use crate::backend::redis::{
     session::{HEARTBEAT, Session},
     transport::connection::Connection,
 };
-use crate::events::{TARGET, count};
+use crate::events::{TARGET, count, metrics};
 
 /// The time after which a connection is given up if it brings no answer although commands are under way.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -205,6 +205,7 @@ fn take_in(
                 && take_up_described(server, session, name, &grant)
             {
                 count(&server.counters.missed_wakeups);
+                metrics::missed_wakeup();
                 tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "a probe found a grant that no message had told of");
             }
         }

@@ -26,7 +26,7 @@ use crate::{
         wait_connections::WaitConnections,
     },
     background::Context,
-    events::{Counters, TARGET, count},
+    events::{Counters, TARGET, count, metrics},
 };
 
 /// The time limit for one try to connect.
@@ -209,10 +209,16 @@ impl Connection {
         patience: Duration,
         on_push: impl Fn(Pushed) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
+        let replaces = previous.is_some();
         let opening = Self::open_unbounded(connector, channel, previous, parking, on_push);
         let context = &connector.context;
         match context.timeout_at(context.now() + patience, opening).await {
-            Some(opened) => opened,
+            Some(opened) => {
+                if replaces && opened.is_ok() {
+                    metrics::reconnect();
+                }
+                opened
+            }
             None => Err(RedisError::from(std::io::Error::new(
                 std::io::ErrorKind::TimedOut,
                 "the server did not answer the handshake",
@@ -380,6 +386,11 @@ impl Connection {
                 }
                 answer => answer,
             };
+            if metrics::ENABLED
+                && let Ok((_, sent)) = &answer
+            {
+                metrics::script(&script.name, self.context.now().since(*sent));
+            }
             answer.map_err(|error| self.failed(&error))
         })
     }

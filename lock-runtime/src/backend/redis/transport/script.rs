@@ -1,11 +1,13 @@
 //! A script, and the commands that run it on a server.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use redis::Cmd;
 
 /// A Lua script that the server runs atomically.
 pub(crate) struct Script {
+    /// The name under which metrics count the script.
+    pub(crate) name: Arc<str>,
     source: String,
     hash: String,
 }
@@ -19,10 +21,15 @@ impl fmt::Debug for Script {
 }
 
 impl Script {
-    pub(crate) fn new(parts: &[&str]) -> Self {
+    /// Creates the script whose source consists of these parts.
+    pub(crate) fn new(name: &str, parts: &[&str]) -> Self {
         let source = parts.concat();
         let hash = redis::Script::new(&source).get_hash().to_owned();
-        Self { source, hash }
+        Self {
+            name: name.to_ascii_lowercase().into(),
+            source,
+            hash,
+        }
     }
 
     /// Returns the command that runs the script by its hash. The command fails if the server has not cached the script.

@@ -1,6 +1,18 @@
-//! The counters of a client's events, and the `tracing` target of its log events.
+//! The events of a client: its counters, its log events, and the spans and metrics of its calls.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) mod call;
+pub(crate) mod metrics;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_core::{fencing::FencingToken, key::LockKey};
 
 /// The `tracing` target of all log events, whichever module they come from.
 pub(crate) const TARGET: &str = "lock_runtime";
@@ -56,6 +68,32 @@ counters! {
     commands,
     /// Connections established.
     connections,
+}
+
+/// A body that still runs after 80 % of its fixed lease. When the lease ends, the body is dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseWarning {
+    /// The key, without its namespace.
+    pub key: LockKey,
+    /// The template of the key, or the label of a lock of the explicit API.
+    pub label: &'static str,
+    /// The fencing token of the hold.
+    pub token: FencingToken,
+    /// The time of the whole lease.
+    pub lease: Duration,
+    /// The time that is left of the lease.
+    pub remaining: Duration,
+}
+
+/// A function of the user that is called with each [`LeaseWarning`] of a client.
+#[derive(Clone)]
+pub(crate) struct OnLeaseWarning(pub(crate) Arc<dyn Fn(&LeaseWarning) + Send + Sync>);
+
+impl fmt::Debug for OnLeaseWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnLeaseWarning(..)")
+    }
 }
 
 /// Adds one to a counter.

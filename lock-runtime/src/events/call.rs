@@ -1,0 +1,158 @@
+//! The spans and metrics of one call: what a trace shows of its wait and its hold.
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+use lock_core::{error::LockError, lease::Moment};
+use tracing::{Span, field::Empty};
+
+use crate::{
+    acquire::{entry::Entry, one::AcquireSpec},
+    events::metrics::{self, EXCLUSIVE},
+    lease::{release::ReleaseOutcome, shared::Shared},
+};
+
+/// The `tracing` target of all spans. A filter can turn the spans off without the log events.
+const TARGET: &str = "lock_runtime::span";
+/// How many keys of a call the field `lock.key` names.
+const NAMED_KEYS: usize = 8;
+
+/// The outcome of a call whose future was dropped before it had its locks.
+const DROPPED: &str = "dropped";
+
+/// The spans of one call, and its metrics. Exists from the first poll of the acquisition until the call has left its
+/// locks. `None` if nobody records spans, and the feature `metrics` is off.
+#[derive(Default)]
+pub(crate) struct CallRecord(Option<Box<Recorded>>);
+
+struct Recorded {
+    /// Covers the whole call.
+    call: Span,
+    /// Covers the wait for the locks, and later the hold.
+    phase: Span,
+    shared: Arc<Shared>,
+    label: &'static str,
+    began: Moment,
+    is_acquiring: bool,
+}
+
+impl CallRecord {
+    /// Begins the record of a call that asks for these locks. There must be at least one.
+    pub(crate) fn begin(specs: &[AcquireSpec]) -> Self {
+        let first = &specs[0];
+        let call = tracing::info_span!(
+            target: TARGET, "lock",
+            lock.name = first.label, lock.key = %Keys(specs), lock.mode = EXCLUSIVE,
+            lock.wait_ms = Empty, lock.token = Empty, lock.outcome = Empty,
+        );
+        if call.is_disabled() && !metrics::ENABLED {
+            return Self(None);
+        }
+        metrics::waiting(first.label, 1.0);
+        Self(Some(Box::new(Recorded {
+            phase: tracing::info_span!(target: TARGET, parent: &call, "lock.wait"),
+            call,
+            shared: first.shared.clone(),
+            label: first.label,
+            began: first.now(),
+            is_acquiring: true,
+        })))
+    }
+
+    /// Polls the acquisition inside the span of the wait.
+    pub(crate) async fn acquiring<F: Future>(&self, mut entering: Pin<&mut F>) -> F::Output {
+        std::future::poll_fn(|cx| {
+            let _inside = self.enter();
+            entering.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// Enters the span of the call's wait or hold, until the returned value is dropped.
+    pub(crate) fn enter(&self) -> Option<tracing::span::Entered<'_>> {
+        self.0.as_ref().map(|recorded| recorded.phase.enter())
+    }
+
+    /// Ends the wait, and begins the hold. `only` is the entry of a call with one lock.
+    pub(crate) fn acquired(&mut self, only: Option<&Entry>) {
+        let Some(recorded) = &mut self.0 else {
+            return;
+        };
+        let again = only.is_some_and(|entry| !entry.has_begun());
+        recorded.end_wait(if again { "reentered" } else { "granted" });
+        if let Some(entry) = only {
+            recorded.call.record("lock.token", entry.hold().token.get());
+        }
+        recorded.phase = tracing::info_span!(target: TARGET, parent: &recorded.call, "lock.hold");
+    }
+
+    /// Ends the wait of a call that did not get its locks.
+    pub(crate) fn failed(&mut self, error: &LockError) {
+        if let Some(recorded) = &mut self.0 {
+            recorded.end_wait(outcome(error));
+        }
+    }
+
+    /// Ends the record of a call that has left its locks with these outcomes.
+    pub(crate) fn left<'a>(self, mut outcomes: impl Iterator<Item = &'a ReleaseOutcome>) {
+        if let Some(recorded) = &self.0
+            && outcomes.any(|outcome| matches!(outcome, ReleaseOutcome::Lost(_)))
+        {
+            recorded.call.record("lock.outcome", "lost");
+        }
+    }
+}
+
+impl Recorded {
+    fn end_wait(&mut self, outcome: &'static str) {
+        self.is_acquiring = false;
+        let took = self.shared.backend.now().since(self.began);
+        let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        self.call.record("lock.wait_ms", ms);
+        self.call.record("lock.outcome", outcome);
+        metrics::waiting(self.label, -1.0);
+        metrics::acquisition(self.label, outcome, took);
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        if self.is_acquiring {
+            self.end_wait(DROPPED);
+        }
+    }
+}
+
+impl fmt::Debug for CallRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallRecord").finish_non_exhaustive()
+    }
+}
+
+fn outcome(error: &LockError) -> &'static str {
+    match error {
+        LockError::Busy { .. } => "busy",
+        LockError::Lost { .. } => "lost",
+        LockError::Unreachable { .. } => "unreachable",
+        LockError::Refused { .. } => "refused",
+        LockError::WrongLayout { .. } => "wrong_layout",
+        LockError::NotReplicated { .. } => "not_replicated",
+        LockError::ShutDown => "shut_down",
+        _ => "failed",
+    }
+}
+
+/// The keys of a call, separated by commas.
+struct Keys<'a>(&'a [AcquireSpec]);
+
+impl fmt::Display for Keys<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, spec) in self.0.iter().take(NAMED_KEYS).enumerate() {
+            let separator = if place == 0 { "" } else { ", " };
+            write!(f, "{separator}{}", spec.key)?;
+        }
+        match self.0.len().saturating_sub(NAMED_KEYS) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The metrics of the feature `metrics`, reported through the facade crate of the same name. Without the feature, the
+//! functions of this module do nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::error::LossReason;
+
+/// Whether the feature `metrics` is enabled.
+pub(crate) const ENABLED: bool = cfg!(feature = "metrics");
+
+/// The value of the label `kind` of every lock: the only mode there is.
+pub(crate) const EXCLUSIVE: &str = "exclusive";
+
+const ACQUIRE: &str = "lock_acquire_seconds";
+const HELD: &str = "lock_held_seconds";
+const SCRIPT: &str = "lock_script_seconds";
+const WAITING: &str = "lock_waiting";
+const HOLDING: &str = "lock_holding";
+const LOST: &str = "lock_lost_total";
+const LEASE_WARNINGS: &str = "lock_lease_warnings_total";
+const RENEWALS: &str = "lock_renewals_total";
+const MISSED_WAKEUPS: &str = "lock_wakeups_missed_total";
+const RECONNECTS: &str = "lock_reconnects_total";
+
+/// Registers the units and the descriptions of all metrics with the installed recorder of the crate `metrics`. Call
+/// this function after the recorder is installed. Metrics are recorded without it, too.
+#[cfg(feature = "metrics")]
+#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+pub fn describe_metrics() {
+    use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+
+    let seconds = [
+        (
+            ACQUIRE,
+            "The time of an acquisition, from its first poll to its outcome",
+        ),
+        (
+            HELD,
+            "The time from a grant until the last entry has left the hold",
+        ),
+        (SCRIPT, "The time from sending a script to its answer"),
+    ];
+    for (name, what) in seconds {
+        describe_histogram!(name, Unit::Seconds, what);
+    }
+    describe_gauge!(WAITING, Unit::Count, "Calls that are acquiring their locks");
+    describe_gauge!(
+        HOLDING,
+        Unit::Count,
+        "Locks that are held, and not yet released"
+    );
+    let counts = [
+        (LOST, "Leases that were lost while they were in use"),
+        (
+            LEASE_WARNINGS,
+            "Bodies that have used 80 % of a fixed lease",
+        ),
+        (
+            RENEWALS,
+            "Answers to renewals, and renewals that had no answer within a second",
+        ),
+        (
+            MISSED_WAKEUPS,
+            "Grants that a probe found, because their message was lost or late",
+        ),
+        (RECONNECTS, "Connections that replaced a lost one"),
+    ];
+    for (name, what) in counts {
+        describe_counter!(name, Unit::Count, what);
+    }
+}
+
+/// Records the time and the outcome of an acquisition.
+pub(crate) fn acquisition(label: &'static str, outcome: &'static str, took: Duration) {
+    let labels = [("name", label), ("kind", EXCLUSIVE), ("outcome", outcome)];
+    seconds(ACQUIRE, labels, took);
+}
+
+/// Changes the number of calls that are acquiring locks with this label.
+pub(crate) fn waiting(label: &'static str, change: f64) {
+    gauge(WAITING, [("name", label), ("kind", EXCLUSIVE)], change);
+}
+
+/// Changes the number of held locks with this label.
+pub(crate) fn holding(label: &'static str, change: f64) {
+    gauge(HOLDING, [("name", label), ("kind", EXCLUSIVE)], change);
+}
+
+/// Records how long a lock was held. `loss` says why its lease was lost, if it was.
+pub(crate) fn held(label: &'static str, loss: Option<LossReason>, time: Duration) {
+    let outcome = if loss.is_some() { "lost" } else { "released" };
+    let labels = [("name", label), ("kind", EXCLUSIVE), ("outcome", outcome)];
+    seconds(HELD, labels, time);
+}
+
+/// Counts a lease that was lost while it was in use.
+pub(crate) fn lost(label: &'static str, reason: LossReason) {
+    let reason = match reason {
+        LossReason::Expired => "expired",
+        LossReason::NotHeld => "not_held",
+        _ => "other",
+    };
+    let labels = [("name", label), ("kind", EXCLUSIVE), ("reason", reason)];
+    increment(LOST, labels);
+}
+
+/// Counts a body that has used most of its fixed lease.
+pub(crate) fn lease_warning(label: &'static str) {
+    increment(LEASE_WARNINGS, [("name", label), ("kind", EXCLUSIVE)]);
+}
+
+/// Counts a renewal.
+pub(crate) fn renewal(label: &'static str, outcome: &'static str) {
+    let labels = [("name", label), ("kind", EXCLUSIVE), ("outcome", outcome)];
+    increment(RENEWALS, labels);
+}
+
+/// Counts a grant whose message did not reach the waiter.
+pub(crate) fn missed_wakeup() {
+    increment(MISSED_WAKEUPS, []);
+}
+
+/// Counts a connection that replaced a lost one.
+pub(crate) fn reconnect() {
+    increment(RECONNECTS, []);
+}
+
+/// Records the time from sending a script to its answer.
+pub(crate) fn script(name: &Arc<str>, took: Duration) {
+    #[cfg(feature = "metrics")]
+    metrics::histogram!(SCRIPT, "script" => name.clone()).record(took);
+    #[cfg(not(feature = "metrics"))]
+    let _ = (SCRIPT, name, took);
+}
+
+#[cfg(feature = "metrics")]
+fn labelled<const N: usize>(labels: [(&'static str, &'static str); N]) -> Vec<metrics::Label> {
+    let labels = labels.iter();
+    labels
+        .map(|(key, value)| metrics::Label::from_static_parts(key, value))
+        .collect()
+}
+
+#[cfg(feature = "metrics")]
+fn seconds<const N: usize>(
+    name: &'static str,
+    labels: [(&'static str, &'static str); N],
+    time: Duration,
+) {
+    metrics::histogram!(name, labelled(labels)).record(time);
+}
+
+#[cfg(feature = "metrics")]
+fn gauge<const N: usize>(
+    name: &'static str,
+    labels: [(&'static str, &'static str); N],
+    change: f64,
+) {
+    metrics::gauge!(name, labelled(labels)).increment(change);
+}
+
+#[cfg(feature = "metrics")]
+fn increment<const N: usize>(name: &'static str, labels: [(&'static str, &'static str); N]) {
+    metrics::counter!(name, labelled(labels)).increment(1);
+}
+
+#[cfg(not(feature = "metrics"))]
+fn seconds<const N: usize>(_: &'static str, _: [(&'static str, &'static str); N], _: Duration) {}
+
+#[cfg(not(feature = "metrics"))]
+fn gauge<const N: usize>(_: &'static str, _: [(&'static str, &'static str); N], _: f64) {}
+
+#[cfg(not(feature = "metrics"))]
+fn increment<const N: usize>(_: &'static str, _: [(&'static str, &'static str); N]) {}

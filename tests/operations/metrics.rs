@@ -1,0 +1,183 @@
+//! The metrics of the feature `metrics`: they equal what a script of calls has done.
+
+use std::{sync::OnceLock, time::Duration};
+
+use lock_runtime::{LockClient, LockError, distributed_lock};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use support::{
+    server::RedisServer,
+    stores::{Store, on_every_store, until_waiting},
+    until,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn recorder() -> &'static PrometheusHandle {
+    static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+    RECORDER.get_or_init(|| {
+        let handle = PrometheusBuilder::new().install_recorder();
+        lock_runtime::describe_metrics();
+        handle.expect("there is no other")
+    })
+}
+
+/// Returns the value of a metric with these labels, and zero if it was never recorded.
+fn metric(name: &str, labels: &[(&str, &str)]) -> f64 {
+    let text = recorder().render();
+    let has = |line: &&str| {
+        line.split(['{', ' ']).next() == Some(name)
+            && labels
+                .iter()
+                .all(|(label, value)| line.contains(&format!("{label}=\"{value}\"")))
+    };
+    let values = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter(has);
+    let values = values.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap());
+    values.sum()
+}
+
+fn acquisitions(label: &str, outcome: &str) -> f64 {
+    let labels = [("name", label), ("outcome", outcome), ("kind", "exclusive")];
+    metric("lock_acquire_seconds_count", &labels)
+}
+
+#[distributed_lock(key = "metric:<id>", wait = "20s")]
+async fn nested(id: u64, depth: u64) -> Result<(), LockError> {
+    match depth {
+        0 => Ok(()),
+        _ => Box::pin(nested(id, depth - 1)).await,
+    }
+}
+
+/// On every backend, the metrics equal what was done, exactly where they count.
+#[tokio::test]
+async fn metrics_equal_what_was_done() {
+    recorder();
+    on_every_store(async |store: Store| {
+        let client = store.client().await;
+        // Each store has its own label, because the recorder counts for the whole process.
+        let label: &'static str = Box::leak(support::server::free_port().to_string().into());
+        let lock = |key: &str| client.lock(key).label(label).wait(20 * SECOND);
+        for _ in 0..5 {
+            lock("metric:own").run(async {}).await.unwrap();
+        }
+        let guard = lock("metric:held").acquire().await.unwrap();
+        assert_eq!(metric("lock_holding", &[("name", label)]), 1.0);
+        for _ in 0..3 {
+            let busy = client.lock("metric:held").label(label).try_acquire().await;
+            assert!(matches!(busy, Err(LockError::Busy { .. })));
+        }
+        let waiting = tokio::spawn(lock("metric:held").run(async {}));
+        until(async || metric("lock_waiting", &[("name", label)]) == 1.0).await;
+        waiting.abort();
+        assert!(waiting.await.unwrap_err().is_cancelled());
+        guard
+            .run(lock("metric:held").run(async {}))
+            .await
+            .unwrap()
+            .unwrap();
+        guard.release().await;
+        let lost = lock("metric:lost").lease(Duration::from_millis(300));
+        let lost = lost.run(std::future::pending::<()>()).await;
+        assert!(matches!(lost, Err(LockError::Lost { .. })));
+        client.shutdown().await;
+        let after = lock("metric:own").run(async {}).await;
+        assert!(matches!(after, Err(LockError::ShutDown)));
+
+        let outcomes = [
+            ("granted", 7.0),
+            ("busy", 3.0),
+            ("dropped", 1.0),
+            ("reentered", 1.0),
+            ("shut_down", 1.0),
+        ];
+        for (outcome, count) in outcomes {
+            assert_eq!(acquisitions(label, outcome), count, "{store:?}: {outcome}");
+        }
+        let held = |outcome| {
+            metric(
+                "lock_held_seconds_count",
+                &[("name", label), ("outcome", outcome)],
+            )
+        };
+        assert_eq!((held("released"), held("lost")), (6.0, 1.0), "{store:?}");
+        let lost = metric("lock_lost_total", &[("name", label), ("reason", "expired")]);
+        assert_eq!(lost, 1.0, "{store:?}");
+        let warned = metric("lock_lease_warnings_total", &[("name", label)]);
+        assert_eq!(warned, 1.0, "{store:?}");
+        for gauge in ["lock_waiting", "lock_holding"] {
+            assert_eq!(metric(gauge, &[("name", label)]), 0.0, "{store:?}: {gauge}");
+        }
+    })
+    .await;
+}
+
+/// The label of an annotated function is the template of its key, never the key.
+#[tokio::test]
+async fn the_label_is_the_template() {
+    recorder();
+    let client = LockClient::connect("memory:").await.unwrap();
+    client.scope(nested(71, 2)).await.unwrap();
+    client.scope(nested(72, 0)).await.unwrap();
+    assert_eq!(acquisitions("metric:<id>", "granted"), 2.0);
+    assert_eq!(acquisitions("metric:<id>", "reentered"), 2.0);
+    let text = recorder().render();
+    assert!(!text.contains("metric:71"), "{text}");
+}
+
+/// Renewals, scripts and reconnects are counted, and so is a wait that a release has ended.
+#[tokio::test]
+async fn renewals_scripts_and_reconnects_are_counted() {
+    recorder();
+    let server = RedisServer::start().await;
+    let client = LockClient::connect(server.url()).await.unwrap();
+    let label = "metric:renewed";
+    let scripts = |name| metric("lock_script_seconds_count", &[("script", name)]);
+    let before = (scripts("acquire"), scripts("release"));
+    let lock = client.lock(label).label(label).lease(SECOND).renew(true);
+    let guard = lock.acquire().await.unwrap();
+    let waiting = client.lock(label).label(label).wait(20 * SECOND);
+    let waiting = tokio::spawn(waiting.run(async {}));
+    until_waiting(&client, label, 1).await;
+    let renewed = [("name", label), ("outcome", "renewed")];
+    until(async || metric("lock_renewals_total", &renewed) >= 2.0).await;
+    assert!(scripts("renew") >= 2.0 && scripts("probe") >= 1.0);
+    guard.release().await;
+    waiting.await.unwrap().unwrap();
+    assert!(scripts("acquire") >= before.0 + 2.0);
+    assert!(scripts("release") >= before.1 + 2.0);
+    assert_eq!(acquisitions(label, "granted"), 2.0);
+    // The renewals have taken at least two thirds of a second, for which the second caller has waited.
+    let waited = metric("lock_acquire_seconds_sum", &[("name", label)]);
+    assert!(waited >= 0.6, "{waited}");
+
+    let reconnects = metric("lock_reconnects_total", &[]);
+    let mut connection = server.connection().await;
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg("KILL").arg("TYPE").arg("pubsub");
+    let killed: usize = kill.query_async(&mut connection).await.unwrap();
+    assert!(killed > 0);
+    until(async || metric("lock_reconnects_total", &[]) >= reconnects + 1.0).await;
+}
+
+/// Each metric has a description and a unit.
+#[tokio::test]
+async fn each_metric_is_described() {
+    let recorder = recorder();
+    let client = LockClient::connect("memory:").await.unwrap();
+    client.lock("metric:described").run(async {}).await.unwrap();
+    let text = recorder.render();
+    for name in [
+        "lock_acquire_seconds",
+        "lock_held_seconds",
+        "lock_waiting",
+        "lock_holding",
+    ] {
+        assert!(
+            text.contains(&format!("# HELP {name} ")),
+            "{name} in {text}"
+        );
+    }
+}

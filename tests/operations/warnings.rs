@@ -1,0 +1,56 @@
+//! The hook for bodies that have used most of their fixed lease.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use lock_runtime::{LockClient, LockError};
+use tokio::time::sleep;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The hook is called once for each body that outlasts 80 % of its fixed lease, and for no other body.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_nearly_over_is_reported_once() {
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let told = warnings.clone();
+    let client = LockClient::builder()
+        .url("memory:")
+        .on_lease_warning(move |warning| told.lock().unwrap().push(warning.clone()))
+        .connect()
+        .await
+        .unwrap();
+    let lock = client.lock("warned").label("job").lease(10 * SECOND);
+    lock.run(sleep(7 * SECOND)).await.unwrap();
+    client
+        .lock("renewed")
+        .lease(10 * SECOND)
+        .renew(true)
+        .run(sleep(60 * SECOND))
+        .await
+        .unwrap();
+    assert!(warnings.lock().unwrap().is_empty());
+
+    let late = lock.run(async {
+        sleep(9 * SECOND).await;
+        warnings.lock().unwrap().len()
+    });
+    assert_eq!(
+        late.await.unwrap(),
+        1,
+        "the body is still inside when the hook is called"
+    );
+    let lost = lock.run(sleep(60 * SECOND)).await;
+    assert!(matches!(lost, Err(LockError::Lost { .. })));
+
+    let warnings = warnings.lock().unwrap();
+    assert_eq!(warnings.len(), 2);
+    assert!(warnings[0].token < warnings[1].token);
+    for warning in &*warnings {
+        assert_eq!(warning.key.as_str(), "warned");
+        assert_eq!(warning.label, "job");
+        assert_eq!(warning.lease, 10 * SECOND);
+        assert_eq!(warning.remaining, 2 * SECOND);
+    }
+}
