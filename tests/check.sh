@@ -75,6 +75,8 @@ step 'soak'
 cargo run --bin soak -- --seconds 40 --faults
 step 'Redisson'
 sh tests/redisson/run.sh
+step 'alerts'
+sh docs/operations/check.sh
 step 'documentation'
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
 step 'example'

@@ -48,6 +48,10 @@
 //! The engine reports every grant, renewal, release and loss of a lock as a `tracing` event with the target
 //! `lock_runtime`. Grants and releases have level `DEBUG`. Losses, failed renewals and bodies that have used 80 % of a
 //! fixed lease have level `WARN`. [`LockClient::stats`] returns how often each kind of event has happened.
+//!
+//! Each call has a span `lock` with the target `lock_runtime::span` and the level `INFO`. Its children `lock.wait` and
+//! `lock.hold` show how long the call waited, and how long it held its locks. With the feature `metrics`, the engine
+//! reports metrics through the facade crate `metrics`.
 
 mod acquire;
 mod backend;
@@ -74,7 +78,7 @@ pub use call::Run;
 pub use client::{AlreadyInstalled, LockClient, builder::LockClientBuilder};
 pub use connect_error::{ConnectError, URL_VARIABLE};
 #[cfg(feature = "metrics")]
-pub use events::metrics::describe_metrics;
+pub use events::metrics::{METRIC_BUCKETS, describe_metrics};
 pub use events::{LeaseWarning, Stats};
 pub use guard::{Hold, Holds, LockGuard, MultiLockGuard};
 pub use in_current_hold::{InCurrentHold, WithinHold};

@@ -1,9 +1,9 @@
 //! The metrics of the feature `metrics`: they equal what a script of calls has done.
 
-use std::{sync::OnceLock, time::Duration};
+use std::{collections::BTreeSet, sync::OnceLock, time::Duration};
 
-use lock_runtime::{LockClient, LockError, distributed_lock};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use lock_runtime::{LockClient, LockError, METRIC_BUCKETS, distributed_lock};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use support::{
     server::RedisServer,
     stores::{Store, on_every_store, until_waiting},
@@ -15,7 +15,10 @@ const SECOND: Duration = Duration::from_secs(1);
 fn recorder() -> &'static PrometheusHandle {
     static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
     RECORDER.get_or_init(|| {
-        let handle = PrometheusBuilder::new().install_recorder();
+        let handle = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &METRIC_BUCKETS)
+            .unwrap()
+            .install_recorder();
         lock_runtime::describe_metrics();
         handle.expect("there is no other")
     })
@@ -162,22 +165,84 @@ async fn renewals_scripts_and_reconnects_are_counted() {
     until(async || metric("lock_reconnects_total", &[]) >= reconnects + 1.0).await;
 }
 
-/// Each metric has a description and a unit.
+/// Grants the lock to the first waiter without a message, so that only a probe finds the grant.
+const GRANT_WITHOUT_MESSAGE: &str = "
+    local head = redis.call('ZPOPMIN', KEYS[2])
+    local owner, session, lease = string.match(head[1], '^(%x+)|([^|]+)|(%d+)')
+    local token = string.format('%.0f', redis.call('INCR', KEYS[3]))
+    redis.call('SET', KEYS[1], token .. '|' .. lease .. '|' .. session .. '|' .. owner, 'PX', 2000)";
+
+/// Reports each metric at least once.
+async fn report_every_metric() {
+    let server = RedisServer::start().await;
+    let client = LockClient::connect(server.url()).await.unwrap();
+    let lock = client.lock("every").wait(20 * SECOND);
+    let renewed = lock.clone().lease(SECOND).renew(true);
+    renewed.run(tokio::time::sleep(SECOND / 2)).await.unwrap();
+    let lost = lock.clone().lease(Duration::from_millis(100));
+    assert!(lost.run(std::future::pending::<()>()).await.is_err());
+
+    let guard = lock.acquire().await.unwrap();
+    let waiting = tokio::spawn(lock.run(async {}));
+    until_waiting(&client, "every", 1).await;
+    let script = redis::Script::new(GRANT_WITHOUT_MESSAGE);
+    let mut script = script.prepare_invoke();
+    script.key(&["{lock:every}", "{lock:every}:queue", "lock:fence"][..]);
+    let mut connection = server.connection().await;
+    let () = script.invoke_async(&mut connection).await.unwrap();
+    waiting.await.unwrap().unwrap();
+    guard.release().await;
+
+    let before = metric("lock_reconnects_total", &[]);
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg("KILL").arg("TYPE").arg("pubsub");
+    let _: usize = kill.query_async(&mut connection).await.unwrap();
+    until(async || metric("lock_reconnects_total", &[]) > before).await;
+}
+
+/// Returns the names of metrics in a text.
+fn names(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|char: char| !(char.is_ascii_alphanumeric() || char == '_'));
+    let words = words.filter(|word| word.starts_with("lock_") && *word != "lock_runtime");
+    words.collect()
+}
+
+/// The guide names exactly the metrics that a service reports, each of them has a description, and the alerts and the
+/// dashboard use no other names.
 #[tokio::test]
-async fn each_metric_is_described() {
-    let recorder = recorder();
-    let client = LockClient::connect("memory:").await.unwrap();
-    client.lock("metric:described").run(async {}).await.unwrap();
-    let text = recorder.render();
-    for name in [
-        "lock_acquire_seconds",
-        "lock_held_seconds",
-        "lock_waiting",
-        "lock_holding",
-    ] {
-        assert!(
-            text.contains(&format!("# HELP {name} ")),
-            "{name} in {text}"
-        );
+async fn the_guide_the_alerts_and_the_dashboard_name_what_a_service_reports() {
+    recorder();
+    report_every_metric().await;
+    let text = recorder().render();
+    let described = text.lines().filter_map(|line| line.strip_prefix("# HELP "));
+    let described: BTreeSet<_> = described
+        .filter_map(|line| line.split(' ').next())
+        .filter(|name| name.starts_with("lock_"))
+        .collect();
+    let guide = include_str!("../../docs/guides/spans-and-metrics.md");
+    let rows = guide
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `lock_"));
+    let documented: BTreeSet<_> = rows.filter_map(|row| row.split('`').next()).collect();
+    let reported: BTreeSet<_> = described
+        .iter()
+        .map(|name| &name["lock_".len()..])
+        .collect();
+    assert_eq!(documented, reported);
+
+    let series: BTreeSet<_> = text
+        .lines()
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .collect();
+    let pages = [
+        include_str!("../../docs/operations/prometheus-rules.yml"),
+        include_str!("../../docs/operations/prometheus-rules-test.yml"),
+        include_str!("../../docs/operations/grafana-dashboard.json"),
+    ];
+    for page in pages {
+        let used = names(page);
+        assert!(used.len() >= 5, "{used:?}");
+        let unknown: Vec<_> = used.difference(&series).collect();
+        assert!(unknown.is_empty(), "{unknown:?} in {page}");
     }
 }

@@ -72,6 +72,9 @@ mod pages {
     #[doc = include_str!("../../docs/guides/tests.md")]
     struct Tests;
 
+    #[doc = include_str!("../../docs/guides/spans-and-metrics.md")]
+    struct SpansAndMetrics;
+
     #[doc = include_str!("../../docs/guides/replicas.md")]
     struct Replicas;
 

@@ -22,6 +22,14 @@ const RENEWALS: &str = "lock_renewals_total";
 const MISSED_WAKEUPS: &str = "lock_wakeups_missed_total";
 const RECONNECTS: &str = "lock_reconnects_total";
 
+/// Upper bounds of histogram buckets for the metrics whose names end in `_seconds`, from 0.1 ms to one minute.
+#[cfg(feature = "metrics")]
+#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+pub const METRIC_BUCKETS: [f64; 18] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 10.0, 30.0, 60.0,
+];
+
 /// Registers the units and the descriptions of all metrics with the installed recorder of the crate `metrics`. Call
 /// this function after the recorder is installed. Metrics are recorded without it, too.
 #[cfg(feature = "metrics")]
