@@ -1,6 +1,7 @@
 //! A primary with replicas, and the Sentinels that watch them.
 
 use redis::Value;
+use tokio::sync::OnceCell;
 
 use crate::{
     server::{RedisServer, ask},
@@ -134,4 +135,11 @@ async fn tell(sentinel: &RedisServer, words: &[&str]) {
     let mut command = redis::cmd("SENTINEL");
     command.arg(words);
     let _: Value = ask(&mut sentinel.connection().await, &command).await;
+}
+
+/// Returns a group that all tests of a process share. No test promotes a replica of this group. The servers end with the
+/// process.
+pub async fn shared_group() -> &'static SentinelGroup {
+    static SHARED: OnceCell<SentinelGroup> = OnceCell::const_new();
+    SHARED.get_or_init(SentinelGroup::start).await
 }
