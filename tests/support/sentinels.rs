@@ -137,8 +137,8 @@ async fn tell(sentinel: &RedisServer, words: &[&str]) {
     let _: Value = ask(&mut sentinel.connection().await, &command).await;
 }
 
-/// Returns a group that all tests of a process share. No test promotes a replica of this group. The servers end with the
-/// process.
+/// Returns a group that all tests of a process share. No test promotes a replica of this group. The servers end with
+/// the process.
 pub async fn shared_group() -> &'static SentinelGroup {
     static SHARED: OnceCell<SentinelGroup> = OnceCell::const_new();
     SHARED.get_or_init(SentinelGroup::start).await

@@ -159,7 +159,8 @@ impl HoldRegistry {
     }
 
     /// Returns the shards of the locks that are held, each with one of its locks and the time that is left of its lease
-    /// that ends last; zero if no lease is valid. If this registry knows no held lock, returns one shard without a lock.
+    /// that ends last; zero if no lease is valid. If this registry knows no held lock, returns one shard without a
+    /// lock.
     pub(crate) fn held_by_shard(
         &self,
         shard: impl Fn(&LockName) -> u16,

@@ -122,9 +122,9 @@ async fn row_27_ordered_failover() {
     .await;
 }
 
-/// Row 27: the Sentinels lose the primary, but a client still reaches it, and it does not learn that a replica has
-/// replaced it. The client leaves the old primary when the Sentinels name the new one, so it does not enter while a caller
-/// of the new primary is inside.
+/// Row 27: the Sentinels lose the primary, but a client still reaches it. The old primary does not learn that a replica
+/// has replaced it. The client leaves the old primary when the Sentinels name the new one, so it does not enter while a
+/// caller of the new primary is inside.
 #[tokio::test]
 async fn row_27_the_announced_primary_counts() {
     row(27, async |seen| {

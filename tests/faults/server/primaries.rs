@@ -1,6 +1,6 @@
 //! Two primaries of one slot, one after the other or side by side, and how clients learn which primary stores a slot.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lock_runtime::{LockClient, LockError};
 use support::{
@@ -12,8 +12,8 @@ use tokio::time::sleep;
 use crate::fixture::{MS, NAME, NAMESPACE, SECOND, client, row, token, until};
 
 /// Row 28: a primary is demoted, and promoted again without the grants that another primary made in between. The next
-/// token is greater than those of the other primary, although the client has been connected to the first primary all the
-/// time, and has noticed nothing.
+/// token is greater than those of the other primary, although the client has been connected to the first primary all
+/// the time, and has noticed nothing.
 #[tokio::test]
 async fn row_28_a_primary_is_promoted_again() {
     row(28, async |_| {
@@ -41,8 +41,8 @@ async fn row_28_a_primary_is_promoted_again() {
 }
 
 /// Row 28: a replica replaces a primary whose process is stopped, and grants a lock. When the old primary continues, it
-/// does not know of the new one yet, and grants the lock to a caller, too. This grant comes later, so it has the greater
-/// token.
+/// does not know of the new one yet, and grants the lock to a caller, too. This grant comes later, so it has the
+/// greater token.
 #[tokio::test]
 async fn row_28_a_stopped_primary_continues() {
     row(28, async |_| {
@@ -73,8 +73,8 @@ async fn row_28_a_stopped_primary_continues() {
     .await;
 }
 
-/// Row 28: as above, but the callers wait for a replica. The old primary has no replica any longer, so no caller enters on
-/// a grant of the old primary while a caller of the new primary is inside.
+/// Row 28: as above, but the callers wait for a replica. The old primary has no replica any longer, so no caller enters
+/// on a grant of the old primary while a caller of the new primary is inside.
 #[tokio::test]
 async fn row_28_a_stopped_primary_has_no_replica() {
     row(28, async |_| {
@@ -152,7 +152,7 @@ async fn row_28_an_isolated_primary_does_not_decide() {
             cluster.servers[*other].continue_process();
         }
         let client = connecting.await.unwrap().unwrap();
-        let entered = client.lock("k").wait(0 * SECOND).acquire().await;
+        let entered = client.lock("k").wait(Duration::ZERO).acquire().await;
         assert!(
             matches!(entered, Err(LockError::Busy { .. })),
             "{entered:?}"

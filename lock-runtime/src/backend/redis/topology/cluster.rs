@@ -37,8 +37,8 @@ use crate::{
     events::TARGET,
 };
 
-/// The time limit for the answers of the servers to `CLUSTER SLOTS`. Also the time limit for the checks of the remaining
-/// primaries after more than half of the primaries have passed the check.
+/// The time limit for the answers of the servers to `CLUSTER SLOTS`. Also the time limit for the checks of the
+/// remaining primaries after more than half of the primaries have passed the check.
 const ASK_PATIENCE: Duration = Duration::from_millis(500);
 /// After more than half of the servers have answered, the time limit for the remaining answers. A server that is cut
 /// off from the others may have an old map, so a single answer does not suffice.
@@ -279,9 +279,9 @@ impl Cluster {
         node
     }
 
-    /// Connects to the servers of the cluster, reads the map, and checks all primaries. Succeeds if more than half of the
-    /// primaries answer and all of these pass the check: the cluster can then replace the other primaries. A primary
-    /// that does not answer is checked before a session connects to it.
+    /// Connects to the servers of the cluster, reads the map, and checks all primaries. Succeeds if more than half of
+    /// the primaries answer and all of these pass the check: the cluster can then replace the other primaries. A
+    /// primary that does not answer is checked before a session connects to it.
     pub(crate) async fn check(
         self: &Arc<Self>,
         required: ServerCheck,

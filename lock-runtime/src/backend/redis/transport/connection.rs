@@ -33,9 +33,9 @@ use crate::{
 pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The token floor for a server that another server can replace: the greatest number that a script reads exactly. Every
-/// token is below this floor, so each grant raises the token counter to the server's time. The tokens of two servers that
-/// both grant a lock, one after the other or side by side, then rise in the order of their grants, as far as the clocks
-/// of the servers agree.
+/// token is below this floor, so each grant raises the token counter to the server's time. The tokens of two servers
+/// that both grant a lock, one after the other or side by side, then rise in the order of their grants, as far as the
+/// clocks of the servers agree.
 const FLOOR_OF_ANY_TIME: u64 = (1 << 53) - 1;
 
 /// Identifies one connection. A server never gives two connections the same ID during one run, but counts from one
