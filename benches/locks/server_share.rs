@@ -30,8 +30,9 @@ const DEPTH: u64 = 250;
 /// because the figures do not depend on which thread runs which task.
 const PARTS: u32 = 4;
 
-/// The first part of the script with which `lock_runtime` acquires a lock: the part that takes a free lock.
+/// The first parts of the script with which `lock_runtime` acquires a lock: the parts that take a free lock.
 const ACQUIRE: &str = concat!(
+    include_str!("../../lock-runtime/src/backend/redis/protocol/native/next_token.lua"),
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/acquire_free.lua"),
     "return redis.error_reply('not free')"
 );

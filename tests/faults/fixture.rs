@@ -36,6 +36,14 @@ pub(crate) async fn client(url: &str) -> LockClient {
     client
 }
 
+/// Acquires and releases `k`. Returns the token of the grant.
+pub(crate) async fn token(client: &LockClient) -> u64 {
+    let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+    let token = guard.token().get();
+    guard.release().await;
+    token
+}
+
 /// Waits until `waiters` callers wait for the lock `k`.
 pub(crate) async fn until_waiting(client: &LockClient, waiters: usize) {
     until(async || client.lock("k").status().await.unwrap().waiters == waiters).await;

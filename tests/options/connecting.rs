@@ -331,3 +331,120 @@ async fn a_user_with_few_rights_can_use_a_cluster() {
     guard.release().await;
     waiting.await.unwrap().release().await;
 }
+
+/// One primary of a cluster is stopped or killed, so its slots have no primary until a replica takes over. A client can
+/// connect nevertheless. Locks on the other primaries can be used at once, and those on the dead primary after the
+/// failover.
+#[tokio::test]
+async fn a_client_connects_during_a_failover() {
+    type Gone = fn(&mut RedisServer);
+    let stopped: Gone = |server| server.stop_process();
+    let killed: Gone = RedisServer::kill;
+    for gone in [stopped, killed] {
+        let mut cluster = ClusterServers::with_replicas(3).await;
+        let slot = cluster.slot_of("{lock:k}").await;
+        let dead = cluster.primary_of(slot).await;
+        let mut other = 0;
+        while is_on(&cluster, dead, other).await {
+            other += 1;
+        }
+        let url = cluster.url();
+        gone(&mut cluster.servers[dead]);
+        let started = Instant::now();
+        let client = LockClient::connect(&url).await.unwrap();
+        let connected = started.elapsed();
+        assert!(connected < SECOND + epsilon(), "{connected:?}");
+        client.lock(other.to_string()).run(async {}).await.unwrap();
+        let refused = client.lock("k").wait(100 * MS).run(async {}).await;
+        // On a slow machine, the failover may be over already.
+        if !cluster.claims(cluster.replica_of(dead), slot).await {
+            assert!(
+                matches!(refused, Err(LockError::Unreachable { .. })),
+                "{refused:?}"
+            );
+        }
+        let lock = client.lock("k").wait(20 * SECOND);
+        lock.run(async {}).await.unwrap();
+        client.shutdown().await;
+    }
+}
+
+/// Returns whether this primary stores the lock.
+async fn is_on(cluster: &ClusterServers, primary: usize, key: u32) -> bool {
+    let slot = cluster.slot_of(&format!("{{lock:{key}}}")).await;
+    cluster.primary_of(slot).await == primary
+}
+
+/// A client does not connect if most primaries of a cluster do not answer: the cluster then promotes no replica.
+#[tokio::test]
+async fn a_client_needs_most_primaries() {
+    let mut cluster = ClusterServers::start(3).await;
+    cluster.servers[0].kill();
+    cluster.servers[1].kill();
+    let refused = LockClient::connect(cluster.url()).await;
+    assert!(
+        matches!(refused, Err(ConnectError::Unreachable { .. })),
+        "{refused:?}"
+    );
+}
+
+/// One primary evicts keys or wants a password. The client does not connect, whether the other primaries answer or one
+/// of them is dead, because waiting does not help.
+#[tokio::test]
+async fn a_fault_of_one_primary_is_an_error() {
+    let mut cluster = ClusterServers::start(3).await;
+    let set = async |server: &RedisServer, setting: &str, value: &str| {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg(setting).arg(value);
+        let mut connection = server.connection().await;
+        set.exec_async(&mut connection).await.unwrap();
+    };
+    set(&cluster.servers[1], "maxmemory-policy", "allkeys-lru").await;
+    for all_answer in [true, false] {
+        if !all_answer {
+            cluster.servers[0].kill();
+        }
+        let refused = LockClient::connect(cluster.url()).await;
+        assert!(
+            matches!(refused, Err(ConnectError::Eviction { .. })),
+            "{refused:?}"
+        );
+    }
+    set(&cluster.servers[1], "maxmemory-policy", "noeviction").await;
+    set(&cluster.servers[1], "requirepass", "secret").await;
+    let refused = LockClient::connect(cluster.url()).await;
+    assert!(
+        matches!(refused, Err(ConnectError::Authentication { .. })),
+        "{refused:?}"
+    );
+}
+
+/// A primary is dead when the client connects, and its replica evicts keys. Calls for locks of the promoted replica
+/// return `Unreachable` with the reason.
+#[tokio::test]
+async fn a_promoted_replica_is_checked() {
+    let mut cluster = ClusterServers::with_replicas(3).await;
+    let slot = cluster.slot_of("{lock:k}").await;
+    let dead = cluster.primary_of(slot).await;
+    let replica = cluster.replica_of(dead);
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("maxmemory-policy").arg("allkeys-lru");
+    set.exec_async(&mut cluster.servers[replica].connection().await)
+        .await
+        .unwrap();
+    cluster.servers[dead].kill();
+    let client = LockClient::connect(cluster.url()).await.unwrap();
+    cluster.until_primary(replica, slot).await;
+    let refused = client.lock("k").wait(3 * SECOND).run(async {}).await;
+    let Err(LockError::Unreachable { detail, .. }) = &refused else {
+        panic!("{refused:?}");
+    };
+    assert!(detail.to_string().contains("allkeys-lru"), "{detail}");
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("maxmemory-policy").arg("noeviction");
+    set.exec_async(&mut cluster.servers[replica].connection().await)
+        .await
+        .unwrap();
+    let lock = client.lock("k").wait(20 * SECOND);
+    lock.run(async {}).await.unwrap();
+}

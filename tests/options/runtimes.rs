@@ -203,7 +203,14 @@ fn several_locks_are_kept_by_a_call_that_changes_its_runtime() {
 #[test]
 fn a_waiting_call_changes_its_runtime() {
     let second = runtime();
-    for store in [Store::memory(), second.block_on(Store::redis())] {
+    let stores = async {
+        [
+            Store::memory(),
+            Store::redis().await,
+            Store::cluster().await,
+        ]
+    };
+    for store in second.block_on(stores) {
         let [client, other] = second.block_on(store.clients());
         for (wait, ends) in [
             (300 * MS, true),
@@ -279,6 +286,7 @@ fn a_call_leaves_a_runtime_that_nobody_drives() {
         [
             Store::memory(),
             Store::redis().await,
+            Store::cluster().await,
             Store::redlock().await,
         ]
     };

@@ -5,11 +5,14 @@ use std::sync::{Arc, Mutex};
 use lock_runtime::LockClient;
 use support::server::{ask, shared_server};
 
-use crate::stores::{SECOND, Store, hold, on_stores_with_a_queue, until, until_waiting};
+use crate::stores::{
+    SECOND, Store, hold, on_every_topology_with_a_queue, on_stores_with_a_queue, until,
+    until_waiting,
+};
 
 #[tokio::test]
 async fn waiters_enter_in_the_order_in_which_they_queued() {
-    on_stores_with_a_queue(|store| async move {
+    on_every_topology_with_a_queue(|store| async move {
         let clients: [LockClient; 3] = store.clients().await;
         let guard = hold(&clients[0], "k").await;
         let entered = Arc::new(Mutex::new(Vec::new()));

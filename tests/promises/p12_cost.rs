@@ -34,6 +34,24 @@ async fn uncontended_one_script_in_and_one_out() {
     assert_eq!(server.scripts().await - before, 200);
 }
 
+/// The client itself counts its commands, because the servers of a cluster also count those of other tests.
+#[tokio::test]
+async fn in_a_cluster_and_behind_sentinels_one_command_in_and_one_out() {
+    for store in [Store::cluster().await, Store::sentinel().await] {
+        let client = store.client().await;
+        let keys: Vec<_> = (0..10).map(|number| format!("k{number}")).collect();
+        // The first calls open the connections to the primaries.
+        for key in &keys {
+            client.lock(key).run(async {}).await.unwrap();
+        }
+        let before = client.stats().commands;
+        for key in keys.iter().cycle().take(100) {
+            client.lock(key).run(async {}).await.unwrap();
+        }
+        assert_eq!(client.stats().commands - before, 200, "{store:?}");
+    }
+}
+
 #[tokio::test]
 async fn in_redissons_layout_one_script_in_and_one_out() {
     let server = RedisServer::start().await;

@@ -83,14 +83,7 @@ impl ClusterServers {
                 .await;
         }
         for replica in primaries..2 * primaries {
-            let server = &cluster.servers[replica];
-            until(async || {
-                let mut info = redis::cmd("INFO");
-                info.arg("replication");
-                let info: String = ask(&mut server.connection().await, &info).await;
-                info.contains("master_link_status:up")
-            })
-            .await;
+            cluster.until_in_sync(replica).await;
         }
         cluster
     }
@@ -168,7 +161,7 @@ impl ClusterServers {
     }
 
     /// Returns whether a server says that it stores a slot itself.
-    async fn claims(&self, server: usize, slot: u16) -> bool {
+    pub async fn claims(&self, server: usize, slot: u16) -> bool {
         let ranges: Vec<Vec<Value>> = self.tell(server, &["SLOTS"]).await;
         let port = self.servers[server].port();
         ranges.into_iter().any(|range| {
@@ -179,6 +172,45 @@ impl ClusterServers {
             let is_it = primary.is_ok_and(|primary| number(&primary[1]) == port.into());
             is_it && (number(first)..=number(last)).contains(&slot.into())
         })
+    }
+
+    /// Waits until a server says that it stores a slot itself.
+    pub async fn until_primary(&self, server: usize, slot: u16) {
+        until(async || self.claims(server, slot).await).await;
+    }
+
+    /// Returns the number of the replica that the cluster gave this primary at the start.
+    #[must_use]
+    pub fn replica_of(&self, primary: usize) -> usize {
+        primary + self.primaries
+    }
+
+    /// Makes a replica replace its primary, without the votes of the other primaries. Waits until the replica says that
+    /// it stores `slot`.
+    pub async fn promote(&self, replica: usize, slot: u16) {
+        self.tell::<()>(replica, &["FAILOVER", "TAKEOVER"]).await;
+        self.until_primary(replica, slot).await;
+    }
+
+    /// Waits until a server is a replica that has everything that its primary has stored so far.
+    pub async fn until_in_sync(&self, replica: usize) {
+        let server = &self.servers[replica];
+        until(async || {
+            let mut info = redis::cmd("INFO");
+            info.arg("replication");
+            let info: String = ask(&mut server.connection().await, &info).await;
+            info.contains("master_link_status:up")
+        })
+        .await;
+    }
+
+    /// Stops the process of a replica, and closes its connection to its primary. If the process continues, it finds no
+    /// later write.
+    pub async fn cut_off(&self, replica: usize, primary: usize) {
+        self.servers[replica].stop_process();
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg(&["KILL", "TYPE", "replica"]);
+        ask::<usize>(&mut self.servers[primary].connection().await, &kill).await;
     }
 
     /// Marks a slot as moving to the primary with number `to`. Moves no keys yet.

@@ -1,6 +1,7 @@
 //! A primary with replicas, and the Sentinels that watch them.
 
 use redis::Value;
+use tokio::sync::OnceCell;
 
 use crate::{
     server::{RedisServer, ask},
@@ -89,6 +90,23 @@ impl SentinelGroup {
         assert_eq!(replicas, 2, "replicas that have the newest write");
     }
 
+    /// Makes a server not answer the Sentinels, although it answers all others: they count it as down, and cannot make
+    /// it a replica.
+    pub async fn hide_from_sentinels(&self, server: usize) {
+        let rules = ["-ping", "-multi", "-slaveof", "-replicaof"];
+        set_user(&self.servers[server], "default", &rules).await;
+    }
+
+    /// Creates the user `locks` on all servers. Returns the group's URL with this user, whom
+    /// [`hide_from_sentinels`](Self::hide_from_sentinels) does not affect.
+    pub async fn url_of_user(&self) -> String {
+        for server in &self.servers {
+            let rules = ["on", ">secret", "~*", "&*", "+@all"];
+            set_user(server, "locks", &rules).await;
+        }
+        self.url().replace("//", "//locks:secret@")
+    }
+
     /// Waits until the Sentinels name another primary than the server with this number. Returns the number of the new
     /// primary.
     pub async fn promoted_instead_of(&self, old: usize) -> usize {
@@ -107,8 +125,21 @@ impl SentinelGroup {
     }
 }
 
+async fn set_user(server: &RedisServer, user: &str, rules: &[&str]) {
+    let mut set = redis::cmd("ACL");
+    set.arg("SETUSER").arg(user).arg(rules);
+    ask::<()>(&mut server.connection().await, &set).await;
+}
+
 async fn tell(sentinel: &RedisServer, words: &[&str]) {
     let mut command = redis::cmd("SENTINEL");
     command.arg(words);
     let _: Value = ask(&mut sentinel.connection().await, &command).await;
+}
+
+/// Returns a group that all tests of a process share. No test promotes a replica of this group. The servers end with
+/// the process.
+pub async fn shared_group() -> &'static SentinelGroup {
+    static SHARED: OnceCell<SentinelGroup> = OnceCell::const_new();
+    SHARED.get_or_init(SentinelGroup::start).await
 }

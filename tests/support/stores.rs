@@ -11,6 +11,7 @@ pub use crate::until;
 use crate::{
     cluster::shared_cluster,
     quorum::shared_quorum,
+    sentinels::shared_group,
     server::{ask, shared_server},
 };
 use lock_runtime::{Layout, LockClient, LockClientBuilder, LockGuard, Strategy};
@@ -55,6 +56,11 @@ impl Store {
         Self::on(&shared_cluster().await.url())
     }
 
+    /// Returns locks on the primary of a group that real Sentinels watch, separate from those of other tests.
+    pub async fn sentinel() -> Self {
+        Self::on(&shared_group().await.url())
+    }
+
     /// Returns locks on the server or servers with this URL, separate from those of other tests.
     #[must_use]
     pub fn on(url: &str) -> Self {
@@ -93,6 +99,12 @@ impl Store {
     #[must_use]
     pub fn is_cluster(&self) -> bool {
         self.url.starts_with("redis+cluster:")
+    }
+
+    /// Returns whether the locks are on the primary of a group that Sentinels watch.
+    #[must_use]
+    pub fn is_group(&self) -> bool {
+        self.url.starts_with("redis+sentinel:")
     }
 
     /// Returns whether the locks are on a quorum.
@@ -151,6 +163,8 @@ impl Store {
                 shared_server().await.keys().await
             } else if self.is_cluster() {
                 shared_cluster().await.keys().await
+            } else if self.is_group() {
+                shared_group().await.servers[0].keys().await
             } else if self.is_redlock() {
                 shared_quorum().await.keys().await
             } else {
@@ -175,6 +189,8 @@ impl Store {
             let cluster = shared_cluster().await;
             let primary = cluster.primary_of(cluster.slot_of(&self.name(key)).await);
             cluster.servers[primary.await].connection().await
+        } else if self.is_group() {
+            shared_group().await.servers[0].connection().await
         } else {
             shared_server().await.connection().await
         };
@@ -220,6 +236,19 @@ where
         eprintln!("on {store:?}");
         test(store).await;
     }
+}
+
+/// Runs a test on every backend that promises an order, and on a group that Sentinels watch. On such a group, a client
+/// differs from a client of a single server only in how it finds its server, so few tests run there.
+pub async fn on_every_topology_with_a_queue<F, Fut>(test: F)
+where
+    F: Fn(Store) -> Fut,
+    Fut: Future<Output = ()>,
+{
+    on_stores_with_a_queue(&test).await;
+    let store = Store::sentinel().await;
+    eprintln!("on {store:?}");
+    test(store).await;
 }
 
 /// Waits until this many callers wait for the key.

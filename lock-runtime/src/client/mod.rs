@@ -2,8 +2,9 @@
 
 pub(crate) mod builder;
 
-use std::{fmt, future::Future, time::Duration};
+use std::{collections::BTreeMap, fmt, future::Future, time::Duration};
 
+use futures_util::future::join_all;
 use lock_core::{error::LockError, key::LockKey, lease::Moment};
 use once_cell::sync::OnceCell;
 use tokio::task::futures::TaskLocalFuture;
@@ -213,8 +214,9 @@ impl LockClient {
     /// waits until every hold has ended and every release is confirmed. Wrap the call in a timeout if a body may hang.
     ///
     /// The method waits at most 2 s for the refused acquisitions to end. If the server does not answer, the method
-    /// waits for holds only until the last lease ends, and at most 10 s. A body that is still running when the method
-    /// returns continues, but its lease is no longer renewed.
+    /// waits for holds only until the last lease ends, and at most 10 s. In a Redis Cluster, this bound applies only to
+    /// the holds whose primary does not answer. A body that is still running when the method returns continues, but its
+    /// lease is no longer renewed.
     ///
     /// # Cancel safety
     /// If the future is dropped, the client stays closed and no lease is renewed from then on: each hold ends with its
@@ -243,8 +245,9 @@ impl LockClient {
         tracing::debug!(target: TARGET, "lock client shut down");
     }
 
-    /// Completes when the server has been silent for [`HELD_PATIENCE`], or earlier if it is silent when the last lease
-    /// ends. Returns the moment at which the server stopped answering. Never completes for in-process locks.
+    /// Completes when no server answers whose locks are held: each of these servers has been silent for
+    /// [`HELD_PATIENCE`], or is silent when the last of its leases ends. Returns the moment at which the last of these
+    /// servers stopped answering. Never completes for in-process locks.
     async fn silent_while_held(&self) -> Moment {
         let Shared {
             backend, registry, ..
@@ -252,25 +255,44 @@ impl LockClient {
         if backend.maintains_leases() {
             return std::future::pending().await;
         }
-        let mut silent_since: Option<Moment> = None;
+        // The shards whose servers are silent, and the moments at which the servers stopped answering.
+        let mut silent: BTreeMap<u16, Moment> = BTreeMap::new();
         loop {
             let now = backend.now();
-            let mut within = ASK_AGAIN;
-            if let Some(silent_since) = silent_since {
-                let until = (silent_since + HELD_PATIENCE).min(now + registry.longest_rest());
-                if until <= now {
-                    tracing::warn!(target: TARGET, "the lock server does not answer: the locks that are held end with their leases"
-                    );
-                    return silent_since;
+            let held = registry.held_by_shard(|name| backend.shard(name));
+            silent.retain(|shard, _| held.contains_key(shard));
+            // How long the shutdown still waits for each shard whose server is silent.
+            let left = |shard: &u16, rest| {
+                let since = *silent.get(shard)?;
+                Some((since + HELD_PATIENCE).since(now).min(rest))
+            };
+            let left: Vec<_> = held
+                .iter()
+                .map(|(shard, (_, rest))| left(shard, *rest))
+                .collect();
+            if left.iter().all(|left| *left == Some(Duration::ZERO)) {
+                tracing::warn!(target: TARGET, "the lock server does not answer: the locks that are held end with their leases");
+                return silent.values().copied().max().unwrap_or(now);
+            }
+            let bounds = left
+                .iter()
+                .flatten()
+                .copied()
+                .filter(|left| !left.is_zero());
+            let pause = bounds.min().unwrap_or(ASK_AGAIN).min(ASK_AGAIN);
+            let asking = held.iter().zip(&left).map(|((_, (name, _)), left)| {
+                let within = left.map_or(ASK_AGAIN, |_| pause);
+                backend.is_answering(name.as_ref(), within)
+            });
+            let answering = join_all(asking).await;
+            for (shard, answers) in held.keys().zip(answering) {
+                if answers {
+                    silent.remove(shard);
+                } else {
+                    silent.entry(*shard).or_insert(now);
                 }
-                within = within.min(until.since(now));
             }
-            if backend.is_answering(None, within).await {
-                silent_since = None;
-            } else {
-                silent_since.get_or_insert(now);
-            }
-            backend.sleep_until(now + within).await;
+            backend.sleep_until(now + pause).await;
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The state that the clones of a client share. This state includes a map from lock names to the client's holds.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{Arc, Mutex, Weak},
     time::Duration,
@@ -166,12 +167,24 @@ impl HoldRegistry {
         newest.is_some_and(|hold| hold.is_valid())
     }
 
-    /// Returns the time that is left of the lease that ends last; zero if no lease is valid.
-    pub(crate) fn longest_rest(&self) -> Duration {
+    /// Returns the shards of the locks that are held, each with one of its locks and the time that is left of its lease
+    /// that ends last; zero if no lease is valid. If this registry knows no held lock, returns one shard without a
+    /// lock.
+    pub(crate) fn held_by_shard(
+        &self,
+        shard: impl Fn(&LockName) -> u16,
+    ) -> BTreeMap<u16, (Option<LockName>, Duration)> {
         let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
-        let holds = holds.iter().filter_map(Weak::upgrade);
-        let rests = holds.map(|hold| hold.remaining());
-        rests.max().unwrap_or_default()
+        let mut held = BTreeMap::new();
+        for hold in holds.iter().filter_map(Weak::upgrade) {
+            let first = || (Some(hold.name.clone()), Duration::ZERO);
+            let (_, longest) = held.entry(shard(&hold.name)).or_insert_with(first);
+            *longest = hold.remaining().max(*longest);
+        }
+        if held.is_empty() {
+            held.insert(0, (None, Duration::ZERO));
+        }
+        held
     }
 
     /// Waits until no acquisition is in progress.

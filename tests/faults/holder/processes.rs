@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 use lock_runtime::{LockClient, LockError};
 use support::{
     clock::Clocks,
+    cluster::ClusterServers,
     process::Worker,
     server::{RedisServer, ask},
 };
 use tokio::{io::AsyncBufReadExt, runtime::Builder, time::sleep};
 
 use crate::fixture::{
-    MS, NAMESPACE, SECOND, client, entering, grant, left, row, token_of, until, until_waiting,
-    worker, worker_command,
+    MS, NAME, NAMESPACE, SECOND, client, entering, grant, left, row, token_of, until,
+    until_waiting, worker, worker_at, worker_command,
 };
 
 /// Runs the task of a worker process, which prints a line at each event.
@@ -96,15 +97,13 @@ async fn waiters(client: &LockClient) {
 
 /// Row 1: the holder is killed. The next waiter enters when the holder's lease has ended, regardless of the waiters'
 /// leases.
-#[tokio::test]
-async fn row_01_holder_killed() {
+async fn holder_killed(url: &str) {
     row(1, async |seen| {
-        let server = RedisServer::start().await;
         let lease = 1500;
-        let mut holder = worker(&server, "hold", lease);
+        let mut holder = worker_at(url, "hold", lease);
         let inside = holder.until("inside").await;
         let held_since = Instant::now();
-        let client = client(&server.url()).await;
+        let client = client(url).await;
         let mut waiters = tokio::task::JoinSet::new();
         for (place, lease) in [60 * SECOND, SECOND, 20 * SECOND].into_iter().enumerate() {
             let client = client.clone();
@@ -120,7 +119,7 @@ async fn row_01_holder_killed() {
                 guard.release().await;
                 (place, entered)
             });
-            until_waiting(&self::client(&server.url()).await, place + 1).await;
+            until_waiting(&self::client(url).await, place + 1).await;
         }
         holder.kill();
         let mut entered = Vec::new();
@@ -143,6 +142,16 @@ async fn row_01_holder_killed() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn row_01_holder_killed() {
+    holder_killed(&RedisServer::start().await.url()).await;
+}
+
+#[tokio::test]
+async fn row_01_holder_killed_in_a_cluster() {
+    holder_killed(&ClusterServers::start(3).await.url()).await;
 }
 
 /// Returns the next line of the worker's output that is not empty.
@@ -292,13 +301,12 @@ async fn row_20_a_thousand_waiters() {
 }
 
 /// Row 21: a process is killed while its caller waits in the queue. The next release skips the dead caller at once.
-#[tokio::test]
-async fn row_21_queued_process_killed() {
+/// `server` is the server that stores the lock.
+async fn queued_process_killed(url: &str, server: &RedisServer) {
     row(21, async |seen| {
-        let server = RedisServer::start().await;
-        let client = client(&server.url()).await;
+        let client = client(url).await;
         let guard = client.lock("k").acquire().await.unwrap();
-        let mut queued = worker(&server, "pass", 30_000);
+        let mut queued = worker_at(url, "pass", 30_000);
         queued.until("ready").await;
         until_waiting(&client, 1).await;
         queued.kill();
@@ -326,9 +334,23 @@ async fn row_21_queued_process_killed() {
             took,
         );
         guard.release().await;
-        assert_eq!(left(&server).await, Vec::<String>::new());
+        assert_eq!(left(server).await, Vec::<String>::new());
     })
     .await;
+}
+
+#[tokio::test]
+async fn row_21_queued_process_killed() {
+    let server = RedisServer::start().await;
+    queued_process_killed(&server.url(), &server).await;
+}
+
+/// A session counts as gone if it no longer listens at the primary of the lock, so the test also runs in a cluster.
+#[tokio::test]
+async fn row_21_queued_process_killed_in_a_cluster() {
+    let cluster = ClusterServers::start(3).await;
+    let primary = cluster.primary_of(cluster.slot_of(NAME).await).await;
+    queued_process_killed(&cluster.url(), &cluster.servers[primary]).await;
 }
 
 /// Row 33: a runtime is shut down while one of its tasks holds a lock and another of its tasks waits for the same lock.

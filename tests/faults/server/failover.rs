@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use lock_runtime::{Hold, ReleaseOutcome};
+use lock_runtime::{Hold, LockError, ReleaseOutcome};
 use support::{assert_lost, sentinels::SentinelGroup};
 
 use super::load::Load;
-use crate::fixture::{SECOND, client, row};
+use crate::fixture::{SECOND, client, row, token, until};
 
 /// The time within which the Sentinels of the tests promote a replica: 0.5 s until they agree that the primary is down,
 /// and on a loaded machine several elections.
@@ -118,6 +118,73 @@ async fn row_27_ordered_failover() {
             promoted.elapsed(),
         );
         assert_eq!(guard.release().await, ReleaseOutcome::Released);
+    })
+    .await;
+}
+
+/// Row 27: the Sentinels lose the primary, but a client still reaches it. The old primary does not learn that a replica
+/// has replaced it. The client leaves the old primary when the Sentinels name the new one, so it does not enter while a
+/// caller of the new primary is inside.
+#[tokio::test]
+async fn row_27_the_announced_primary_counts() {
+    row(27, async |seen| {
+        let group = SentinelGroup::start().await;
+        let url = group.url_of_user().await;
+        let early = client(&url).await;
+        let connections = early.stats().connections;
+        group.hide_from_sentinels(0).await;
+        group.promoted_instead_of(0).await;
+        let promoted = Instant::now();
+        until(async || early.stats().connections > connections).await;
+        seen.within(
+            "the client leaves the old primary",
+            SECOND,
+            promoted.elapsed(),
+        );
+        let guard = client(&url).await.lock("k").acquire().await.unwrap();
+        let entered = early
+            .lock("k")
+            .wait(std::time::Duration::ZERO)
+            .acquire()
+            .await;
+        assert!(
+            matches!(entered, Err(LockError::Busy { .. })),
+            "{entered:?}"
+        );
+        guard.release().await;
+    })
+    .await;
+}
+
+/// Row 27: as above, but the client also loses its Sentinel, so the old primary still grants locks to it. The tokens of
+/// both primaries rise in the order of their grants.
+#[tokio::test]
+async fn row_27_both_primaries_grant() {
+    row(27, async |_| {
+        let mut group = SentinelGroup::start().await;
+        let url = group.url_of_user().await;
+        let last = format!("127.0.0.1:{}", group.sentinels[2].port());
+        let cut_off = format!(
+            "redis+sentinel://locks:secret@{last}/{}",
+            support::sentinels::GROUP
+        );
+        let cut_off = client(&cut_off).await;
+        let mut tokens = vec![token(&cut_off).await];
+        group.sentinels[2].kill();
+        group.hide_from_sentinels(0).await;
+        group.promoted_instead_of(0).await;
+        let connections = cut_off.stats().connections;
+        let other = client(&url).await;
+        for _ in 0..5 {
+            tokens.push(token(&other).await);
+            tokens.push(token(&cut_off).await);
+        }
+        assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+        assert_eq!(
+            cut_off.stats().connections,
+            connections,
+            "both primaries grant"
+        );
     })
     .await;
 }

@@ -5,6 +5,7 @@ mod failover;
 mod load;
 mod operator;
 mod outages;
+mod primaries;
 mod probes;
 mod restarts;
 mod shutdown;

@@ -6,8 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_runtime::{LockClient, LockError, Strategy};
-use support::{assert_lost, server::RedisServer};
+use lock_runtime::{LockClient, LockError, ReleaseOutcome, Strategy};
+use support::{
+    assert_lost,
+    cluster::ClusterServers,
+    server::{RedisServer, ask},
+};
 use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 
 use crate::fixture::{MS, NAMESPACE, SECOND, client, epsilon, row, until, until_waiting};
@@ -171,6 +175,53 @@ async fn row_52_a_shutdown_that_is_given_up() {
         guard.release().await;
         let again = shut_down(&client).await;
         seen.within("a second shutdown ends", Duration::ZERO, again);
+    })
+    .await;
+}
+
+/// Row 52: one primary of a Redis Cluster does not answer. A shutdown waits for the hold whose primary answers, however
+/// long its body takes, and keeps renewing its lease. Only the hold of the silent primary is bounded.
+#[tokio::test]
+async fn row_52_one_primary_of_a_cluster_is_gone() {
+    const LEASE: Duration = Duration::from_secs(3);
+    row(52, async |seen| {
+        let cluster = ClusterServers::start(3).await;
+        for server in &cluster.servers {
+            let mut set = redis::cmd("CONFIG");
+            set.arg(&["SET", "cluster-require-full-coverage", "no"]);
+            ask::<()>(&mut server.connection().await, &set).await;
+        }
+        let client = client(&cluster.url()).await;
+        let primary_of = async |key: &str| {
+            let slot = cluster.slot_of(&format!("{{faults:{key}}}")).await;
+            cluster.primary_of(slot).await
+        };
+        let silent = primary_of("k").await;
+        let mut other = 0;
+        while primary_of(&other.to_string()).await == silent {
+            other += 1;
+        }
+        let bounded = client.lock("k").acquire().await.unwrap();
+        let other = client.lock(other.to_string()).lease(LEASE).renew(true);
+        let guard = other.acquire().await.unwrap();
+        cluster.servers[silent].stop_process();
+        let mut down = Box::pin(client.shutdown());
+        let early = timeout(AT_MOST + 2 * SECOND, &mut down).await;
+        assert!(
+            early.is_err(),
+            "the shutdown does not wait for the hold whose primary answers"
+        );
+        assert_eq!(guard.loss(), None);
+        assert_eq!(guard.release().await, ReleaseOutcome::Released);
+        let released = Instant::now();
+        down.await;
+        seen.within(
+            "the shutdown ends after the release of the other hold",
+            SECOND,
+            released.elapsed(),
+        );
+        drop(bounded);
+        cluster.servers[silent].continue_process();
     })
     .await;
 }

@@ -45,8 +45,8 @@ pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
         (
             "acquire",
             &[
-                part!("native/acquire_free"),
                 next_token,
+                part!("native/acquire_free"),
                 grant_next,
                 part!("native/acquire"),
             ],

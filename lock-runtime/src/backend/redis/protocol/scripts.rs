@@ -22,7 +22,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = include_str!("native/acquire_free.lua"), NEXT_TOKEN, GRANT_NEXT, include_str!("native/acquire.lua");
+    ACQUIRE = NEXT_TOKEN, include_str!("native/acquire_free.lua"), GRANT_NEXT, include_str!("native/acquire.lua");
     MULTI_ACQUIRE = NEXT_TOKEN, GRANT_NEXT, include_str!("native/multi_acquire.lua");
     RELEASE = include_str!("native/release_last.lua"), NEXT_TOKEN, GRANT_NEXT, include_str!("native/release.lua");
     RETAIN = NEXT_TOKEN, GRANT_NEXT, include_str!("native/retain.lua");

@@ -37,7 +37,8 @@ use crate::{
     events::TARGET,
 };
 
-/// The time limit for the answers of the servers to `CLUSTER SLOTS`.
+/// The time limit for the answers of the servers to `CLUSTER SLOTS`. Also the time limit for the checks of the
+/// remaining primaries after more than half of the primaries have passed the check.
 const ASK_PATIENCE: Duration = Duration::from_millis(500);
 /// After more than half of the servers have answered, the time limit for the remaining answers. A server that is cut
 /// off from the others may have an old map, so a single answer does not suffice.
@@ -278,7 +279,9 @@ impl Cluster {
         node
     }
 
-    /// Connects to a server of the cluster, reads the map, and checks all primaries.
+    /// Connects to the servers of the cluster, reads the map, and checks all primaries. Succeeds if more than half of
+    /// the primaries answer and all of these pass the check: the cluster can then replace the other primaries. A
+    /// primary that does not answer is checked before a session connects to it.
     pub(crate) async fn check(
         self: &Arc<Self>,
         required: ServerCheck,
@@ -294,9 +297,34 @@ impl Cluster {
             let detail = "no server of the cluster stores a slot";
             return Err(Failure::Unreachable(detail.into()));
         }
-        for node in nodes {
-            let left = until.since(self.context.now());
-            check(node.connector(), required, left).await?;
+        let mut until = until;
+        let left = until.since(self.context.now());
+        let checks = nodes.iter().map(|node| async move {
+            let checked = check(node.connector(), required, left).await;
+            (node, checked)
+        });
+        let mut checks: FuturesUnordered<_> = checks.collect();
+        let (mut usable, mut unreachable) = (0, None);
+        while let Some(Some((node, checked))) = self.context.timeout_at(until, checks.next()).await
+        {
+            match checked {
+                Ok(()) => {
+                    node.connector().note_checked();
+                    usable += 1;
+                    if 2 * usable > nodes.len() {
+                        until = until.min(self.context.now() + ASK_PATIENCE);
+                    }
+                }
+                // The primary may soon answer, or be replaced.
+                Err(failure @ (Failure::Unreachable(_) | Failure::Closed(_))) => {
+                    unreachable = Some(failure);
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        if 2 * usable <= nodes.len() {
+            let failure = unreachable.unwrap_or_else(|| Failure::Unreachable("no answer".into()));
+            return Err(failure);
         }
         self.follow();
         Ok(())

@@ -192,8 +192,9 @@ impl Topology {
         });
         match context.timeout_at(until, checked).await {
             Some(Ok(Ok(()))) => {
-                for node in self.nodes() {
-                    node.connector().note_checked();
+                // A cluster notes which of its servers were checked, because some of them may not have answered.
+                if let Self::Single(sessions) = &**self {
+                    sessions.connector().note_checked();
                 }
                 Ok(())
             }

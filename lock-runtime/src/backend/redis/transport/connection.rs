@@ -32,6 +32,12 @@ use crate::{
 /// The time limit for one try to connect.
 pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(1);
 
+/// The token floor for a server that another server can replace: the greatest number that a script reads exactly. Every
+/// token is below this floor, so each grant raises the token counter to the server's time. The tokens of two servers
+/// that both grant a lock, one after the other or side by side, then rise in the order of their grants, as far as the
+/// clocks of the servers agree.
+const FLOOR_OF_ANY_TIME: u64 = (1 << 53) - 1;
+
 /// Identifies one connection. A server never gives two connections the same ID during one run, but counts from one
 /// again after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,7 +169,7 @@ impl Redirect {
 pub(crate) struct Connection {
     pub(crate) identity: Identity,
     pub(crate) address: ConnectionAddr,
-    /// The token floor: the server's time when the connection was made, in µs.
+    /// The token floor: the server's time when the connection was made, in µs, or [`FLOOR_OF_ANY_TIME`].
     pub(crate) floor: String,
     /// Whether this client can close its earlier connections on the server: the server permits `CLIENT KILL`, and
     /// reveals its run id.
@@ -350,7 +356,11 @@ impl Connection {
             may_kill: may_kill && run.is_some(),
             identity: Identity { run, id },
             address,
-            floor: server_micros.to_string(),
+            floor: if connector.is_replaceable() {
+                FLOOR_OF_ANY_TIME.to_string()
+            } else {
+                server_micros.to_string()
+            },
             health,
             clock_offset: i128::from(server_micros)
                 - i128::try_from(local_micros).unwrap_or_default(),

@@ -221,6 +221,12 @@ impl Connector {
         matches!(self.target, Target::Group(_))
     }
 
+    /// Returns whether another server can replace this one without any notice to a client that is connected to this
+    /// server.
+    pub(crate) fn is_replaceable(&self) -> bool {
+        self.is_group() || self.outdated.is_some()
+    }
+
     /// Returns the client of the `redis` crate for the server; `None` if Sentinels name the server's address.
     pub(crate) fn client(&self) -> Option<&redis::Client> {
         match &self.target {

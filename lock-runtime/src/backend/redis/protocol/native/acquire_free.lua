@@ -1,4 +1,5 @@
--- First part of an acquisition. Takes the lock if it is free and nobody waits. Otherwise acquire.lua continues.
+-- First part of an acquisition. Takes the lock if it is free and nobody waits. Otherwise acquire.lua continues. Uses
+-- next_token.lua.
 --
 -- KEYS: grant, queue, fence (grant_next.lua describes the keys)
 -- ARGV: 1 `lease|session_id|owner`, the part of the grant after its token
@@ -15,12 +16,10 @@ if ARGV[6] ~= '' then
     return { 'late' } -- nothing was changed, because the caller no longer waits for this request
   end
 end
--- The common case comes before all function definitions, because executing the definitions takes time.
+-- The common case comes before all further function definitions, because executing the definitions takes time.
 if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 and ARGV[2] + 0 > 0 then
-  local token = redis.call('INCRBY', KEYS[3], 1)
-  if token >= ARGV[3] + 0 then
-    redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', ARGV[2])
-    return token -- granted, with the whole lease left
-  end
+  local token = next_token(KEYS[3], ARGV[3], 1)
+  redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', ARGV[2])
+  return token -- granted, with the whole lease left
 end
 

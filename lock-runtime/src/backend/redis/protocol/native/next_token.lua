@@ -5,6 +5,9 @@
 -- counter, so the counter continues from the current time in µs. That time is greater than every token issued before,
 -- because the counter rises by less than one per microsecond. If the clock has been set back since the connection was
 -- made, a counter below the floor may be greater than the current time. The tokens then continue from the counter.
+--
+-- If another server can replace this one, `floor` is later than any time, so that each token is at least the current
+-- time. A server that was replaced, and lacks the grants of its successor, then continues above their tokens.
 local function next_token(fence, floor, count)
   local token = redis.call('INCRBY', fence, count) - count + 1
   if token < tonumber(floor) then
