@@ -21,11 +21,12 @@ use crate::{
     chance::Chance,
     history::{History, Line},
     ledger::{Counts, Ledger, Violation},
-    network::{HostId, Network},
+    network::{HostId, Layout, Network},
     panics,
-    plan::Plan,
+    plan::{GROUP, Plan},
     process,
     stop::StopSignal,
+    topology::Shard,
     watchdog,
 };
 
@@ -68,6 +69,8 @@ pub(crate) struct World {
     running: Mutex<BTreeMap<HostId, Running>>,
     /// The clients and processes of killed hosts.
     dead: Mutex<Vec<(LockClient, Process)>>,
+    /// The primaries, each with its replicas.
+    pub(crate) shards: Mutex<Vec<Shard>>,
     /// The number of hosts on which `start` has tried to start a process so far.
     used: Mutex<HostId>,
 }
@@ -101,13 +104,15 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
     let history = History::new(kept);
     let hosts = plan.processes + plan.spares;
     let chance = Chance::new(plan.seed, 1);
-    let network = Network::new(
-        plan.store.servers(),
+    let layout = Layout {
+        stores: plan.store.servers(),
+        sentinels: plan.store.sentinels(),
+        group: GROUP,
         hosts,
-        plan.delay,
-        chance,
-        history.clone(),
-    );
+        delay: plan.delay,
+        lag: plan.lag,
+    };
+    let network = Network::new(&layout, chance, history.clone());
     let driving = tokio::spawn(network.clone().run());
     let world = World {
         plan: Arc::new(plan.clone()),
@@ -118,7 +123,9 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
         running: Mutex::default(),
         dead: Mutex::default(),
         used: Mutex::new(0),
+        shards: Mutex::default(),
     };
+    world.arrange();
     for _ in 0..plan.processes {
         world.start().await;
     }
@@ -161,8 +168,8 @@ impl World {
         };
         let random = Chance::new(self.plan.seed, stream);
         let stop = StopSignal::default();
-        let (store, stopping) = (self.plan.store, stop.clone());
-        let started = process::start(host, &self.network, random, drift, store, stopping).await;
+        let (plan, stopping) = (&self.plan, stop.clone());
+        let started = process::start(host, &self.network, random, drift, plan, stopping).await;
         let Ok(client) = started else {
             return;
         };
