@@ -4,7 +4,8 @@
 //! - `--seconds N`, `--minutes N`: the length of the run (10 s by default).
 //! - `--from N`: the first seed (by default derived from the current time).
 //! - `--threads N`: the number of seeds that run at once (by default one for each core).
-//! - `--store NAME`: runs only seeds with this backend: `redis`, `redisson`, `redlock` or `sentinel`.
+//! - `--store NAME`: runs only seeds with this backend: `redis`, `redisson`, `redlock`, `sentinel` or
+//!   `cluster`.
 //! - `--first`: stops at the first seed that fails, and searches for no smaller plan.
 //! - `--seed N [--steps 3,0,1]`: runs only this seed, and writes its timeline to `target/simulation`. With `--steps`,
 //!   runs a smaller plan: the one for which an earlier run has printed these steps.
@@ -102,13 +103,7 @@ fn one(seed: u64, steps: &[usize]) -> ExitCode {
 }
 
 /// Runs seeds, beginning with `from`, until `time` has passed or, if `first` is set, until one of them fails.
-fn many(
-    from: u64,
-    threads: usize,
-    time: Duration,
-    first: bool,
-    store: Option<&str>,
-) -> ExitCode {
+fn many(from: u64, threads: usize, time: Duration, first: bool, store: Option<&str>) -> ExitCode {
     let began = Instant::now();
     let (next, over) = (AtomicU64::new(from), AtomicBool::new(false));
     let total = Mutex::new(Total::default());

@@ -73,6 +73,14 @@ pub enum Fault {
     SentinelsStop,
     /// A Sentinel names a replica as the primary for a while.
     SentinelErrs,
+    /// The slot of a lock moves to another primary.
+    MoveSlot,
+    /// The slot of a lock moves to a server that stored no slot before.
+    Join,
+    /// The nodes of a cluster consider the cluster as down for a while.
+    ClusterDown,
+    /// The nodes of a cluster lose the messages that clients publish on other nodes.
+    LoseMessages,
 }
 
 impl Fault {
@@ -80,7 +88,7 @@ impl Fault {
     #[must_use]
     pub fn of(store: Store) -> Vec<Self> {
         let fits = |fault: &Self| match fault {
-            Self::Promote => store.replicas() == 0,
+            Self::Promote => store.replicas() == 0 && !matches!(store, Store::Cluster { .. }),
             Self::PrimaryDies
             | Self::PrimaryIsCutOff
             | Self::PrimaryStops
@@ -89,13 +97,16 @@ impl Fault {
             | Self::ReplicaDown
             | Self::ReplicaCutOff => store.replicas() > 0,
             Self::SentinelsDown | Self::SentinelsStop | Self::SentinelErrs => store.sentinels() > 0,
+            Self::MoveSlot | Self::Join | Self::ClusterDown | Self::LoseMessages => {
+                matches!(store, Store::Cluster { .. })
+            }
             _ => true,
         };
         Self::ALL.into_iter().filter(fits).collect()
     }
 
     /// All faults.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 33] = [
         Self::Break,
         Self::HalfOpen,
         Self::HoldUp,
@@ -125,6 +136,10 @@ impl Fault {
         Self::SentinelsDown,
         Self::SentinelsStop,
         Self::SentinelErrs,
+        Self::MoveSlot,
+        Self::Join,
+        Self::ClusterDown,
+        Self::LoseMessages,
     ];
 
     fn name(self) -> &'static str {
@@ -158,6 +173,10 @@ impl Fault {
             Self::SentinelsDown => "Sentinels are down",
             Self::SentinelsStop => "Sentinels are stopped",
             Self::SentinelErrs => "a Sentinel names a replica",
+            Self::MoveSlot => "a slot moves",
+            Self::Join => "a slot moves to a server that joins",
+            Self::ClusterDown => "the cluster is down",
+            Self::LoseMessages => "messages between nodes are lost",
         }
     }
 }
@@ -283,6 +302,10 @@ impl World {
             Fault::SentinelsDown => self.lose_sentinels(false, a_while).await,
             Fault::SentinelsStop => self.lose_sentinels(true, a_while).await,
             Fault::SentinelErrs => self.contradict(a_while).await,
+            Fault::MoveSlot => self.move_slot(false).await,
+            Fault::Join => self.move_slot(true).await,
+            Fault::ClusterDown => self.be_down(a_while).await,
+            Fault::LoseMessages => self.lose_messages(a_while).await,
         }
         self.ledger.disturb("over");
     }

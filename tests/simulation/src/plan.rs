@@ -20,6 +20,11 @@ pub enum Store {
         /// The number of replicas.
         replicas: usize,
     },
+    /// A Redis Cluster of three primaries, and a server that stores no slot at first.
+    Cluster {
+        /// The number of replicas of each primary.
+        replicas: usize,
+    },
 }
 
 /// The name under which the Sentinels know their group.
@@ -34,6 +39,7 @@ impl Store {
             Self::Redisson => "redisson",
             Self::Redlock => "redlock",
             Self::Group { .. } => "sentinel",
+            Self::Cluster { .. } => "cluster",
         }
     }
 
@@ -44,6 +50,7 @@ impl Store {
             Self::Redis | Self::Redisson => 1,
             Self::Redlock => 3,
             Self::Group { replicas } => 1 + replicas,
+            Self::Cluster { replicas } => 3 * (1 + replicas) + 1,
         }
     }
 
@@ -51,7 +58,7 @@ impl Store {
     #[must_use]
     pub fn sentinels(self) -> usize {
         match self {
-            Self::Redis | Self::Redisson | Self::Redlock => 0,
+            Self::Redis | Self::Redisson | Self::Redlock | Self::Cluster { .. } => 0,
             Self::Group { .. } => 3,
         }
     }
@@ -61,7 +68,7 @@ impl Store {
     pub fn replicas(self) -> usize {
         match self {
             Self::Redis | Self::Redisson | Self::Redlock => 0,
-            Self::Group { replicas } => replicas,
+            Self::Group { replicas } | Self::Cluster { replicas } => replicas,
         }
     }
 
@@ -69,7 +76,7 @@ impl Store {
     #[must_use]
     pub fn has_queue(self) -> bool {
         match self {
-            Self::Redis | Self::Group { .. } => true,
+            Self::Redis | Self::Group { .. } | Self::Cluster { .. } => true,
             Self::Redisson | Self::Redlock => false,
         }
     }
@@ -148,6 +155,8 @@ impl Plan {
             Store::Redlock,
             Store::Group { replicas: 1 },
             Store::Group { replicas: 2 },
+            Store::Cluster { replicas: 0 },
+            Store::Cluster { replicas: 1 },
         ]);
         let strategies = match chance.among(0..4) {
             _ if store == Store::Redisson => vec![Strategy::Notify, Strategy::Spin],
@@ -241,6 +250,12 @@ impl Plan {
         }
         if self.lag > 0 {
             add(&|plan| plan.lag = 0);
+        }
+        if let Store::Cluster { replicas: 1 } = self.store {
+            add(&|plan| {
+                plan.store = Store::Cluster { replicas: 0 };
+                plan.replicas = 0;
+            });
         }
         if self.replicas > 0 {
             add(&|plan| plan.replicas -= 1);

@@ -138,6 +138,7 @@ pub async fn start(
             let sentinels = store.servers()..store.servers() + store.sentinels();
             ("redis+sentinel", sentinels, GROUP)
         }
+        Store::Cluster { .. } => ("redis+cluster", 0..3, ""),
     };
     let servers: Vec<String> = servers.map(address_of).collect();
     let mut builder = LockClient::builder()

@@ -21,12 +21,12 @@ use crate::{
     chance::Chance,
     history::{History, Line},
     ledger::{Counts, Ledger, Violation},
-    network::{HostId, Layout, Network},
+    network::{HostId, Layout, Membership, Network},
     panics,
-    plan::{GROUP, Plan},
+    plan::{GROUP, Plan, Store},
     process,
     stop::StopSignal,
-    topology::Shard,
+    topology::{Shard, SlotMap},
     watchdog,
 };
 
@@ -71,6 +71,8 @@ pub(crate) struct World {
     dead: Mutex<Vec<(LockClient, Process)>>,
     /// The primaries, each with its replicas.
     pub(crate) shards: Mutex<Vec<Shard>>,
+    /// Which shard of the cluster stores which slot.
+    pub(crate) slots: Mutex<SlotMap>,
     /// The number of hosts on which `start` has tried to start a process so far.
     used: Mutex<HostId>,
 }
@@ -106,6 +108,10 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
     let chance = Chance::new(plan.seed, 1);
     let layout = Layout {
         stores: plan.store.servers(),
+        membership: match plan.store {
+            Store::Cluster { .. } => Membership::Cluster,
+            _ => Membership::None,
+        },
         sentinels: plan.store.sentinels(),
         group: GROUP,
         hosts,
@@ -124,6 +130,7 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
         dead: Mutex::default(),
         used: Mutex::new(0),
         shards: Mutex::default(),
+        slots: Mutex::default(),
     };
     world.arrange();
     for _ in 0..plan.processes {

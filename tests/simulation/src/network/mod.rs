@@ -69,6 +69,12 @@ enum Event {
     Replication(Replication),
     /// The time of a `WAIT` command is over.
     Timer(ServerId),
+    /// A message that a client has published on another node of the cluster arrives.
+    Published {
+        to: ServerId,
+        channel: Vec<u8>,
+        message: Vec<u8>,
+    },
 }
 
 /// The link between a host and a server.
@@ -132,6 +138,19 @@ struct State {
     lag: u64,
     /// The number of connections between primaries and replicas so far.
     generations: u64,
+    /// Whether the nodes of the cluster lose the messages that they send to each other.
+    loses_messages: bool,
+    /// The arrival time of the newest message from one node of the cluster to another.
+    spread: BTreeMap<(ServerId, ServerId), u64>,
+}
+
+/// Whether servers belong to a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Membership {
+    /// Each server is on its own, or has replicas.
+    None,
+    /// All servers are nodes of one cluster.
+    Cluster,
 }
 
 /// The number of servers of each kind, and the delays of messages.
@@ -139,6 +158,8 @@ struct State {
 pub struct Layout {
     /// The number of servers that store data. They come first.
     pub stores: usize,
+    /// What the servers that store data belong to.
+    pub membership: Membership,
     /// The number of Sentinels.
     pub sentinels: usize,
     /// The name of the group that the Sentinels watch.
@@ -174,6 +195,7 @@ impl Network {
     pub fn new(layout: &Layout, chance: Chance, history: History) -> Self {
         let &Layout {
             stores,
+            membership,
             sentinels,
             group,
             hosts,
@@ -182,10 +204,10 @@ impl Network {
         } = layout;
         let servers = stores + sentinels;
         let server = |number| Server {
-            redis: if number < stores {
-                Redis::new(run_id(number, 0))
-            } else {
-                Redis::sentinel(run_id(number, 0), group)
+            redis: match membership {
+                _ if number >= stores => Redis::sentinel(run_id(number, 0), group),
+                Membership::None => Redis::new(run_id(number, 0)),
+                Membership::Cluster => Redis::node(run_id(number, 0), address_of(number)),
             },
             connections: BTreeMap::new(),
             set: 0,
@@ -213,6 +235,8 @@ impl Network {
                 next: 0,
                 lag,
                 generations: 0,
+                loses_messages: false,
+                spread: BTreeMap::new(),
             })),
             earlier: Arc::new(Notify::new()),
             changed: Arc::new(Notify::new()),
@@ -579,6 +603,11 @@ impl State {
             Event::ServerSees(number) | Event::ClientSees(number) => number,
             Event::Replication(message) => return self.deliver_data(message, now),
             Event::Timer(server) => return self.wake(server, now),
+            Event::Published {
+                to,
+                channel,
+                message,
+            } => return self.hear(to, channel, message, now),
         };
         let Some(connection) = self.connections.get_mut(&number) else {
             return;
@@ -628,7 +657,7 @@ impl State {
                 self.forget_ended(number);
             }
             Event::ClientSees(_) => self.end_for_client(number),
-            Event::Replication(_) | Event::Timer(_) => {}
+            Event::Replication(_) | Event::Timer(_) | Event::Published { .. } => {}
         }
     }
 

@@ -111,6 +111,12 @@ impl Network {
         self.earlier.notify_one();
     }
 
+    /// Makes the nodes of the cluster lose the messages that clients publish, except on the node on which they are
+    /// published.
+    pub fn lose_messages(&self, loses: bool) {
+        self.state().loses_messages = loses;
+    }
+
     /// Returns the number of writes that this server has received from its primary. `None` if the server is a primary,
     /// is down, or has received nothing since it began to follow its primary.
     #[must_use]
@@ -143,6 +149,7 @@ impl Network {
 impl State {
     /// Sends the newest data of a server to its replicas, and plans the end of the `WAIT` commands.
     pub(super) fn replicate(&mut self, server: ServerId, now: u64) {
+        self.spread_messages(server, now);
         for replica in 0..self.servers.len() {
             let follows = self.servers[replica].follows.as_ref();
             if follows.is_some_and(|following| following.primary == server) {
@@ -264,6 +271,40 @@ impl State {
                 self.replicate(receiver, now);
             }
         }
+    }
+
+    /// Sends the messages that clients have published on a node of a cluster to the other nodes.
+    fn spread_messages(&mut self, server: ServerId, now: u64) {
+        for (channel, message) in self.servers[server].redis.take_bus() {
+            for to in 0..self.servers.len() {
+                if to != server && !self.loses_messages {
+                    // Two nodes send each other messages over one connection, which keeps their order.
+                    let before = self.spread.get(&(server, to)).copied().unwrap_or_default();
+                    let at = before.max(now + self.lag());
+                    self.spread.insert((server, to), at);
+                    let event = Event::Published {
+                        to,
+                        channel: channel.clone(),
+                        message: message.clone(),
+                    };
+                    self.at(at, event);
+                }
+            }
+        }
+    }
+
+    /// Delivers a message that a client has published on another node.
+    pub(super) fn hear(&mut self, to: ServerId, channel: Vec<u8>, message: Vec<u8>, now: u64) {
+        if let Some(backlog) = &mut self.servers[to].backlog {
+            return backlog.push_back(Event::Published {
+                to,
+                channel,
+                message,
+            });
+        }
+        let time = self.time(to);
+        let outputs = self.servers[to].redis.hear(&channel, &message, time);
+        self.put_out(to, outputs, now);
     }
 
     /// Plans the end of the next `WAIT` command of a server.

@@ -4,6 +4,7 @@
 //! `tests/redis.rs` compares the library's replies to commands and script calls with the replies of a real server of
 //! version 7.0.
 
+pub mod cluster;
 mod commands;
 mod data;
 mod numbers;

@@ -48,8 +48,7 @@ impl Redis {
             id: ConnectionId(0),
             now,
         };
-        let args: [&[u8]; 3] = [b"PUBLISH", SWITCHED, message.as_bytes()];
-        let _ = commands::publish(&mut self.0, caller, &args);
+        let _ = commands::tell(&mut self.0, caller, SWITCHED, message.as_bytes());
         self.0.outbox.take()
     }
 

@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     Address, ConnectionId, Mode, Output,
+    cluster::Node,
     commands::{self, Answer, Caller, Command, find, unknown_command, wrong_number},
     data::{DataSet, Fault},
     resp::{Parsed, Reply, parse},
@@ -39,6 +40,8 @@ pub(crate) enum Kind {
     #[default]
     Store,
     Sentinel(Sentinel),
+    /// The server is a node of a cluster.
+    Node(Node),
 }
 
 impl Kind {
@@ -47,6 +50,7 @@ impl Kind {
         match self {
             Self::Store => "standalone",
             Self::Sentinel(_) => "sentinel",
+            Self::Node(_) => "cluster",
         }
     }
 }
@@ -107,6 +111,8 @@ pub(crate) struct Client {
     pub(crate) closes_after_reply: bool,
     /// Whether the connection waits for replicas.
     pub(crate) is_blocked: bool,
+    /// Whether the next command may use a slot that is moving to this node.
+    pub(crate) asking: bool,
     /// The offset of the server after the newest command of this connection.
     pub(crate) written: u64,
 }
@@ -223,6 +229,7 @@ impl State {
         let reply = self.process(caller, args).unwrap_or_else(Reply::Error);
         if let Some(client) = self.clients.get_mut(&caller.id) {
             client.written = self.offset;
+            client.asking &= args[0].eq_ignore_ascii_case(b"ASKING");
         }
         // The reply to `HELLO` already uses the protocol version that the `HELLO` command selects.
         let resp3 = self.speaks_resp3(caller.id);
@@ -255,7 +262,7 @@ impl State {
     }
 
     /// Returns the command if the server may carry it out or queue it now. Otherwise, returns the error for the client.
-    fn check(&self, caller: Caller, args: &[&[u8]]) -> Result<&'static Command, Fault> {
+    fn check(&mut self, caller: Caller, args: &[&[u8]]) -> Result<&'static Command, Fault> {
         let command = find(args)?;
         if !command.is_known_to(&self.kind) {
             return Err(unknown_command(args));
@@ -263,6 +270,7 @@ impl State {
         if !command.takes(args.len()) {
             return Err(wrong_number(command.name));
         }
+        self.route(caller, command, args)?;
         let client = self.clients.get(&caller.id);
         let transaction = client.and_then(|client| client.transaction.as_ref());
         let queues = transaction.is_some() && !matches!(command.name, "exec" | "discard");

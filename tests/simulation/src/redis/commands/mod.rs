@@ -3,6 +3,7 @@
 
 mod channels;
 mod clients;
+mod cluster;
 mod hashes;
 mod keys;
 mod lists;
@@ -20,7 +21,7 @@ use super::{
     state::{Kind, State},
 };
 
-pub(crate) use channels::{is_allowed_to_subscribers, publish, unsubscribe_all};
+pub(crate) use channels::{is_allowed_to_subscribers, tell, unsubscribe_all};
 
 /// The result of a command. The text of an error begins with its code.
 pub(crate) type Answer = Result<Reply, Fault>;
@@ -108,7 +109,27 @@ impl Command {
     pub(crate) fn is_known_to(&self, kind: &Kind) -> bool {
         match kind {
             Kind::Sentinel(_) => self.flags & (SENTINEL | ONLY_SENTINEL) != 0,
-            Kind::Store => self.flags & ONLY_SENTINEL == 0,
+            Kind::Store | Kind::Node(_) => self.flags & ONLY_SENTINEL == 0,
+        }
+    }
+
+    /// Returns the keys among the arguments of the command.
+    pub(crate) fn keys<'a, 'b>(&self, args: &'b [&'a [u8]]) -> Vec<&'b &'a [u8]> {
+        match (self.name, self.run) {
+            ("eval" | "evalsha", _) => {
+                let count = args.get(2).and_then(|count| integer(count));
+                let count = count.and_then(|count| usize::try_from(count).ok());
+                args.iter()
+                    .skip(3)
+                    .take(count.unwrap_or_default())
+                    .collect()
+            }
+            ("dbsize" | "flushall" | "flushdb" | "keys" | "scan", _) | (_, Run::Server(_)) => {
+                Vec::new()
+            }
+            ("del" | "unlink" | "exists" | "mget", _) => args.iter().skip(1).collect(),
+            ("mset", _) => args.iter().skip(1).step_by(2).collect(),
+            _ => args.iter().skip(1).take(1).collect(),
         }
     }
 
@@ -162,6 +183,7 @@ const fn container(name: &'static str, flags: u8) -> Command {
 
 /// All commands that the server knows.
 static COMMANDS: &[Command] = &[
+    server("asking", 1, 0, cluster::asking),
     server("auth", -2, NO_SCRIPT | LOADING | SENTINEL, server::auth),
     container("client", SENTINEL),
     server(
@@ -197,6 +219,10 @@ static COMMANDS: &[Command] = &[
         NO_SCRIPT | LOADING | SENTINEL,
         clients::setname,
     ),
+    container("cluster", 0),
+    server("cluster|info", 2, LOADING, cluster::info),
+    server("cluster|keyslot", 3, LOADING, cluster::keyslot),
+    server("cluster|slots", 2, LOADING, cluster::slots),
     container("config", 0),
     server("config|get", -3, NO_SCRIPT | LOADING, server::config_get),
     server(

@@ -234,6 +234,7 @@ impl Running {
         if !command.is_allowed_in_scripts() {
             return Err("ERR This Redis command is not allowed from script".into());
         }
+        self.state.route_in_script(self.caller, command, args)?;
         if command.writes() && self.state.is_read_only() {
             return Err(READ_ONLY);
         }
