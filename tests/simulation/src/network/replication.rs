@@ -75,9 +75,8 @@ impl Network {
                 None => "is a primary".to_owned(),
             },
         );
-        let time = state.time(server);
         let redis = &mut state.servers[server].redis;
-        let mut outputs = redis.follow(primary.map(address_of), time);
+        let mut outputs = redis.follow(primary.map(address_of));
         if kills {
             outputs.extend(redis.close_all());
         }

@@ -52,14 +52,17 @@ impl Redis {
         self.0.outbox.take()
     }
 
-    /// Makes the server a replica of another server, or a primary, like `REPLICAOF`.
-    pub fn follow(&mut self, primary: Option<Address>, now: u64) -> Vec<Output> {
+    /// Makes the server a replica of another server, or a primary, like `REPLICAOF`. A server that becomes a replica
+    /// closes the connections that wait for replicas.
+    pub fn follow(&mut self, primary: Option<Address>) -> Vec<Output> {
         self.0.followers.clear();
         self.0.role = match primary {
             None => Role::Primary,
             Some(of) => {
                 for blocked in std::mem::take(&mut self.0.blocked) {
-                    self.0.unblock(blocked.id, &Reply::Error(UNBLOCKED), now);
+                    let resp3 = self.0.speaks_resp3(blocked.id);
+                    Reply::Error(UNBLOCKED).write(self.0.outbox.buffer(blocked.id), resp3);
+                    self.0.close(blocked.id);
                 }
                 Role::Replica { of }
             }
