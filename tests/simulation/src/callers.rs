@@ -21,7 +21,7 @@ use crate::{
     late::{Lateness, late},
     ledger::{CallId, Ledger, Presence, Wanted},
     network::HostId,
-    plan::{Plan, Store},
+    plan::Plan,
     stop::StopSignal,
 };
 
@@ -266,7 +266,7 @@ impl Caller {
             prompt: way.is_prompt() && self.late == Lateness::Never,
             queues: strategy == Strategy::Handoff
                 && !wait.is_zero()
-                && self.process.plan.store == Store::Redis,
+                && self.process.plan.store.has_queue(),
         })
     }
 

@@ -5,9 +5,10 @@ use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::sleep;
 
 use crate::{
-    network::{Break, Way},
+    network::{Break, ServerId, Way},
     plan::Store,
     redis::{Mode, Persistence},
+    topology::Cause,
     world::World,
 };
 
@@ -52,11 +53,60 @@ pub enum Fault {
     Crash,
     /// A process is stopped for a while.
     StopProcess,
+    /// The process of a primary dies, and a replica replaces the primary.
+    PrimaryDies,
+    /// A primary is cut off from its replicas and from the Sentinels, and a replica replaces the primary.
+    PrimaryIsCutOff,
+    /// A primary is stopped, and a replica replaces the primary.
+    PrimaryStops,
+    /// A primary hands over to a replica, without a loss.
+    HandOver,
+    /// A primary hands over to a replica that may lack the newest writes.
+    HastyHandOver,
+    /// A replica is down for a while.
+    ReplicaDown,
+    /// A replica receives nothing for a while.
+    ReplicaCutOff,
+    /// Some Sentinels are down for a while.
+    SentinelsDown,
+    /// Some Sentinels are stopped for a while.
+    SentinelsStop,
+    /// A Sentinel names a replica as the primary for a while.
+    SentinelErrs,
+    /// The slot of a lock moves to another primary.
+    MoveSlot,
+    /// The slot of a lock moves to a server that stored no slot before.
+    Join,
+    /// The nodes of a cluster consider the cluster as down for a while.
+    ClusterDown,
+    /// The nodes of a cluster lose the messages that clients publish on other nodes.
+    LoseMessages,
 }
 
 impl Fault {
+    /// Returns the faults that may occur with this backend.
+    #[must_use]
+    pub fn of(store: Store) -> Vec<Self> {
+        let fits = |fault: &Self| match fault {
+            Self::Promote => store.replicas() == 0 && !matches!(store, Store::Cluster { .. }),
+            Self::PrimaryDies
+            | Self::PrimaryIsCutOff
+            | Self::PrimaryStops
+            | Self::HandOver
+            | Self::HastyHandOver
+            | Self::ReplicaDown
+            | Self::ReplicaCutOff => store.replicas() > 0,
+            Self::SentinelsDown | Self::SentinelsStop | Self::SentinelErrs => store.sentinels() > 0,
+            Self::MoveSlot | Self::Join | Self::ClusterDown | Self::LoseMessages => {
+                matches!(store, Store::Cluster { .. })
+            }
+            _ => true,
+        };
+        Self::ALL.into_iter().filter(fits).collect()
+    }
+
     /// All faults.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 33] = [
         Self::Break,
         Self::HalfOpen,
         Self::HoldUp,
@@ -76,6 +126,20 @@ impl Fault {
         Self::ClockBack,
         Self::Crash,
         Self::StopProcess,
+        Self::PrimaryDies,
+        Self::PrimaryIsCutOff,
+        Self::PrimaryStops,
+        Self::HandOver,
+        Self::HastyHandOver,
+        Self::ReplicaDown,
+        Self::ReplicaCutOff,
+        Self::SentinelsDown,
+        Self::SentinelsStop,
+        Self::SentinelErrs,
+        Self::MoveSlot,
+        Self::Join,
+        Self::ClusterDown,
+        Self::LoseMessages,
     ];
 
     fn name(self) -> &'static str {
@@ -99,6 +163,20 @@ impl Fault {
             Self::ClockBack => "the server's clock is set back",
             Self::Crash => "a process is killed",
             Self::StopProcess => "a process is stopped",
+            Self::PrimaryDies => "a primary dies, a replica takes over",
+            Self::PrimaryIsCutOff => "a primary is cut off, a replica takes over",
+            Self::PrimaryStops => "a primary is stopped, a replica takes over",
+            Self::HandOver => "a primary hands over",
+            Self::HastyHandOver => "a primary hands over at once",
+            Self::ReplicaDown => "a replica is down",
+            Self::ReplicaCutOff => "a replica is cut off",
+            Self::SentinelsDown => "Sentinels are down",
+            Self::SentinelsStop => "Sentinels are stopped",
+            Self::SentinelErrs => "a Sentinel names a replica",
+            Self::MoveSlot => "a slot moves",
+            Self::Join => "a slot moves to a server that joins",
+            Self::ClusterDown => "the cluster is down",
+            Self::LoseMessages => "messages between nodes are lost",
         }
     }
 }
@@ -123,7 +201,17 @@ impl World {
         self.ledger.disturb(fault.name());
         let (network, chance) = (&self.network, &self.chance);
         let host = self.somebody();
-        let server = chance.index(self.plan.store.servers());
+        let store = self.plan.store;
+        let server = match fault {
+            Fault::Flush
+            | Fault::Delete
+            | Fault::ForgetScripts
+            | Fault::OutOfMemory
+            | Fault::ReadOnly
+            | Fault::Loading => self.some_primary(),
+            Fault::Restart | Fault::RestartEmpty => chance.index(store.servers()),
+            _ => chance.index(store.servers() + store.sentinels()),
+        };
         let a_while = chance.millis(1..chance.pick(&[100, 1_000, 4_000]));
         match fault {
             Fault::Break => network.break_connections(host, server, Break::Both),
@@ -155,7 +243,9 @@ impl World {
                 let persistence = if fault == Fault::Restart {
                     Persistence::Everything
                 } else {
-                    self.ledger.lose_state();
+                    if self.is_primary(server) {
+                        self.ledger.lose_state();
+                    }
                     Persistence::Nothing
                 };
                 network.end(server, persistence);
@@ -177,11 +267,7 @@ impl World {
             }
             Fault::Delete => {
                 self.ledger.lose_state();
-                let key = chance.index(self.plan.keys);
-                let key = match self.plan.store {
-                    Store::Redisson => format!("k{key}"),
-                    Store::Redis | Store::Redlock => format!("{{lock:k{key}}}"),
-                };
+                let key = self.name_of(&format!("k{}", chance.index(self.plan.keys)));
                 network.at_server(server, |redis, _| redis.delete(&key));
             }
             Fault::ForgetScripts => network.at_server(server, |redis, _| redis.forget_scripts()),
@@ -197,17 +283,41 @@ impl World {
             }
             Fault::ClockAhead => {
                 self.ledger.lose_state(); // leases end early, as after a loss of state
-                network.set_clock(server, micros(chance.millis(1..10_000)));
+                self.set_clocks(server, micros(chance.millis(1..10_000)));
             }
             Fault::ClockBack => {
                 let back = chance.millis(1..10_000);
                 self.ledger.set_back(back);
-                network.set_clock(server, -micros(back));
+                self.set_clocks(server, -micros(back));
             }
             Fault::Crash => self.replace(host).await,
             Fault::StopProcess => self.stop(host, 3 * a_while).await,
+            Fault::PrimaryDies => self.fail_over(Cause::Death).await,
+            Fault::PrimaryIsCutOff => self.fail_over(Cause::Isolation).await,
+            Fault::PrimaryStops => self.fail_over(Cause::Stop).await,
+            Fault::HandOver => self.fail_over(Cause::Order).await,
+            Fault::HastyHandOver => self.fail_over(Cause::HastyOrder).await,
+            Fault::ReplicaDown => self.lose_replica(a_while).await,
+            Fault::ReplicaCutOff => self.cut_replica_off(a_while).await,
+            Fault::SentinelsDown => self.lose_sentinels(false, a_while).await,
+            Fault::SentinelsStop => self.lose_sentinels(true, a_while).await,
+            Fault::SentinelErrs => self.contradict(a_while).await,
+            Fault::MoveSlot => self.move_slot(false).await,
+            Fault::Join => self.move_slot(true).await,
+            Fault::ClusterDown => self.be_down(a_while).await,
+            Fault::LoseMessages => self.lose_messages(a_while).await,
         }
         self.ledger.disturb("over");
+    }
+
+    /// Sets the clock of a server, and of all servers that may replace it or that it may replace.
+    fn set_clocks(&self, server: ServerId, by_micros: i64) {
+        let has_replicas = !self.shards().is_empty();
+        for other in 0..self.plan.store.servers() {
+            if has_replicas || other == server {
+                self.network.set_clock(other, by_micros);
+            }
+        }
     }
 }
 

@@ -51,6 +51,8 @@ pub struct Counts {
     pub faults: BTreeMap<&'static str, u64>,
     /// The number of calls made in each way.
     pub ways: BTreeMap<&'static str, u64>,
+    /// The number of entries beside a holder whose grant a server had lost.
+    pub excused: u64,
     /// The number of grants of which a waiter learned from a probe instead of a message.
     pub missed_wakeups: u64,
 }
@@ -60,6 +62,7 @@ impl Counts {
     pub fn add(&mut self, other: &Self) {
         self.entered += other.entered;
         self.missed_wakeups += other.missed_wakeups;
+        self.excused += other.excused;
         for (mine, others) in [
             (&mut self.errors, &other.errors),
             (&mut self.faults, &other.faults),
@@ -128,13 +131,33 @@ struct Key {
     moved: u64,
 }
 
+/// An event after which a grant that the ledger knows may be unknown to the server.
+#[derive(Debug, Clone)]
+struct Loss {
+    /// The lock; `None` if the event concerns all locks.
+    key: Option<String>,
+    /// The time from which another caller may enter beside the holder.
+    from: u64,
+    /// The time at which the newest grant was given that may be lost.
+    at: u64,
+}
+
+impl Loss {
+    /// Returns whether a grant of this lock, whose holder entered at `entered`, may be lost at `now`.
+    fn excuses(&self, key: &str, entered: u64, now: u64) -> bool {
+        self.key.as_deref().is_none_or(|lost| lost == key)
+            && self.from <= now
+            && self.at.saturating_add(GRANTED_BEFORE) >= entered
+    }
+}
+
 #[derive(Default)]
 struct State {
     next: u64,
     calls: BTreeMap<CallId, Call>,
     keys: BTreeMap<String, Key>,
-    /// The times at which the server lost state or its clock was set ahead. Each of these events ends leases early.
-    losses: Vec<u64>,
+    /// The events that end leases early or lose grants.
+    losses: Vec<Loss>,
     /// The total time by which the server's clock was set back.
     set_back: u64,
     /// The time at which a fault last began or ended.
@@ -261,12 +284,18 @@ impl Ledger {
         state.counts.entered += 1;
         let losses = std::mem::take(&mut state.losses);
         let (longest_lease, has_set_back) = (state.longest_lease, state.set_back > 0);
+        let mut excused = 0;
         let this = state.keys.entry(key.clone()).or_default();
         for other in this.inside.values() {
             let lost = losses
                 .iter()
-                .any(|loss| *loss + GRANTED_BEFORE >= other.entered);
-            if !lost && !other.hold.remaining().is_zero() && !hold.remaining().is_zero() {
+                .any(|loss| loss.excuses(&key, other.entered, now));
+            if other.hold.remaining().is_zero() || hold.remaining().is_zero() {
+                continue;
+            }
+            if lost {
+                excused += 1;
+            } else {
                 found.push((
                     "two holds never overlap",
                     format!(
@@ -282,7 +311,9 @@ impl Ledger {
             // was given before a loss of state may enter after the owner of a later grant. Second, if a server has lost
             // its token counter and its clock was set back, the next tokens continue from a lower number.
             && !losses.iter().any(|loss| {
-                *loss <= at && loss + GRANTED_BEFORE + longest_lease >= at || has_set_back && *loss >= at
+                let is_of_it = loss.key.as_ref().is_none_or(|lost| *lost == key);
+                let until = loss.at.saturating_add(GRANTED_BEFORE + longest_lease);
+                is_of_it && (loss.from.min(loss.at) <= at && until >= at || has_set_back && loss.at >= at)
             })
         {
             found.push((
@@ -301,6 +332,7 @@ impl Ledger {
         };
         this.inside.insert(number, inside);
         state.losses = losses;
+        state.counts.excused += excused;
         found.extend(state.check_wait(call, now));
         found.extend(state.check_order(call, &key, now));
         if let Some(call) = state.calls.get_mut(&call) {
@@ -405,7 +437,43 @@ impl Ledger {
     /// Records that the server has lost state.
     pub fn lose_state(&self) {
         let now = self.history.now();
-        self.state().losses.push(now);
+        self.state().losses.push(Loss {
+            key: None,
+            from: now,
+            at: now,
+        });
+    }
+
+    /// Records that a promoted server lacks the grant of this lock, or that it has this grant only until `from`.
+    pub fn lose_grant(&self, key: &str, from: u64) {
+        let at = self.history.now();
+        self.history.add(
+            || "judge".into(),
+            || format!("{key} may be taken beside its holder from {from} ms on"),
+        );
+        self.state().losses.push(Loss {
+            key: Some(key.to_owned()),
+            from,
+            at,
+        });
+    }
+
+    /// Records that from now on, two servers grant the same locks.
+    pub fn split(&self) {
+        let now = self.history.now();
+        self.state().losses.push(Loss {
+            key: None,
+            from: now,
+            at: u64::MAX,
+        });
+    }
+
+    /// Records that from now on, only one server grants each lock.
+    pub fn reunite(&self) {
+        let now = self.history.now();
+        for loss in &mut self.state().losses {
+            loss.at = loss.at.min(now);
+        }
     }
 
     /// Records that the server's clock is set back.
@@ -550,6 +618,7 @@ fn name_of(error: &LockError) -> &'static str {
         LockError::Refused { .. } => "refused",
         LockError::WrongLayout { .. } => "wrong layout",
         LockError::ShutDown => "shut down",
+        LockError::NotReplicated { .. } => "not replicated",
         _ => "other",
     }
 }

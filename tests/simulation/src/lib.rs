@@ -14,5 +14,6 @@ pub mod process;
 pub mod redis;
 pub mod shrink;
 pub mod stop;
+mod topology;
 mod watchdog;
 pub mod world;

@@ -15,15 +15,69 @@ pub enum Store {
     Redisson,
     /// A quorum of three servers.
     Redlock,
+    /// A primary with replicas, and three Sentinels.
+    Group {
+        /// The number of replicas.
+        replicas: usize,
+    },
+    /// A Redis Cluster of three primaries, and a server that stores no slot at first.
+    Cluster {
+        /// The number of replicas of each primary.
+        replicas: usize,
+    },
 }
 
+/// The name under which the Sentinels know their group.
+pub const GROUP: &str = "shop";
+
 impl Store {
-    /// Returns the number of servers.
+    /// Returns the name of the backend.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Redisson => "redisson",
+            Self::Redlock => "redlock",
+            Self::Group { .. } => "sentinel",
+            Self::Cluster { .. } => "cluster",
+        }
+    }
+
+    /// Returns the number of servers that store data.
     #[must_use]
     pub fn servers(self) -> usize {
         match self {
             Self::Redis | Self::Redisson => 1,
             Self::Redlock => 3,
+            Self::Group { replicas } => 1 + replicas,
+            Self::Cluster { replicas } => 3 * (1 + replicas) + 1,
+        }
+    }
+
+    /// Returns the number of Sentinels. Their numbers follow those of the servers that store data.
+    #[must_use]
+    pub fn sentinels(self) -> usize {
+        match self {
+            Self::Redis | Self::Redisson | Self::Redlock | Self::Cluster { .. } => 0,
+            Self::Group { .. } => 3,
+        }
+    }
+
+    /// Returns the number of replicas of each primary.
+    #[must_use]
+    pub fn replicas(self) -> usize {
+        match self {
+            Self::Redis | Self::Redisson | Self::Redlock => 0,
+            Self::Group { replicas } | Self::Cluster { replicas } => replicas,
+        }
+    }
+
+    /// Returns whether callers wait in a queue.
+    #[must_use]
+    pub fn has_queue(self) -> bool {
+        match self {
+            Self::Redis | Self::Group { .. } | Self::Cluster { .. } => true,
+            Self::Redisson | Self::Redlock => false,
         }
     }
 }
@@ -47,6 +101,10 @@ pub struct Plan {
     pub tasks: usize,
     /// The longest delay of a message, in milliseconds.
     pub delay: u64,
+    /// The longest delay of a message between a primary and a replica, in milliseconds.
+    pub lag: u64,
+    /// The number of replicas that have to acknowledge a grant before a body starts.
+    pub replicas: usize,
     /// The leases that callers request.
     pub leases: Vec<Duration>,
     /// The values of `wait` that callers use.
@@ -95,6 +153,10 @@ impl Plan {
             Store::Redis,
             Store::Redisson,
             Store::Redlock,
+            Store::Group { replicas: 1 },
+            Store::Group { replicas: 2 },
+            Store::Cluster { replicas: 0 },
+            Store::Cluster { replicas: 1 },
         ]);
         let strategies = match chance.among(0..4) {
             _ if store == Store::Redisson => vec![Strategy::Notify, Strategy::Spin],
@@ -115,6 +177,10 @@ impl Plan {
             keys: chance.pick(&[1, 1, 2, 4]),
             tasks: chance.pick(&[2, 4, 8, 16]),
             delay: chance.pick(&[0, 2, 10, 40]),
+            lag: chance.pick(&[0, 2, 20, 200]),
+            replicas: chance
+                .pick(&[0, 0, 1, store.replicas()])
+                .min(store.replicas()),
             leases: some_of(&[400, 1_000, 2_000, 3_000, 5_000, 10_000]),
             waits: some_of(&[50, 500, 2_000, 5_000, 10_000]),
             strategies,
@@ -122,7 +188,7 @@ impl Plan {
             slow: chance.pick(&[0, 0, 20, 60]),
             rhythmic: chance.percent(30),
             body: chance.pick(&[0, 5, 50, 400, 1_500]),
-            faults: some(&Fault::ALL),
+            faults: some(&Fault::of(store)),
             calm: chance.pick(&[300, 1_000, 4_000]),
             drift: chance.pick(&[0, 400]),
         }
@@ -182,6 +248,24 @@ impl Plan {
         if self.delay > 0 {
             add(&|plan| plan.delay = 0);
         }
+        if self.lag > 0 {
+            add(&|plan| plan.lag = 0);
+        }
+        if let Store::Cluster { replicas: 1 } = self.store {
+            add(&|plan| {
+                plan.store = Store::Cluster { replicas: 0 };
+                plan.replicas = 0;
+            });
+        }
+        if self.replicas > 0 {
+            add(&|plan| plan.replicas -= 1);
+        }
+        if let Store::Group { replicas: 2 } = self.store {
+            add(&|plan| {
+                plan.store = Store::Group { replicas: 1 };
+                plan.replicas = plan.replicas.min(1);
+            });
+        }
         if self.drift > 0 {
             add(&|plan| plan.drift = 0);
         }
@@ -208,9 +292,10 @@ impl Plan {
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.faults.is_empty()
-            && self.store == Store::Redis
+            && self.store.has_queue()
             && self.slow == 0
             && self.delay <= 10
+            && (self.replicas == 0 || self.lag <= 20)
             && self
                 .leases
                 .iter()

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::{
     chance::Chance,
     network::{HostId, Network, ServerId},
-    plan::Store,
+    plan::{GROUP, Plan, Store},
     stop::StopSignal,
 };
 
@@ -119,7 +119,7 @@ pub async fn start(
     network: &Network,
     chance: Chance,
     drift: i64,
-    store: Store,
+    plan: &Plan,
     stop: StopSignal,
 ) -> Result<LockClient, ConnectError> {
     let world = Host {
@@ -130,16 +130,25 @@ pub async fn start(
         drift,
         stop,
     };
-    let servers: Vec<String> = (0..store.servers()).map(address_of).collect();
-    let scheme = match store {
-        Store::Redis | Store::Redisson => "redis",
-        Store::Redlock => "redlock",
+    let store = plan.store;
+    let (scheme, servers, path) = match store {
+        Store::Redis | Store::Redisson => ("redis", 0..1, ""),
+        Store::Redlock => ("redlock", 0..store.servers(), ""),
+        Store::Group { .. } => {
+            let sentinels = store.servers()..store.servers() + store.sentinels();
+            ("redis+sentinel", sentinels, GROUP)
+        }
+        Store::Cluster { .. } => ("redis+cluster", 0..3, ""),
     };
+    let servers: Vec<String> = servers.map(address_of).collect();
     let mut builder = LockClient::builder()
-        .url(format!("{scheme}://{}/", servers.join(",")))
+        .url(format!("{scheme}://{}/{path}", servers.join(",")))
         .wait(Duration::from_secs(5));
     if store == Store::Redisson {
         builder = builder.layout(Layout::Redisson);
+    }
+    if plan.replicas > 0 {
+        builder = builder.replicas(plan.replicas, Duration::from_secs(1));
     }
     in_world(builder, Arc::new(world)).connect().await
 }

@@ -21,11 +21,12 @@ use crate::{
     chance::Chance,
     history::{History, Line},
     ledger::{Counts, Ledger, Violation},
-    network::{HostId, Network},
+    network::{HostId, Layout, Membership, Network},
     panics,
-    plan::Plan,
+    plan::{GROUP, Plan, Store},
     process,
     stop::StopSignal,
+    topology::{Shard, SlotMap},
     watchdog,
 };
 
@@ -68,6 +69,10 @@ pub(crate) struct World {
     running: Mutex<BTreeMap<HostId, Running>>,
     /// The clients and processes of killed hosts.
     dead: Mutex<Vec<(LockClient, Process)>>,
+    /// The primaries, each with its replicas.
+    pub(crate) shards: Mutex<Vec<Shard>>,
+    /// Which shard of the cluster stores which slot.
+    pub(crate) slots: Mutex<SlotMap>,
     /// The number of hosts on which `start` has tried to start a process so far.
     used: Mutex<HostId>,
 }
@@ -101,13 +106,19 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
     let history = History::new(kept);
     let hosts = plan.processes + plan.spares;
     let chance = Chance::new(plan.seed, 1);
-    let network = Network::new(
-        plan.store.servers(),
+    let layout = Layout {
+        stores: plan.store.servers(),
+        membership: match plan.store {
+            Store::Cluster { .. } => Membership::Cluster,
+            _ => Membership::None,
+        },
+        sentinels: plan.store.sentinels(),
+        group: GROUP,
         hosts,
-        plan.delay,
-        chance,
-        history.clone(),
-    );
+        delay: plan.delay,
+        lag: plan.lag,
+    };
+    let network = Network::new(&layout, chance, history.clone());
     let driving = tokio::spawn(network.clone().run());
     let world = World {
         plan: Arc::new(plan.clone()),
@@ -118,7 +129,10 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
         running: Mutex::default(),
         dead: Mutex::default(),
         used: Mutex::new(0),
+        shards: Mutex::default(),
+        slots: Mutex::default(),
     };
+    world.arrange();
     for _ in 0..plan.processes {
         world.start().await;
     }
@@ -161,8 +175,8 @@ impl World {
         };
         let random = Chance::new(self.plan.seed, stream);
         let stop = StopSignal::default();
-        let (store, stopping) = (self.plan.store, stop.clone());
-        let started = process::start(host, &self.network, random, drift, store, stopping).await;
+        let (plan, stopping) = (&self.plan, stop.clone());
+        let started = process::start(host, &self.network, random, drift, plan, stopping).await;
         let Ok(client) = started else {
             return;
         };
@@ -289,6 +303,9 @@ impl World {
             // If late polls always come after the same pause, the message about a grant and the answer to a probe can
             // arrive at the same moment. The engine may then apply the answer first.
             let coincides = plan.slow > 0 && plan.rhythmic;
+            // In a cluster, a process may send nothing to a node for longer than a lease. If the answer to its next
+            // request and the message about the grant then arrive together, the engine takes the message for an old one.
+            let coincides = coincides || matches!(plan.store, Store::Cluster { .. });
             if missed > 0 && plan.faults.is_empty() && !coincides {
                 let seen = format!("host {host} learnt of {missed} grants from a probe");
                 self.ledger.violated("a message tells of each grant", seen);

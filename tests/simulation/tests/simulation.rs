@@ -19,8 +19,22 @@ use lock_simulation::{
 /// The histories of two runs with the same seed are equal byte for byte, including every message.
 #[test]
 fn one_seed_has_one_history() {
-    for seed in 0..20 {
-        let plan = Plan::of(seed);
+    let stores = [
+        Store::Group { replicas: 1 },
+        Store::Group { replicas: 2 },
+        Store::Cluster { replicas: 0 },
+        Store::Cluster { replicas: 1 },
+    ];
+    let replicated = stores.into_iter().zip(100..).map(|(store, seed)| Plan {
+        store,
+        lag: 20,
+        replicas: store.replicas().min(1),
+        strategies: vec![Strategy::Handoff],
+        faults: Fault::of(store),
+        ..Plan::of(seed)
+    });
+    for plan in (0..20).map(Plan::of).chain(replicated) {
+        let seed = plan.seed;
         let (first, second) = (run(&plan, true), run(&plan, true));
         let differs = first
             .lines
@@ -44,6 +58,7 @@ fn notified_calls_are_polled_late_at_a_server_that_stops() {
     for seed in 0..100 {
         let plan = Plan {
             store: Store::Redis,
+            replicas: 0,
             processes: 2,
             keys: 2,
             tasks: 1,
@@ -69,6 +84,7 @@ fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
     for seed in 0..20 {
         let plan = Plan {
             store: Store::Redis,
+            replicas: 0,
             processes: 1,
             keys: 1,
             tasks: 4,
@@ -99,6 +115,84 @@ fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
                 "seed {seed}: nothing is asked within 2 ms of {begun} ms"
             );
         }
+    }
+}
+
+/// A scenario with a primary that has two replicas, and three Sentinels.
+fn group(seed: u64, faults: Vec<Fault>) -> Plan {
+    Plan {
+        store: Store::Group { replicas: 2 },
+        seconds: 12,
+        processes: 2,
+        keys: 2,
+        tasks: 4,
+        delay: 2,
+        lag: 200,
+        leases: vec![Duration::from_secs(2), Duration::from_secs(10)],
+        waits: vec![Duration::from_secs(5)],
+        strategies: vec![Strategy::Handoff],
+        ways: vec![Way::Run, Way::Guard],
+        slow: 0,
+        body: 400,
+        faults,
+        calm: 300,
+        drift: 0,
+        ..Plan::of(seed)
+    }
+}
+
+/// A primary dies again and again, and a replica that lags replaces it. Without the option `replicas`, a second caller
+/// enters beside a holder whose grant the replica lacks. With `replicas = 1`, the replica that has acknowledged the most
+/// replaces the primary, and nobody enters beside a holder before the end of the lease that this replica knows.
+#[test]
+fn a_promoted_replica_has_the_grants_that_it_has_acknowledged() {
+    let (mut without, mut entered) = (0, 0);
+    for seed in 0..30 {
+        for replicas in [0, 1, 2] {
+            let plan = Plan {
+                replicas,
+                lag: 1_000,
+                leases: vec![Duration::from_secs(10)],
+                body: 1_500,
+                ..group(seed, vec![Fault::PrimaryDies])
+            };
+            let outcome = run(&plan, false);
+            assert_eq!(outcome.violations, [], "seed {seed}, replicas {replicas}");
+            if replicas == 0 {
+                without += outcome.counts.excused;
+            } else {
+                entered += outcome.counts.entered;
+            }
+        }
+    }
+    assert!(without > 0, "no replica lacked a grant");
+    assert!(entered > 100, "only {entered} calls have entered");
+}
+
+/// If the primary waits for its replicas before it hands over, no grant is lost, so nobody enters beside a holder.
+#[test]
+fn an_ordered_failover_loses_no_grant() {
+    for seed in 0..30 {
+        let outcome = run(&group(seed, vec![Fault::HandOver]), false);
+        assert_eq!(outcome.violations, [], "seed {seed}");
+        assert_eq!(outcome.counts.excused, 0, "seed {seed}");
+        assert!(outcome.counts.entered > 20, "seed {seed}");
+    }
+}
+
+/// No grant is lost while slots move between the primaries of a cluster and to a server that joins.
+#[test]
+fn a_slot_that_moves_loses_no_grant() {
+    for seed in 0..30 {
+        let plan = Plan {
+            store: Store::Cluster { replicas: 0 },
+            replicas: 0,
+            ..group(seed, vec![Fault::MoveSlot, Fault::Join])
+        };
+        let outcome = run(&plan, false);
+        assert_eq!(outcome.violations, [], "seed {seed}");
+        assert_eq!(outcome.counts.excused, 0, "seed {seed}");
+        assert!(outcome.counts.entered > 20, "seed {seed}");
     }
 }
 

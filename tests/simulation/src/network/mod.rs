@@ -15,13 +15,18 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use self::stream::Stream;
+pub use self::replication::address_of;
+use self::{
+    replication::{Following, Replication},
+    stream::Stream,
+};
 use crate::{
     chance::Chance,
     history::History,
     redis::{ConnectionId, Output, Persistence, Redis},
 };
 
+mod replication;
 pub mod stream;
 
 /// The time that the servers' clocks show at the beginning of a run, in microseconds since the Unix epoch.
@@ -60,6 +65,16 @@ enum Event {
     ServerSees(u64),
     /// The client notices that the server has closed the connection.
     ClientSees(u64),
+    /// A message between a primary and a replica arrives.
+    Replication(Replication),
+    /// The time of a `WAIT` command is over.
+    Timer(ServerId),
+    /// A message that a client has published on another node of the cluster arrives.
+    Published {
+        to: ServerId,
+        channel: Vec<u8>,
+        message: Vec<u8>,
+    },
 }
 
 /// The link between a host and a server.
@@ -102,6 +117,10 @@ struct Server {
     /// The events that have arrived while the server is stopped; `None` while it runs.
     backlog: Option<VecDeque<Event>>,
     restarts: u64,
+    /// The primary that the server follows, if it is a replica.
+    follows: Option<Following>,
+    /// The time for which the server's next [`Event::Timer`] is planned.
+    timer: Option<u64>,
 }
 
 struct State {
@@ -115,6 +134,42 @@ struct State {
     events: BinaryHeap<Reverse<(u64, u64)>>,
     pending: BTreeMap<u64, Event>,
     next: u64,
+    /// The longest delay of a message between a primary and a replica, in milliseconds.
+    lag: u64,
+    /// The number of connections between primaries and replicas so far.
+    generations: u64,
+    /// Whether the nodes of the cluster lose the messages that they send to each other.
+    loses_messages: bool,
+    /// The arrival time of the newest message from one node of the cluster to another.
+    spread: BTreeMap<(ServerId, ServerId), u64>,
+}
+
+/// Whether servers belong to a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Membership {
+    /// Each server is on its own, or has replicas.
+    None,
+    /// All servers are nodes of one cluster.
+    Cluster,
+}
+
+/// The number of servers of each kind, and the delays of messages.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// The number of servers that store data. They come first.
+    pub stores: usize,
+    /// What the servers that store data belong to.
+    pub membership: Membership,
+    /// The number of Sentinels.
+    pub sentinels: usize,
+    /// The name of the group that the Sentinels watch.
+    pub group: &'static str,
+    /// The number of hosts with clients.
+    pub hosts: usize,
+    /// The longest delay of a message between a host and a server, in milliseconds.
+    pub delay: u64,
+    /// The longest delay of a message between a primary and a replica, in milliseconds.
+    pub lag: u64,
 }
 
 /// The network. All clones share one network.
@@ -135,17 +190,33 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    /// Creates servers, and hosts whose messages take at most `delay` milliseconds.
+    /// Creates servers and hosts.
     #[must_use]
-    pub fn new(servers: usize, hosts: usize, delay: u64, chance: Chance, history: History) -> Self {
+    pub fn new(layout: &Layout, chance: Chance, history: History) -> Self {
+        let &Layout {
+            stores,
+            membership,
+            sentinels,
+            group,
+            hosts,
+            delay,
+            lag,
+        } = layout;
+        let servers = stores + sentinels;
         let server = |number| Server {
-            redis: Redis::new(run_id(number, 0)),
+            redis: match membership {
+                _ if number >= stores => Redis::sentinel(run_id(number, 0), group),
+                Membership::None => Redis::new(run_id(number, 0)),
+                Membership::Cluster => Redis::node(run_id(number, 0), address_of(number)),
+            },
             connections: BTreeMap::new(),
             set: 0,
             told: 0,
             is_down: false,
             backlog: None,
             restarts: 0,
+            follows: None,
+            timer: None,
         };
         let link = Link {
             delay,
@@ -162,6 +233,10 @@ impl Network {
                 events: BinaryHeap::new(),
                 pending: BTreeMap::new(),
                 next: 0,
+                lag,
+                generations: 0,
+                loses_messages: false,
+                spread: BTreeMap::new(),
             })),
             earlier: Arc::new(Notify::new()),
             changed: Arc::new(Notify::new()),
@@ -320,6 +395,7 @@ impl Network {
         for event in backlog.into_iter().flatten() {
             state.happen(event, now);
         }
+        state.replicate(server, now);
         drop(state);
         self.earlier.notify_one();
     }
@@ -334,15 +410,25 @@ impl Network {
         this.is_down = true;
         this.backlog = None;
         let run_id = run_id(server, this.restarts);
+        this.timer = None;
+        if let Some(following) = &mut this.follows {
+            following.forget();
+        }
         let outputs = this.redis.restart(run_id, persistence, time);
         state.put_out(server, outputs, now);
+        state.reconnect(server, now);
         drop(state);
         self.earlier.notify_one();
     }
 
     /// Lets clients connect to a server again.
     pub fn begin(&self, server: ServerId) {
-        self.state().servers[server].is_down = false;
+        let now = self.now();
+        let mut state = self.state();
+        state.servers[server].is_down = false;
+        state.reconnect(server, now);
+        drop(state);
+        self.earlier.notify_one();
         self.changed.notify_waiters();
     }
 
@@ -356,9 +442,14 @@ impl Network {
 
     /// Calls `does` with a server and the server's time. No message is sent over the network.
     pub fn at_server<T>(&self, server: ServerId, does: impl FnOnce(&mut Redis, u64) -> T) -> T {
+        let now = self.now();
         let mut state = self.state();
         let time = state.time(server);
-        does(&mut state.servers[server].redis, time)
+        let done = does(&mut state.servers[server].redis, time);
+        state.replicate(server, now);
+        drop(state);
+        self.earlier.notify_one();
+        done
     }
 
     /// Sends bytes from a client to its server.
@@ -388,6 +479,10 @@ impl Network {
         drop(state);
         self.earlier.notify_one();
     }
+}
+
+fn millis(micros: u64) -> i64 {
+    i64::try_from(micros / 1000).unwrap_or(i64::MAX)
 }
 
 fn run_id(server: usize, restarts: u64) -> String {
@@ -503,9 +598,16 @@ impl State {
     }
 
     fn happen(&mut self, event: Event, now: u64) {
-        let number = match &event {
-            Event::Up(number, _) | Event::Down(number, _) => *number,
-            Event::ServerSees(number) | Event::ClientSees(number) => *number,
+        let number = match event {
+            Event::Up(number, _) | Event::Down(number, _) => number,
+            Event::ServerSees(number) | Event::ClientSees(number) => number,
+            Event::Replication(message) => return self.deliver_data(message, now),
+            Event::Timer(server) => return self.wake(server, now),
+            Event::Published {
+                to,
+                channel,
+                message,
+            } => return self.hear(to, channel, message, now),
         };
         let Some(connection) = self.connections.get_mut(&number) else {
             return;
@@ -527,6 +629,7 @@ impl State {
                 let time = self.time(server);
                 let outputs = self.servers[server].redis.receive(id, &bytes, time);
                 self.put_out(server, outputs, now);
+                self.replicate(server, now);
             }
             Event::Down(_, bytes) => {
                 if connection.ended {
@@ -554,6 +657,7 @@ impl State {
                 self.forget_ended(number);
             }
             Event::ClientSees(_) => self.end_for_client(number),
+            Event::Replication(_) | Event::Timer(_) | Event::Published { .. } => {}
         }
     }
 

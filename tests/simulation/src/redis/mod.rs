@@ -4,9 +4,11 @@
 //! `tests/redis.rs` compares the library's replies to commands and script calls with the replies of a real server of
 //! version 7.0.
 
+pub mod cluster;
 mod commands;
 mod data;
 mod numbers;
+mod replication;
 mod resp;
 mod script;
 mod sorted_set;
@@ -23,6 +25,15 @@ use state::{Client, State};
 /// One server.
 #[derive(Debug)]
 pub struct Redis(State);
+
+/// The address of a server.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Address {
+    /// The name or the IP address of the machine.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
 
 /// A connection, identified by its `CLIENT ID`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -105,6 +116,9 @@ impl Redis {
             run_id,
             data,
             mode: self.0.mode,
+            role: self.0.role.clone(),
+            kind: self.0.kind.clone(),
+            offset: self.0.offset + 1,
             commands: self.0.commands,
             ..State::default()
         };
@@ -114,11 +128,13 @@ impl Redis {
     /// Removes all keys, like `FLUSHALL` from another client.
     pub fn flush(&mut self) {
         self.0.data.clear();
+        self.0.offset += 1;
     }
 
     /// Removes a key, like `DEL` from another client.
     pub fn delete(&mut self, key: &str) {
         self.0.data.remove(key.as_bytes(), i64::MIN);
+        self.0.offset += 1;
     }
 
     /// Sets the state that decides which commands the server accepts.
@@ -146,6 +162,13 @@ impl Redis {
         }
     }
 
+    /// Returns the string at a key, and the last millisecond of the server's clock in which it exists. `None` if the key
+    /// does not exist, holds another type, or does not expire.
+    pub fn expiring(&mut self, key: &str, now: u64) -> Option<(String, i64)> {
+        let expires = self.0.data.entry(key.as_bytes(), millis(now))?.expires?;
+        Some((self.get(key, now)?, expires))
+    }
+
     /// Returns a copy of all keys with their values and expiries.
     pub fn snapshot(&mut self) -> DataSet {
         self.0.data.clone()
@@ -154,6 +177,7 @@ impl Redis {
     /// Replaces all keys, as when a replica is promoted.
     pub fn load(&mut self, data: DataSet) {
         self.0.data = data;
+        self.0.offset += 1;
     }
 
     /// Returns the number of commands that connections have sent. Commands inside scripts do not count.

@@ -7,8 +7,9 @@ use std::{
 };
 
 use super::{
-    ConnectionId, Mode, Output,
-    commands::{self, Answer, Caller, Command, find, wrong_number},
+    Address, ConnectionId, Mode, Output,
+    cluster::Node,
+    commands::{self, Answer, Caller, Command, find, unknown_command, wrong_number},
     data::{DataSet, Fault},
     resp::{Parsed, Reply, parse},
 };
@@ -22,11 +23,71 @@ const LOADING: Fault = Fault::Borrowed("LOADING Redis is loading the dataset in 
 /// A script's hash in hexadecimal digits.
 pub(crate) type Hash = [u8; 40];
 
+/// Whether a server is a primary or a replica.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Role {
+    #[default]
+    Primary,
+    Replica {
+        of: Address,
+    },
+}
+
+/// What a server is for.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Kind {
+    /// The server stores data, and belongs to no cluster.
+    #[default]
+    Store,
+    Sentinel(Sentinel),
+    /// The server is a node of a cluster.
+    Node(Node),
+}
+
+impl Kind {
+    /// Returns the mode that the server reports.
+    pub(crate) fn mode(&self) -> &'static str {
+        match self {
+            Self::Store => "standalone",
+            Self::Sentinel(_) => "sentinel",
+            Self::Node(_) => "cluster",
+        }
+    }
+}
+
+/// What a Sentinel knows.
+#[derive(Debug, Clone)]
+pub(crate) struct Sentinel {
+    pub(crate) group: String,
+    /// The primary of the group.
+    pub(crate) primary: Option<Address>,
+}
+
+/// A connection that waits for replicas.
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    pub(crate) id: ConnectionId,
+    /// The number of replicas that have to acknowledge.
+    pub(crate) wanted: usize,
+    /// The offset that they have to acknowledge.
+    pub(crate) offset: u64,
+    /// The time, in µs, at which the wait ends; `None` if it has no limit.
+    pub(crate) until: Option<u64>,
+}
+
 /// The state of one server.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) run_id: String,
     pub(crate) mode: Mode,
+    pub(crate) role: Role,
+    pub(crate) kind: Kind,
+    /// The number of writes that the server has carried out, or received from its primary.
+    pub(crate) offset: u64,
+    /// The offsets that the replicas of this server have acknowledged.
+    pub(crate) followers: BTreeMap<Address, u64>,
+    /// The connections that wait for replicas, in the order in which they began to wait.
+    pub(crate) blocked: Vec<Blocked>,
     pub(crate) data: DataSet,
     pub(crate) clients: BTreeMap<ConnectionId, Client>,
     /// The subscribers of each channel, in the order in which they subscribed.
@@ -48,6 +109,12 @@ pub(crate) struct Client {
     pub(crate) channels: BTreeSet<Vec<u8>>,
     pub(crate) transaction: Option<Transaction>,
     pub(crate) closes_after_reply: bool,
+    /// Whether the connection waits for replicas.
+    pub(crate) is_blocked: bool,
+    /// Whether the next command may use a slot that is moving to this node.
+    pub(crate) asking: bool,
+    /// The offset of the server after the newest command of this connection.
+    pub(crate) written: u64,
 }
 
 /// The commands queued since MULTI.
@@ -98,6 +165,7 @@ impl State {
     pub(crate) fn forget(&mut self, id: ConnectionId) {
         commands::unsubscribe_all(self, id);
         self.clients.remove(&id);
+        self.blocked.retain(|blocked| blocked.id != id);
     }
 
     /// Closes a connection.
@@ -120,6 +188,9 @@ impl State {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
+        if client.is_blocked {
+            return client.received.extend_from_slice(bytes);
+        }
         let mut received = mem::take(&mut client.received);
         received.extend_from_slice(bytes);
         let mut rest = received.as_slice();
@@ -139,6 +210,7 @@ impl State {
                 }
             }
             match self.clients.get(&id) {
+                Some(client) if client.is_blocked => break,
                 Some(client) if !client.closes_after_reply => {}
                 Some(_) => return self.close(id),
                 None => return,
@@ -155,6 +227,10 @@ impl State {
     fn carry_out(&mut self, caller: Caller, args: &[&[u8]]) {
         self.commands += 1;
         let reply = self.process(caller, args).unwrap_or_else(Reply::Error);
+        if let Some(client) = self.clients.get_mut(&caller.id) {
+            client.written = self.offset;
+            client.asking &= args[0].eq_ignore_ascii_case(b"ASKING");
+        }
         // The reply to `HELLO` already uses the protocol version that the `HELLO` command selects.
         let resp3 = self.speaks_resp3(caller.id);
         reply.write(self.outbox.buffer(caller.id), resp3);
@@ -186,11 +262,15 @@ impl State {
     }
 
     /// Returns the command if the server may carry it out or queue it now. Otherwise, returns the error for the client.
-    fn check(&self, caller: Caller, args: &[&[u8]]) -> Result<&'static Command, Fault> {
+    fn check(&mut self, caller: Caller, args: &[&[u8]]) -> Result<&'static Command, Fault> {
         let command = find(args)?;
+        if !command.is_known_to(&self.kind) {
+            return Err(unknown_command(args));
+        }
         if !command.takes(args.len()) {
             return Err(wrong_number(command.name));
         }
+        self.route(caller, command, args)?;
         let client = self.clients.get(&caller.id);
         let transaction = client.and_then(|client| client.transaction.as_ref());
         let queues = transaction.is_some() && !matches!(command.name, "exec" | "discard");
@@ -200,11 +280,14 @@ impl State {
         let writes = command.writes() || queued.is_some_and(|queued| queued.writes);
         let needs_data =
             !command.is_allowed_while_loading() || queued.is_some_and(|queued| queued.needs_data);
-        match self.mode {
-            Mode::OutOfMemory if grows || queues => return Err(OUT_OF_MEMORY),
-            Mode::ReadOnly if writes => return Err(READ_ONLY),
-            Mode::Loading if needs_data => return Err(LOADING),
-            Mode::Normal | Mode::OutOfMemory | Mode::ReadOnly | Mode::Loading => {}
+        if self.mode == Mode::OutOfMemory && (grows || queues) {
+            return Err(OUT_OF_MEMORY);
+        }
+        if self.is_read_only() && writes {
+            return Err(READ_ONLY);
+        }
+        if self.mode == Mode::Loading && needs_data {
+            return Err(LOADING);
         }
         let subscribed = client.is_some_and(|client| !client.resp3 && !client.channels.is_empty());
         if subscribed && !commands::is_allowed_to_subscribers(command) {
@@ -216,6 +299,13 @@ impl State {
             .into());
         }
         Ok(command)
+    }
+}
+
+impl State {
+    /// Returns whether the server refuses writes, because it is a replica.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.mode == Mode::ReadOnly || matches!(self.role, Role::Replica { .. })
     }
 }
 

@@ -263,7 +263,8 @@ impl Waiters {
         drop(waiters);
     }
 
-    /// Removes the waiters for these locks without a message, except those that were offered a turn.
+    /// Removes the waiters for these locks without a message, except those that were offered a turn. The waiters wake in
+    /// the order of their places, and those that have no place yet after them, in the order of their requests.
     pub(crate) fn dismiss(&self, is_meant: impl Fn(&LockName) -> bool) {
         let mut dismissed = Vec::new();
         lock(&self.0).retain(|name, list| {
@@ -275,6 +276,11 @@ impl Waiters {
                 list.waiting = offered;
                 list.queued = 0;
                 list.batch_ready = None;
+                let mut meant: Vec<_> = meant.into_iter().collect();
+                meant.sort_by_cached_key(|(owner, waiting)| {
+                    let unsent = list.unsent.iter().position(|unsent| unsent == owner);
+                    (waiting.place().unwrap_or(u64::MAX), unsent, *owner)
+                });
                 dismissed.push(meant);
             }
             !list.is_deserted()

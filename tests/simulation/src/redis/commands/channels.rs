@@ -1,7 +1,11 @@
 //! Commands for publishing and subscribing.
 
 use super::{
-    super::{ConnectionId, resp::Reply, state::State},
+    super::{
+        ConnectionId,
+        resp::Reply,
+        state::{Kind, State},
+    },
     Answer, Caller, Command,
     keys::matches,
 };
@@ -77,14 +81,24 @@ pub(crate) fn unsubscribe_all(state: &mut State, id: ConnectionId) {
     }
 }
 
-pub(crate) fn publish(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
-    let Some(subscribers) = state.channels.get(args[1]) else {
+/// Publishes a message. In a cluster, the other nodes receive the message, too, but the reply counts only the
+/// subscribers of this node.
+pub(crate) fn publish(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
+    if let Kind::Node(node) = &mut state.kind {
+        node.bus.push((args[1].to_vec(), args[2].to_vec()));
+    }
+    tell(state, caller, args[1], args[2])
+}
+
+/// Sends a message to the subscribers of this server.
+pub(crate) fn tell(state: &mut State, _: Caller, channel: &[u8], message: &[u8]) -> Answer {
+    let Some(subscribers) = state.channels.get(channel) else {
         return Ok(Reply::Int(0));
     };
     let message = Reply::Push(vec![
         Reply::bulk(b"message"),
-        Reply::bulk(args[1]),
-        Reply::bulk(args[2]),
+        Reply::bulk(channel),
+        Reply::bulk(message),
     ]);
     for id in subscribers {
         let resp3 = state.clients.get(id).is_some_and(|client| client.resp3);

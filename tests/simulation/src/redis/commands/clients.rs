@@ -1,7 +1,13 @@
 //! Commands for connections.
 
 use super::{
-    super::{ConnectionId, data::Fault, numbers::integer, resp::Reply, state::State},
+    super::{
+        ConnectionId,
+        data::Fault,
+        numbers::integer,
+        resp::Reply,
+        state::{Kind, Role, State},
+    },
     Answer, Caller, SYNTAX, is_word,
 };
 
@@ -39,15 +45,22 @@ pub(crate) fn hello(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer
     let id = i64::try_from(caller.id.0).unwrap_or(i64::MAX);
     let texts =
         |key: &str, value: &str| (Reply::bulk(key.as_bytes()), Reply::bulk(value.as_bytes()));
-    Ok(Reply::Map(vec![
+    let mut fields = vec![
         texts("server", "redis"),
         texts("version", super::server::VERSION),
         (Reply::bulk(b"proto"), Reply::Int(if resp3 { 3 } else { 2 })),
         (Reply::bulk(b"id"), Reply::Int(id)),
-        texts("mode", "standalone"),
-        texts("role", "master"),
-        (Reply::bulk(b"modules"), Reply::Array(Vec::new())),
-    ]))
+        texts("mode", state.kind.mode()),
+    ];
+    if !matches!(state.kind, Kind::Sentinel(_)) {
+        let role = match state.role {
+            Role::Primary => "master",
+            Role::Replica { .. } => "replica",
+        };
+        fields.push(texts("role", role));
+    }
+    fields.push((Reply::bulk(b"modules"), Reply::Array(Vec::new())));
+    Ok(Reply::Map(fields))
 }
 
 pub(crate) fn id(_: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {

@@ -3,9 +3,11 @@
 
 mod channels;
 mod clients;
+mod cluster;
 mod hashes;
 mod keys;
 mod lists;
+mod replication;
 mod server;
 mod sorted_sets;
 mod strings;
@@ -16,10 +18,10 @@ use super::{
     numbers::integer,
     resp::Reply,
     script,
-    state::State,
+    state::{Kind, State},
 };
 
-pub(crate) use channels::{is_allowed_to_subscribers, unsubscribe_all};
+pub(crate) use channels::{is_allowed_to_subscribers, tell, unsubscribe_all};
 
 /// The result of a command. The text of an error begins with its code.
 pub(crate) type Answer = Result<Reply, Fault>;
@@ -70,6 +72,10 @@ const GROWS: u8 = 2;
 const NO_SCRIPT: u8 = 4;
 const LOADING: u8 = 8;
 const CONTAINER: u8 = 16;
+/// A Sentinel knows the command.
+const SENTINEL: u8 = 32;
+/// Only a Sentinel knows the command.
+const ONLY_SENTINEL: u8 = 64;
 
 impl Command {
     /// Returns whether the command may change data.
@@ -99,7 +105,38 @@ impl Command {
         }
     }
 
+    /// Returns whether a server of this kind knows the command.
+    pub(crate) fn is_known_to(&self, kind: &Kind) -> bool {
+        match kind {
+            Kind::Sentinel(_) => self.flags & (SENTINEL | ONLY_SENTINEL) != 0,
+            Kind::Store | Kind::Node(_) => self.flags & ONLY_SENTINEL == 0,
+        }
+    }
+
+    /// Returns the keys among the arguments of the command.
+    pub(crate) fn keys<'a, 'b>(&self, args: &'b [&'a [u8]]) -> Vec<&'b &'a [u8]> {
+        match (self.name, self.run) {
+            ("eval" | "evalsha", _) => {
+                let count = args.get(2).and_then(|count| integer(count));
+                let count = count.and_then(|count| usize::try_from(count).ok());
+                args.iter()
+                    .skip(3)
+                    .take(count.unwrap_or_default())
+                    .collect()
+            }
+            ("dbsize" | "flushall" | "flushdb" | "keys" | "scan", _) | (_, Run::Server(_)) => {
+                Vec::new()
+            }
+            ("del" | "unlink" | "exists" | "mget", _) => args.iter().skip(1).collect(),
+            ("mset", _) => args.iter().skip(1).step_by(2).collect(),
+            _ => args.iter().skip(1).take(1).collect(),
+        }
+    }
+
     pub(crate) fn run(&self, state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
+        if self.writes() {
+            state.offset += 1;
+        }
         match self.run {
             Run::Data(run) => run(&mut state.data, caller.ms(), args),
             Run::Server(run) => run(state, caller, args),
@@ -138,25 +175,55 @@ const fn server(
 }
 
 /// Returns a command with subcommands, which are separate commands in the table.
-const fn container(name: &'static str) -> Command {
-    server(name, -2, CONTAINER, |_, _, args| {
+const fn container(name: &'static str, flags: u8) -> Command {
+    server(name, -2, CONTAINER | flags, |_, _, args| {
         Err(unknown_subcommand(args))
     })
 }
 
 /// All commands that the server knows.
 static COMMANDS: &[Command] = &[
-    server("auth", -2, NO_SCRIPT | LOADING, server::auth),
-    container("client"),
-    server("client|getname", 2, NO_SCRIPT | LOADING, clients::getname),
-    server("client|id", 2, NO_SCRIPT | LOADING, clients::id),
-    server("client|kill", -3, NO_SCRIPT | LOADING, clients::kill),
-    server("client|list", -2, NO_SCRIPT | LOADING, clients::list),
+    server("asking", 1, 0, cluster::asking),
+    server("auth", -2, NO_SCRIPT | LOADING | SENTINEL, server::auth),
+    container("client", SENTINEL),
+    server(
+        "client|getname",
+        2,
+        NO_SCRIPT | LOADING | SENTINEL,
+        clients::getname,
+    ),
+    server("client|id", 2, NO_SCRIPT | LOADING | SENTINEL, clients::id),
+    server(
+        "client|kill",
+        -3,
+        NO_SCRIPT | LOADING | SENTINEL,
+        clients::kill,
+    ),
+    server(
+        "client|list",
+        -2,
+        NO_SCRIPT | LOADING | SENTINEL,
+        clients::list,
+    ),
     server("client|no-evict", 3, NO_SCRIPT | LOADING, clients::switch),
     server("client|no-touch", 3, NO_SCRIPT | LOADING, clients::switch),
-    server("client|setinfo", 4, NO_SCRIPT | LOADING, clients::setinfo),
-    server("client|setname", 3, NO_SCRIPT | LOADING, clients::setname),
-    container("config"),
+    server(
+        "client|setinfo",
+        4,
+        NO_SCRIPT | LOADING | SENTINEL,
+        clients::setinfo,
+    ),
+    server(
+        "client|setname",
+        3,
+        NO_SCRIPT | LOADING | SENTINEL,
+        clients::setname,
+    ),
+    container("cluster", 0),
+    server("cluster|info", 2, LOADING, cluster::info),
+    server("cluster|keyslot", 3, LOADING, cluster::keyslot),
+    server("cluster|slots", 2, LOADING, cluster::slots),
+    container("config", 0),
     server("config|get", -3, NO_SCRIPT | LOADING, server::config_get),
     server(
         "config|resetstat",
@@ -181,7 +248,7 @@ static COMMANDS: &[Command] = &[
     data("flushdb", -1, WRITES, keys::flushall),
     data("get", 2, 0, strings::get),
     data("hdel", -3, WRITES, hashes::hdel),
-    server("hello", -1, NO_SCRIPT | LOADING, clients::hello),
+    server("hello", -1, NO_SCRIPT | LOADING | SENTINEL, clients::hello),
     data("hexists", 3, 0, hashes::hexists),
     data("hget", 3, 0, hashes::hget),
     data("hgetall", 2, 0, hashes::hgetall),
@@ -192,7 +259,7 @@ static COMMANDS: &[Command] = &[
     data("hvals", 2, 0, hashes::hvals),
     data("incr", 2, WRITES | GROWS, strings::incr),
     data("incrby", 3, WRITES | GROWS, strings::incrby),
-    server("info", -1, LOADING, server::info),
+    server("info", -1, LOADING | SENTINEL, server::info),
     data("keys", 2, 0, keys::keys),
     data("llen", 2, 0, lists::llen),
     data("lpush", -3, WRITES | GROWS, lists::lpush),
@@ -204,24 +271,37 @@ static COMMANDS: &[Command] = &[
     data("pexpire", -3, WRITES, keys::pexpire),
     data("pexpireat", -3, WRITES, keys::pexpireat),
     data("pexpiretime", 2, 0, keys::pexpiretime),
-    server("ping", -1, 0, server::ping),
+    server("ping", -1, SENTINEL, server::ping),
     data("pttl", 2, 0, keys::pttl),
     server("publish", 3, LOADING, channels::publish),
-    container("pubsub"),
-    server("pubsub|channels", -2, 0, channels::active),
-    server("pubsub|numsub", -2, 0, channels::numsub),
-    server("quit", -1, NO_SCRIPT | LOADING, clients::quit),
+    container("pubsub", SENTINEL),
+    server("pubsub|channels", -2, SENTINEL, channels::active),
+    server("pubsub|numsub", -2, SENTINEL, channels::numsub),
+    server("quit", -1, NO_SCRIPT | LOADING | SENTINEL, clients::quit),
+    server("role", 1, NO_SCRIPT | LOADING | SENTINEL, replication::role),
     data("rpush", -3, WRITES | GROWS, lists::rpush),
     data("scan", -2, 0, keys::scan),
-    container("script"),
+    container("script", 0),
     server("script|exists", -3, NO_SCRIPT, script::exists),
     server("script|flush", -2, NO_SCRIPT, script::flush),
     server("script|load", 3, NO_SCRIPT, script::load),
     server("select", 2, LOADING, server::select),
+    container("sentinel", ONLY_SENTINEL),
+    server(
+        "sentinel|get-master-addr-by-name",
+        3,
+        NO_SCRIPT | LOADING | ONLY_SENTINEL,
+        replication::primary_of_group,
+    ),
     data("set", -3, WRITES | GROWS, strings::set),
     data("setnx", 3, WRITES | GROWS, strings::setnx),
     data("strlen", 2, 0, strings::strlen),
-    server("subscribe", -2, NO_SCRIPT | LOADING, channels::subscribe),
+    server(
+        "subscribe",
+        -2,
+        NO_SCRIPT | LOADING | SENTINEL,
+        channels::subscribe,
+    ),
     server("time", 1, LOADING, server::time),
     data("ttl", 2, 0, keys::ttl),
     data("type", 2, 0, keys::type_of),
@@ -229,9 +309,10 @@ static COMMANDS: &[Command] = &[
     server(
         "unsubscribe",
         -1,
-        NO_SCRIPT | LOADING,
+        NO_SCRIPT | LOADING | SENTINEL,
         channels::unsubscribe,
     ),
+    server("wait", 3, NO_SCRIPT, replication::wait),
     data("zadd", -4, WRITES | GROWS, sorted_sets::zadd),
     data("zcard", 2, 0, sorted_sets::zcard),
     data("zcount", 4, 0, sorted_sets::zcount),
@@ -257,7 +338,7 @@ pub(crate) fn find(args: &[&[u8]]) -> Result<&'static Command, Fault> {
 
 /// Returns the command whose name consists of these parts.
 fn named(parts: &[&[u8]]) -> Option<&'static Command> {
-    let mut lower = [0; 20];
+    let mut lower = [0; 40];
     let mut length = 0;
     for part in parts {
         lower
@@ -272,7 +353,7 @@ fn named(parts: &[&[u8]]) -> Option<&'static Command> {
     found.ok().map(|place| &COMMANDS[place])
 }
 
-fn unknown_command(args: &[&[u8]]) -> Fault {
+pub(crate) fn unknown_command(args: &[&[u8]]) -> Fault {
     let cut = |text: &[u8]| String::from_utf8_lossy(&text[..text.len().min(128)]).into_owned();
     let name = cut(args[0]);
     let mut shown = String::new();

@@ -60,7 +60,8 @@ pub(crate) fn time(_: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {
 pub(crate) fn info(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     let run_id = &state.run_id;
     let count = state.clients.len();
-    let role = if state.mode == Mode::ReadOnly {
+    let mode = state.kind.mode();
+    let role = if state.is_read_only() {
         "slave"
     } else {
         "master"
@@ -70,7 +71,7 @@ pub(crate) fn info(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
         (
             "server",
             format!(
-                "# Server\r\nredis_version:{VERSION}\r\nredis_mode:standalone\r\nrun_id:{run_id}\r\n"
+                "# Server\r\nredis_version:{VERSION}\r\nredis_mode:{mode}\r\nrun_id:{run_id}\r\n"
             ),
         ),
         (

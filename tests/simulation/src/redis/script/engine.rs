@@ -234,7 +234,8 @@ impl Running {
         if !command.is_allowed_in_scripts() {
             return Err("ERR This Redis command is not allowed from script".into());
         }
-        if command.writes() && self.state.mode == Mode::ReadOnly {
+        self.state.route_in_script(self.caller, command, args)?;
+        if command.writes() && self.state.is_read_only() {
             return Err(READ_ONLY);
         }
         // Even if the memory is full, a script that has already written may write more, so that it can finish its work.
