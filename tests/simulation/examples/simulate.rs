@@ -30,6 +30,7 @@ use lock_simulation::{
     shrink::{follow, shrink},
     world::run,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 /// How often progress is reported.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -38,6 +39,8 @@ const PROGRESS: Duration = Duration::from_secs(10);
 struct Total {
     counts: Counts,
     runs: u64,
+    /// The number of entries in runs with faults.
+    under_faults: u64,
     commands: u64,
     passed: u64,
     failed: Vec<u64>,
@@ -150,6 +153,9 @@ fn carry_out(seed: u64, total: &Mutex<Total>, smaller: bool) -> bool {
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
         total.counts.add(&outcome.counts);
         total.runs += 1;
+        if !plan.faults.is_empty() {
+            total.under_faults += outcome.counts.entered;
+        }
         total.commands += outcome.commands;
         total.passed += outcome.passed;
         total.failed.extend(first.as_ref().map(|_| seed));
@@ -175,12 +181,17 @@ fn carry_out(seed: u64, total: &Mutex<Total>, smaller: bool) -> bool {
 fn tell(total: &Mutex<Total>, elapsed: Duration) {
     let total = total.lock().unwrap_or_else(PoisonError::into_inner);
     let seconds = elapsed.as_secs_f64();
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    let used = Duration::try_from(used).map_or(0.0, |used| used.as_secs_f64());
     #[allow(clippy::cast_precision_loss, reason = "it is printed")]
-    let rate = total.counts.entered as f64 / seconds;
+    let rate = total.counts.entered as f64 / used;
     println!(
-        "{seconds:.0} s: {} runs, {} entered ({rate:.0} a second), {} commands, {} simulated seconds, {} faults, {} failed",
+        "{seconds:.0} s: {} runs, {} entered ({rate:.0} in a second of one core), {} of them in runs with faults, {} polls \
+         delayed, {} commands, {} simulated seconds, {} faults, {} failed",
         total.runs,
         total.counts.entered,
+        total.under_faults,
+        total.counts.late_polls,
         total.commands,
         total.passed / 1_000,
         total

@@ -53,6 +53,8 @@ pub struct Counts {
     pub ways: BTreeMap<&'static str, u64>,
     /// The number of grants of which a waiter learned from a probe instead of a message.
     pub missed_wakeups: u64,
+    /// The number of polls that were delayed.
+    pub late_polls: u64,
 }
 
 impl Counts {
@@ -60,6 +62,7 @@ impl Counts {
     pub fn add(&mut self, other: &Self) {
         self.entered += other.entered;
         self.missed_wakeups += other.missed_wakeups;
+        self.late_polls += other.late_polls;
         for (mine, others) in [
             (&mut self.errors, &other.errors),
             (&mut self.faults, &other.faults),
@@ -208,6 +211,11 @@ impl Ledger {
     /// Adds `count` grants of which a process learned only from probes.
     pub fn missed_wakeups(&self, count: u64) {
         self.state().counts.missed_wakeups += count;
+    }
+
+    /// Records that a poll is delayed.
+    pub fn polled_late(&self) {
+        self.state().counts.late_polls += 1;
     }
 
     /// Records that a call begins.
