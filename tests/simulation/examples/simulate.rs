@@ -2,6 +2,7 @@
 //! --release --example simulate -- --minutes 60`.
 //!
 //! - `--seconds N`, `--minutes N`: the length of the run (10 s by default).
+//! - `--processor-seconds N`: the processor time after which the run ends.
 //! - `--from N`: the first seed (by default derived from the current time).
 //! - `--threads N`: the number of seeds that run at once (by default one for each core).
 //! - `--first`: stops at the first seed that fails, and searches for no smaller plan.
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
         .map_or(0, |since| since.as_secs() % 1_000_000 * 1_000);
     let mut threads = thread::available_parallelism().map_or(1, usize::from);
     let (mut seed, mut steps) = (None, Vec::new());
-    let mut first = false;
+    let (mut first, mut processor) = (false, Duration::MAX);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         if arg == "--first" {
@@ -69,6 +70,10 @@ fn main() -> ExitCode {
         match arg.as_str() {
             "--seconds" => time = Duration::from_secs(number()),
             "--minutes" => time = Duration::from_secs(60 * number()),
+            "--processor-seconds" => {
+                time = Duration::MAX;
+                processor = Duration::from_secs(number());
+            }
             "--from" => from = number(),
             "--threads" => threads = usize::try_from(number()).expect("few threads"),
             "--seed" => seed = Some(number()),
@@ -81,7 +86,7 @@ fn main() -> ExitCode {
     }
     match seed {
         Some(seed) => one(seed, &steps),
-        None => many(from, threads, time, first),
+        None => many(from, threads, (time, processor), first),
     }
 }
 
@@ -101,16 +106,23 @@ fn one(seed: u64, steps: &[usize]) -> ExitCode {
     ExitCode::from(u8::from(!outcome.violations.is_empty()))
 }
 
-/// Runs seeds, beginning with `from`, until `time` has passed or, if `first` is set, until one of them fails.
-fn many(from: u64, threads: usize, time: Duration, first: bool) -> ExitCode {
+/// Runs seeds, beginning with `from`, until the time or the processor time is over or, if `first` is set, until one of
+/// them fails.
+fn many(
+    from: u64,
+    threads: usize,
+    (time, processor): (Duration, Duration),
+    first: bool,
+) -> ExitCode {
     let began = Instant::now();
     let (next, over) = (AtomicU64::new(from), AtomicBool::new(false));
     let total = Mutex::new(Total::default());
-    println!("seeds from {from}, {threads} at once, for {time:?}");
+    println!("seeds from {from}, {threads} at once");
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while began.elapsed() < time && !over.load(Ordering::Acquire) {
+                while began.elapsed() < time && used() < processor && !over.load(Ordering::Acquire)
+                {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if !carry_out(seed, &total, !first) && first {
                         break;
@@ -140,6 +152,7 @@ fn many(from: u64, threads: usize, time: Duration, first: bool) -> ExitCode {
         total.counts.missed_wakeups
     );
     println!("failed seeds: {:?}", total.failed);
+    println!("processor seconds: {}", used().as_secs());
     ExitCode::from(u8::from(!total.failed.is_empty()))
 }
 
@@ -178,13 +191,16 @@ fn carry_out(seed: u64, total: &Mutex<Total>, smaller: bool) -> bool {
     holds
 }
 
+/// Returns the processor time that this program has used.
+fn used() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
+
 fn tell(total: &Mutex<Total>, elapsed: Duration) {
     let total = total.lock().unwrap_or_else(PoisonError::into_inner);
     let seconds = elapsed.as_secs_f64();
-    let used = clock_gettime(ClockId::ProcessCPUTime);
-    let used = Duration::try_from(used).map_or(0.0, |used| used.as_secs_f64());
     #[allow(clippy::cast_precision_loss, reason = "it is printed")]
-    let rate = total.counts.entered as f64 / used;
+    let rate = total.counts.entered as f64 / used().as_secs_f64();
     println!(
         "{seconds:.0} s: {} runs, {} entered ({rate:.0} in a second of one core), {} of them in runs with faults, {} polls \
          delayed, {} commands, {} simulated seconds, {} faults, {} failed",
