@@ -2,6 +2,7 @@
 //! --release --example simulate -- --minutes 60`.
 //!
 //! - `--seconds N`, `--minutes N`: the length of the run (10 s by default).
+//! - `--processor-seconds N`: the processor time after which the run ends.
 //! - `--from N`: the first seed (by default derived from the current time).
 //! - `--threads N`: the number of seeds that run at once (by default one for each core).
 //! - `--store NAME`: runs only seeds with this backend: `redis`, `redisson`, `redlock`, `sentinel` or
@@ -32,6 +33,7 @@ use lock_simulation::{
     shrink::{follow, shrink},
     world::run,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 /// How often progress is reported.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -40,6 +42,8 @@ const PROGRESS: Duration = Duration::from_secs(10);
 struct Total {
     counts: Counts,
     runs: u64,
+    /// The number of entries in runs with faults.
+    under_faults: u64,
     commands: u64,
     passed: u64,
     failed: Vec<u64>,
@@ -52,7 +56,7 @@ fn main() -> ExitCode {
         .map_or(0, |since| since.as_secs() % 1_000_000 * 1_000);
     let mut threads = thread::available_parallelism().map_or(1, usize::from);
     let (mut seed, mut steps) = (None, Vec::new());
-    let mut first = false;
+    let (mut first, mut processor) = (false, Duration::MAX);
     let mut store = None;
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -69,6 +73,10 @@ fn main() -> ExitCode {
         match arg.as_str() {
             "--seconds" => time = Duration::from_secs(number()),
             "--minutes" => time = Duration::from_secs(60 * number()),
+            "--processor-seconds" => {
+                time = Duration::MAX;
+                processor = Duration::from_secs(number());
+            }
             "--from" => from = number(),
             "--threads" => threads = usize::try_from(number()).expect("few threads"),
             "--store" => store = Some(value.clone()),
@@ -82,7 +90,7 @@ fn main() -> ExitCode {
     }
     match seed {
         Some(seed) => one(seed, &steps),
-        None => many(from, threads, time, first, store.as_deref()),
+        None => many(from, threads, (time, processor), first, store.as_deref()),
     }
 }
 
@@ -102,16 +110,24 @@ fn one(seed: u64, steps: &[usize]) -> ExitCode {
     ExitCode::from(u8::from(!outcome.violations.is_empty()))
 }
 
-/// Runs seeds, beginning with `from`, until `time` has passed or, if `first` is set, until one of them fails.
-fn many(from: u64, threads: usize, time: Duration, first: bool, store: Option<&str>) -> ExitCode {
+/// Runs seeds, beginning with `from`, until the time or the processor time is over or, if `first` is set, until one of
+/// them fails.
+fn many(
+    from: u64,
+    threads: usize,
+    (time, processor): (Duration, Duration),
+    first: bool,
+    store: Option<&str>,
+) -> ExitCode {
     let began = Instant::now();
     let (next, over) = (AtomicU64::new(from), AtomicBool::new(false));
     let total = Mutex::new(Total::default());
-    println!("seeds from {from}, {threads} at once, for {time:?}");
+    println!("seeds from {from}, {threads} at once");
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while began.elapsed() < time && !over.load(Ordering::Acquire) {
+                while began.elapsed() < time && used() < processor && !over.load(Ordering::Acquire)
+                {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if store.is_some_and(|name| Plan::of(seed).store.name() != name) {
                         continue;
@@ -148,6 +164,7 @@ fn many(from: u64, threads: usize, time: Duration, first: bool, store: Option<&s
         total.counts.excused
     );
     println!("failed seeds: {:?}", total.failed);
+    println!("processor seconds: {}", used().as_secs());
     ExitCode::from(u8::from(!total.failed.is_empty()))
 }
 
@@ -161,6 +178,9 @@ fn carry_out(seed: u64, total: &Mutex<Total>, smaller: bool) -> bool {
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
         total.counts.add(&outcome.counts);
         total.runs += 1;
+        if !plan.faults.is_empty() {
+            total.under_faults += outcome.counts.entered;
+        }
         total.commands += outcome.commands;
         total.passed += outcome.passed;
         total.failed.extend(first.as_ref().map(|_| seed));
@@ -183,15 +203,23 @@ fn carry_out(seed: u64, total: &Mutex<Total>, smaller: bool) -> bool {
     holds
 }
 
+/// Returns the processor time that this program has used.
+fn used() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
+
 fn tell(total: &Mutex<Total>, elapsed: Duration) {
     let total = total.lock().unwrap_or_else(PoisonError::into_inner);
     let seconds = elapsed.as_secs_f64();
     #[allow(clippy::cast_precision_loss, reason = "it is printed")]
-    let rate = total.counts.entered as f64 / seconds;
+    let rate = total.counts.entered as f64 / used().as_secs_f64();
     println!(
-        "{seconds:.0} s: {} runs, {} entered ({rate:.0} a second), {} commands, {} simulated seconds, {} faults, {} failed",
+        "{seconds:.0} s: {} runs, {} entered ({rate:.0} in a second of one core), {} of them in runs with faults, {} polls \
+         delayed, {} commands, {} simulated seconds, {} faults, {} failed",
         total.runs,
         total.counts.entered,
+        total.under_faults,
+        total.counts.late_polls,
         total.commands,
         total.passed / 1_000,
         total

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     chance::Chance,
-    late::{Lateness, late},
+    late::{Late, Lateness, late},
     ledger::{CallId, Ledger, Presence, Wanted},
     network::HostId,
     plan::Plan,
@@ -225,6 +225,11 @@ impl Caller {
         }
     }
 
+    /// Delays the polls of `future`, if this task polls its calls late.
+    fn late<F: Future>(&self, future: F) -> Late<F> {
+        late(future, self.late, &self.chance, &self.process.ledger)
+    }
+
     fn key(&self) -> String {
         format!("k{}", self.chance.index(self.process.plan.keys))
     }
@@ -283,11 +288,7 @@ impl Caller {
                 let time = self.chance.millis(0..1_000);
                 let (lock, call) = self.begin(way, &self.key());
                 let this = self.clone();
-                let calling = late(
-                    async move { lock.run(this.body(call)).await },
-                    self.late,
-                    &self.chance,
-                );
+                let calling = self.late(async move { lock.run(this.body(call)).await });
                 match timeout(time, calling).await {
                     Ok(ended) => self.end(call, ended.err()),
                     Err(_) => self.process.ledger.give_up(call),
@@ -345,7 +346,7 @@ impl Caller {
     async fn run(self: &Arc<Self>, way: Way) {
         let (lock, call) = self.begin(way, &self.key());
         let calling = lock.run(self.clone().body(call));
-        let ended = late(calling, self.late, &self.chance).await;
+        let ended = self.late(calling).await;
         self.end(call, ended.err());
     }
 
@@ -354,13 +355,13 @@ impl Caller {
         let keys = vec![key.clone()];
         let call = self.wanted(Way::Function, keys, FUNCTION_WAIT, Strategy::Handoff);
         let calling = guarded(self.clone(), call, key);
-        let ended = late(calling, self.late, &self.chance).await;
+        let ended = self.late(calling).await;
         self.end(call, ended.err());
     }
 
     async fn guard(self: &Arc<Self>, way: Way) {
         let (lock, call) = self.begin(way, &self.key());
-        let guard = match late(lock.acquire(), self.late, &self.chance).await {
+        let guard = match self.late(lock.acquire()).await {
             Ok(guard) => guard,
             Err(error) => return self.end(call, Some(error)),
         };
@@ -379,7 +380,7 @@ impl Caller {
         if way == Way::DroppedGuard {
             drop(guard);
         } else {
-            late(guard.release(), self.late, &self.chance).await;
+            self.late(guard.release()).await;
         }
         self.end(call, None);
     }
@@ -410,7 +411,7 @@ impl Caller {
             let _inside: Vec<Presence> = holds.iter().map(enter).collect();
             this.work().await;
         });
-        let ended = late(calling, self.late, &self.chance).await;
+        let ended = self.late(calling).await;
         self.end(call, ended.err());
     }
 
@@ -449,7 +450,7 @@ impl Caller {
             }
             this.work().await;
         });
-        let ended = late(calling, self.late, &self.chance).await;
+        let ended = self.late(calling).await;
         self.end(call, ended.err());
     }
 

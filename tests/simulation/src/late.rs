@@ -14,7 +14,7 @@ use std::{
 
 use tokio::time::{Sleep, sleep};
 
-use crate::chance::Chance;
+use crate::{chance::Chance, ledger::Ledger};
 
 /// The waker of the inner future. The waker records the wake-up, and wakes the task that polls the [`Late`].
 #[derive(Default)]
@@ -48,18 +48,25 @@ pub enum Lateness {
 pub struct Late<F> {
     inner: Pin<Box<F>>,
     chance: Arc<Chance>,
+    ledger: Ledger,
     lateness: Lateness,
     woken: Arc<Woken>,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-/// Delays the polls of `future`.
-pub fn late<F: Future>(future: F, lateness: Lateness, chance: &Arc<Chance>) -> Late<F> {
+/// Delays the polls of `future`. The ledger counts the delayed polls.
+pub fn late<F: Future>(
+    future: F,
+    lateness: Lateness,
+    chance: &Arc<Chance>,
+    ledger: &Ledger,
+) -> Late<F> {
     let woken = Woken::default();
     woken.is.store(true, Ordering::Release);
     Late {
         inner: Box::pin(future),
         chance: chance.clone(),
+        ledger: ledger.clone(),
         lateness,
         woken: Arc::new(woken),
         pause: None,
@@ -117,6 +124,7 @@ impl<F: Future> Future for Late<F> {
             } else if this.woken.is.swap(false, Ordering::AcqRel) {
                 let pause = this.draw();
                 if !pause.is_zero() {
+                    this.ledger.polled_late();
                     this.pause = Some(Box::pin(sleep(pause)));
                     continue;
                 }

@@ -55,6 +55,8 @@ pub struct Counts {
     pub excused: u64,
     /// The number of grants of which a waiter learned from a probe instead of a message.
     pub missed_wakeups: u64,
+    /// The number of polls that were delayed.
+    pub late_polls: u64,
 }
 
 impl Counts {
@@ -63,6 +65,7 @@ impl Counts {
         self.entered += other.entered;
         self.missed_wakeups += other.missed_wakeups;
         self.excused += other.excused;
+        self.late_polls += other.late_polls;
         for (mine, others) in [
             (&mut self.errors, &other.errors),
             (&mut self.faults, &other.faults),
@@ -231,6 +234,11 @@ impl Ledger {
     /// Adds `count` grants of which a process learned only from probes.
     pub fn missed_wakeups(&self, count: u64) {
         self.state().counts.missed_wakeups += count;
+    }
+
+    /// Records that a poll is delayed.
+    pub fn polled_late(&self) {
+        self.state().counts.late_polls += 1;
     }
 
     /// Records that a call begins.
