@@ -43,8 +43,7 @@ pub enum ConnectError {
     },
     /// The client's default options are out of range or contradict each other.
     InvalidDefaults(OptionsError),
-    /// The client has Redisson's layout, which supports neither a Redis Cluster nor a Redlock nor the in-process
-    /// backend.
+    /// The client has Redisson's layout, which supports neither a Redlock nor the in-process backend.
     UnsupportedLayout,
     /// The namespace is empty.
     EmptyNamespace,
@@ -182,7 +181,9 @@ impl fmt::Display for ConnectError {
             Self::InvalidDefaults(error) => {
                 write!(f, "the client's defaults are not valid: {error}")
             }
-            Self::UnsupportedLayout => f.write_str("Redisson's layout needs a single Redis server"),
+            Self::UnsupportedLayout => f.write_str(
+                "Redisson's layout is not available for a Redlock and for locks in process",
+            ),
             Self::EmptyNamespace => f.write_str("the client's namespace is empty"),
             Self::Unreachable {
                 server,
@@ -265,7 +266,7 @@ impl std::error::Error for ConnectError {
             Self::NoQuorum { failures, .. } => return failures.first()?.source(),
             Self::InvalidDefaults(error) => return error.source(),
             Self::UnsupportedLayout => &Advice(
-                "name the server with a redis:// URL, or leave `layout` out for a Redlock and for locks in process",
+                "name the server with a redis://, redis+sentinel:// or redis+cluster:// URL, or leave `layout` out",
             ),
             Self::EmptyNamespace => &Advice("name the application"),
             Self::Unreachable { .. } => &Advice("check the address, and that it runs"),

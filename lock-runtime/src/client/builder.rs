@@ -202,9 +202,9 @@ impl LockClientBuilder {
 
     /// Sets how the locks of this client are stored.
     ///
-    /// With [`Layout::Redisson`], the locks are stored on one Redis server, in the same form as a Redisson `RLock`. A
-    /// Rust call and a JVM thread that use the same lock exclude each other, and a release in one language wakes a
-    /// waiter in the other.
+    /// With [`Layout::Redisson`], the locks are stored in the same form as a Redisson `RLock`: on one Redis server, on the
+    /// primary of a group that Sentinels watch, or in a Redis Cluster. A Rust call and a JVM thread that use the same lock
+    /// exclude each other, and a release in one language wakes a waiter in the other.
     ///
     /// On the JVM, pass the same key to Redisson's `getLock`, with the prefix `namespace:` if the Rust client has a
     /// [`namespace`](Self::namespace). The attribute `distributed_lock` escapes the values of the placeholders in its
@@ -229,8 +229,9 @@ impl LockClientBuilder {
     ///   lock. This crate does not change the fields of JVM threads.
     /// - **Leases** are measured by the server's clock. Setting the server's clock back makes a lease longer.
     ///
-    /// This crate supports the lock names, hashes, channels and messages of Redisson 4.7 on a single server without
-    /// sharded channels, for `RLock`, spin locks and fenced locks. Redisson's fair locks and the locks of this crate
+    /// This crate supports the lock names, hashes, channels and messages of Redisson 4.7 for `RLock`, spin locks and
+    /// fenced locks. In a Redis Cluster with Redis 7.0 or later, the messages go over shard channels, as Redisson sends
+    /// them unless its `shardedSubscriptionMode` is `OFF`. Redisson's fair locks and the locks of this crate
     /// exclude each other too. However, a waiter of a fair lock is not notified when this crate or an `RLock` releases
     /// the lock: the waiter waits until the end of the lease that the server reported to it. Redisson's read/write
     /// locks do *not* respect the holder of a plain lock with the same name, whether that holder is a Rust call or a
@@ -256,9 +257,8 @@ impl LockClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// - [`connect`](Self::connect) returns [`ConnectError::UnsupportedLayout`] for in-process locks, a Redlock and a
-    ///   Redis Cluster, and [`ConnectError::InvalidDefaults`] if the client's [`strategy`](Self::strategy) is
-    ///   `handoff`.
+    /// - [`connect`](Self::connect) returns [`ConnectError::UnsupportedLayout`] for in-process locks and a Redlock, and
+    ///   [`ConnectError::InvalidDefaults`] if the client's [`strategy`](Self::strategy) is `handoff`.
     /// - A call with `strategy = handoff` returns [`LockError::InvalidOptions`](crate::LockError::InvalidOptions).
     /// - A call returns [`LockError::WrongLayout`](crate::LockError::WrongLayout) if the server stores other data under
     ///   the lock's name, or a lock in another layout.
@@ -426,10 +426,7 @@ impl LockClientBuilder {
                 None if is_group(url) => {
                     Place::Group(parse_group(url, self.sentinel_credentials.as_ref())?)
                 }
-                None if is_cluster(url) => {
-                    native()?;
-                    Place::Cluster(parse_cluster(url)?)
-                }
+                None if is_cluster(url) => Place::Cluster(parse_cluster(url)?),
                 None => Place::Server(parse_url(url)?),
             },
         };

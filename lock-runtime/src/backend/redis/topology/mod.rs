@@ -137,6 +137,15 @@ impl Topology {
         }
     }
 
+    /// In a Redis Cluster, returns the sessions with the server of this session. Returns `None` if that server stores no
+    /// locks any longer, and outside of a cluster.
+    pub(crate) fn shard_of(&self, session: &Arc<Session>) -> Option<Arc<Sessions>> {
+        match self {
+            Self::Single(_) => None,
+            Self::Cluster(cluster) => cluster.node_of(session),
+        }
+    }
+
     /// Waits for a connection with the server to which an `ASK` error has redirected a command.
     pub(crate) async fn redirected(
         &self,
