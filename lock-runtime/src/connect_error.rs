@@ -32,6 +32,8 @@ pub enum ConnectError {
         /// The server's address.
         server: String,
     },
+    /// A node of a Redlock is a Redis Cluster. A node is one server, or the primary of a group that Sentinels watch.
+    ClusterNode,
     /// Too few servers of a Redlock URL are usable.
     NoQuorum {
         /// The number of usable servers.
@@ -165,6 +167,7 @@ impl fmt::Display for ConnectError {
                 f,
                 "the Redlock URL names one server twice ({server}), which would have two votes"
             ),
+            Self::ClusterNode => f.write_str("a Redis Cluster cannot be a node of a Redlock"),
             Self::NoQuorum {
                 reached,
                 needed,
@@ -263,6 +266,9 @@ impl std::error::Error for ConnectError {
             Self::SameServerTwice { .. } => {
                 &Advice("name each server once, as redlock://host1,host2,host3")
             }
+            Self::ClusterNode => &Advice(
+                "name a server, redis://host, or a group, redis+sentinel://sentinel1,sentinel2,sentinel3/group; or take the locks in the cluster alone",
+            ),
             Self::NoQuorum { failures, .. } => return failures.first()?.source(),
             Self::InvalidDefaults(error) => return error.source(),
             Self::UnsupportedLayout => &Advice(

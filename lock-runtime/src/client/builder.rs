@@ -75,14 +75,17 @@ pub struct LockClientBuilder {
 enum Target {
     Url(String),
     Redis(Box<redis::ConnectionInfo>),
+    /// The URLs of the nodes of a Redlock.
+    Nodes(Vec<String>),
 }
 
 impl fmt::Debug for Target {
-    // Both variants may contain a password, so the output shows neither.
+    // Each variant may contain a password, so the output shows none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Url(_) => "Url(..)",
             Self::Redis(_) => "Redis(..)",
+            Self::Nodes(_) => "Nodes(..)",
         })
     }
 }
@@ -128,6 +131,38 @@ impl LockClientBuilder {
     /// Sets the URL, which says where the locks are stored. [`LockClient::connect`] lists the supported URLs.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.target = Some(Target::Url(url.into()));
+        self
+    }
+
+    /// Keeps each lock on a majority of these nodes: a Redlock. Each URL names one node: a server (`redis://`, `rediss://`,
+    /// `unix:`), or the primary of a group that Sentinels watch (`redis+sentinel://`, `rediss+sentinel://`). Each URL has
+    /// its own user, password and database. A URL `redlock://a,b,c` is shorter if all nodes are servers with the same user.
+    ///
+    /// After a failover in a group, the promoted replica may lack the newest grants. The group then does not count toward
+    /// a majority for the length of the longest lease in use, as a server that has lost its state. [`LockClient::connect`]
+    /// describes what a Redlock guarantees.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), lock_runtime::ConnectError> {
+    /// use lock_runtime::LockClient;
+    ///
+    /// let nodes = [
+    ///     "redis+sentinel://locks:secret@a1.internal,a2.internal,a3.internal/locks",
+    ///     "redis+sentinel://locks:secret@b1.internal,b2.internal,b3.internal/locks",
+    ///     "redis://locks:secret@c.internal/",
+    /// ];
+    /// let client = LockClient::builder().redlock_nodes(nodes).connect().await?;
+    /// # let _ = client;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`connect`](Self::connect) returns [`ConnectError::TooFewServers`] for fewer than three nodes,
+    /// [`ConnectError::SameServerTwice`] if two URLs name the same server or the same group, and
+    /// [`ConnectError::ClusterNode`] for a Redis Cluster.
+    pub fn redlock_nodes<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
+        self.target = Some(Target::Nodes(urls.into_iter().map(Into::into).collect()));
         self
     }
 
@@ -402,19 +437,22 @@ impl LockClientBuilder {
             place,
             client_name: accepted_name(&client_name),
         };
+        let quorum = |nodes: Vec<Place>| {
+            native()?;
+            let config = RedlockConfig {
+                nodes: nodes.into_iter().map(named).collect(),
+                allow_eviction,
+                lease: self.defaults.lease,
+            };
+            let backend = RedlockBackend::open(config, context, counters)?;
+            Ok(Opened::Redlock(backend))
+        };
+        let credentials = self.sentinel_credentials.as_ref();
         let place = match self.target.as_ref().ok_or(ConnectError::MissingUrl)? {
+            Target::Nodes(urls) => return quorum(redlock::parse_nodes(urls, credentials)?),
             Target::Url(url) if redlock::is_redlock(url) => {
-                native()?;
-                let config = RedlockConfig {
-                    nodes: redlock::parse(url)?
-                        .into_iter()
-                        .map(|node| named(Place::Server(node)))
-                        .collect(),
-                    allow_eviction,
-                    lease: self.defaults.lease,
-                };
-                let backend = RedlockBackend::open(config, context, counters)?;
-                return Ok(Opened::Redlock(backend));
+                let servers = redlock::parse(url)?.into_iter();
+                return quorum(servers.map(Place::Server).collect());
             }
             Target::Redis(info) => Place::Server((**info).clone()),
             Target::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
@@ -423,9 +461,7 @@ impl LockClientBuilder {
                     let backend = MemoryBackend::named(registry, counters.clone());
                     return Ok(Opened::Memory(backend));
                 }
-                None if is_group(url) => {
-                    Place::Group(parse_group(url, self.sentinel_credentials.as_ref())?)
-                }
+                None if is_group(url) => Place::Group(parse_group(url, credentials)?),
                 None if is_cluster(url) => Place::Cluster(parse_cluster(url)?),
                 None => Place::Server(parse_url(url)?),
             },

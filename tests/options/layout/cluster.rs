@@ -335,7 +335,7 @@ async fn a_slot_that_moves_mixes_up_the_answers_of_a_connection_with_shard_chann
         let asked = echo.arg(text).query_async(&mut redis.clone()).await;
         asked.unwrap()
     };
-    let [first, second] = [echo("first").await, echo("second").await];
+    let (first, second) = tokio::join!(echo("first"), echo("second"));
     let ended = blocked.await.unwrap().unwrap();
     assert!(
         matches!(

@@ -54,12 +54,12 @@ impl Topology {
         }
     }
 
-    /// Returns the sessions with the only server. Must be called only for a node of a Redlock, which is always a single
-    /// server.
+    /// Returns the sessions with the only server. Must be called only for a node of a Redlock, which is a single server
+    /// or the primary of a group.
     pub(crate) fn only(&self) -> &Arc<Sessions> {
         match self {
             Self::Single(sessions) => sessions,
-            Self::Cluster(_) => unreachable!("a node of a Redlock is a single server"),
+            Self::Cluster(_) => unreachable!("a node of a Redlock is no cluster"),
         }
     }
 
