@@ -172,6 +172,12 @@ impl Display for LockKey {
 /// The name of the counter that issues all fencing tokens of a server.
 pub const FENCE: &str = "lock:fence";
 
+/// Returns whether a name is that of a token counter: [`FENCE`], or the counter of a hash slot in a Redis Cluster.
+fn is_counter(name: &str) -> bool {
+    let of_slot = || name.strip_prefix("lock:{")?.strip_suffix("}:fence");
+    name == FENCE || of_slot().is_some()
+}
+
 /// The suffixes of the Redis keys that store a lock's queue, a lock's claim, and the token counter of a hash slot. Only
 /// a key with a hash tag must not end with such a suffix: any other key is wrapped in braces, so its stored name ends
 /// with a brace.
@@ -241,14 +247,14 @@ impl LockName {
     ///
     /// # Errors
     /// Returns [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than
-    /// [`MAX_KEY_BYTES`], and [`KeyError::ReservedName`] for the name of the token counter.
+    /// [`MAX_KEY_BYTES`], and [`KeyError::ReservedName`] for the name of a token counter.
     pub fn plain(namespace: Option<&str>, key: &LockKey) -> Result<Self, KeyError> {
         let name = match namespace {
             None => key.0.clone(),
             Some("") => return Err(KeyError::Empty),
             Some(namespace) => format!("{namespace}:{key}").into(),
         };
-        if *name == *FENCE {
+        if is_counter(&name) {
             Err(KeyError::ReservedName)
         } else {
             Self::bounded(name)

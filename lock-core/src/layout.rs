@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// The namespace of a client for which no namespace is set.
-const DEFAULT_NAMESPACE: &str = "lock";
+pub const DEFAULT_NAMESPACE: &str = "lock";
 
 /// How locks are stored on a server, and under which names. All services that share a lock have to use the same layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]

@@ -32,6 +32,8 @@ pub enum ConnectError {
         /// The server's address.
         server: String,
     },
+    /// A node of a Redlock is a Redis Cluster. A node is one server, or the primary of a group that Sentinels watch.
+    ClusterNode,
     /// Too few servers of a Redlock URL are usable.
     NoQuorum {
         /// The number of usable servers.
@@ -43,8 +45,7 @@ pub enum ConnectError {
     },
     /// The client's default options are out of range or contradict each other.
     InvalidDefaults(OptionsError),
-    /// The client has Redisson's layout, which supports neither a Redis Cluster nor a Redlock nor the in-process
-    /// backend.
+    /// The client has Redisson's layout, which supports neither a Redlock nor the in-process backend.
     UnsupportedLayout,
     /// The namespace is empty.
     EmptyNamespace,
@@ -166,6 +167,7 @@ impl fmt::Display for ConnectError {
                 f,
                 "the Redlock URL names one server twice ({server}), which would have two votes"
             ),
+            Self::ClusterNode => f.write_str("a Redis Cluster cannot be a node of a Redlock"),
             Self::NoQuorum {
                 reached,
                 needed,
@@ -182,7 +184,9 @@ impl fmt::Display for ConnectError {
             Self::InvalidDefaults(error) => {
                 write!(f, "the client's defaults are not valid: {error}")
             }
-            Self::UnsupportedLayout => f.write_str("Redisson's layout needs a single Redis server"),
+            Self::UnsupportedLayout => f.write_str(
+                "Redisson's layout is not available for a Redlock and for locks in process",
+            ),
             Self::EmptyNamespace => f.write_str("the client's namespace is empty"),
             Self::Unreachable {
                 server,
@@ -262,10 +266,13 @@ impl std::error::Error for ConnectError {
             Self::SameServerTwice { .. } => {
                 &Advice("name each server once, as redlock://host1,host2,host3")
             }
+            Self::ClusterNode => &Advice(
+                "name a server, redis://host, or a group, redis+sentinel://sentinel1,sentinel2,sentinel3/group; or take the locks in the cluster alone",
+            ),
             Self::NoQuorum { failures, .. } => return failures.first()?.source(),
             Self::InvalidDefaults(error) => return error.source(),
             Self::UnsupportedLayout => &Advice(
-                "name the server with a redis:// URL, or leave `layout` out for a Redlock and for locks in process",
+                "name the server with a redis://, redis+sentinel:// or redis+cluster:// URL, or leave `layout` out",
             ),
             Self::EmptyNamespace => &Advice("name the application"),
             Self::Unreachable { .. } => &Advice("check the address, and that it runs"),

@@ -1,9 +1,12 @@
 //! Tests of Redisson's layout against the real Redisson: clients of this crate wait for a JVM, and a JVM waits for
 //! clients of this crate. `sh tests/redisson/run.sh` runs these tests.
 
+mod cluster;
+mod sentinel;
+
 use std::{collections::VecDeque, time::Duration};
 
-use lock_runtime::{LockClient, LockError, Strategy};
+use lock_runtime::{LockClient, Strategy};
 use redis::aio::MultiplexedConnection;
 use support::{
     assert_busy, assert_lost, epsilon,
@@ -29,13 +32,19 @@ struct Service {
 
 impl Service {
     async fn start() -> Self {
+        Self::with("single", [shared_server().await.url()]).await
+    }
+
+    /// Starts a service whose Redisson works in this mode (see `Service.java`) with the servers at these URLs.
+    async fn with(mode: &str, urls: impl IntoIterator<Item = String>) -> Self {
         let program = spawn_blocking(|| support::jvm::program("Service"))
             .await
             .unwrap();
         let mut command = program.unwrap_or_else(|missing| panic!("{missing}"));
         command
-            .arg(shared_server().await.url())
-            .arg(WATCHDOG.as_millis().to_string());
+            .arg(WATCHDOG.as_millis().to_string())
+            .arg(mode)
+            .args(urls);
         let mut worker = Worker::obeying(command);
         worker.until("ready").await;
         Self {

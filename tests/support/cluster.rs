@@ -9,7 +9,7 @@ use redis::{FromRedisValue, Value};
 use tokio::sync::OnceCell;
 
 use crate::{
-    server::{RedisServer, ask},
+    server::{RedisServer, ServerBuilder, ask},
     until,
 };
 
@@ -35,13 +35,19 @@ pub struct ClusterServers {
 impl ClusterServers {
     /// Starts a cluster of primaries without replicas, each with an equal share of the slots.
     pub async fn start(primaries: usize) -> Self {
-        Self::start_with(primaries, PATIENT_MS).await
+        Self::start_with(primaries, &RedisServer::builder().cluster(PATIENT_MS)).await
     }
 
-    async fn start_with(primaries: usize, timeout_ms: u32) -> Self {
+    /// Starts a cluster of primaries whose servers have no [shard channels](ServerBuilder::without_shard_channels).
+    pub async fn start_without_shard_channels(primaries: usize) -> Self {
+        let server = RedisServer::builder().cluster(PATIENT_MS);
+        Self::start_with(primaries, &server.without_shard_channels()).await
+    }
+
+    async fn start_with(primaries: usize, server: &ServerBuilder) -> Self {
         let mut servers = Vec::new();
         for _ in 0..primaries {
-            servers.push(RedisServer::builder().cluster(timeout_ms).start().await);
+            servers.push(server.clone().start().await);
         }
         let cluster = Self { servers, primaries };
         let share = SLOTS.div_ceil(u16::try_from(primaries).expect("few primaries"));
@@ -65,7 +71,8 @@ impl ClusterServers {
 
     /// Starts a cluster of primaries with one replica each.
     pub async fn with_replicas(primaries: usize) -> Self {
-        let mut cluster = Self::start_with(primaries, PROMPT_MS).await;
+        let mut cluster =
+            Self::start_with(primaries, &RedisServer::builder().cluster(PROMPT_MS)).await;
         for _ in 0..primaries {
             let replica = RedisServer::builder().cluster(PROMPT_MS).start().await;
             cluster.servers.push(replica);

@@ -52,7 +52,7 @@ pub struct Cost {
 }
 
 /// The settings of a server that has not started yet.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ServerBuilder {
     args: Vec<String>,
     /// The certificate and the key of the TLS port, if there is one.
@@ -138,6 +138,21 @@ impl ServerBuilder {
     #[must_use]
     pub fn cluster(mut self, timeout_ms: u32) -> Self {
         self.cluster = Some(timeout_ms);
+        self
+    }
+
+    /// Makes the server refuse the commands for shard channels as unknown, like a server before version 7.0. The command
+    /// `PUBSUB` has the name `OLDPUBSUB`.
+    #[must_use]
+    pub fn without_shard_channels(mut self) -> Self {
+        for (command, name) in [
+            ("SPUBLISH", "OLDSPUBLISH"),
+            ("SSUBSCRIBE", "OLDSSUBSCRIBE"),
+            ("PUBSUB", "OLDPUBSUB"),
+        ] {
+            let renamed = ["--rename-command", command, name];
+            self.args.extend(renamed.map(str::to_owned));
+        }
         self
     }
 

@@ -79,6 +79,14 @@ impl Store {
         }
     }
 
+    /// Returns locks in Redisson's layout in a Redis Cluster of three real servers, separate from those of other tests.
+    pub async fn redisson_in_cluster() -> Self {
+        Self {
+            layout: Layout::Redisson,
+            ..Self::cluster().await
+        }
+    }
+
     /// Returns the same locks, reached through another URL.
     #[must_use]
     pub fn through(&self, url: &str) -> Self {

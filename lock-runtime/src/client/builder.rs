@@ -76,14 +76,17 @@ pub struct LockClientBuilder {
 enum Target {
     Url(String),
     Redis(Box<redis::ConnectionInfo>),
+    /// The URLs of the nodes of a Redlock.
+    Nodes(Vec<String>),
 }
 
 impl fmt::Debug for Target {
-    // Both variants may contain a password, so the output shows neither.
+    // Each variant may contain a password, so the output shows none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Url(_) => "Url(..)",
             Self::Redis(_) => "Redis(..)",
+            Self::Nodes(_) => "Nodes(..)",
         })
     }
 }
@@ -130,6 +133,38 @@ impl LockClientBuilder {
     /// Sets the URL, which says where the locks are stored. [`LockClient::connect`] lists the supported URLs.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.target = Some(Target::Url(url.into()));
+        self
+    }
+
+    /// Keeps each lock on a majority of these nodes: a Redlock. Each URL names one node: a server (`redis://`, `rediss://`,
+    /// `unix:`), or the primary of a group that Sentinels watch (`redis+sentinel://`, `rediss+sentinel://`). Each URL has
+    /// its own user, password and database. A URL `redlock://a,b,c` is shorter if all nodes are servers with the same user.
+    ///
+    /// After a failover in a group, the promoted replica may lack the newest grants. The group then does not count toward
+    /// a majority for the length of the longest lease in use, as a server that has lost its state. [`LockClient::connect`]
+    /// describes what a Redlock guarantees.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), lock_runtime::ConnectError> {
+    /// use lock_runtime::LockClient;
+    ///
+    /// let nodes = [
+    ///     "redis+sentinel://locks:secret@a1.internal,a2.internal,a3.internal/locks",
+    ///     "redis+sentinel://locks:secret@b1.internal,b2.internal,b3.internal/locks",
+    ///     "redis://locks:secret@c.internal/",
+    /// ];
+    /// let client = LockClient::builder().redlock_nodes(nodes).connect().await?;
+    /// # let _ = client;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`connect`](Self::connect) returns [`ConnectError::TooFewServers`] for fewer than three nodes,
+    /// [`ConnectError::SameServerTwice`] if two URLs name the same server or the same group, and
+    /// [`ConnectError::ClusterNode`] for a Redis Cluster.
+    pub fn redlock_nodes<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
+        self.target = Some(Target::Nodes(urls.into_iter().map(Into::into).collect()));
         self
     }
 
@@ -204,9 +239,9 @@ impl LockClientBuilder {
 
     /// Sets how the locks of this client are stored.
     ///
-    /// With [`Layout::Redisson`], the locks are stored on one Redis server, in the same form as a Redisson `RLock`. A
-    /// Rust call and a JVM thread that use the same lock exclude each other, and a release in one language wakes a
-    /// waiter in the other.
+    /// With [`Layout::Redisson`], the locks are stored in the same form as a Redisson `RLock`: on one Redis server, on the
+    /// primary of a group that Sentinels watch, or in a Redis Cluster. A Rust call and a JVM thread that use the same lock
+    /// exclude each other, and a release in one language wakes a waiter in the other.
     ///
     /// On the JVM, pass the same key to Redisson's `getLock`, with the prefix `namespace:` if the Rust client has a
     /// [`namespace`](Self::namespace). The attribute `distributed_lock` escapes the values of the placeholders in its
@@ -231,8 +266,9 @@ impl LockClientBuilder {
     ///   lock. This crate does not change the fields of JVM threads.
     /// - **Leases** are measured by the server's clock. Setting the server's clock back makes a lease longer.
     ///
-    /// This crate supports the lock names, hashes, channels and messages of Redisson 4.7 on a single server without
-    /// sharded channels, for `RLock`, spin locks and fenced locks. Redisson's fair locks and the locks of this crate
+    /// This crate supports the lock names, hashes, channels and messages of Redisson 4.7 for `RLock`, spin locks and
+    /// fenced locks. In a Redis Cluster with Redis 7.0 or later, the messages go over shard channels, as Redisson sends
+    /// them unless its `shardedSubscriptionMode` is `OFF`. Redisson's fair locks and the locks of this crate
     /// exclude each other too. However, a waiter of a fair lock is not notified when this crate or an `RLock` releases
     /// the lock: the waiter waits until the end of the lease that the server reported to it. Redisson's read/write
     /// locks do *not* respect the holder of a plain lock with the same name, whether that holder is a Rust call or a
@@ -258,9 +294,8 @@ impl LockClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// - [`connect`](Self::connect) returns [`ConnectError::UnsupportedLayout`] for in-process locks, a Redlock and a
-    ///   Redis Cluster, and [`ConnectError::InvalidDefaults`] if the client's [`strategy`](Self::strategy) is
-    ///   `handoff`.
+    /// - [`connect`](Self::connect) returns [`ConnectError::UnsupportedLayout`] for in-process locks and a Redlock, and
+    ///   [`ConnectError::InvalidDefaults`] if the client's [`strategy`](Self::strategy) is `handoff`.
     /// - A call with `strategy = handoff` returns [`LockError::InvalidOptions`](crate::LockError::InvalidOptions).
     /// - A call returns [`LockError::WrongLayout`](crate::LockError::WrongLayout) if the server stores other data under
     ///   the lock's name, or a lock in another layout.
@@ -427,19 +462,22 @@ impl LockClientBuilder {
             place,
             client_name: accepted_name(&client_name),
         };
+        let quorum = |nodes: Vec<Place>| {
+            native()?;
+            let config = RedlockConfig {
+                nodes: nodes.into_iter().map(named).collect(),
+                allow_eviction,
+                lease: self.defaults.lease,
+            };
+            let backend = RedlockBackend::open(config, context, counters)?;
+            Ok(Opened::Redlock(backend))
+        };
+        let credentials = self.sentinel_credentials.as_ref();
         let place = match self.target.as_ref().ok_or(ConnectError::MissingUrl)? {
+            Target::Nodes(urls) => return quorum(redlock::parse_nodes(urls, credentials)?),
             Target::Url(url) if redlock::is_redlock(url) => {
-                native()?;
-                let config = RedlockConfig {
-                    nodes: redlock::parse(url)?
-                        .into_iter()
-                        .map(|node| named(Place::Server(node)))
-                        .collect(),
-                    allow_eviction,
-                    lease: self.defaults.lease,
-                };
-                let backend = RedlockBackend::open(config, context, counters)?;
-                return Ok(Opened::Redlock(backend));
+                let servers = redlock::parse(url)?.into_iter();
+                return quorum(servers.map(Place::Server).collect());
             }
             Target::Redis(info) => Place::Server((**info).clone()),
             Target::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
@@ -448,13 +486,8 @@ impl LockClientBuilder {
                     let backend = MemoryBackend::named(registry, counters.clone());
                     return Ok(Opened::Memory(backend));
                 }
-                None if is_group(url) => {
-                    Place::Group(parse_group(url, self.sentinel_credentials.as_ref())?)
-                }
-                None if is_cluster(url) => {
-                    native()?;
-                    Place::Cluster(parse_cluster(url)?)
-                }
+                None if is_group(url) => Place::Group(parse_group(url, credentials)?),
+                None if is_cluster(url) => Place::Cluster(parse_cluster(url)?),
                 None => Place::Server(parse_url(url)?),
             },
         };

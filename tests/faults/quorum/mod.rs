@@ -3,6 +3,7 @@
 mod callers;
 mod down;
 mod forgetful;
+mod groups;
 mod late;
 
 use std::time::Duration;

@@ -1,8 +1,10 @@
 //! Redisson's layout, tested against a client that sends the same commands as Redisson 4.7. `tests/redisson` uses the
 //! real Redisson.
 
+mod cluster;
 mod holds;
 mod refusals;
+mod sentinel;
 mod waiting;
 
 use std::{collections::HashMap, time::Duration};
@@ -12,7 +14,7 @@ use lock_runtime::{LockError, distributed_lock};
 use redis::{Client, aio::MultiplexedConnection};
 use support::{
     Room,
-    server::{ask, shared_server},
+    server::{RedisServer, ask, shared_server},
 };
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -21,6 +23,7 @@ use crate::stores::{MS, Store};
 
 /// A client that behaves like one thread of a JVM service.
 struct Jvm {
+    url: String,
     redis: MultiplexedConnection,
     lock: String,
     owner: String,
@@ -28,9 +31,14 @@ struct Jvm {
 
 impl Jvm {
     async fn at(store: &Store, key: &str) -> Self {
+        Self::on(shared_server().await, &store.name(key)).await
+    }
+
+    async fn on(server: &RedisServer, lock: &str) -> Self {
         Self {
-            redis: shared_server().await.connection().await,
-            lock: store.name(key),
+            url: server.url(),
+            redis: server.connection().await,
+            lock: lock.to_owned(),
             owner: format!("{}:1", Uuid::new_v4()),
         }
     }
@@ -95,8 +103,11 @@ impl Jvm {
         if self.try_lock(lease).await.is_none() {
             return;
         }
-        let url = shared_server().await.url();
-        let mut listening = Client::open(url).unwrap().get_async_pubsub().await.unwrap();
+        let mut listening = Client::open(&*self.url)
+            .unwrap()
+            .get_async_pubsub()
+            .await
+            .unwrap();
         listening.subscribe(self.channel()).await.unwrap();
         let mut messages = listening.on_message();
         while let Some(left) = self.try_lock(lease).await {

@@ -38,6 +38,16 @@
 //!   mark. A client notices the loss of a node's newest keys only if the client has seen a token that the node has
 //!   lost. Therefore, use `appendfsync always`, or no persistence at all.
 //!
+//! **Groups.** A node may be the primary of a group that Sentinels watch. A promoted replica has the mark, but may lack
+//! the newest grants. The mark of a group's node therefore contains the primary's replication ID, which changes with each
+//! promotion, and each script compares this ID with the ID of the server that runs the script. A promoted replica thus
+//! counts as a node that has lost its state, and is excluded until the longest recorded lease has passed. The replication
+//! ID also changes when a primary restarts, and when the first replica connects to a primary. An old primary that is cut
+//! off from its Sentinels keeps its replication ID, and so grants locks until it refuses writes: see
+//! `min-replicas-to-write` in `docs/guides/redlock.md`. A node cannot be a Redis Cluster: the primaries of a cluster
+//! change one by one, and slots move between them, so that a mark would be needed for each slot, and each move of a slot
+//! would count as a loss of state.
+//!
 //! **Missed holds.** A minority of the nodes may miss a hold because these nodes were down, silent or without their
 //! state when the lock was granted. A node that has missed a hold receives the hold's grant at the next renewal or
 //! check, if the lock is free on the node. Once the node has this grant, another node may fail without ending the hold.
@@ -63,7 +73,7 @@ use lock_core::{
 };
 use tokio::sync::Notify;
 
-pub(crate) use self::url::{is_redlock, parse};
+pub(crate) use self::url::{is_redlock, parse, parse_nodes};
 use self::{
     attempt::{Haste, RedlockAttempt, Round, Taken, offered, round},
     node::Node,

@@ -1,4 +1,4 @@
-//! One server as a node of a quorum. Sends requests that never queue, and reads the mark that shows whether the node
+//! One server, or the primary of a group of servers, as a node of a quorum. Sends requests that never queue, and reads the mark that shows whether the node
 //! still has its state.
 
 use std::{
@@ -36,7 +36,7 @@ use crate::{
         session::Session,
         transport::{
             connection::{CallError, Connection, OPEN_PATIENCE},
-            connector::Destination,
+            connector::{Destination, Place},
         },
     },
     background::{Context, TrackedTask, lock},
@@ -82,7 +82,12 @@ pub(crate) enum Standing {
     /// longest lease in the node's mark.
     Whole { since: u64, longest: Duration },
     /// The node is new, or has lost its state. The node was first seen without a mark at `since`, which was `age` ago.
-    Lost { since: u64, age: Duration },
+    /// If the node is a promoted replica, `promoted` is the longest lease in the mark that the replica had.
+    Lost {
+        since: u64,
+        age: Duration,
+        promoted: Option<Duration>,
+    },
 }
 
 /// The state of a node as far as this client knows it.
@@ -102,6 +107,9 @@ struct Memory {
 /// One of several servers that decide about a lock together.
 pub(crate) struct Node {
     server: Arc<Server>,
+    /// `group` if the node is the primary of a group that Sentinels watch, otherwise empty. The scripts that use the
+    /// mark take this text as an argument.
+    group: &'static str,
     allow_eviction: bool,
     memory: Mutex<Memory>,
     asking: tokio::sync::Mutex<()>,
@@ -123,7 +131,9 @@ impl Node {
         counters: &Arc<Counters>,
         lost: Arc<Notify>,
     ) -> Result<Self, ConnectError> {
+        let is_group = matches!(info.place, Place::Group(_));
         Ok(Self {
+            group: if is_group { "group" } else { "" },
             server: Server::open(info, Layout::Native, context, counters)?,
             allow_eviction,
             lost,
@@ -250,12 +260,12 @@ impl Node {
     ) -> Result<Standing, BackendError> {
         let newest = lock(&self.memory).newest;
         let (lease, token, run) = (millis(lease), newest.to_string(), self.run_id());
-        let args: [&str; 3] = [&lease, &token, &run];
+        let args: [&str; 4] = [&lease, &token, &run, self.group];
         let read = connection
             .run(&scripts::QUORUM_PROBE, &[MARK, FENCE], &args)
             .await;
         let (answer, _) = read.map_err(|error| failed(&self.server, error))?;
-        let (state, since, fence, time): (String, u64, u64, u64) =
+        let (state, since, fence, time, promoted): (String, u64, u64, u64, u64) =
             redis::from_redis_value(answer).map_err(|error| not_understood(&error))?;
         let time = Duration::from_millis(time);
         let standing = if state == "whole" {
@@ -264,7 +274,11 @@ impl Node {
                 longest: time,
             }
         } else {
-            Standing::Lost { since, age: time }
+            Standing::Lost {
+                since,
+                age: time,
+                promoted: (promoted > 0).then(|| Duration::from_millis(promoted)),
+            }
         };
         {
             let mut memory = lock(&self.memory);
@@ -292,7 +306,7 @@ impl Node {
             .run(
                 &scripts::QUORUM_ADMIT,
                 &[MARK, FENCE],
-                &[&since, &age, &longest, &self.run_id()],
+                &[&since, &age, &longest, &self.run_id(), self.group],
             )
             .await;
         let (answer, _) = admitted.map_err(|error| failed(&self.server, error))?;
@@ -327,6 +341,7 @@ impl Node {
             Arg::Text(&tail),
             Arg::Text(&lease),
             Arg::At(self.server.now() + REQUEST_LIFE),
+            Arg::Text(self.group),
         ];
         let keys = [
             self.server.names(name).grant().to_owned(),
@@ -462,7 +477,7 @@ impl NodeAttempt {
             .run(
                 &scripts::QUORUM_TAKE,
                 &keys,
-                &[&tail, &lease, &connection.floor, &not_after],
+                &[&tail, &lease, &connection.floor, &not_after, node.group],
             )
             .await;
         if taken.is_ok() {

@@ -1,8 +1,11 @@
-//! `redlock://[user:password@]host[:port],host[:port],..[/db]`: the URL of a quorum with several servers, one user and
-//! one database.
+//! The nodes of a quorum: `redlock://[user:password@]host[:port],host[:port],..[/db]`, the URL of a quorum with several
+//! servers, one user and one database; and a list of URLs, each of which names one node.
 
 use crate::{
-    backend::redis::url::{Hosts, divide, parse_url},
+    backend::redis::{
+        transport::connector::Place,
+        url::{Hosts, divide, is_cluster, is_group, parse_group, parse_url},
+    },
     connect_error::ConnectError,
 };
 
@@ -41,6 +44,57 @@ pub(crate) fn parse(url: &str) -> Result<Vec<redis::ConnectionInfo>, ConnectErro
             return Err(ConnectError::SameServerTwice { server: address });
         }
         addresses.push(address);
+        nodes.push(node);
+    }
+    Ok(nodes)
+}
+
+/// Parses the URLs of the nodes of a quorum: each is the URL of a server, or of a group that Sentinels watch. The
+/// credentials are those of the Sentinels of all groups.
+pub(crate) fn parse_nodes(
+    urls: &[String],
+    credentials: Option<&(String, String)>,
+) -> Result<Vec<Place>, ConnectError> {
+    if urls.len() < FEWEST {
+        return Err(ConnectError::TooFewServers {
+            servers: urls.len(),
+        });
+    }
+    let mut nodes = Vec::with_capacity(urls.len());
+    let mut known: Vec<(String, String)> = Vec::new();
+    for url in urls {
+        if is_cluster(url) {
+            return Err(ConnectError::ClusterNode);
+        }
+        if is_redlock(url) {
+            return Err(ConnectError::InvalidUrl {
+                detail: "a node of a Redlock is one server, redis://host, or one group, redis+sentinel://sentinel1,sentinel2/group".into(),
+            });
+        }
+        // A group is the same as another one if both have the same name, and a Sentinel in common.
+        let (node, group, addresses) = if is_group(url) {
+            let config = parse_group(url, credentials)?;
+            let sentinels = config.sentinels.iter();
+            let addresses: Vec<_> = sentinels.map(|info| info.addr().to_string()).collect();
+            let group = config.group.clone();
+            (Place::Group(config), group, addresses)
+        } else {
+            let info = parse_url(url)?;
+            let address = info.addr().to_string();
+            (Place::Server(info), String::new(), vec![address])
+        };
+        let mut names: Vec<_> = addresses
+            .into_iter()
+            .map(|address| (group.clone(), address.to_lowercase()))
+            .collect();
+        if let Some((_, server)) = names.iter().find(|name| known.contains(name)) {
+            let server = match group.is_empty() {
+                true => server.clone(),
+                false => format!("{server}/{group}"),
+            };
+            return Err(ConnectError::SameServerTwice { server });
+        }
+        known.append(&mut names);
         nodes.push(node);
     }
     Ok(nodes)
@@ -103,6 +157,47 @@ mod tests {
                 "{error}"
             );
             assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+
+    fn nodes(urls: &[&str]) -> Result<usize, ConnectError> {
+        let urls: Vec<_> = urls.iter().map(|url| (*url).to_owned()).collect();
+        parse_nodes(&urls, None).map(|nodes| nodes.len())
+    }
+
+    const GROUP: &str = "redis+sentinel://:secret@s1,s2,s3/shop";
+
+    #[test]
+    fn a_node_is_a_server_or_a_group() {
+        assert_eq!(nodes(&["redis://a", "redis://b:7000/3", GROUP]), Ok(3));
+        let others = "redis+sentinel://s1,s2,s3/other";
+        assert_eq!(nodes(&[others, "unix:///tmp/redis.sock", GROUP]), Ok(3));
+    }
+
+    #[test]
+    fn a_list_of_nodes_is_refused_without_its_passwords() {
+        let two = ConnectError::TooFewServers { servers: 2 };
+        assert_eq!(nodes(&["redis://a", GROUP]), Err(two));
+        let cluster = "redis+cluster://:secret@c";
+        assert_eq!(
+            nodes(&["redis://a", "redis://b", cluster]),
+            Err(ConnectError::ClusterNode)
+        );
+        let again = "redis+sentinel://s4,s3:26379/shop";
+        for urls in [
+            ["redis://a", "redis://b", "redis://:secret@A:6379/1"],
+            [GROUP, "redis://b", again],
+        ] {
+            let error = nodes(&urls).unwrap_err();
+            let is_twice = matches!(error, ConnectError::SameServerTwice { .. });
+            assert!(is_twice, "{error}");
+            assert!(!format!("{error:?}").contains("secret"), "{error:?}");
+        }
+        for wrong in ["memory:", "redlock://:secret@a,b,c", "http://:secret@a", ""] {
+            let error = nodes(&["redis://a", "redis://b", wrong]).unwrap_err();
+            let is_invalid = matches!(error, ConnectError::InvalidUrl { .. });
+            assert!(is_invalid, "{error}");
+            assert!(!format!("{error:?}").contains("secret"), "{error:?}");
         }
     }
 

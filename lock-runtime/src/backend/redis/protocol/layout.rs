@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use lock_core::{
     key::{FENCE, LockName},
-    layout::Layout,
+    layout::{DEFAULT_NAMESPACE, Layout},
 };
 use once_cell::sync::Lazy;
 
@@ -48,7 +48,7 @@ impl Names {
         };
         let claim = (layout == Layout::Native).then(|| beside(":claim"));
         let fence = if slotted {
-            fence_beside(&lock).into()
+            fence_beside(layout, &lock).into()
         } else {
             FENCE.into()
         };
@@ -90,14 +90,18 @@ impl Names {
     }
 }
 
-/// Returns the key of the token counter for the lock's hash slot and namespace. No lock has the same name as a token
-/// counter, because the suffix `:fence` is reserved.
-fn fence_beside(lock: &LockName) -> String {
+/// Returns the key of the token counter for the lock's hash slot and, in the native layout, for the lock's namespace. No
+/// lock has the same name as a token counter, because these names are reserved. In Redisson's layout, a name does not
+/// show its namespace, so the locks of all namespaces share the counter of the slot.
+fn fence_beside(layout: Layout, lock: &LockName) -> String {
     let name = lock.as_str();
-    let namespace = name
-        .split_once(':')
-        .map_or(name, |(namespace, _)| namespace);
-    let namespace = namespace.trim_start_matches('{');
+    let namespace = match layout {
+        Layout::Redisson => DEFAULT_NAMESPACE,
+        Layout::Native => name
+            .split_once(':')
+            .map_or(name, |(namespace, _)| namespace)
+            .trim_start_matches('{'),
+    };
     format!("{namespace}:{{{}}}:fence", tag_in(slot_of(name)))
 }
 
@@ -151,11 +155,25 @@ static REDISSON: Scripts = Scripts {
     others: &[],
 };
 
+/// The scripts of Redisson's layout in a Redis Cluster, where releases are announced on shard channels.
+static REDISSON_IN_CLUSTER: Scripts = Scripts {
+    acquire: &scripts::REDISSON_ACQUIRE,
+    multi_acquire: &scripts::REDISSON_MULTI_ACQUIRE,
+    release: &scripts::REDISSON_CLUSTER_RELEASE,
+    retain: &scripts::REDISSON_CLUSTER_RETAIN,
+    leave: &scripts::REDISSON_CLUSTER_LEAVE,
+    renew: &scripts::REDISSON_RENEW,
+    status: &scripts::REDISSON_STATUS,
+    others: &[],
+};
+
 impl Scripts {
-    pub(crate) fn of(layout: Layout) -> &'static Self {
-        match layout {
-            Layout::Redisson => &REDISSON,
-            Layout::Native => &NATIVE,
+    /// Returns the scripts of a layout. `slotted` is true in a Redis Cluster.
+    pub(crate) fn of(layout: Layout, slotted: bool) -> &'static Self {
+        match (layout, slotted) {
+            (Layout::Redisson, true) => &REDISSON_IN_CLUSTER,
+            (Layout::Redisson, false) => &REDISSON,
+            (Layout::Native, _) => &NATIVE,
         }
     }
 

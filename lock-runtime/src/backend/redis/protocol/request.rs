@@ -11,7 +11,6 @@ use std::{
 use lock_core::{
     backend::{BackendError, Request},
     fencing::FencingToken,
-    layout::Layout,
     lease::{CLAIM, Grant, Moment, less_drift},
     owner::OwnerId,
 };
@@ -110,14 +109,14 @@ pub(crate) fn decode<T: FromRedisValue>(value: Value) -> Result<T, CallError> {
 impl AcquireRequest {
     pub(crate) fn new(
         context: Arc<Context>,
-        layout: Layout,
+        scripts: &'static Scripts,
         names: Names,
         request: &Request,
         session_id: Arc<str>,
     ) -> Self {
         Self {
             context,
-            scripts: Scripts::of(layout),
+            scripts,
             notified: false,
             names,
             owner: request.owner,

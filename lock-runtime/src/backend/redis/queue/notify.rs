@@ -21,8 +21,14 @@ use crate::{
             attempt::{RedisAttempt, try_once},
             server::Server,
         },
-        session::{Session, subscribers::Joined},
-        transport::connection::CallError,
+        session::{
+            Session,
+            subscribers::{Joined, TRY_AGAIN},
+        },
+        transport::{
+            connection::{CallError, Connection},
+            shard_channels::Subscribed,
+        },
     },
     background::{TrackedTask, lock},
 };
@@ -59,6 +65,9 @@ impl Caller {
     /// Waits until no task is changing the session's marker or subscription on the server. Without this wait, a task
     /// that removes the marker of earlier callers could remove the marker that this caller's try adds to the queue.
     async fn settled(&self) {
+        if self.server.layout() == Layout::Redisson {
+            return; // a try adds nothing that such a task could remove
+        }
         let listening = &self.joined.listening;
         if listening.try_lock().is_err() {
             let listening = listening.clone();
@@ -107,31 +116,34 @@ impl Caller {
         lock(&callers.queue).end_try(*number, self.server.context.now());
     }
 
-    /// Subscribes to the channel on which Redisson announces releases. Returns true if the session was not subscribed
-    /// before, so that it may have missed a release.
-    async fn listen(&self) -> Result<bool, BackendError> {
+    /// Subscribes to the channel on which Redisson announces releases. If the session was not subscribed before, it may
+    /// have missed a release, so a caller tries again. If the server does not answer soon, the task goes on after this
+    /// method has returned.
+    async fn listen(&self) -> Result<(), BackendError> {
         if self.server.layout() == Layout::Native {
-            return Ok(false); // the try that found the lock busy has added a marker to the queue
+            return Ok(()); // the try that found the lock busy has added a marker to the queue
         }
         let Ok(connection) = self.session.connection().await else {
-            return Ok(false); // the caller tries again periodically, over another session
+            return Ok(()); // the caller tries again periodically, over another session
         };
+        let (server, session) = (self.server.clone(), self.session.clone());
         let (listening, topic) = (self.joined.listening.clone(), self.topic.clone());
+        let callers = self.joined.callers.clone();
         let listens = self.server.context.spawn(async move {
             let mut listening = listening.lock().await;
-            if std::ptr::eq(listening.as_ptr(), Arc::as_ptr(&connection)) {
-                return Ok(false);
+            match subscribe(&server, &session, &connection, &mut listening, &topic).await {
+                Ok(true) => callers.wake(),
+                Ok(false) => {}
+                Err(CallError::Refused(error)) => return Err(error),
+                Err(_) => {} // the caller subscribes again after its next try
             }
-            match connection.listen(&topic, true).await {
-                Ok(()) => {
-                    *listening = Arc::downgrade(&connection);
-                    Ok(true)
-                }
-                Err(CallError::Refused(error)) => Err(error),
-                Err(_) => Ok(false), // the caller subscribes again after its next try
-            }
+            Ok(())
         });
-        listens.await.unwrap_or(Ok(false))
+        let patience = self.server.context.now() + TRY_AGAIN;
+        match self.server.context.timeout_at(patience, listens).await {
+            Some(Ok(listens)) => listens,
+            Some(Err(_)) | None => Ok(()),
+        }
     }
 
     /// Removes the session's marker or subscription from the server, after the last caller has left.
@@ -147,7 +159,13 @@ impl Caller {
                 *listening = Weak::new();
                 // Unsubscribes in any case: a caller may have been dropped before it learnt that it was subscribed.
                 if let Some(Ok(connection)) = self.session.connection().now_or_never() {
-                    let _ = connection.listen(&self.topic, false).await;
+                    let channels = &connection.shard_channels;
+                    if !channels
+                        .unsubscribe(&self.server.context, &self.topic)
+                        .await
+                    {
+                        let _ = connection.listen(&self.topic, false).await;
+                    }
                 }
             } else {
                 let names = self.server.names(&self.joined.callers.name);
@@ -178,6 +196,40 @@ impl Caller {
         }
         drop(self.task);
     }
+}
+
+/// Subscribes a session to the channel on which Redisson announces releases. Returns true if the session was not
+/// subscribed before. In a Redis Cluster with shard channels, the channel is a shard channel, as Redisson uses it.
+async fn subscribe(
+    server: &Server,
+    session: &Arc<Session>,
+    connection: &Arc<Connection>,
+    listening: &mut Weak<Connection>,
+    topic: &str,
+) -> Result<bool, CallError> {
+    if let Some(node) = server.sessions.shard_of(session) {
+        let waiting = Arc::downgrade(session);
+        let wake = move |topic: &str| {
+            if let Some(session) = waiting.upgrade() {
+                session.subscribers.wake(topic);
+            }
+        };
+        let channels = &connection.shard_channels;
+        match channels
+            .subscribe(node.connector(), &connection.address, topic, wake)
+            .await?
+        {
+            Subscribed::Newly => return Ok(true),
+            Subscribed::Already | Subscribed::Elsewhere => return Ok(false),
+            Subscribed::Unsupported => {}
+        }
+    }
+    if std::ptr::eq(listening.as_ptr(), Arc::as_ptr(connection)) {
+        return Ok(false);
+    }
+    connection.listen(topic, true).await?;
+    *listening = Arc::downgrade(connection);
+    Ok(true)
 }
 
 /// An acquisition that waits without a place in the queue.
@@ -242,9 +294,7 @@ impl Attempt for NotifiedAttempt {
                     return Ok(Answer::Granted(Grant { queued, ..grant }));
                 }
                 queued = true;
-                if caller.listen().await? {
-                    caller.joined.callers.wake();
-                }
+                caller.listen().await?;
                 caller.end_try();
             }
         })

@@ -26,7 +26,7 @@ use crate::{
         topology::Topology,
         transport::{
             connection::CallError,
-            connector::{Connector, Destination, ServerCheck},
+            connector::{Connector, Destination, Place, ServerCheck},
             outage::Outages,
             script::Script,
         },
@@ -84,7 +84,7 @@ impl Server {
         context: &Arc<Context>,
         counters: &Arc<Counters>,
     ) -> Result<Arc<Self>, ConnectError> {
-        let scripts = Scripts::of(layout);
+        let scripts = Scripts::of(layout, matches!(info.place, Place::Cluster(_)));
         let (context, counters) = (context.clone(), counters.clone());
         let connectors = Connector::all(&context, info, &scripts.load(), &counters)?;
         let outages = connectors[0].outages.clone();
@@ -158,7 +158,7 @@ impl Server {
         let names = self.names(&request.name);
         AcquireRequest::new(
             self.context.clone(),
-            self.layout,
+            self.scripts,
             names,
             request,
             session_id,

@@ -23,7 +23,7 @@ use crate::{
 
 /// The time between two periodic tries. A periodic try is made even if no release was announced, because a holder may
 /// crash without a release, and because the message about a release may be lost.
-const TRY_AGAIN: Duration = Duration::from_millis(200);
+pub(crate) const TRY_AGAIN: Duration = Duration::from_millis(200);
 /// The time within which a caller that was offered the turn has to begin its try.
 const OFFER_PATIENCE: Duration = Duration::from_millis(100);
 

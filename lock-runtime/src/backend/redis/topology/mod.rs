@@ -54,12 +54,12 @@ impl Topology {
         }
     }
 
-    /// Returns the sessions with the only server. Must be called only for a node of a Redlock, which is always a single
-    /// server.
+    /// Returns the sessions with the only server. Must be called only for a node of a Redlock, which is a single server
+    /// or the primary of a group.
     pub(crate) fn only(&self) -> &Arc<Sessions> {
         match self {
             Self::Single(sessions) => sessions,
-            Self::Cluster(_) => unreachable!("a node of a Redlock is a single server"),
+            Self::Cluster(_) => unreachable!("a node of a Redlock is no cluster"),
         }
     }
 
@@ -134,6 +134,15 @@ impl Topology {
         match self {
             Self::Single(sessions) => Some(sessions.home().clone()),
             Self::Cluster(cluster) => Some(cluster.node_of(session)?.home().clone()),
+        }
+    }
+
+    /// In a Redis Cluster, returns the sessions with the server of this session. Returns `None` if that server stores no
+    /// locks any longer, and outside of a cluster.
+    pub(crate) fn shard_of(&self, session: &Arc<Session>) -> Option<Arc<Sessions>> {
+        match self {
+            Self::Single(_) => None,
+            Self::Cluster(cluster) => cluster.node_of(session),
         }
     }
 

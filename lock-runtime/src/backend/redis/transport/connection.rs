@@ -23,6 +23,7 @@ use crate::{
         rights::with_missing_right,
         script::Script,
         sentinel::NO_PRIMARY,
+        shard_channels::ShardChannels,
         wait_connections::WaitConnections,
     },
     background::Context,
@@ -179,6 +180,9 @@ pub(crate) struct Connection {
     clock_offset: i128,
     /// The connections to the same server on which calls wait for replicas.
     pub(crate) wait_connections: WaitConnections,
+    /// The connection to the same server for shard channels, which only locks in Redisson's layout in a Redis Cluster
+    /// use.
+    pub(crate) shard_channels: ShardChannels,
     batcher: Batcher,
     context: Arc<Context>,
     readiness: Arc<Readiness>,
@@ -365,6 +369,7 @@ impl Connection {
             clock_offset: i128::from(server_micros)
                 - i128::try_from(local_micros).unwrap_or_default(),
             wait_connections: WaitConnections::new(),
+            shard_channels: ShardChannels::default(),
             batcher: Batcher::new(redis),
             context: connector.context.clone(),
             readiness: connector.readiness.clone(),
@@ -432,9 +437,14 @@ impl Connection {
         listened.map(drop).map_err(|error| self.failed(&error))
     }
 
-    /// Publishes a message on a channel.
-    pub(crate) async fn say(&self, channel: &str, text: &str) -> Result<(), CallError> {
-        let mut command = redis::cmd("PUBLISH");
+    /// Publishes a message on a channel, or on a shard channel if `sharded` is set.
+    pub(crate) async fn say(
+        &self,
+        channel: &str,
+        text: &str,
+        sharded: bool,
+    ) -> Result<(), CallError> {
+        let mut command = redis::cmd(if sharded { "SPUBLISH" } else { "PUBLISH" });
         command.arg(channel).arg(text);
         let said = self.send(&command).await;
         said.map(drop).map_err(|error| self.failed(&error))

@@ -10,4 +10,5 @@ pub(crate) mod preflight;
 pub(crate) mod rights;
 pub(crate) mod script;
 pub(crate) mod sentinel;
+pub(crate) mod shard_channels;
 pub(crate) mod wait_connections;

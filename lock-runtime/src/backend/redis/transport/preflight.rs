@@ -14,6 +14,7 @@ use crate::{
         connection::{CallError, Connection, OPEN_PATIENCE, field},
         connector::{Connector, ServerCheck},
         sentinel::{NO_PRIMARY, UNKNOWN_GROUP},
+        shard_channels::Subscribed,
     },
     connect_error::ConnectError,
 };
@@ -182,17 +183,39 @@ async fn check_server(
     }
     if let Some(channel) = probe_channel {
         // Without this check, a missing permission for the channel would not be noticed before a caller has to wait.
-        for listening in [true, false] {
-            let listened = connection.listen(channel, listening).await;
-            listened.map_err(Failure::of_call)?;
-        }
-        let told = connection.say(channel, "0").await;
-        told.map_err(Failure::of_call)?;
+        check_channel(connector, &connection, channel)
+            .await
+            .map_err(Failure::of_call)?;
     }
     match info.eviction {
         Some(policy) if policy != "noeviction" && !allow_eviction => Err(Failure::Eviction(policy)),
         _ => Ok(()),
     }
+}
+
+/// Subscribes to a channel, unsubscribes, and publishes a message on it. In a Redis Cluster with shard channels, the
+/// channel is a shard channel.
+async fn check_channel(
+    connector: &Connector,
+    connection: &Connection,
+    channel: &str,
+) -> Result<(), CallError> {
+    if connector.outdated.is_some() {
+        let channels = &connection.shard_channels;
+        let subscribing = channels.subscribe(connector, &connection.address, channel, |_| {});
+        if subscribing.await? != Subscribed::Unsupported {
+            channels.unsubscribe(&connector.context, channel).await;
+            // A server checks the rights of the user before it redirects the command.
+            return match connection.say(channel, "0", true).await {
+                Err(CallError::Moved(_) | CallError::Ask(_)) => Ok(()),
+                told => told,
+            };
+        }
+    }
+    for listening in [true, false] {
+        connection.listen(channel, listening).await?;
+    }
+    connection.say(channel, "0", false).await
 }
 
 async fn is_sentinel(connector: &Connector) -> bool {

@@ -1,5 +1,6 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.util.Arrays;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
@@ -8,11 +9,15 @@ import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
+import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
+import org.redisson.config.SentinelServersConfig;
 
 /**
- * A service that locks with Redisson. Reads one order per line, and answers each order with one line when the order is
- * carried out. Each named thread carries out its orders one after another.
+ * A service that locks with Redisson. The arguments are the watchdog's lease in ms; `single`, `cluster` or the name of a
+ * group that Sentinels watch; and the URLs of the server, of servers of the cluster, or of the Sentinels. Reads one order
+ * per line, and answers each order with one line when the order is carried out. Each named thread carries out its orders
+ * one after another.
  *
  * <pre>
  * THREAD lock NAME [LEASE_MS]         acquires the lock, which the watchdog renews if LEASE_MS is missing
@@ -36,8 +41,19 @@ public final class Service {
 
     public static void main(String[] args) throws Exception {
         Config config = new Config();
-        config.setLockWatchdogTimeout(Long.parseLong(args[1]));
-        config.useSingleServer().setAddress(args[0]);
+        config.setLockWatchdogTimeout(Long.parseLong(args[0]));
+        String[] addresses = Arrays.copyOfRange(args, 2, args.length);
+        switch (args[1]) {
+            case "single" -> config.useSingleServer().setAddress(addresses[0]);
+            case "cluster" -> {
+                ClusterServersConfig servers = config.useClusterServers();
+                servers.addNodeAddress(addresses).setScanInterval(500);
+            }
+            default -> {
+                SentinelServersConfig servers = config.useSentinelServers();
+                servers.setMasterName(args[1]).addSentinelAddress(addresses).setScanInterval(500);
+            }
+        }
         RedissonClient client = Redisson.create(config);
         Service service = new Service(client);
         Map<String, ExecutorService> threads = new ConcurrentHashMap<>();

@@ -2,12 +2,14 @@
 --
 -- KEYS: mark, fence
 -- ARGV: 1 when the loss of the node's state was seen (server time in µs), 2 the time that must have passed since then,
---       in ms, 3 the longest lease in use, in ms, 4 the server's run ID
+--       in ms, 3 the longest lease in use, in ms, 4 the server's run ID, 5 'group' for the primary of a group, '' for
+--       any other server
 local now = server_micros()
-if lost_since(KEYS[1], ARGV[4]) ~= ARGV[1] or now - tonumber(ARGV[1]) < ARGV[2] * 1000 then
+local history = ARGV[5] ~= '' and replication_id() or nil
+if lost_since(KEYS[1], history or ARGV[4]) ~= ARGV[1] or now - tonumber(ARGV[1]) < ARGV[2] * 1000 then
   return 0 -- another client has admitted the node already, the node has lost its state again, or it is too early
 end
-redis.call('SET', KEYS[1], 'whole|' .. ARGV[1] .. '|' .. ARGV[3])
+redis.call('SET', KEYS[1], 'whole|' .. ARGV[1] .. '|' .. ARGV[3] .. (history and '|' .. history or ''))
 -- Raises the fence to the current time. Otherwise, a client that knows a token from before the loss would conclude that
 -- the node has lost its state again.
 if tonumber(redis.call('GET', KEYS[2]) or 0) < now then

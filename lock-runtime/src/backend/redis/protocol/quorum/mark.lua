@@ -7,13 +7,31 @@
 --   whole|<since>|<lease>  the node was readmitted after a loss that was seen at <since> (server time in µs), and has
 --                          kept all state since then. <lease> is the longest lease in use that a client has reported,
 --                          in ms
+--
+-- A node that is the primary of a group has one more field in each mark, because a promoted replica has the mark, but
+-- may lack the newest grants:
+--   lost|<since>|<history>|<lease>   <lease> is the longest lease in the mark that the promoted replica had, or 0
+--   whole|<since>|<lease>|<history>  <history> is the primary's replication ID, which changes with each promotion
+
+-- Returns the replication ID of a primary.
+local function replication_id()
+  local id = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
+  return id or error('INFO replication does not report master_replid', 0)
+end
 
 -- Raises the longest lease in the mark to `lease`, if `lease` is longer. Returns the longest lease, and the time since
--- which the node has kept all state. Returns nil if the node is not marked as whole.
-local function whole(mark, lease)
-  local since, longest = string.match(redis.call('GET', mark) or '', '^whole|(%d+)|(%d+)$')
-  if longest and tonumber(longest) < tonumber(lease) then
-    redis.call('SET', mark, 'whole|' .. since .. '|' .. lease)
+-- which the node has kept all state. Returns nil if the node is not marked as whole. `group` is 'group' for the primary
+-- of a group, and '' for any other server.
+local function whole(mark, lease, group)
+  local since, longest, history = string.match(redis.call('GET', mark) or '', '^whole|(%d+)|(%d+)(.*)$')
+  if not longest then
+    return nil
+  end
+  if (group ~= '' or history ~= '') and history ~= '|' .. replication_id() then
+    return nil -- the server was promoted after the mark was written
+  end
+  if tonumber(longest) < tonumber(lease) then
+    redis.call('SET', mark, 'whole|' .. since .. '|' .. lease .. history)
     longest = lease
   end
   return longest, since
@@ -23,7 +41,7 @@ end
 -- node is not marked as lost in this run. If the client may not read the run ID, `run` is '', and a mark that this
 -- client writes has '' as its run ID. A run ID of '' matches every run.
 local function lost_since(mark, run)
-  local since, marked = string.match(redis.call('GET', mark) or '', '^lost|(%d+)|(.*)$')
+  local since, marked = string.match(redis.call('GET', mark) or '', '^lost|(%d+)|([^|]*)')
   if marked == run or marked == '' or run == '' then
     return since
   end

@@ -2,12 +2,13 @@
 -- has all of its state.
 --
 -- KEYS: grant, fence, mark
--- ARGV: 1 token, 2 `lease|session_id|owner`, 3 lease in ms, 4 time limit (server time in µs)
+-- ARGV: 1 token, 2 `lease|session_id|owner`, 3 lease in ms, 4 time limit (server time in µs), 5 'group' for the
+--       primary of a group, '' for any other server
 local now = server_micros()
 if now > tonumber(ARGV[4]) then
   return -1 -- late: nothing was changed
 end
-if not whole(KEYS[3], ARGV[3]) then
+if not whole(KEYS[3], ARGV[3], ARGV[5]) then
   return -2 -- the node has lost its state
 end
 if redis.call('EXISTS', KEYS[1]) == 1 then

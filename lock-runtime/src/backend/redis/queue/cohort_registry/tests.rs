@@ -9,7 +9,10 @@ use tokio::sync::oneshot::{Receiver, error::TryRecvError};
 use super::*;
 use crate::{
     backend::redis::{
-        protocol::{layout::Names, request::AcquireRequest},
+        protocol::{
+            layout::{Names, Scripts},
+            request::AcquireRequest,
+        },
         session::waiters::OfferResult,
     },
     background::Context,
@@ -73,7 +76,13 @@ impl Fixture {
         let session_id = self.session.session_id.clone();
         let context = Context::of_process().clone();
         let names = Names::new(Layout::Native, request.name.clone(), false);
-        let request = AcquireRequest::new(context, Layout::Native, names, &request, session_id);
+        let request = AcquireRequest::new(
+            context,
+            Scripts::of(Layout::Native, false),
+            names,
+            &request,
+            session_id,
+        );
         let request = Arc::new(request);
         let (offers, _) = self.session.waiters.join(&request);
         self.session

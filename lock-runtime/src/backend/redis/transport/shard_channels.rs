@@ -1,0 +1,220 @@
+//! The shard channels to which a session is subscribed. Redisson announces releases in a Redis Cluster on such channels
+//! if the servers have them (Redis 7.0 or later).
+//!
+//! Shard channels need a connection of their own. When a slot moves to another server, the old server ends the
+//! subscriptions to the slot's channels with a push message that looks like the answer to a command. The `redis` crate
+//! would take this message for the answer to the oldest command under way, and from then on, each answer would reach
+//! the wrong caller. A caller could thus take a lock that another caller's request was granted.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
+    RedisError, ServerErrorKind, Value, aio::MultiplexedConnection,
+};
+
+use crate::{
+    backend::redis::transport::{connection::CallError, connector::Connector},
+    background::{Context, lock},
+};
+
+/// The time limit for the server's answer to each command, and for connecting.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The answer to a request to subscribe to a shard channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subscribed {
+    /// The session was subscribed already.
+    Already,
+    Newly,
+    /// Another server stores the slot of the channel.
+    Elsewhere,
+    /// The server has no shard channels, because it is older than Redis 7.0.
+    Unsupported,
+}
+
+/// The connection of one session to one server for shard channels. When the session connects again, it also replaces
+/// this connection.
+#[derive(Default)]
+pub(crate) struct ShardChannels {
+    /// Locked while a command is under way, so that the connection carries one command at a time.
+    link: tokio::sync::Mutex<Link>,
+}
+
+#[derive(Default)]
+enum Link {
+    #[default]
+    Unopened,
+    Open(ShardConnection),
+    Unsupported,
+}
+
+struct ShardConnection {
+    redis: MultiplexedConnection,
+    state: Arc<State>,
+}
+
+/// What the server has pushed so far.
+#[derive(Default)]
+struct State {
+    /// The channels to which the connection is subscribed. Only push messages change this set, because the answer to a
+    /// command may be the answer to another command.
+    subscribed: Mutex<BTreeSet<String>>,
+    is_closed: AtomicBool,
+}
+
+impl State {
+    fn has(&self, channel: &str) -> bool {
+        !self.is_closed.load(Ordering::Acquire) && lock(&self.subscribed).contains(channel)
+    }
+
+    /// Records a push message. Calls `wake` if the session has to look at the lock of a channel again.
+    fn pushed(&self, push: PushInfo, wake: &impl Fn(&str)) {
+        let channel = push.data.into_iter().next();
+        let channel = channel.map(String::from_redis_value);
+        match (push.kind, channel) {
+            (PushKind::SSubscribe, Some(Ok(channel))) => {
+                lock(&self.subscribed).insert(channel);
+            }
+            (PushKind::SUnsubscribe, Some(Ok(channel))) => {
+                lock(&self.subscribed).remove(&channel);
+                // The slot of the channel may have moved to another server.
+                wake(&channel);
+            }
+            (PushKind::SMessage, Some(Ok(channel))) => wake(&channel),
+            (PushKind::Disconnection, _) => self.is_closed.store(true, Ordering::Release),
+            _ => {}
+        }
+    }
+}
+
+impl ShardChannels {
+    /// Subscribes to a shard channel of the server at `address`. Calls `wake` with the name of the channel when a
+    /// message arrives, and when the server ends the subscription.
+    pub(crate) async fn subscribe(
+        &self,
+        connector: &Connector,
+        address: &ConnectionAddr,
+        channel: &str,
+        wake: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Subscribed, CallError> {
+        let context = &connector.context;
+        let mut link = self.link.lock().await;
+        let connection = match &mut *link {
+            Link::Unsupported => return Ok(Subscribed::Unsupported),
+            Link::Open(open) if open.state.has(channel) => return Ok(Subscribed::Already),
+            Link::Open(open) if !open.state.is_closed.load(Ordering::Acquire) => open,
+            unopened => {
+                *unopened = Link::Unopened;
+                let opening = ShardConnection::open(connector, address, wake);
+                match within(context, opening).await {
+                    Ok(Some(open)) => *unopened = Link::Open(open),
+                    Ok(None) => {
+                        *unopened = Link::Unsupported;
+                        return Ok(Subscribed::Unsupported);
+                    }
+                    Err(error) => return Err(CallError::of(&error)),
+                }
+                let Link::Open(open) = unopened else {
+                    unreachable!("the connection was opened");
+                };
+                open
+            }
+        };
+        let mut command = redis::cmd("SSUBSCRIBE");
+        command.arg(channel);
+        let answer = connection.send(context, &command).await;
+        if connection.state.has(channel) {
+            return Ok(Subscribed::Newly);
+        }
+        // The answer may have been meant for another command, so the connection is not used any longer.
+        *link = Link::Unopened;
+        match answer {
+            Err(error) if is_elsewhere(&error) => Ok(Subscribed::Elsewhere),
+            Err(error) => Err(CallError::of(&error)),
+            Ok(_) => Err(CallError::Broken("the subscription has ended".into())),
+        }
+    }
+
+    /// Ends the subscription to a shard channel. Returns false if the session uses no shard channels.
+    pub(crate) async fn unsubscribe(&self, context: &Context, channel: &str) -> bool {
+        let mut link = self.link.lock().await;
+        let Link::Open(connection) = &mut *link else {
+            return false;
+        };
+        if connection.state.has(channel) {
+            let mut command = redis::cmd("SUNSUBSCRIBE");
+            command.arg(channel);
+            let _ = connection.send(context, &command).await;
+            if connection.state.has(channel) {
+                *link = Link::Unopened; // the server ends the subscriptions of a connection that is closed
+            }
+        }
+        true
+    }
+}
+
+impl ShardConnection {
+    /// Connects. Returns `None` if the server has no shard channels. Fails if the connector reaches another server than
+    /// `address`.
+    async fn open(
+        connector: &Connector,
+        address: &ConnectionAddr,
+        wake: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Option<Self>, RedisError> {
+        let state = Arc::new(State::default());
+        let pushed = state.clone();
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_push_sender(move |push| {
+                pushed.pushed(push, &wake);
+                Ok::<(), ()>(())
+            });
+        let (mut redis, reached) = connector.connect(&config).await?;
+        if reached != *address {
+            return Err(std::io::Error::other("another server is the primary now").into());
+        }
+        // Redisson decides with the same command whether it uses shard channels.
+        let mut counting = redis::cmd("PUBSUB");
+        counting.arg("SHARDNUMSUB");
+        match counting.exec_async(&mut redis).await {
+            Ok(()) => Ok(Some(Self { redis, state })),
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::ResponseError) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn send(&mut self, context: &Context, command: &Cmd) -> Result<Value, RedisError> {
+        let answer = within(context, command.query_async(&mut self.redis)).await;
+        answer.and_then(Value::extract_error)
+    }
+}
+
+/// Waits for an answer for at most [`PATIENCE`].
+async fn within<T>(
+    context: &Context,
+    asking: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    let until = context.now() + PATIENCE;
+    match context.timeout_at(until, asking).await {
+        Some(answer) => answer,
+        None => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+    }
+}
+
+fn is_elsewhere(error: &RedisError) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)
+    )
+}

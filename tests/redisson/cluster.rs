@@ -1,0 +1,139 @@
+//! Redisson's layout in a Redis Cluster of three primaries, against the real Redisson in cluster mode.
+
+use lock_runtime::{Layout, LockClient, Strategy};
+use support::{
+    assert_busy,
+    cluster::{ClusterServers, shared_cluster},
+    server::{RedisServer, ask},
+    stores::{MS, SECOND, hold, until},
+};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+use uuid::Uuid;
+
+use crate::Service;
+
+async fn client(cluster: &ClusterServers) -> LockClient {
+    let builder = LockClient::builder().url(cluster.url());
+    builder.layout(Layout::Redisson).connect().await.unwrap()
+}
+
+async fn service(cluster: &ClusterServers) -> Service {
+    let urls: Vec<_> = cluster.servers.iter().map(RedisServer::url).collect();
+    Service::with("cluster", urls).await
+}
+
+/// Waits until this many connections are subscribed to the shard channel of a lock.
+async fn until_listening(cluster: &ClusterServers, lock: &str, clients: u32) {
+    let channel = format!("redisson_lock__channel:{{{lock}}}");
+    let slot = cluster.slot_of(lock).await;
+    until(async || {
+        let primary = cluster.primary_of(slot).await;
+        let mut redis = cluster.servers[primary].connection().await;
+        let mut asking = redis::cmd("PUBSUB");
+        let (_, count): (String, u32) =
+            ask(&mut redis, asking.arg("SHARDNUMSUB").arg(&channel)).await;
+        count == clients
+    })
+    .await;
+}
+
+/// Locks on all primaries: each side waits for the other one, and a release wakes the other side at once.
+#[tokio::test]
+async fn in_a_cluster_each_wakes_the_other() {
+    let cluster = shared_cluster().await;
+    let client = client(cluster).await;
+    let mut service = service(cluster).await;
+    let mut fastest = SECOND;
+    for number in 0..9 {
+        let lock = format!("order:{number}:{}", Uuid::new_v4().simple());
+        let guard = hold(&client, &lock).await;
+        let order = format!("try {lock} 100 1000");
+        assert_eq!(service.ask("a", &order).await, "false");
+        // The lease that the JVM reads is 30 s long, so the JVM enters in time only if the release wakes it.
+        service.tell("a", &format!("lock {lock} 20000"));
+        until_listening(cluster, &lock, 1).await;
+        guard.release().await;
+        let entered = timeout(5 * SECOND, service.answer("a")).await;
+        assert_eq!(entered.expect("the release wakes the JVM"), "in");
+        let busy = client.lock(&*lock).wait(100 * MS).acquire().await;
+        assert_busy(&busy);
+        let waits = client.lock(&*lock).wait(20 * SECOND);
+        let (guard, released) = tokio::join!(waits.acquire(), async {
+            until_listening(cluster, &lock, 1).await;
+            sleep(20 * MS).await;
+            let released = Instant::now();
+            let order = format!("unlock {lock}");
+            assert_eq!(service.ask("a", &order).await, "out");
+            released
+        });
+        fastest = fastest.min(released.elapsed());
+        guard.unwrap().release().await;
+        until_listening(cluster, &lock, 0).await;
+    }
+    // Without messages, a waiter would find the lock free only 90 ms after the release on average.
+    assert!(fastest < 40 * MS, "{fastest:?}");
+}
+
+/// Callers on both sides take turns, and nobody is missed.
+#[tokio::test]
+async fn in_a_cluster_both_exclude_each_other_and_nobody_is_missed() {
+    let cluster = ClusterServers::start(3).await;
+    let mut service = service(&cluster).await;
+    let lock = Uuid::new_v4().simple().to_string();
+    let counter = format!("inside:{lock}");
+    let threads = ["b", "c", "d"];
+    for thread in threads {
+        service.tell(thread, &format!("visit {lock} {counter} 30 2"));
+    }
+    let mut running = JoinSet::new();
+    let at_counter = cluster.primary_of(cluster.slot_of(&counter).await).await;
+    let redis = cluster.servers[at_counter].connection().await;
+    for caller in 0..4 {
+        let strategy = [Strategy::Notify, Strategy::Spin][caller % 2];
+        let client = client(&cluster).await;
+        let lock = client.lock(&*lock).strategy(strategy).wait(60 * SECOND);
+        let (mut redis, counter) = (redis.clone(), counter.clone());
+        running.spawn(async move {
+            for _ in 0..30 {
+                let body = async {
+                    let step = |verb: &str| redis::cmd(verb).arg(&counter).to_owned();
+                    let inside: i64 = step("INCR").query_async(&mut redis).await.unwrap();
+                    assert_eq!(inside, 1);
+                    sleep(2 * MS).await;
+                    step("DECR").exec_async(&mut redis).await.unwrap();
+                };
+                lock.run(body).await.unwrap();
+            }
+        });
+    }
+    while let Some(ended) = running.join_next().await {
+        ended.unwrap();
+    }
+    for thread in threads {
+        let answer = service.answer(thread).await;
+        assert_eq!(answer, "0", "it was not alone");
+    }
+    until_listening(&cluster, &lock, 0).await;
+}
+
+#[tokio::test]
+async fn in_a_cluster_tokens_of_its_fenced_lock_and_ours_rise_together() {
+    let cluster = shared_cluster().await;
+    let client = client(cluster).await;
+    let mut service = service(cluster).await;
+    let lock = Uuid::new_v4().simple().to_string();
+    let mut newest = 0;
+    for _ in 0..3 {
+        let order = format!("fenced {lock} 20000");
+        let theirs: u64 = service.ask("a", &order).await.parse().unwrap();
+        assert_eq!(service.ask("a", &format!("unfence {lock}")).await, "out");
+        let guard = hold(&client, &lock).await;
+        let ours = guard.token().get();
+        guard.release().await;
+        assert!(newest < theirs && theirs < ours, "{newest} {theirs} {ours}");
+        newest = ours;
+    }
+}
