@@ -224,11 +224,8 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
             let now = scheduler.context.now();
             let (due, next) = lock(&scheduler.schedule).take_due(now);
             let next = next.into_iter().chain(scheduler.finish_releases(now)).min();
-            let together = due.first().map_or(1, |hold| hold.backend().renewal_batch());
-            let mut due = due.into_iter().peekable();
-            while due.peek().is_some() {
-                // Each batch has its own task, so a server that is slow for some keys does not delay the other batches.
-                let holds = due.by_ref().take(together).collect();
+            for holds in batches(due) {
+                // Each batch has its own task, so a server that is slow or silent does not delay the other batches.
                 scheduler
                     .context
                     .spawn(renew_together(scheduler.clone(), holds));
@@ -244,6 +241,19 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
             None => earlier.notified().await,
         }
     }
+}
+
+/// Divides holds of one client into batches. Each batch is renewed by one command, so its holds are in one shard: in a
+/// Redis Cluster, a primary that does not answer would otherwise delay the answers of the other primaries.
+fn batches(mut due: Vec<Arc<HoldState>>) -> Vec<Vec<Arc<HoldState>>> {
+    let Some(backend) = due.first().map(|hold| hold.backend().clone()) else {
+        return Vec::new();
+    };
+    let shard = |hold: &Arc<HoldState>| backend.shard(&hold.name);
+    due.sort_by_cached_key(shard);
+    let by_shard = due.chunk_by(|a, b| shard(a) == shard(b));
+    let batches = by_shard.flat_map(|holds| holds.chunks(backend.renewal_batch()));
+    batches.map(<[_]>::to_vec).collect()
 }
 
 /// A renewal or check of one hold, sent to the backend.

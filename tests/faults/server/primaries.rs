@@ -162,6 +162,42 @@ async fn row_28_an_isolated_primary_does_not_decide() {
     .await;
 }
 
+/// Row 28: a primary does not answer while a client holds locks on all primaries, many of which are renewed at the same
+/// moment. Only the leases of the locks on the silent primary end.
+#[tokio::test]
+async fn row_28_a_silent_primary_costs_no_other_lease() {
+    const LOCKS: usize = 60;
+    const LEASE: Duration = Duration::from_secs(3);
+    row(28, async |_| {
+        let cluster = ClusterServers::start(3).await;
+        for server in &cluster.servers {
+            let mut set = redis::cmd("CONFIG");
+            set.arg(&["SET", "cluster-require-full-coverage", "no"]);
+            ask::<()>(&mut server.connection().await, &set).await;
+        }
+        let client = client(&cluster.url()).await;
+        let mut on_silent = Vec::new();
+        for number in 0..LOCKS {
+            let slot = cluster.slot_of(&format!("{{faults:{number}}}")).await;
+            on_silent.push(cluster.primary_of(slot).await == 0);
+        }
+        let mut guards = Vec::new();
+        for number in 0..LOCKS {
+            let lock = client.lock(number.to_string()).lease(LEASE).renew(true);
+            guards.push(lock.acquire().await.unwrap());
+        }
+        cluster.servers[0].stop_process();
+        sleep(2 * LEASE).await;
+        let lost: Vec<_> = guards.iter().map(|guard| guard.loss().is_some()).collect();
+        assert_eq!(lost, on_silent);
+        cluster.servers[0].continue_process();
+        for guard in guards {
+            guard.release().await;
+        }
+    })
+    .await;
+}
+
 /// Makes a server and the others forget each other, so that no message between them counts.
 async fn isolate(cluster: &ClusterServers, isolated: usize, others: &[usize]) {
     let id: String = cluster.tell(isolated, &["MYID"]).await;
