@@ -303,9 +303,10 @@ impl World {
             // If late polls always come after the same pause, the message about a grant and the answer to a probe can
             // arrive at the same moment. The engine may then apply the answer first.
             let coincides = plan.slow > 0 && plan.rhythmic;
-            // In a cluster, a process may send nothing to a node for longer than a lease. If the answer to its next
-            // request and the message about the grant then arrive together, the engine takes the message for an old one.
-            let coincides = coincides || matches!(plan.store, Store::Cluster { .. });
+            // A process may send nothing to a server for longer than a lease. If the answer to its next request and the
+            // message about the grant then arrive together, the engine takes the message for an old one.
+            let may_be_idle = matches!(plan.store, Store::Cluster { .. } | Store::Group { .. });
+            let coincides = coincides || may_be_idle;
             if missed > 0 && plan.faults.is_empty() && !coincides {
                 let seen = format!("host {host} learnt of {missed} grants from a probe");
                 self.ledger.violated("a message tells of each grant", seen);
