@@ -22,6 +22,11 @@ pub enum ConnectError {
         /// What is wrong with the URL.
         detail: String,
     },
+    /// The TLS settings of the builder cannot be used.
+    InvalidTls {
+        /// Which setting is wrong, with the name of its file, and why.
+        detail: String,
+    },
     /// A Redlock URL names fewer than three servers. With two servers, the loss of one server would stop all locking.
     TooFewServers {
         /// The number of servers that the URL names.
@@ -65,11 +70,27 @@ pub enum ConnectError {
         /// The server's message.
         detail: String,
     },
+    /// The [provider of credentials](crate::LockClientBuilder::credentials_provider) has returned an error, or has not
+    /// answered in time.
+    NoCredentials {
+        /// The server's address.
+        server: String,
+        /// The error of the provider.
+        detail: String,
+    },
     /// The server's ACL denies this user a command or channel that locks need.
     Permission {
         /// The server's address.
         server: String,
         /// The server's message, which names the command or the channel.
+        detail: String,
+    },
+    /// The TLS handshake fails: the client does not trust the server's certificate, or the server does not accept the
+    /// client's certificate, or requires one.
+    Tls {
+        /// The server's address.
+        server: String,
+        /// What is wrong, according to the client or to the server.
         detail: String,
     },
     /// The URL asks for TLS, but the Redis server answers without TLS.
@@ -140,7 +161,10 @@ impl ConnectError {
     /// Returns whether another try may succeed later, because a server is starting or a failover is under way.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::Closed { .. } | Self::NoPrimary { .. } => true,
+            Self::Unreachable { .. }
+            | Self::NoCredentials { .. }
+            | Self::Closed { .. }
+            | Self::NoPrimary { .. } => true,
             Self::NoQuorum { failures, .. } => failures.iter().all(Self::may_pass),
             _ => false,
         }
@@ -158,6 +182,9 @@ impl fmt::Display for ConnectError {
             }
             Self::InvalidUrl { detail } => {
                 write!(f, "the lock server's URL is not valid ({detail})")
+            }
+            Self::InvalidTls { detail } => {
+                write!(f, "the TLS settings are not valid ({detail})")
             }
             Self::TooFewServers { servers } => write!(
                 f,
@@ -200,10 +227,20 @@ impl fmt::Display for ConnectError {
                 f,
                 "the lock server at {server} refuses the user or the password ({detail})"
             ),
+            Self::NoCredentials { server, detail } => write!(
+                f,
+                "the provider of credentials has none for the lock server at {server} ({detail})"
+            ),
             Self::Permission { server, detail } => write!(
                 f,
                 "the lock server at {server} does not permit what locks need ({detail})"
             ),
+            Self::Tls { server, detail } => {
+                write!(
+                    f,
+                    "the TLS handshake with the lock server at {server} fails ({detail})"
+                )
+            }
             Self::NoTls { server } => {
                 write!(f, "the lock server at {server} speaks no TLS on this port")
             }
@@ -260,6 +297,9 @@ impl std::error::Error for ConnectError {
             Self::InvalidUrl { .. } => &Advice(
                 "write redis://[user:password@]host[:port][/db], rediss://.., unix:///path, redis+sentinel://host1,host2,host3/group, redis+cluster://host1,host2,host3, redlock://host1,host2,host3 or memory:",
             ),
+            Self::InvalidTls { .. } => &Advice(
+                "check the builder's tls_root_certificates, tls_client_certificate and tls_server_name, see docs/guides/tls.md",
+            ),
             Self::TooFewServers { .. } => &Advice(
                 "write redlock://host1,host2,host3, or redis://host for locks on one server",
             ),
@@ -277,9 +317,15 @@ impl std::error::Error for ConnectError {
             Self::EmptyNamespace => &Advice("name the application"),
             Self::Unreachable { .. } => &Advice("check the address, and that it runs"),
             Self::Authentication { .. } => &Advice("check the credentials in the URL"),
+            Self::NoCredentials { .. } => {
+                &Advice("check the provider: `connect_within` waits until it returns credentials")
+            }
             Self::Permission { .. } => {
                 &Advice("grant the user the commands and the channel named, see docs/guides/acl.md")
             }
+            Self::Tls { .. } => &Advice(
+                "check the builder's tls_root_certificates, tls_client_certificate and tls_server_name, see docs/guides/tls.md",
+            ),
             Self::NoTls { .. } => &Advice(
                 "write redis:// (redlock:// for several servers) instead of rediss://, or name its TLS port",
             ),

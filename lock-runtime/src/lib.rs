@@ -75,7 +75,11 @@ pub mod __private;
 pub mod simulation;
 
 pub use call::Run;
-pub use client::{AlreadyInstalled, LockClient, builder::LockClientBuilder};
+#[cfg(feature = "tls")]
+pub use client::pem::Pem;
+pub use client::{
+    AlreadyInstalled, LockClient, builder::LockClientBuilder, credentials::Credentials,
+};
 pub use connect_error::{ConnectError, URL_VARIABLE};
 #[cfg(feature = "metrics")]
 pub use events::metrics::{METRIC_BUCKETS, describe_metrics};

@@ -1,5 +1,6 @@
 //! Tests of the options of a call, and of the parts of the API that no promise covers, on every backend.
 
+mod authority;
 mod connecting;
 mod defaults;
 mod extend;
@@ -15,5 +16,6 @@ mod release;
 mod replicas;
 mod runtimes;
 mod strategy;
+mod tls;
 
 use support::stores;

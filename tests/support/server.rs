@@ -57,6 +57,8 @@ pub struct ServerBuilder {
     args: Vec<String>,
     /// The certificate and the key of the TLS port, if there is one.
     tls: Option<(String, String)>,
+    /// The certificate of the authority whose client certificates the TLS port requires.
+    client_ca: Option<String>,
     /// Whether the server is a Sentinel.
     sentinel: bool,
     /// The time in ms after which this server counts another node of its cluster as failed if that node does not
@@ -113,6 +115,13 @@ impl ServerBuilder {
     #[must_use]
     pub fn tls(mut self, certificate: &str, key: &str) -> Self {
         self.tls = Some((certificate.to_owned(), key.to_owned()));
+        self
+    }
+
+    /// Makes the TLS port require client certificates that this authority has issued.
+    #[must_use]
+    pub fn client_ca(mut self, certificate: &str) -> Self {
+        self.client_ca = Some(certificate.to_owned());
         self
     }
 
@@ -299,6 +308,11 @@ impl RedisServer {
             let key_file = self.folder.join("server.key");
             fs::write(&certificate_file, certificate).expect("the certificate can be written");
             fs::write(&key_file, key).expect("the key can be written");
+            let client_ca = self.settings.client_ca.as_ref();
+            let ca_file = self.folder.join("ca.crt");
+            fs::write(&ca_file, client_ca.unwrap_or(certificate))
+                .expect("the certificate can be written");
+            let asks = if client_ca.is_some() { "yes" } else { "no" };
             command
                 .args(["--tls-port", &self.tls_port.to_string()])
                 .arg("--tls-cert-file")
@@ -306,8 +320,8 @@ impl RedisServer {
                 .arg("--tls-key-file")
                 .arg(key_file)
                 .arg("--tls-ca-cert-file")
-                .arg(certificate_file)
-                .args(["--tls-auth-clients", "no"]);
+                .arg(ca_file)
+                .args(["--tls-auth-clients", asks]);
         }
         self.process = Some(Mortal::start(command).expect("redis-server can be started"));
     }

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    future::Future,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -19,20 +20,25 @@ use crate::{
         redis::{
             RedisBackend, RedisConfig,
             transport::{
+                access::Access,
                 connection::OPEN_PATIENCE,
                 connector::{Destination, Place},
+                credentials::Provider,
             },
             url::{is_cluster, is_group, parse_cluster, parse_group, parse_url},
         },
         redlock::{self, RedlockBackend, RedlockConfig},
     },
     background::Context,
-    client::LockClient,
+    client::{LockClient, credentials::Credentials},
     connect_error::ConnectError,
     events::{Counters, LeaseWarning, OnLeaseWarning},
     lease::{scheduler::Renewals, shared::Shared},
     options::ClientHandle,
 };
+
+#[cfg(feature = "tls")]
+use crate::{backend::redis::transport::tls::TlsSettings, client::pem::Pem};
 
 /// The URL scheme of the in-process backend. Clients of this process share their locks if their URLs have the same name
 /// after the scheme. A client whose URL has no name shares its locks with no other client.
@@ -69,6 +75,9 @@ pub struct LockClientBuilder {
     /// The user and the password for the Sentinels.
     sentinel_credentials: Option<(String, String)>,
     on_lease_warning: Option<OnLeaseWarning>,
+    provider: Option<Arc<Provider>>,
+    #[cfg(feature = "tls")]
+    tls: TlsSettings,
     /// The engine's clock, network and random numbers; `None` selects the context of the process.
     pub(crate) context: Option<Arc<Context>>,
 }
@@ -126,6 +135,9 @@ impl LockClientBuilder {
             client_name: None,
             sentinel_credentials: None,
             on_lease_warning: None,
+            provider: None,
+            #[cfg(feature = "tls")]
+            tls: TlsSettings::default(),
             context: None,
         }
     }
@@ -352,6 +364,103 @@ impl LockClientBuilder {
         self
     }
 
+    /// Sets a provider of the user and the password, for tokens that expire and for passwords that change. The user and
+    /// the password in the URL are then not used. All connections to Redis servers use the provider; Sentinels have
+    /// [credentials of their own](Self::sentinel_credentials).
+    ///
+    /// The engine calls the provider for each new connection, also when it connects again after a loss. Connections
+    /// that are made at the same time share one call. A call takes at most 10 s, on a thread on which it may block. If
+    /// the provider returns an error or does not answer, [`connect`](Self::connect) returns
+    /// [`ConnectError::NoCredentials`]; a client that was connected before tries again until it has a connection, and
+    /// the calls that wait for the connection wait up to their `wait`. The text of the provider's error appears in logs
+    /// and errors, so it must not contain secrets.
+    ///
+    /// An open connection keeps the credentials with which it has logged in. Redis does not close the connections of a
+    /// user whose password changes. It closes them if the user is deleted, and some services close a connection when
+    /// its token expires: in this case return [`Credentials::valid_for`], so that each connection logs in again in
+    /// time.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use lock_runtime::{Credentials, LockClient};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::builder()
+    ///     .url("rediss://locks.example.net/")
+    ///     .credentials_provider(async || {
+    ///         let token = tokio::fs::read_to_string("/run/secrets/redis-token").await?;
+    ///         Ok::<_, std::io::Error>(
+    ///             Credentials::new("locks", token.trim()).valid_for(Duration::from_secs(3600)),
+    ///         )
+    ///     })
+    ///     .connect()
+    ///     .await?;
+    /// # let _ = client;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn credentials_provider<F, Fut, E>(mut self, provider: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        self.provider = Some(Arc::new(Provider::new(provider)));
+        self
+    }
+
+    /// Sets the certificates of the authorities that the client trusts, instead of those that the operating system
+    /// trusts. They apply to all TLS connections of the client, also to those with Sentinels.
+    ///
+    /// ```no_run
+    /// use lock_runtime::{LockClient, Pem};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::builder()
+    ///     .url("rediss://10.0.0.7:6380/")
+    ///     .tls_root_certificates(Pem::file("/etc/tls/ca.pem"))
+    ///     .tls_client_certificate(Pem::file("/etc/tls/client.pem"), Pem::file("/etc/tls/client.key"))
+    ///     .tls_server_name("redis.internal")
+    ///     .connect()
+    ///     .await?;
+    /// # let _ = client;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Connecting returns [`ConnectError::InvalidTls`] if a file cannot be read or used, if the key does not belong to
+    /// the client certificate, or if the URL does not ask for TLS; and [`ConnectError::Tls`] if the handshake with the
+    /// server fails.
+    #[cfg(feature = "tls")]
+    pub fn tls_root_certificates(mut self, certificates: Pem) -> Self {
+        self.tls.root_certificates = Some(certificates);
+        self
+    }
+
+    /// Sets the certificate with which the client identifies itself, followed by the certificates of its issuers if the
+    /// server needs them, and the private key of the certificate.
+    ///
+    /// # Errors
+    /// Connecting returns the same errors as for [`tls_root_certificates`](Self::tls_root_certificates).
+    #[cfg(feature = "tls")]
+    pub fn tls_client_certificate(mut self, certificate: Pem, key: Pem) -> Self {
+        self.tls.client_certificate = Some((certificate, key));
+        self
+    }
+
+    /// Sets the name that the certificates of the servers have to contain, instead of the host in the server's address.
+    /// The client also sends this name to the server (SNI). Use it if the address is an IP address or a tunnel, and if
+    /// a Redis Cluster or Sentinels name the servers by IP addresses.
+    ///
+    /// # Errors
+    /// Connecting returns the same errors as for [`tls_root_certificates`](Self::tls_root_certificates).
+    #[cfg(feature = "tls")]
+    pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
+        self.tls.server_name = Some(name.into());
+        self
+    }
+
     /// Connects the client. Fails at once if no server answers, unlike [`connect_within`](Self::connect_within).
     ///
     /// # Errors
@@ -458,9 +567,15 @@ impl LockClientBuilder {
             Layout::Redisson => Err(ConnectError::UnsupportedLayout),
         };
         let client_name = self.client_name.clone().unwrap_or_else(name_of_program);
+        let access = Access {
+            #[cfg(feature = "tls")]
+            tls: self.tls.open()?.map(Arc::new),
+            provider: self.provider.clone(),
+        };
         let named = |place| Destination {
             place,
             client_name: accepted_name(&client_name),
+            access: access.clone(),
         };
         let quorum = |nodes: Vec<Place>| {
             native()?;

@@ -1,6 +1,9 @@
 //! The client: where locks are stored, the default options of calls, and how a call finds its client.
 
 pub(crate) mod builder;
+pub(crate) mod credentials;
+#[cfg(feature = "tls")]
+pub(crate) mod pem;
 
 use std::{collections::BTreeMap, fmt, future::Future, time::Duration};
 

@@ -9,15 +9,17 @@ use lock_core::{
 };
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
-    RedisError, ServerErrorKind, Value,
+    RedisError, ServerErrorKind, Value, aio::MultiplexedConnection,
 };
 
 use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     backend::redis::transport::{
         batcher::Batcher,
         connector::Connector,
+        credentials::Obtained,
         health::{Health, InFlight, Parking},
         liveness::Readiness,
         rights::with_missing_right,
@@ -183,6 +185,8 @@ pub(crate) struct Connection {
     /// The connection to the same server for shard channels, which only locks in Redisson's layout in a Redis Cluster
     /// use.
     pub(crate) shard_channels: ShardChannels,
+    /// The task that logs in again before the connection's credentials expire.
+    _login: Option<AbortOnDropHandle<()>>,
     batcher: Batcher,
     context: Arc<Context>,
     readiness: Arc<Readiness>,
@@ -269,7 +273,7 @@ impl Connection {
             .set_response_timeout(None)
             .set_pipeline_buffer_size(1024)
             .set_push_sender(push_sender);
-        let (redis, address) = connector.connect(&config).await?;
+        let (redis, address, obtained) = connector.log_in(&config).await?;
         let asking_run = async || -> Result<Option<String>, RedisError> {
             let mut info = redis::cmd("INFO");
             info.arg("server");
@@ -370,6 +374,7 @@ impl Connection {
                 - i128::try_from(local_micros).unwrap_or_default(),
             wait_connections: WaitConnections::new(),
             shard_channels: ShardChannels::default(),
+            _login: keep_logged_in(connector, &redis, obtained),
             batcher: Batcher::new(redis),
             context: connector.context.clone(),
             readiness: connector.readiness.clone(),
@@ -590,6 +595,23 @@ pub(crate) struct Incarnation {
 pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let value = |line: &'a str| line.strip_prefix(name)?.strip_prefix(':');
     info.lines().find_map(value).map(str::trim)
+}
+
+/// Starts the task that logs in again before the credentials of the provider expire, if they do.
+fn keep_logged_in(
+    connector: &Connector,
+    redis: &MultiplexedConnection,
+    obtained: Option<Obtained>,
+) -> Option<AbortOnDropHandle<()>> {
+    let obtained = obtained?;
+    obtained.login_again()?;
+    let (provider, context) = (
+        connector.access.provider.clone()?,
+        connector.context.clone(),
+    );
+    let server = connector.address().to_owned();
+    let task = provider.keep_logged_in(context, server, redis.clone(), obtained);
+    Some(AbortOnDropHandle::new(connector.context.spawn(task)))
 }
 
 /// An ID that no connection has. The answer to a command that closes the connection with this ID shows whether the user

@@ -1,6 +1,7 @@
 //! The settings for connections to one server, and the state that all these connections share.
 
 use std::{
+    borrow::Cow,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -13,6 +14,8 @@ use tokio::sync::Notify;
 
 use crate::{
     backend::redis::transport::{
+        access::Access,
+        credentials::Obtained,
         liveness::Readiness,
         outage::Outages,
         sentinel::{SentinelConfig, Sentinels},
@@ -26,6 +29,7 @@ use crate::{
 pub(crate) struct Destination {
     pub(crate) place: Place,
     pub(crate) client_name: String,
+    pub(crate) access: Access,
 }
 
 /// The addresses of the servers, and the settings for connections to them.
@@ -63,6 +67,7 @@ pub(crate) struct ServerCheck {
 pub(crate) struct Connector {
     pub(crate) context: Arc<Context>,
     target: Target,
+    pub(crate) access: Access,
     /// The commands that load the scripts of the connection's layout.
     pub(crate) scripts: redis::Pipeline,
     /// The name of this program in the server's list of connections.
@@ -81,11 +86,16 @@ impl Connector {
         context: Arc<Context>,
         server: Server,
         client_name: String,
+        access: Access,
         scripts: redis::Pipeline,
         counters: Arc<Counters>,
     ) -> Result<Self, ConnectError> {
         #[cfg(feature = "tls")]
         install_tls();
+        access.check(match &server {
+            Server::At(info) => info.addr(),
+            Server::PrimaryOf(config) => config.server.addr(),
+        })?;
         let invalid = |error: RedisError| ConnectError::InvalidUrl {
             detail: error.category().to_owned(),
         };
@@ -101,7 +111,8 @@ impl Connector {
                     sentinels: config.sentinels.into_iter().map(with_settings).collect(),
                     server: with_settings(config.server),
                 };
-                let sentinels = Arc::new(Sentinels::new(config).map_err(invalid)?);
+                let sentinels =
+                    Arc::new(Sentinels::new(config, access.of_sentinels()).map_err(invalid)?);
                 sentinels.listen(&context);
                 let address = sentinels.to_string();
                 (Target::Group(sentinels), address)
@@ -111,6 +122,7 @@ impl Connector {
             outages: Outages::new(context.clone(), address),
             context,
             target,
+            access,
             scripts,
             client_name,
             check_first: Mutex::new(None),
@@ -124,7 +136,11 @@ impl Connector {
     /// `place` names.
     pub(crate) fn all(
         context: &Arc<Context>,
-        Destination { place, client_name }: Destination,
+        Destination {
+            place,
+            client_name,
+            access,
+        }: Destination,
         scripts: &redis::Pipeline,
         counters: &Arc<Counters>,
     ) -> Result<Vec<Self>, ConnectError> {
@@ -134,6 +150,7 @@ impl Connector {
                 context.clone(),
                 place,
                 client_name,
+                access.clone(),
                 scripts.clone(),
                 counters.clone(),
             )
@@ -171,6 +188,7 @@ impl Connector {
         Self {
             context: self.context.clone(),
             target,
+            access: self.access.clone(),
             scripts: self.scripts.clone(),
             client_name: self.client_name.clone(),
             check_first: Mutex::new(self.pending_check()),
@@ -240,18 +258,30 @@ impl Connector {
         &self,
         config: &AsyncConnectionConfig,
     ) -> Result<(MultiplexedConnection, ConnectionAddr), RedisError> {
-        let network = self.context.network();
-        match &self.target {
+        let (redis, address, _) = self.log_in(config).await?;
+        Ok((redis, address))
+    }
+
+    /// Makes a connection, and returns it with the address of its server, and with the credentials of the provider, if
+    /// there is one.
+    pub(crate) async fn log_in(
+        &self,
+        config: &AsyncConnectionConfig,
+    ) -> Result<(MultiplexedConnection, ConnectionAddr, Option<Obtained>), RedisError> {
+        let (client, address) = match &self.target {
             Target::Server(client) => {
                 let address = client.get_connection_info().addr().clone();
-                Ok((network.connect(client, config).await?, address))
+                (Cow::Borrowed(&**client), address)
             }
             Target::Group(sentinels) => {
                 let address = sentinels.primary(&self.context).await?;
                 let client = redis::Client::open(sentinels.server_at(address.clone()))?;
-                Ok((network.connect(&client, config).await?, address))
+                (Cow::Owned(client), address)
             }
-        }
+        };
+        let connecting = self.access.connect(&self.context, &client, config);
+        let (redis, obtained) = connecting.await?;
+        Ok((redis, address, obtained))
     }
 
     /// Waits until a Sentinel reports that a server other than `address` has become the primary. Without Sentinels, the
@@ -269,6 +299,8 @@ fn with_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
     // With RESP3, grants are pushed on the connection that carries the commands.
     let settings = info.redis_settings().clone();
     let info = with_tcp_settings(info);
+    // Without `CLIENT SETINFO`, the user needs no right to run it.
+    let settings = settings.set_skip_set_lib_name();
     info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3))
 }
 

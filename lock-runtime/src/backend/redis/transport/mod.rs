@@ -1,8 +1,10 @@
 //! Makes connections to servers, sends commands over them, and records their health and the outages of the servers.
 
+pub(crate) mod access;
 pub(crate) mod batcher;
 pub(crate) mod connection;
 pub(crate) mod connector;
+pub(crate) mod credentials;
 pub(crate) mod health;
 pub(crate) mod liveness;
 pub(crate) mod outage;
@@ -11,4 +13,6 @@ pub(crate) mod rights;
 pub(crate) mod script;
 pub(crate) mod sentinel;
 pub(crate) mod shard_channels;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
 pub(crate) mod wait_connections;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::backend::BackendError;
-use redis::{ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -13,6 +13,7 @@ use crate::{
     backend::redis::transport::{
         connection::{CallError, Connection, OPEN_PATIENCE, field},
         connector::{Connector, ServerCheck},
+        credentials::NO_CREDENTIALS,
         sentinel::{NO_PRIMARY, UNKNOWN_GROUP},
         shard_channels::Subscribed,
     },
@@ -23,8 +24,10 @@ use crate::{
 pub(crate) enum Failure {
     Unreachable(String),
     Authentication(String),
+    NoCredentials(String),
     Permission(String),
     NotRedis(String),
+    Tls(String),
     NoTls,
     Closed(String),
     Cluster,
@@ -45,6 +48,10 @@ impl Failure {
             _ if error.code() == Some(NO_PRIMARY) => {
                 Self::NoPrimary(error.detail().unwrap_or_default().to_owned())
             }
+            _ if error.code() == Some(NO_CREDENTIALS) => {
+                Self::NoCredentials(error.detail().unwrap_or_default().to_owned())
+            }
+            _ if is_of_tls(error) => Self::Tls(text),
             ErrorKind::AuthenticationFailed => Self::Authentication(text),
             ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(text),
             ErrorKind::Server(ServerErrorKind::ResponseError)
@@ -85,6 +92,8 @@ impl Failure {
             },
             Self::Authentication(detail) => ConnectError::Authentication { server, detail },
             Self::Permission(detail) => ConnectError::Permission { server, detail },
+            Self::NoCredentials(detail) => ConnectError::NoCredentials { server, detail },
+            Self::Tls(detail) => ConnectError::Tls { server, detail },
             Self::NoTls => ConnectError::NoTls { server },
             Self::Closed(detail) => ConnectError::Closed { server, detail },
             Self::Cluster => ConnectError::Cluster { server },
@@ -96,6 +105,29 @@ impl Failure {
             Self::Eviction(policy) => ConnectError::Eviction { server, policy },
             Self::Refused(detail) => ConnectError::Refused { server, detail },
         }
+    }
+}
+
+/// Returns whether a TLS handshake has failed, because one side does not accept the other's certificate or protocol.
+fn is_of_tls(error: &RedisError) -> bool {
+    #[cfg(feature = "tls")]
+    {
+        use std::{error::Error, io};
+        // The `redis` crate returns its inner error in an `Arc`.
+        type Shared = Arc<dyn Error + Send + Sync>;
+        let inner = error.source().and_then(<dyn Error>::downcast_ref::<Shared>);
+        let inner = inner.map(|inner| &**inner);
+        let of_io = inner
+            .and_then(<dyn Error + Send + Sync>::downcast_ref::<io::Error>)
+            .and_then(io::Error::get_ref);
+        of_io
+            .or(inner)
+            .is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
+    }
+    #[cfg(not(feature = "tls"))]
+    {
+        let _ = error;
+        false
     }
 }
 
@@ -141,8 +173,8 @@ pub(crate) async fn check(
     let checking = check_server(connector, required, patience);
     let checked = connector.context.timeout_at(until, checking).await;
     match checked.unwrap_or_else(|| Err(Failure::Unreachable("no answer".into()))) {
-        Err(Failure::Unreachable(detail) | Failure::Closed(detail))
-            if asks && !detail.contains("certificate") && speaks_plainly(connector).await =>
+        Err(Failure::Unreachable(_) | Failure::Closed(_))
+            if asks && speaks_plainly(connector).await =>
         {
             Err(Failure::NoTls)
         }
@@ -220,8 +252,10 @@ async fn check_channel(
 
 async fn is_sentinel(connector: &Connector) -> bool {
     let asking = async {
-        let client = connector.client()?;
-        let mut connection = client.get_multiplexed_async_connection().await.ok()?;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let (mut connection, _) = connector.connect(&config).await.ok()?;
         let mut info = redis::cmd("INFO");
         info.arg("server");
         info.query_async::<String>(&mut connection).await.ok()

@@ -14,6 +14,7 @@ use redis::{
 use tokio::{sync::Notify, task::AbortHandle};
 
 use crate::{
+    backend::redis::transport::access::Access,
     background::{Context, lock, watched::Watched},
     events::TARGET,
 };
@@ -45,6 +46,8 @@ pub(crate) struct Sentinels {
     group: String,
     clients: Vec<redis::Client>,
     server: redis::ConnectionInfo,
+    /// The access to the Sentinels.
+    access: Access,
     /// The address of the primary according to the newest message of a Sentinel. If no Sentinel confirms this message,
     /// an answer of a Sentinel replaces the address. `None` before the first message.
     moved_to: Watched<Option<ConnectionAddr>>,
@@ -71,12 +74,13 @@ impl fmt::Display for Sentinels {
 }
 
 impl Sentinels {
-    pub(crate) fn new(config: SentinelConfig) -> RedisResult<Self> {
+    pub(crate) fn new(config: SentinelConfig, access: Access) -> RedisResult<Self> {
         let clients = config.sentinels.into_iter().map(redis::Client::open);
         Ok(Self {
             group: config.group,
             clients: clients.collect::<Result<_, _>>()?,
             server: config.server,
+            access,
             moved_to: Watched::default(),
             listening: Mutex::default(),
         })
@@ -85,7 +89,7 @@ impl Sentinels {
     /// Asks all Sentinels for the address of the primary, and returns the first answer that agrees with the newest
     /// message about a new primary. A Sentinel whose answer contradicts this message may be cut off from the others, so
     /// its answer is used only if no Sentinel confirms the message.
-    pub(crate) async fn primary(&self, context: &Context) -> RedisResult<ConnectionAddr> {
+    pub(crate) async fn primary(&self, context: &Arc<Context>) -> RedisResult<ConnectionAddr> {
         let moved_to = self.moved_to.get().clone();
         let until = context.now() + ASK_PATIENCE;
         let asking = self.clients.iter().map(|sentinel| async move {
@@ -120,10 +124,12 @@ impl Sentinels {
 
     async fn ask(
         &self,
-        context: &Context,
+        context: &Arc<Context>,
         sentinel: &redis::Client,
     ) -> RedisResult<ConnectionAddr> {
-        let mut connection = context.network().connect(sentinel, &settings()).await?;
+        let settings = settings();
+        let connecting = self.access.connect(context, sentinel, &settings);
+        let (mut connection, _) = connecting.await?;
         let mut asking = redis::cmd("SENTINEL");
         asking.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.group);
         let named: Option<(String, u16)> = asking.query_async(&mut connection).await?;
@@ -164,7 +170,8 @@ impl Sentinels {
     /// Subscribes to the messages of each Sentinel about new primaries, until this value is dropped.
     pub(crate) fn listen(self: &Arc<Self>, context: &Arc<Context>) {
         let tasks = self.clients.iter().map(|sentinel| {
-            let listening = listen_to(context.clone(), Arc::downgrade(self), sentinel.clone());
+            let (group, access) = (Arc::downgrade(self), self.access.clone());
+            let listening = listen_to(context.clone(), group, access, sentinel.clone());
             context.spawn(listening).abort_handle()
         });
         lock(&self.listening).extend(tasks);
@@ -186,7 +193,12 @@ impl Sentinels {
 }
 
 /// Receives the messages of one Sentinel about new primaries. Connects again if the connection is lost.
-async fn listen_to(context: Arc<Context>, group: Weak<Sentinels>, sentinel: redis::Client) {
+async fn listen_to(
+    context: Arc<Context>,
+    group: Weak<Sentinels>,
+    access: Access,
+    sentinel: redis::Client,
+) {
     loop {
         let lost = Arc::new(Notify::new());
         let (told, losing) = (group.clone(), lost.clone());
@@ -207,7 +219,7 @@ async fn listen_to(context: Arc<Context>, group: Weak<Sentinels>, sentinel: redi
         };
         let config = settings().set_push_sender(on_push);
         let listening = async {
-            let mut connection = context.network().connect(&sentinel, &config).await?;
+            let (mut connection, _) = access.connect(&context, &sentinel, &config).await?;
             connection.subscribe(SWITCHED).await?;
             Ok::<_, RedisError>(connection)
         };

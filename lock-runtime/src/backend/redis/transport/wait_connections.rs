@@ -3,6 +3,7 @@
 
 use std::sync::Mutex;
 
+use lock_core::lease::Moment;
 use redis::{AsyncConnectionConfig, ConnectionAddr, RedisError, aio::MultiplexedConnection};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -16,8 +17,16 @@ const AT_MOST: usize = 16;
 /// also replaces these connections.
 #[derive(Debug)]
 pub(crate) struct WaitConnections {
-    idle: Mutex<Vec<MultiplexedConnection>>,
+    idle: Mutex<Vec<Idle>>,
     permits: Semaphore,
+}
+
+/// A connection that no call uses.
+#[derive(Debug)]
+struct Idle {
+    redis: MultiplexedConnection,
+    /// The moment after which the connection is not used any longer, because its credentials may expire.
+    until: Option<Moment>,
 }
 
 impl WaitConnections {
@@ -37,22 +46,29 @@ impl WaitConnections {
     ) -> Result<WaitConnection<'_>, RedisError> {
         let permit = self.permits.acquire().await;
         let permit = permit.expect("the semaphore is never closed");
-        let idle = lock(&self.idle).pop();
-        let redis = match idle {
-            Some(redis) => redis,
+        let idle = {
+            let mut idle = lock(&self.idle);
+            let now = connector.context.now();
+            idle.retain(|idle| idle.until.is_none_or(|until| now < until));
+            idle.pop()
+        };
+        let idle = match idle {
+            Some(idle) => idle,
             None => {
                 let config = AsyncConnectionConfig::new()
                     .set_connection_timeout(None)
                     .set_response_timeout(None);
-                let (redis, reached) = connector.connect(&config).await?;
+                let (redis, reached, obtained) = connector.log_in(&config).await?;
                 if reached != *address {
                     return Err(std::io::Error::other("another server is the primary now").into());
                 }
-                redis
+                let until = obtained.and_then(|obtained| Some(obtained.login_again()?.0));
+                Idle { redis, until }
             }
         };
         Ok(WaitConnection {
-            redis,
+            redis: idle.redis,
+            until: idle.until,
             all: self,
             _permit: permit,
         })
@@ -63,6 +79,7 @@ impl WaitConnections {
 /// is given up does not delay other calls.
 pub(crate) struct WaitConnection<'a> {
     pub(crate) redis: MultiplexedConnection,
+    until: Option<Moment>,
     all: &'a WaitConnections,
     _permit: SemaphorePermit<'a>,
 }
@@ -70,6 +87,9 @@ pub(crate) struct WaitConnection<'a> {
 impl WaitConnection<'_> {
     /// Keeps the connection for another call. All commands that were sent over it must have been answered.
     pub(crate) fn put_back(self) {
-        lock(&self.all.idle).push(self.redis);
+        lock(&self.all.idle).push(Idle {
+            redis: self.redis,
+            until: self.until,
+        });
     }
 }

@@ -1,0 +1,174 @@
+//! The provider of rotating credentials: when it is called, and how an open connection logs in again.
+
+use std::{
+    fmt,
+    future::Future,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures_util::{FutureExt, future::Shared};
+use lock_core::{backend::BoxFuture, lease::Moment};
+use redis::{RedisError, aio::MultiplexedConnection};
+use tokio::time::timeout;
+
+use crate::{
+    background::{Context, lock},
+    client::credentials::Credentials,
+    events::TARGET,
+};
+
+/// The code of the error for credentials that the provider has not returned.
+pub(crate) const NO_CREDENTIALS: &str = "NOCREDENTIALS";
+/// The time limit for one call of the provider.
+const CALL_PATIENCE: Duration = Duration::from_secs(10);
+/// How long an answer is kept if every connection attempt that has waited for it has ended.
+const UNCLAIMED_FOR: Duration = Duration::from_secs(5);
+/// The time limit for the answer to `AUTH`.
+const AUTH_PATIENCE: Duration = Duration::from_secs(1);
+/// The shortest and the longest pause before a failed login is repeated.
+const LOGIN_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+
+/// The result of one call of the provider.
+#[derive(Debug, Clone)]
+pub(crate) struct Obtained {
+    pub(crate) credentials: Credentials,
+    at: Moment,
+}
+
+impl Obtained {
+    /// Returns the moment at which the connection has to log in again, and the pause after a login that fails.
+    pub(crate) fn login_again(&self) -> Option<(Moment, Duration)> {
+        let valid_for = self.credentials.valid_for?.max(LOGIN_PAUSE.0);
+        let pause = (valid_for / 20).clamp(LOGIN_PAUSE.0, LOGIN_PAUSE.1);
+        Some((self.at + valid_for * 4 / 5, pause))
+    }
+}
+
+type Answer = (Moment, Result<Credentials, String>);
+type Call = Shared<BoxFuture<'static, Answer>>;
+
+/// A provider of credentials. All connections that are made while a call of the provider is under way share its answer.
+pub(crate) struct Provider {
+    ask: Arc<dyn Fn() -> BoxFuture<'static, Result<Credentials, String>> + Send + Sync>,
+    /// The call that is under way, or whose answer no connection has used yet.
+    call: Mutex<Option<Call>>,
+    /// The user in the newest answer.
+    user: Mutex<Option<String>>,
+}
+
+impl fmt::Debug for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Provider(..)")
+    }
+}
+
+impl Provider {
+    pub(crate) fn new<F, Fut, E>(provider: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        let ask = move || -> BoxFuture<'static, Result<Credentials, String>> {
+            let asking = provider();
+            Box::pin(async move { asking.await.map_err(|error| error.to_string()) })
+        };
+        Self {
+            ask: Arc::new(ask),
+            call: Mutex::default(),
+            user: Mutex::default(),
+        }
+    }
+
+    /// Returns the user in the newest answer.
+    pub(crate) fn user(&self) -> Option<String> {
+        lock(&self.user).clone()
+    }
+
+    /// Asks the provider, or waits for the call that is under way. The calling code has to limit the time. If it stops
+    /// waiting, the call continues, and the next connection uses the answer: a provider that is slower than one try to
+    /// connect is still used.
+    pub(crate) async fn get(&self, context: &Arc<Context>) -> Result<Obtained, RedisError> {
+        let call = {
+            let mut call = lock(&self.call);
+            let is_outdated = |(at, _): &Answer| *at + UNCLAIMED_FOR < context.now();
+            match &*call {
+                Some(call) if !call.peek().is_some_and(is_outdated) => call.clone(),
+                _ => call.insert(self.start(context)).clone(),
+            }
+        };
+        let (at, answer) = call.clone().await;
+        {
+            let mut newest = lock(&self.call);
+            if newest.as_ref().is_some_and(|newest| newest.ptr_eq(&call)) {
+                *newest = None;
+            }
+        }
+        match answer {
+            Ok(credentials) => {
+                *lock(&self.user) = Some(credentials.user.clone());
+                Ok(Obtained { credentials, at })
+            }
+            Err(detail) => Err(redis::make_extension_error(
+                NO_CREDENTIALS.into(),
+                Some(detail.replace(char::is_control, " ")),
+            )),
+        }
+    }
+
+    fn start(&self, context: &Arc<Context>) -> Call {
+        let ask = self.ask.clone();
+        let engine = context.handle().clone();
+        // The provider has a thread of its own, because it may block, and the engine's thread renews all leases.
+        let asking = context.handle().spawn_blocking(move || {
+            engine.block_on(async {
+                match timeout(CALL_PATIENCE, async { ask().await }).await {
+                    Ok(answer) => answer,
+                    Err(_) => Err(format!("no answer within {CALL_PATIENCE:?}")),
+                }
+            })
+        });
+        let context = context.clone();
+        let call: BoxFuture<'static, _> = Box::pin(async move {
+            let answer = asking.await;
+            let answer = answer.unwrap_or_else(|_| Err("the provider has panicked".into()));
+            (context.now(), answer)
+        });
+        call.shared()
+    }
+
+    /// Logs in on an open connection before the end of each validity that the provider names. Ends when the provider
+    /// names none.
+    pub(crate) async fn keep_logged_in(
+        self: Arc<Self>,
+        context: Arc<Context>,
+        server: String,
+        mut redis: MultiplexedConnection,
+        first: Obtained,
+    ) {
+        let mut next = first.login_again();
+        while let Some((at, pause)) = next {
+            context.sleep_until(at).await;
+            let login = async {
+                let obtained = self.get(&context).await?;
+                let mut auth = redis::cmd("AUTH");
+                auth.arg(&obtained.credentials.user);
+                auth.arg(&obtained.credentials.password);
+                let until = context.now() + AUTH_PATIENCE;
+                let answered = context.timeout_at(until, auth.exec_async(&mut redis)).await;
+                answered.unwrap_or_else(|| {
+                    Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())
+                })?;
+                Ok::<_, RedisError>(obtained)
+            };
+            next = match login.await {
+                Ok(obtained) => obtained.login_again(),
+                Err(error) => {
+                    tracing::warn!(target: TARGET, %server, %error, "cannot log in again with new credentials, trying again");
+                    Some((context.now() + pause, pause))
+                }
+            };
+        }
+    }
+}

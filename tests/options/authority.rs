@@ -1,0 +1,46 @@
+//! A certificate authority for tests with TLS.
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+
+/// A certificate authority.
+#[derive(Debug)]
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    /// The certificate of the authority, in PEM format.
+    pub(crate) certificate: String,
+}
+
+/// A certificate and its key, both in PEM format.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+impl Authority {
+    /// Creates an authority with this name and a new key.
+    pub(crate) fn new(name: &str) -> Self {
+        let key = KeyPair::generate().expect("a new key");
+        let mut params = CertificateParams::new([]).expect("no names");
+        // The default name is that of the certificates which it issues, so OpenSSL would take them for self-signed.
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).expect("a certificate").pem();
+        Self {
+            issuer: Issuer::new(params, key),
+            certificate,
+        }
+    }
+
+    /// Issues a certificate for these host names and IP addresses.
+    pub(crate) fn issue(&self, names: &[&str]) -> Identity {
+        let key = KeyPair::generate().expect("a new key");
+        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+        let params = CertificateParams::new(names).expect("host names");
+        let certificate = params.signed_by(&key, &self.issuer);
+        Identity {
+            certificate: certificate.expect("a certificate").pem(),
+            key: key.serialize_pem(),
+        }
+    }
+}
