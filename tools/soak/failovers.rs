@@ -22,11 +22,6 @@ use crate::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-/// How long a primary may be silent before the servers or the Sentinels replace it. A server under the load of the run
-/// may be silent for a moment, and should not be replaced then.
-const DOWN_AFTER: Duration = Duration::from_secs(1);
-/// The Sentinels repeat a failed election after twice this time.
-const ELECTION: Duration = Duration::from_secs(4);
 /// How long a server that was killed may take until it is an up-to-date replica of the new primary. Sentinels take
 /// about 10 s to make a primary that returns a replica.
 const RETURN_PATIENCE: Duration = Duration::from_secs(60);
@@ -107,21 +102,6 @@ impl Failovers {
             left: options.failovers,
             primaries: BTreeSet::new(),
             unplanned: 0,
-        }
-    }
-
-    /// Makes Sentinels more patient than in the tests.
-    pub(crate) async fn prepare(group: &SentinelGroup) {
-        for sentinel in &group.sentinels {
-            for (setting, value) in [
-                ("down-after-milliseconds", DOWN_AFTER),
-                ("failover-timeout", ELECTION),
-            ] {
-                let mut setter = redis::cmd("SENTINEL");
-                setter.arg("SET").arg(GROUP).arg(setting);
-                setter.arg(value.as_millis().to_string());
-                ask::<()>(&mut sentinel.connection().await, &setter).await;
-            }
         }
     }
 

@@ -46,7 +46,7 @@ impl Site {
             }
             Course::Failovers(Servers::Sentinels) => {
                 let group = SentinelGroup::start().await;
-                Failovers::prepare(&group).await;
+                group.be_patient().await;
                 Self::Sentinels(group)
             }
         }
