@@ -10,12 +10,15 @@
 //! --all-targets` starts the benchmark without that argument. The benchmark prints its tables, and writes them as JSON,
 //! by default to `bench/locks.json` in the target folder.
 //!
+//! The workload `cluster` compares a Redis Cluster of three primaries with one server. A run that is not quick writes the
+//! results of this workload into `docs/performance.md`.
+//!
 //! The benchmark prints whether each target was reached. A missed target does not fail the run, because machines
 //! differ. If two bodies held one lock at the same time, the run ends with status 1.
 
 use std::{process::ExitCode, time::Duration};
 
-use support::server::RedisServer;
+use support::{page, server::RedisServer};
 use tokio::runtime;
 
 #[path = "locks/baselines.rs"]
@@ -24,6 +27,8 @@ mod baselines;
 mod candidates;
 #[path = "locks/clock.rs"]
 mod clock;
+#[path = "locks/cluster.rs"]
+mod cluster;
 #[path = "locks/options.rs"]
 mod options;
 #[path = "locks/processes.rs"]
@@ -58,7 +63,7 @@ const DEFAULTS: Defaults = Defaults {
     },
     workloads: &workloads::NAMES,
     file: "locks.json",
-    usage: "cargo bench --bench locks -- [--quick] [--only w1,w2,w3,w4,w5,reentry,server] [--json FILE]",
+    usage: "cargo bench --bench locks -- [--quick] [--only w1,w2,w3,w4,w5,reentry,server,cluster] [--json FILE]",
 };
 
 fn main() -> ExitCode {
@@ -83,6 +88,11 @@ fn main() -> ExitCode {
     match report::write(&options.json, &report.json()) {
         Ok(()) => println!("\nwritten to {}", options.json.display()),
         Err(error) => eprintln!("\n{} cannot be written: {error}", options.json.display()),
+    }
+    if let Some(table) = report.of(cluster::ID).filter(|_| !options.is_quick()) {
+        let page = support::root().join("docs/performance.md");
+        let markdown = cluster::markdown(table, options.pace);
+        page::update(&page, workloads::CLUSTER, &markdown).expect("the page has its marks");
     }
     if report.overlaps() > 0 {
         eprintln!(
@@ -109,6 +119,7 @@ async fn measure(options: &Options) -> Report {
             workloads::CALLERS => bench.callers(&mut report).await,
             workloads::PROCESSES => bench.processes(&mut report).await,
             workloads::REENTRY => bench.reentry(&mut report).await,
+            workloads::CLUSTER => cluster::measure(options.pace, &mut report).await,
             _ => report.table(server_share::measure(options.pace).await),
         }
     }

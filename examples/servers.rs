@@ -1,5 +1,6 @@
 //! Starts servers on free ports of this machine, to try the locks on them: a Redis Cluster, or a primary with replicas
-//! and Sentinels. The example needs `redis-server`. The servers end with this program.
+//! and Sentinels. A single server, which holds the stock of the example `flash_sale`, starts as well. The example needs
+//! `redis-server`. The servers end with this program.
 //!
 //! ```text
 //! cargo run --example servers -- cluster
@@ -12,21 +13,25 @@ use support::{cluster::ClusterServers, sentinels::SentinelGroup, server::RedisSe
 
 #[tokio::main]
 async fn main() {
+    let database = RedisServer::start().await;
     match std::env::args().nth(1).as_deref() {
         Some("cluster") => {
-            let cluster = ClusterServers::with_replicas(3).await;
+            let mut cluster = ClusterServers::with_replicas(3).await;
             let (primaries, replicas) = cluster.servers.split_at(3);
             list("primaries", primaries);
             list("replicas", replicas);
-            until_enter(&cluster.url());
+            explain(&cluster.url(), &database.url());
+            obey(&mut cluster.servers).await;
         }
         Some("sentinel") => {
-            let group = SentinelGroup::start().await;
+            let mut group = SentinelGroup::start().await;
+            group.be_patient().await;
             let (primary, replicas) = group.servers.split_at(1);
             list("primary", primary);
             list("replicas", replicas);
             list("Sentinels", &group.sentinels);
-            until_enter(&group.url());
+            explain(&group.url(), &database.url());
+            obey(&mut group.servers).await;
         }
         _ => eprintln!("name the servers to start: cluster or sentinel"),
     }
@@ -39,11 +44,35 @@ fn list(what: &str, servers: &[RedisServer]) {
     }
 }
 
-fn until_enter(url: &str) {
-    println!(
-        "\nTry the locks on these servers in another terminal, and end one of the processes meanwhile:"
-    );
+fn explain(url: &str, database: &str) {
+    println!("\nTry the locks on these servers in another terminal, and kill a primary meanwhile:");
     println!("  cargo run --example orders -- --redis {url}");
-    println!("\nPress Enter to end the servers.");
-    let _ = io::stdin().lock().lines().next();
+    println!(
+        "  cargo run --release --example flash_sale -- --processes 4 --stock 200 --think 50 --redis {url} --database {database}"
+    );
+    println!(
+        "\nType the port of a primary or a replica to kill it (SIGKILL), and once more to start it again."
+    );
+    println!("Press Enter alone to end the servers.");
+}
+
+/// Kills or starts the server whose port is typed, until an empty line is typed.
+async fn obey(servers: &mut [RedisServer]) {
+    for line in io::stdin().lock().lines().map_while(Result::ok) {
+        if line.trim().is_empty() {
+            return;
+        }
+        let named = |server: &&mut RedisServer| line.trim() == server.port().to_string();
+        match servers.iter_mut().find(named) {
+            Some(server) if server.pid() != 0 => {
+                server.kill();
+                println!("killed port {}", server.port());
+            }
+            Some(server) => {
+                server.restart().await;
+                println!("started port {}", server.port());
+            }
+            None => println!("no primary or replica has the port `{}`", line.trim()),
+        }
+    }
 }

@@ -4,8 +4,9 @@
 # Installs redis-server and the Rust components rustfmt and clippy, if they are missing. Then checks format and lints,
 # and runs the unit, documentation, compile-fail and integration tests on real Redis processes. After these tests,
 # checks that the tests detect ten mutants (small changes that break the engine), and runs a short soak with faults and
-# the tests against the real Redisson. At the end, builds the documentation and runs two examples. The example
-# `inventory` sells items under several kinds of locks, and asserts how each sale ends. If a JDK or Maven is missing,
+# the tests against the real Redisson. At the end, builds the documentation and runs three examples. The example
+# `inventory` sells items under several kinds of locks, and asserts how each sale ends. The example `flash_sale` kills the
+# primary of a cluster in the middle of a sale, and asserts that each item is sold once. If a JDK or Maven is missing,
 # prints a message and skips the tests against Redisson. Stops at the first failure. The long soak and the benchmark
 # have commands of their own; see CONTRIBUTING.md.
 set -eu
@@ -82,5 +83,6 @@ RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
 step 'example'
 cargo run --example orders
 cargo run --example inventory -- --quick
+cargo run --example flash_sale -- --processes 4 --servers cluster --kill-primary
 
 step 'everything passed'

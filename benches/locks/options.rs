@@ -99,6 +99,11 @@ impl Options {
         Ok(Self { pace, only, json })
     }
 
+    /// Returns whether the run is a quick one, whose figures are not exact.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.pace.rounds == Pace::QUICK.rounds
+    }
+
     pub(crate) fn wants(&self, workload: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|name| name == workload)
     }

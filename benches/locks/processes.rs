@@ -147,25 +147,42 @@ pub(crate) fn together(processes: Vec<Vec<Vec<Visit>>>, window: Window) -> (Wait
 /// Starts the workers, waits until they have ended, and returns the figures of the run. [`Sent::so_far`] explains
 /// `plain`.
 pub(crate) async fn run(server: &RedisServer, who: &str, plain: &[&str], span: Duration) -> Run {
-    let key = fresh_key();
-    let mut workers: Vec<Worker> = (0..PROCESSES)
-        .map(|_| Worker::start(&server.url(), who, &key))
-        .collect();
-    for worker in &mut workers {
-        assert_eq!(worker.line(), READY);
-    }
-    let (scripts, before) = (server.scripts().await, Sent::so_far(server, plain).await);
-    let window = Window::after(LEAD, span);
-    for worker in &mut workers {
-        worker.tell(window);
-    }
-    let workers = workers.into_iter().map(Worker::visits).collect();
-    let sent = before.since(server, plain).await;
-    let scripts = server.scripts().await - scripts;
-    let (waiters, mut run) = together(workers, window);
+    let ((waiters, mut run), sent, scripts) = {
+        let workers = Workers::start(&server.url(), who);
+        let (scripts, before) = (server.scripts().await, Sent::so_far(server, plain).await);
+        let ended = workers.run(span);
+        let sent = before.since(server, plain).await;
+        (ended, sent, server.scripts().await - scripts)
+    };
     run.extend(per_acquisition(sent, &waiters));
     run.insert(Figure::Scripts, scripts as f64 / waiters.served as f64);
     run
+}
+
+/// The workers of a run, which are ready.
+pub(crate) struct Workers(Vec<Worker>);
+
+impl Workers {
+    /// Starts the workers, and waits until they are ready. All tasks of the workers want one key.
+    pub(crate) fn start(url: &str, who: &str) -> Self {
+        let key = fresh_key();
+        let mut workers: Vec<Worker> = (0..PROCESSES)
+            .map(|_| Worker::start(url, who, &key))
+            .collect();
+        for worker in &mut workers {
+            assert_eq!(worker.line(), READY);
+        }
+        Self(workers)
+    }
+
+    /// Lets the workers run, waits until they have ended, and computes the results.
+    pub(crate) fn run(mut self, span: Duration) -> (Waiters, Run) {
+        let window = Window::after(LEAD, span);
+        for worker in &mut self.0 {
+            worker.tell(window);
+        }
+        together(self.0.into_iter().map(Worker::visits).collect(), window)
+    }
 }
 
 /// Runs this process as a worker. `connect` opens the lock with the given name at the given URL.

@@ -228,7 +228,7 @@ async fn lane(mut connection: MultiplexedConnection, pair: Pair, until: u64) -> 
 }
 
 /// Returns the processor time that the server's process has used, in µs.
-async fn worked(connection: &mut MultiplexedConnection) -> f64 {
+pub(crate) async fn worked(connection: &mut MultiplexedConnection) -> f64 {
     let info: String = redis::cmd("INFO")
         .arg("cpu")
         .query_async(connection)

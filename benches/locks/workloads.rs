@@ -20,10 +20,11 @@ pub(crate) const CALLERS: &str = "w4";
 pub(crate) const PROCESSES: &str = "w5";
 pub(crate) const REENTRY: &str = "reentry";
 pub(crate) const SERVER: &str = "server";
+pub(crate) const CLUSTER: &str = "cluster";
 
 /// The names of the workloads, in the order in which they run.
-pub(crate) const NAMES: [&str; 7] = [
-    ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES, REENTRY, SERVER,
+pub(crate) const NAMES: [&str; 8] = [
+    ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES, REENTRY, SERVER, CLUSTER,
 ];
 
 const OURS: &str = "ours";

@@ -1,15 +1,22 @@
 //! The command-line arguments of the example.
 
-use std::{fmt::Display, str::FromStr};
+use std::{fmt::Display, str::FromStr, time::Duration};
 
 use crate::worker::FATAL_PURCHASE;
 
 pub(crate) const USAGE: &str = "\
-usage: flash_sale [--stock N] [--buyers N] [--unguarded] [--redis URL [--processes N] [--kill-one] [--keep]]
-  --stock N        items for sale (100)
+usage: flash_sale [--stock N] [--buyers N] [--think MS] [--unguarded]
+                  [(--redis URL [--database URL] | --servers cluster|sentinel [--kill-primary])
+                   [--processes N] [--kill-one] [--keep]]
+  --stock N        items for sale (100; 200 with --kill-primary)
   --buyers N       buyers in each process, each buys once (256 in one process, 64 in each of several)
+  --think MS       how long a buyer holds the lock between reading the stock and buying (0; 5 with --kill-primary)
   --unguarded      the same sale without the lock: it oversells
   --redis URL      keeps stock and locks on a Redis server, and runs the buyers in worker processes; without it, all is in this process
+  --database URL   keeps the stock on this single Redis server, and only the locks at --redis, which then may also be a
+                   redis+cluster:// or redis+sentinel:// URL
+  --servers WHICH  starts the servers itself: a cluster, or a primary with replicas and Sentinels, and a server for the stock
+  --kill-primary   kills the primary of the lock (SIGKILL) when a quarter of the stock is sold
   --processes N    worker processes (1)
   --kill-one       kills one worker (SIGKILL) while it is inside the lock
   --keep           leaves the sale's data on the server";
@@ -20,6 +27,8 @@ pub(crate) struct Sale {
     pub(crate) stock: u64,
     /// The number of buyers in each process.
     pub(crate) buyers: u64,
+    /// How long each buyer holds the lock between reading the stock and buying.
+    pub(crate) think: Duration,
     pub(crate) guarded: bool,
     pub(crate) place: Place,
 }
@@ -35,13 +44,39 @@ impl Sale {
 pub(crate) enum Place {
     /// The stock and the locks are in the memory of this process.
     Memory,
-    /// The stock and the locks are on a server, and the buyers are in separate processes.
+    /// The stock and the locks are on servers, and the buyers are in separate processes.
     Redis {
-        url: String,
+        servers: Servers,
         processes: u64,
-        kill_one: bool,
+        kill: Kill,
         keep: bool,
     },
+}
+
+/// The servers of a sale.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Servers {
+    /// Servers that run already. `locks` is the URL of the locks, and `database` is the URL of the stock.
+    Running { locks: String, database: String },
+    /// Servers that this process starts.
+    Own(Topology),
+}
+
+/// The kind of servers that this process starts for the locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Topology {
+    Cluster,
+    Sentinel,
+}
+
+/// The process that is killed in the middle of the sale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kill {
+    Nobody,
+    /// A worker that holds the lock.
+    Worker,
+    /// The primary that stores the lock.
+    Primary,
 }
 
 /// The role of this process.
@@ -58,7 +93,11 @@ pub(crate) struct Worker {
     pub(crate) number: u64,
     pub(crate) buyers: u64,
     pub(crate) guarded: bool,
+    /// The URL of the locks.
     pub(crate) url: String,
+    /// The URL of the stock.
+    pub(crate) database: String,
+    pub(crate) think: Duration,
     pub(crate) sale: String,
     /// Whether the host will kill this worker while one of its buyers holds the lock.
     pub(crate) victim: bool,
@@ -76,6 +115,10 @@ impl Worker {
             self.buyers.to_string(),
             "--redis".into(),
             self.url.clone(),
+            "--database".into(),
+            self.database.clone(),
+            "--think".into(),
+            self.think.as_millis().to_string(),
         ];
         args.extend((!self.guarded).then(|| "--unguarded".into()));
         args.extend(self.victim.then(|| "--victim".into()));
@@ -87,8 +130,9 @@ impl Worker {
 pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     let mut args = args;
     let (mut stock, mut buyers, mut processes, mut worker) = (None, None, None, None);
-    let (mut url, mut sale) = (None, None);
+    let (mut url, mut database, mut topology, mut sale) = (None, None, None, None);
     let (mut unguarded, mut kill_one, mut keep, mut victim) = (false, false, false, false);
+    let (mut think, mut kill_primary) = (None, false);
     while let Some(option) = args.next() {
         match option.as_str() {
             "--stock" => stock = Some(number(&option, args.next(), 1..=1_000_000)?),
@@ -96,6 +140,10 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
             "--processes" => processes = Some(number(&option, args.next(), 1..=256)?),
             "--worker" => worker = Some(number(&option, args.next(), 1..=256)?),
             "--redis" => url = Some(value(&option, args.next())?),
+            "--database" => database = Some(value(&option, args.next())?),
+            "--servers" => topology = Some(topology_of(&value(&option, args.next())?)?),
+            "--think" => think = Some(number(&option, args.next(), 0..=1_000)?),
+            "--kill-primary" => kill_primary = true,
             "--sale" => sale = Some(value(&option, args.next())?),
             "--unguarded" => unguarded = true,
             "--kill-one" => kill_one = true,
@@ -106,22 +154,49 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
         }
     }
     let guarded = !unguarded;
+    let think = Duration::from_millis(think.unwrap_or(if kill_primary { 5 } else { 0 }));
     if let (Some(number), Some(sale), Some(buyers), Some(url)) = (worker, sale, buyers, &url) {
         return Ok(Role::Worker(Worker {
             number,
             buyers,
             guarded,
             url: url.clone(),
+            database: database.unwrap_or_else(|| url.clone()),
+            think,
             sale,
             victim,
         }));
     }
 
-    let place = match url {
-        Some(url) => Place::Redis {
-            url,
+    let servers = match (url, topology, database) {
+        (Some(_), Some(_), _) => {
+            return Err("use either `--redis URL` or `--servers WHICH`".into());
+        }
+        (None, _, Some(_)) => return Err("`--database` needs `--redis URL`".into()),
+        (Some(url), None, None) if url.contains("+cluster://") || url.contains("+sentinel://") => {
+            return Err(
+                "the stock needs a single server that survives a failover of the locks: add `--database redis://…`"
+                    .into(),
+            );
+        }
+        (Some(locks), None, database) => Some(Servers::Running {
+            database: database.unwrap_or_else(|| locks.clone()),
+            locks,
+        }),
+        (None, topology, None) => topology.map(Servers::Own),
+    };
+    let kill = match (kill_one, kill_primary, &servers) {
+        (false, false, _) => Kill::Nobody,
+        (true, false, _) => Kill::Worker,
+        (false, true, Some(Servers::Own(_))) => Kill::Primary,
+        (false, true, _) => return Err("`--kill-primary` needs `--servers WHICH`".into()),
+        (true, true, _) => return Err("use either `--kill-one` or `--kill-primary`".into()),
+    };
+    let place = match servers {
+        Some(servers) => Place::Redis {
+            servers,
             processes: processes.unwrap_or(1),
-            kill_one,
+            kill,
             keep,
         },
         None => {
@@ -132,7 +207,7 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
             ] {
                 if given {
                     return Err(format!(
-                        "`{option}` needs `--redis URL`: without a server the sale is in this process"
+                        "`{option}` needs `--redis URL` or `--servers WHICH`: without a server the sale is in this process"
                     ));
                 }
             }
@@ -140,7 +215,7 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
         }
     };
     let processes = processes.unwrap_or(1);
-    let stock = stock.unwrap_or(100);
+    let stock = stock.unwrap_or(if kill_primary { 200 } else { 100 });
     let buyers = buyers.unwrap_or(if processes > 1 { 64 } else { 256 });
     if kill_one && unguarded {
         return Err(
@@ -157,6 +232,17 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
             "`--kill-one` kills the buyer of item {FATAL_PURCHASE}: use a larger `--stock` and more `--buyers` than that"
         ));
     }
+    if kill_primary && unguarded {
+        return Err(
+            "`--kill-primary` kills the primary of the lock: `--unguarded` has none".into(),
+        );
+    }
+    if kill_primary && stock < 2 * COHORT {
+        return Err(format!(
+            "`--kill-primary` needs a `--stock` of {} or more, so that the sale outlasts the kill",
+            2 * COHORT
+        ));
+    }
     let sure = buyers * (processes - u64::from(kill_one));
     if sure < stock {
         return Err(format!(
@@ -166,9 +252,24 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     Ok(Role::Host(Sale {
         stock,
         buyers,
+        think,
         guarded,
         place,
     }))
+}
+
+/// The number of buyers of one process that may share a grant. These buyers still take their turns when the primary has
+/// been killed.
+const COHORT: u64 = 64;
+
+fn topology_of(name: &str) -> Result<Topology, String> {
+    match name {
+        "cluster" => Ok(Topology::Cluster),
+        "sentinel" => Ok(Topology::Sentinel),
+        _ => Err(format!(
+            "`--servers` is `cluster` or `sentinel`, not `{name}`"
+        )),
+    }
 }
 
 fn value(option: &str, value: Option<String>) -> Result<String, String> {

@@ -7,9 +7,9 @@ use std::{
 };
 
 use lock_runtime::{FencingToken, LockError, distributed_lock};
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::sleep};
 
-use crate::store::{Receipt, Store, StoreError};
+use crate::store::{Receipt, Shelf, Store, StoreError};
 
 /// How a purchase ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,38 +28,75 @@ pub(crate) enum Purchase {
     },
 }
 
-/// Reads the stock, and writes the stock minus one item. The result is correct only if no other buyer changes the stock
-/// between the read and the write.
-async fn buy<S: Store>(
-    store: &S,
-    buyer: String,
+/// The buyers of one process.
+#[derive(Debug)]
+pub(crate) struct Crowd<'a> {
+    pub(crate) sale: &'a str,
+    /// The beginning of the buyers' names.
+    pub(crate) prefix: &'a str,
+    pub(crate) buyers: u64,
+    pub(crate) guarded: bool,
+    /// How long each buyer thinks between reading the stock and buying.
+    pub(crate) think: Duration,
+}
+
+/// One buyer.
+#[derive(Debug, Clone)]
+struct Buyer {
+    name: String,
     asked: Instant,
-    token: Option<FencingToken>,
-) -> Result<Purchase, SaleError> {
-    let waited = asked.elapsed();
-    let item = store.stock().await?;
-    if item == 0 {
-        return Ok(Purchase::SoldOut { waited });
+    think: Duration,
+}
+
+impl Buyer {
+    /// Reads the stock, and writes the stock minus one item. The result is correct only if no other buyer changes the
+    /// stock between the read and the write.
+    async fn buy<S: Store>(
+        self,
+        store: &S,
+        token: Option<FencingToken>,
+    ) -> Result<Purchase, SaleError> {
+        let waited = self.asked.elapsed();
+        let sold = |item| Purchase::Sold {
+            item,
+            token: token.map(FencingToken::get),
+            waited,
+        };
+        let item = match store.look(token, &self.name).await? {
+            Shelf::Bought(item) => return Ok(sold(item)),
+            Shelf::Left(0) => return Ok(Purchase::SoldOut { waited }),
+            Shelf::Left(item) => item,
+        };
+        if !self.think.is_zero() {
+            sleep(self.think).await;
+        }
+        let buyer = self.name;
+        store
+            .sell(token, item - 1, &Receipt { item, buyer })
+            .await?;
+        Ok(sold(item))
     }
-    store.sell(item - 1, &Receipt { item, buyer }).await?;
-    let token = token.map(FencingToken::get);
-    Ok(Purchase::Sold {
-        item,
-        token,
-        waited,
-    })
+
+    /// Buys an item under the lock. If the lock is lost, its buyer does not know whether the item is bought, and asks
+    /// again. The receipt tells the buyer, so no buyer gets two items.
+    async fn buy_once<S: Store>(self, sale: &str, store: &S) -> Result<Purchase, SaleError> {
+        loop {
+            match buy_guarded(sale, store, self.clone()).await {
+                Err(
+                    SaleError::Lock(LockError::Lost { .. })
+                    | SaleError::Store(StoreError::Overtaken),
+                ) => {}
+                ended => return ended,
+            }
+        }
+    }
 }
 
 /// Buys an item under the lock. The lease is short, so that the sale continues within about 2 s after a buyer was
 /// killed. The lease is renewed, so that a slow buyer keeps the lock.
 #[distributed_lock(key = "flash-sale:<sale>", wait = "60s", lease = "2s", renew = true, guard = hold)]
-async fn buy_guarded<S: Store>(
-    sale: &str,
-    store: &S,
-    buyer: String,
-    asked: Instant,
-) -> Result<Purchase, SaleError> {
-    buy(store, buyer, asked, Some(hold.token())).await
+async fn buy_guarded<S: Store>(sale: &str, store: &S, buyer: Buyer) -> Result<Purchase, SaleError> {
+    buyer.buy(store, Some(hold.token())).await
 }
 
 /// Returns the key that [`buy_guarded`] locks. The attribute escapes no part of a sale's name, because the name is
@@ -68,25 +105,23 @@ pub(crate) fn lock_key(sale: &str) -> String {
     format!("flash-sale:{sale}")
 }
 
-/// Lets this many buyers concurrently buy one item each, and passes the result of each purchase to `report`.
-pub(crate) async fn rush<S: Store>(
-    sale: &str,
-    store: S,
-    prefix: &str,
-    buyers: u64,
-    guarded: bool,
-    mut report: impl FnMut(Purchase),
-) {
-    let (sale, store): (Arc<str>, _) = (sale.into(), Arc::new(store));
+/// Lets the buyers concurrently buy one item each, and passes the result of each purchase to `report`.
+pub(crate) async fn rush<S: Store>(crowd: Crowd<'_>, store: S, mut report: impl FnMut(Purchase)) {
+    let (sale, store): (Arc<str>, _) = (crowd.sale.into(), Arc::new(store));
     let mut purchases = JoinSet::new();
-    for number in 1..=buyers {
-        let (sale, store, buyer) = (sale.clone(), store.clone(), format!("{prefix}{number}"));
+    for number in 1..=crowd.buyers {
+        let (sale, store, guarded) = (sale.clone(), store.clone(), crowd.guarded);
+        let (name, think) = (format!("{}{number}", crowd.prefix), crowd.think);
         purchases.spawn(async move {
-            let asked = Instant::now();
+            let buyer = Buyer {
+                name,
+                asked: Instant::now(),
+                think,
+            };
             if guarded {
-                buy_guarded(&sale, &*store, buyer, asked).await
+                buyer.buy_once(&sale, &*store).await
             } else {
-                buy(&*store, buyer, asked, None).await
+                buyer.buy(&*store, None).await
             }
         });
     }

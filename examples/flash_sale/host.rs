@@ -1,5 +1,5 @@
-//! The host: the process that starts the workers, follows their messages, and audits the sale after all workers have
-//! ended.
+//! The host: the process that starts the workers, follows their messages, kills a process if the sale asks for it, and
+//! audits the sale after all workers have ended.
 
 use std::{
     process::Stdio,
@@ -18,10 +18,11 @@ use uuid::Uuid;
 
 use crate::{
     Failure,
-    args::{Place, Sale, Worker},
+    args::{Kill, Place, Sale, Worker},
     buyer::{self, Purchase},
     message::Message,
     report::Report,
+    servers::Rack,
     store::{self, RedisStore},
     worker::FATAL_PURCHASE,
 };
@@ -29,13 +30,20 @@ use crate::{
 /// After the kill of a worker, the next sale may come at most this long after the end of the worker's lease.
 const CRASH_MARGIN: Duration = Duration::from_millis(250);
 
+/// After the kill of a primary, no replica takes over earlier than this. The sale must last longer than that.
+const SHORTEST_FAILOVER: Duration = Duration::from_millis(500);
+
+/// How long the keys of the locks may take to disappear from servers one of which was killed: the last release may not
+/// have reached the promoted replica, whose grant then lasts until the end of its lease.
+const KEYS_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Starts the processes of a sale, whose locks are on a Redis server, and waits for its end. Returns whether the sale
 /// was exact.
 pub(crate) async fn host(sale: &Sale) -> Result<bool, Failure> {
     let Place::Redis {
-        url,
+        servers,
         processes,
-        kill_one,
+        kill,
         keep,
     } = &sale.place
     else {
@@ -50,19 +58,23 @@ pub(crate) async fn host(sale: &Sale) -> Result<bool, Failure> {
         sale.guard_word()
     );
     println!("sale        {name}");
-    let lock = LockClient::connect(url).await?.lock(buyer::lock_key(&name));
-    RedisStore::open(url, &name)
-        .await?
-        .put_on_sale(sale.stock)
-        .await?;
+    let rack = Rack::start(servers).await;
+    let client = LockClient::connect(&rack.locks).await?;
+    let lock = client.lock(buyer::lock_key(&name));
+    let store = RedisStore::open(&rack.database, &name).await?;
+    store.put_on_sale(sale.stock).await?;
+    let (url, database) = (rack.locks.clone(), rack.database.clone());
 
     let (lines, mut heard) = mpsc::unbounded_channel();
     let mut floor = Floor {
         report: Report::open(sale.stock),
         workers: Vec::new(),
+        rack,
+        name: name.clone(),
         lock,
         guarded: sale.guarded,
-        kill_one: *kill_one,
+        kill: *kill,
+        primary_killed: None,
         queued_at_kill: usize::try_from(sale.buyers * processes - FATAL_PURCHASE.min(sale.buyers))?,
         gap: None,
         killed: false,
@@ -76,8 +88,10 @@ pub(crate) async fn host(sale: &Sale) -> Result<bool, Failure> {
                 buyers: sale.buyers,
                 guarded: sale.guarded,
                 url: url.clone(),
+                database: database.clone(),
+                think: sale.think,
                 sale: name.clone(),
-                victim: *kill_one && number == 1,
+                victim: *kill == Kill::Worker && number == 1,
             },
             lines.clone(),
         )?);
@@ -101,7 +115,7 @@ pub(crate) async fn host(sale: &Sale) -> Result<bool, Failure> {
             Word::Garbled(why) => return Err(why.into()),
         }
     }
-    floor.close(url, &name, *keep).await
+    floor.close(*keep).await
 }
 
 /// A line from a worker, or the end of its output.
@@ -156,9 +170,14 @@ struct Gap {
 struct Floor {
     report: Report,
     workers: Vec<Child>,
+    rack: Rack,
+    /// The name of the sale.
+    name: String,
     lock: Lock,
     guarded: bool,
-    kill_one: bool,
+    kill: Kill,
+    /// The time at which the lock's primary was killed.
+    primary_killed: Option<Instant>,
     /// The number of waiters that the server reports once all remaining buyers are queued behind the buyer that holds
     /// the lock.
     queued_at_kill: usize,
@@ -173,13 +192,17 @@ impl Floor {
     /// let in when the victim holds the lock.
     async fn open(&mut self) -> Result<(), Failure> {
         self.report.reopen();
-        let last = if self.kill_one { 1 } else { self.workers.len() };
+        let last = if self.kill == Kill::Worker {
+            1
+        } else {
+            self.workers.len()
+        };
         open_doors(&mut self.workers[..last]).await
     }
 
     /// Lets in the buyers of the other workers, and waits until they are queued behind the victim. After that, kills
     /// the victim, which holds the lock.
-    async fn kill(&mut self) -> Result<(), Failure> {
+    async fn kill_worker(&mut self) -> Result<(), Failure> {
         let Some((victim, others)) = self.workers.split_first_mut() else {
             return Err("no worker to kill".into());
         };
@@ -197,6 +220,17 @@ impl Floor {
         Ok(())
     }
 
+    /// Kills the primary that stores the lock.
+    async fn kill_primary(&mut self) -> Result<(), Failure> {
+        let key = format!("{{lock:{}}}", buyer::lock_key(&self.name));
+        let port = self.rack.kill_primary(&key).await;
+        let port = port.ok_or("the host kills only servers that it has started")?;
+        self.primary_killed = Some(Instant::now());
+        self.report
+            .say(&format!("the primary of the lock, at port {port}: SIGKILL"));
+        Ok(())
+    }
+
     fn worker(&mut self, number: u64) -> Result<&mut Child, Failure> {
         let index = usize::try_from(number)? - 1;
         self.workers
@@ -207,7 +241,7 @@ impl Floor {
     async fn note(&mut self, message: Message) -> Result<(), Failure> {
         match message {
             Message::Ready => {}
-            Message::Inside => self.kill().await?,
+            Message::Inside => self.kill_worker().await?,
             Message::Purchase(purchase) => {
                 if let Purchase::Sold {
                     token: Some(token), ..
@@ -216,6 +250,10 @@ impl Floor {
                     self.measure(token);
                 }
                 self.report.note(purchase);
+                let is_time = self.kill == Kill::Primary && self.report.is_a_quarter_sold();
+                if is_time && self.primary_killed.is_none() {
+                    self.kill_primary().await?;
+                }
             }
             Message::Done { acquired, commands } => {
                 self.acquired += acquired;
@@ -285,18 +323,28 @@ impl Floor {
 
     /// Reads the result over a new connection after all workers have ended, and prints a verdict. Returns whether the
     /// sale was exact.
-    async fn close(mut self, url: &str, name: &str, keep: bool) -> Result<bool, Failure> {
-        if self.kill_one && !self.killed {
+    async fn close(mut self, keep: bool) -> Result<bool, Failure> {
+        let name = self.name.clone();
+        if self.kill == Kill::Worker && !self.killed {
             self.report
                 .fail("the sale was over before the victim was inside".into());
         }
         if self.gap.is_some() {
             let nobody = "nothing was sold after the kill".to_string();
-            if self.kill_one {
+            if self.kill == Kill::Worker {
                 self.report.fail(nobody);
             } else {
                 self.report.say(&nobody);
             }
+        }
+        if let Some(killed) = self.primary_killed {
+            let after = self.report.last_sale_after(killed);
+            if after < SHORTEST_FAILOVER {
+                self.report
+                    .fail("the sale was over before a replica took over".into());
+            }
+        } else if self.kill == Kill::Primary {
+            self.report.fail("no primary was killed".into());
         }
         // If a worker was killed at the end of the sale, its lock is still taken. The lock becomes free when its lease
         // ends, so the host waits for that before it looks for keys that are left.
@@ -314,10 +362,10 @@ impl Floor {
                 println!("            (those of the killed are not known)");
             }
         }
-        let reader = RedisStore::open(url, name).await?;
+        let reader = RedisStore::open(&self.rack.database, &name).await?;
         let (left, receipts) = reader.audit().await?;
-        for key in reader.lock_keys(name).await? {
-            if key.contains(name) {
+        for key in self.keys_left(&reader).await? {
+            if key.contains(&name) && !key.ends_with(":fence") {
                 self.report
                     .fail(format!("the lock left `{key}` on the server"));
             } else {
@@ -325,10 +373,29 @@ impl Floor {
             }
         }
         if keep {
-            println!("kept        {}*", store::data_prefix(name));
+            println!("kept        {}*", store::data_prefix(&name));
         } else {
             reader.delete().await?;
         }
         Ok(self.report.judge(left, &receipts))
+    }
+
+    /// Returns the keys that the locks have left on the servers.
+    async fn keys_left(&self, reader: &RedisStore) -> Result<Vec<String>, Failure> {
+        let since = Instant::now();
+        loop {
+            let Some(keys) = self.rack.lock_keys().await else {
+                if self.rack.locks == self.rack.database {
+                    return Ok(reader.lock_keys(&self.name).await?);
+                }
+                println!("keys left   not checked on servers that others have started");
+                return Ok(Vec::new());
+            };
+            let is_left = |key: &String| !key.ends_with(":fence");
+            if !keys.iter().any(is_left) || since.elapsed() > KEYS_PATIENCE {
+                return Ok(keys);
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
     }
 }

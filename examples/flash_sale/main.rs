@@ -6,7 +6,13 @@
 //! cargo run --release --example flash_sale -- --unguarded
 //! cargo run --release --example flash_sale -- --processes 4 --redis redis://127.0.0.1/
 //! cargo run --release --example flash_sale -- --processes 4 --redis redis://127.0.0.1/ --kill-one
+//! cargo run --release --example flash_sale -- --processes 4 --servers cluster --kill-primary
+//! cargo run --release --example flash_sale -- --processes 4 --servers sentinel --kill-primary
 //! ```
+//!
+//! The last two commands start a Redis Cluster, or a primary with replicas and Sentinels, and kill the primary of the
+//! lock in the middle of the sale. The stock is on another server, as a shop has its stock in a database. This server
+//! refuses a buyer that has lost the lock, by the buyer's fencing token.
 //!
 //! The program exits with 0 if the sale was exact, with 2 if the arguments are wrong, and with 1 otherwise.
 
@@ -15,6 +21,7 @@ mod buyer;
 mod host;
 mod message;
 mod report;
+mod servers;
 mod store;
 mod worker;
 
@@ -24,6 +31,7 @@ use lock_runtime::LockClient;
 
 use crate::{
     args::{Place, Role, Sale},
+    buyer::Crowd,
     report::Report,
     store::MemoryStore,
 };
@@ -71,15 +79,14 @@ async fn sell_here(sale: &Sale) -> Result<bool, Failure> {
     let store = MemoryStore::with_stock(sale.stock);
     let mut report = Report::open(sale.stock);
     let note = |purchase| report.note(purchase);
-    buyer::rush(
-        "here",
-        store.clone(),
-        "buyer-",
-        sale.buyers,
-        sale.guarded,
-        note,
-    )
-    .await;
+    let crowd = Crowd {
+        sale: "here",
+        prefix: "buyer-",
+        buyers: sale.buyers,
+        guarded: sale.guarded,
+        think: sale.think,
+    };
+    buyer::rush(crowd, store.clone(), note).await;
     report.print_throughput();
     if sale.guarded {
         report.print_waits();

@@ -13,6 +13,8 @@ pub(crate) struct Report {
     stock: u64,
     opened: Instant,
     last_sale: Duration,
+    /// The longest time between two sales.
+    longest_pause: Duration,
     sold: u64,
     newest_token: u64,
     waits: Vec<Duration>,
@@ -26,6 +28,7 @@ impl Report {
             stock,
             opened: Instant::now(),
             last_sale: Duration::ZERO,
+            longest_pause: Duration::ZERO,
             sold: 0,
             newest_token: 0,
             waits: Vec::new(),
@@ -57,7 +60,11 @@ impl Report {
         match purchase {
             Purchase::Sold { token, waited, .. } => {
                 self.sold += 1;
-                self.last_sale = self.opened.elapsed();
+                let now = self.opened.elapsed();
+                if self.sold > 1 {
+                    self.longest_pause = self.longest_pause.max(now - self.last_sale);
+                }
+                self.last_sale = now;
                 self.newest_token = self.newest_token.max(token.unwrap_or(0));
                 self.waits.push(waited);
                 if self.sold.is_multiple_of(self.stock.div_ceil(10)) {
@@ -69,6 +76,16 @@ impl Report {
         }
     }
 
+    /// Returns whether at least a quarter of the stock is sold.
+    pub(crate) fn is_a_quarter_sold(&self) -> bool {
+        self.sold >= self.stock.div_ceil(4)
+    }
+
+    /// Returns the time from this moment until the last sale.
+    pub(crate) fn last_sale_after(&self, moment: Instant) -> Duration {
+        (self.opened + self.last_sale).saturating_duration_since(moment)
+    }
+
     /// Prints the throughput.
     pub(crate) fn print_throughput(&self) {
         let seconds = self.last_sale.as_secs_f64().max(f64::EPSILON);
@@ -77,6 +94,10 @@ impl Report {
             self.sold as f64 / seconds,
             self.sold,
             seconds * 1e3
+        );
+        println!(
+            "pauses      at most {} ms between two sales",
+            self.longest_pause.as_millis()
         );
     }
 

@@ -1,17 +1,21 @@
-//! The inventory: the remaining stock, and the list of receipts. Neither the stock nor the list is protected against
-//! buyers that write at the same time.
+//! The inventory: the remaining stock, and the receipts. The inventory does not keep buyers from writing at the same
+//! time, but refuses a buyer whose fencing token is lower than one that it has seen: this buyer has lost the lock.
 
 use std::{
+    collections::BTreeMap,
+    error::Error,
     fmt,
     future::Future,
-    str::FromStr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use lock_runtime::redis::{
-    AsyncCommands, AsyncConnectionConfig, Client, ErrorKind, RedisError,
-    aio::MultiplexedConnection, pipe,
+use lock_runtime::{
+    FencingToken,
+    redis::{
+        AsyncCommands, AsyncConnectionConfig, Client, RedisError, Script,
+        aio::MultiplexedConnection,
+    },
 };
 
 /// The proof that a buyer got an item.
@@ -21,93 +25,171 @@ pub(crate) struct Receipt {
     pub(crate) buyer: String,
 }
 
-impl fmt::Display for Receipt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.item, self.buyer)
-    }
-}
-
-impl FromStr for Receipt {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.split_once(' ')
-            .and_then(|(item, buyer)| {
-                Some(Self {
-                    item: item.parse().ok()?,
-                    buyer: buyer.into(),
-                })
-            })
-            .ok_or_else(|| format!("not a receipt: `{text}`"))
-    }
+/// What a buyer finds in the inventory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shelf {
+    /// The number of remaining items.
+    Left(u64),
+    /// The buyer has bought this item already. An earlier call of the buyer wrote the receipt, but lost its lock before
+    /// it had the answer.
+    Bought(u64),
 }
 
 /// The error of a store.
-pub(crate) type StoreError = RedisError;
+#[derive(Debug)]
+pub(crate) enum StoreError {
+    /// A later holder of the lock has been here.
+    Overtaken,
+    Redis(RedisError),
+}
 
-/// An inventory that may be reached over a network.
+impl From<RedisError> for StoreError {
+    fn from(error: RedisError) -> Self {
+        Self::Redis(error)
+    }
+}
+
+impl Error for StoreError {}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Overtaken => f.write_str("a later holder of the lock has been here"),
+            Self::Redis(error) => error.fmt(f),
+        }
+    }
+}
+
+/// An inventory that may be reached over a network. Buyers without the lock have no token, and are never refused.
 pub(crate) trait Store: Send + Sync + 'static {
-    /// Returns the number of remaining items.
-    fn stock(&self) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    /// Stores the token, and returns what a buyer finds.
+    fn look(
+        &self,
+        token: Option<FencingToken>,
+        buyer: &str,
+    ) -> impl Future<Output = Result<Shelf, StoreError>> + Send;
 
     /// Writes the remaining stock and the receipt of a sale in one step. A buyer may be killed at any point, so either
     /// both are written or neither is.
     fn sell(
         &self,
+        token: Option<FencingToken>,
         left: u64,
         receipt: &Receipt,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
+#[derive(Debug, Clone, Default)]
+struct Inventory {
+    stock: u64,
+    /// The item that each buyer has bought.
+    receipts: BTreeMap<String, u64>,
+    newest_token: u64,
+}
+
+impl Inventory {
+    /// Stores a token. Fails if the inventory has seen a greater one.
+    fn admit(&mut self, token: Option<FencingToken>) -> Result<(), StoreError> {
+        let token = token.map_or(self.newest_token, FencingToken::get);
+        if token < self.newest_token {
+            return Err(StoreError::Overtaken);
+        }
+        self.newest_token = token;
+        Ok(())
+    }
+}
+
 /// An inventory in this process.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MemoryStore {
-    shelf: Arc<Mutex<(u64, Vec<Receipt>)>>,
+    inventory: Arc<Mutex<Inventory>>,
 }
 
 impl MemoryStore {
     pub(crate) fn with_stock(stock: u64) -> Self {
-        Self {
-            shelf: Arc::new(Mutex::new((stock, Vec::new()))),
-        }
+        let store = Self::default();
+        store.inventory().stock = stock;
+        store
     }
 
     /// Returns the current stock and all receipts.
     pub(crate) fn audit(&self) -> (u64, Vec<Receipt>) {
-        self.shelf().clone()
+        let inventory = self.inventory();
+        (inventory.stock, receipts(inventory.receipts.clone()))
     }
 
-    fn shelf(&self) -> MutexGuard<'_, (u64, Vec<Receipt>)> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inventory(&self) -> MutexGuard<'_, Inventory> {
+        self.inventory
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn receipts(items: impl IntoIterator<Item = (String, u64)>) -> Vec<Receipt> {
+    let items = items.into_iter();
+    items.map(|(buyer, item)| Receipt { item, buyer }).collect()
 }
 
 impl Store for MemoryStore {
     // Each method yields before it returns, so that other tasks run during the call, as they would during a call to a
     // server.
-    async fn stock(&self) -> Result<u64, StoreError> {
-        let stock = self.shelf().0;
+    async fn look(&self, token: Option<FencingToken>, buyer: &str) -> Result<Shelf, StoreError> {
+        let shelf = {
+            let mut inventory = self.inventory();
+            inventory.admit(token)?;
+            let bought = inventory.receipts.get(buyer).copied();
+            bought.map_or(Shelf::Left(inventory.stock), Shelf::Bought)
+        };
         tokio::task::yield_now().await;
-        Ok(stock)
+        Ok(shelf)
     }
 
-    async fn sell(&self, left: u64, receipt: &Receipt) -> Result<(), StoreError> {
+    async fn sell(
+        &self,
+        token: Option<FencingToken>,
+        left: u64,
+        receipt: &Receipt,
+    ) -> Result<(), StoreError> {
         {
-            let mut shelf = self.shelf();
-            shelf.0 = left;
-            shelf.1.push(receipt.clone());
+            let mut inventory = self.inventory();
+            inventory.admit(token)?;
+            inventory.stock = left;
+            inventory
+                .receipts
+                .insert(receipt.buyer.clone(), receipt.item);
         }
         tokio::task::yield_now().await;
         Ok(())
     }
 }
 
+/// Stores a token, unless the server has seen a greater one. `ARGV[1]` is 0 if the buyer has no token.
+const ADMIT: &str = "\
+local token, newest = tonumber(ARGV[1]), tonumber(redis.call('GET', KEYS[3]) or 0)
+if token > 0 and token < newest then return false end
+if token > newest then redis.call('SET', KEYS[3], ARGV[1]) end
+";
+
+/// Returns the stock and the item that the buyer has bought, or 0 if the buyer has bought nothing.
+const LOOK: &str = "\
+return {tonumber(redis.call('GET', KEYS[1])), tonumber(redis.call('HGET', KEYS[2], ARGV[2]) or 0)}
+";
+
+const SELL: &str = "\
+redis.call('SET', KEYS[1], ARGV[4])
+redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
+return 1
+";
+
 /// An inventory on a Redis server. The keys of an inventory begin with the prefix of its sale.
 #[derive(Debug, Clone)]
 pub(crate) struct RedisStore {
     connection: MultiplexedConnection,
+    look: Script,
+    sell: Script,
     stock: String,
     receipts: String,
+    newest_token: String,
 }
 
 /// How long the store waits for an answer. The time is long, because a slow server should not make the sale fail: the
@@ -121,29 +203,26 @@ impl RedisStore {
         let connection = Client::open(url)?
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
+        let key = |name: &str| format!("{}{name}", data_prefix(sale));
         Ok(Self {
             connection,
-            stock: format!("{}stock", data_prefix(sale)),
-            receipts: format!("{}receipts", data_prefix(sale)),
+            look: Script::new(&format!("{ADMIT}{LOOK}")),
+            sell: Script::new(&format!("{ADMIT}{SELL}")),
+            stock: key("stock"),
+            receipts: key("receipts"),
+            newest_token: key("newest-token"),
         })
     }
 
     pub(crate) async fn put_on_sale(&self, stock: u64) -> Result<(), StoreError> {
-        self.connection.clone().set(&self.stock, stock).await
+        Ok(self.connection.clone().set(&self.stock, stock).await?)
     }
 
     /// Returns the current stock and all receipts.
     pub(crate) async fn audit(&self) -> Result<(u64, Vec<Receipt>), StoreError> {
-        let receipts: Vec<String> = self
-            .connection
-            .clone()
-            .lrange(&self.receipts, 0, -1)
-            .await?;
-        let receipts: Result<Vec<Receipt>, String> =
-            receipts.iter().map(|text| text.parse()).collect();
-        let receipts =
-            receipts.map_err(|text| (ErrorKind::Parse, "an unreadable receipt", text))?;
-        Ok((self.stock().await?, receipts))
+        let mut connection = self.connection.clone();
+        let sold: BTreeMap<String, u64> = connection.hgetall(&self.receipts).await?;
+        Ok((connection.get(&self.stock).await?, receipts(sold)))
     }
 
     /// Returns the keys that locks have left on the server: each key that contains the sale's name and does not store
@@ -164,10 +243,8 @@ impl RedisStore {
     }
 
     pub(crate) async fn delete(&self) -> Result<(), StoreError> {
-        self.connection
-            .clone()
-            .del((&self.stock, &self.receipts))
-            .await
+        let keys = (&self.stock, &self.receipts, &self.newest_token);
+        Ok(self.connection.clone().del(keys).await?)
     }
 }
 
@@ -177,18 +254,40 @@ pub(crate) fn data_prefix(sale: &str) -> String {
 }
 
 impl Store for RedisStore {
-    async fn stock(&self) -> Result<u64, StoreError> {
-        self.connection.clone().get(&self.stock).await
+    async fn look(&self, token: Option<FencingToken>, buyer: &str) -> Result<Shelf, StoreError> {
+        let found: Option<(u64, u64)> = self
+            .look
+            .key(&self.stock)
+            .key(&self.receipts)
+            .key(&self.newest_token)
+            .arg(token.map_or(0, FencingToken::get))
+            .arg(buyer)
+            .invoke_async(&mut self.connection.clone())
+            .await?;
+        match found {
+            None => Err(StoreError::Overtaken),
+            Some((stock, 0)) => Ok(Shelf::Left(stock)),
+            Some((_, item)) => Ok(Shelf::Bought(item)),
+        }
     }
 
-    async fn sell(&self, left: u64, receipt: &Receipt) -> Result<(), StoreError> {
-        pipe()
-            .atomic()
-            .set(&self.stock, left)
-            .ignore()
-            .rpush(&self.receipts, receipt.to_string())
-            .ignore()
-            .query_async(&mut self.connection.clone())
-            .await
+    async fn sell(
+        &self,
+        token: Option<FencingToken>,
+        left: u64,
+        receipt: &Receipt,
+    ) -> Result<(), StoreError> {
+        let sold: Option<u64> = self
+            .sell
+            .key(&self.stock)
+            .key(&self.receipts)
+            .key(&self.newest_token)
+            .arg(token.map_or(0, FencingToken::get))
+            .arg(&receipt.buyer)
+            .arg(receipt.item)
+            .arg(left)
+            .invoke_async(&mut self.connection.clone())
+            .await?;
+        sold.map(drop).ok_or(StoreError::Overtaken)
     }
 }

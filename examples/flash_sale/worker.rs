@@ -8,15 +8,15 @@ use std::{
     thread,
 };
 
-use lock_runtime::LockClient;
+use lock_runtime::{FencingToken, LockClient};
 use tokio::sync::oneshot;
 
 use crate::{
     Failure,
     args::Worker,
-    buyer,
+    buyer::{self, Crowd},
     message::Message,
-    store::{Receipt, RedisStore, Store, StoreError},
+    store::{Receipt, RedisStore, Shelf, Store, StoreError},
 };
 
 /// The number of the purchase, counted from 1, during which the victim is killed.
@@ -25,35 +25,25 @@ pub(crate) const FATAL_PURCHASE: u64 = 10;
 pub(crate) async fn work(worker: Worker) -> Result<(), Failure> {
     let client = LockClient::connect(&worker.url).await?;
     client.clone().install()?;
-    let store = RedisStore::open(&worker.url, &worker.sale).await?;
+    let store = RedisStore::open(&worker.database, &worker.sale).await?;
     let opening = opening();
     tell(&Message::Ready);
     opening.await?;
 
     let tell_all = |purchase| tell(&Message::Purchase(purchase));
-    let (sale, prefix) = (&worker.sale, format!("worker-{}/buyer-", worker.number));
+    let crowd = Crowd {
+        sale: &worker.sale,
+        prefix: &format!("worker-{}/buyer-", worker.number),
+        buyers: worker.buyers,
+        guarded: worker.guarded,
+        think: worker.think,
+    };
     if worker.victim {
-        let store = Fatal::new(store);
-        buyer::rush(
-            sale,
-            store,
-            &prefix,
-            worker.buyers,
-            worker.guarded,
-            tell_all,
-        )
-        .await;
+        buyer::rush(crowd, Fatal::new(store), tell_all).await;
     } else {
-        buyer::rush(
-            sale,
-            store,
-            &prefix,
-            worker.buyers,
-            worker.guarded,
-            tell_all,
-        )
-        .await;
+        buyer::rush(crowd, store, tell_all).await;
     }
+    client.shutdown().await;
     let stats = client.stats();
     tell(&Message::Done {
         acquired: stats.acquired,
@@ -102,17 +92,22 @@ impl<S> Fatal<S> {
 }
 
 impl<S: Store> Store for Fatal<S> {
-    async fn stock(&self) -> Result<u64, StoreError> {
-        let stock = self.store.stock().await?;
+    async fn look(&self, token: Option<FencingToken>, buyer: &str) -> Result<Shelf, StoreError> {
+        let shelf = self.store.look(token, buyer).await?;
         let purchase = 1 + self.purchases.fetch_add(1, Ordering::Relaxed);
         if purchase == FATAL_PURCHASE {
             tell(&Message::Inside);
             pending::<()>().await;
         }
-        Ok(stock)
+        Ok(shelf)
     }
 
-    async fn sell(&self, left: u64, receipt: &Receipt) -> Result<(), StoreError> {
-        self.store.sell(left, receipt).await
+    async fn sell(
+        &self,
+        token: Option<FencingToken>,
+        left: u64,
+        receipt: &Receipt,
+    ) -> Result<(), StoreError> {
+        self.store.sell(token, left, receipt).await
     }
 }

@@ -67,6 +67,18 @@ impl SentinelGroup {
         true
     }
 
+    /// Makes the Sentinels replace the primary only after it has not answered for two seconds.
+    ///
+    /// A Sentinel sends the first `PING` to a new primary after a second, or after the time within which it expects an
+    /// answer if that time is shorter. With half a second, all Sentinels can therefore replace a new primary at once,
+    /// although it answers.
+    pub async fn be_patient(&self) {
+        for sentinel in &self.sentinels {
+            let words = ["SET", GROUP, "down-after-milliseconds", "2000"];
+            tell(sentinel, &words).await;
+        }
+    }
+
     /// Returns the URL `redis+sentinel://127.0.0.1:port,127.0.0.1:port,127.0.0.1:port/shop`.
     #[must_use]
     pub fn url(&self) -> String {

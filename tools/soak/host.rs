@@ -1,4 +1,4 @@
-//! The host: starts the server and the workers, injects faults, and judges the results.
+//! The host: starts the servers and the workers, disturbs them, and judges the results.
 
 use std::{
     collections::BTreeMap,
@@ -6,8 +6,8 @@ use std::{
     fs,
     process::{Command, Stdio},
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -16,16 +16,15 @@ use support::{
     clock::now,
     page,
     process::{self, Worker, dies_with_parent},
-    proxy::FaultProxy,
-    server::RedisServer,
 };
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 
 use crate::{
     Options,
-    chaos::{Chaos, Fault},
+    failovers::Failover,
     ledger::{Found, Ledger, Visit},
-    plan::{DELETED_FROM, Poller, read_outcomes},
+    plan::{Course, DELETED_FROM, Poller, read_outcomes},
+    site::{Site, Trouble},
 };
 
 /// The longest time from a caller's entry into a lock until the host has the report of that visit.
@@ -38,10 +37,15 @@ const ORDER: u64 = 3_000_000_000;
 /// 200 ms, and 1 s for the delays of a loaded machine.
 const STANDS: u64 = 2_000_000_000 + 200_000_000 + 1_000_000_000;
 const PROGRESS: Duration = Duration::from_secs(10);
-/// How long the remaining keys may take to disappear after a run. The first time is for runs without faults, in which
-/// all workers clean up before they end. The second time is for runs with faults, after which the last leases and
-/// queues must expire.
+/// The interval in which the host checks whether the run is over.
+const TICK: Duration = Duration::from_millis(200);
+/// How long the remaining keys may take to disappear after a run. The first time is for runs in which all workers clean
+/// up before they end. The second time is for runs with faults or failovers, after which the last leases and queues
+/// must expire.
 const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// After the promotion of a replica that lacks a grant, the holder learns of the loss within a third of the lease. The
+/// host adds this time for the delays of a loaded machine.
+const LATE: Duration = Duration::from_secs(1);
 
 /// The reports of all workers.
 #[derive(Debug)]
@@ -50,6 +54,28 @@ struct Seen {
     /// The newest report of each process, and whether the process has reported that it ended regularly.
     outcomes: Vec<(BTreeMap<String, u64>, bool)>,
     waits: Waits,
+}
+
+/// The reports of all workers, which the host's tasks share.
+#[derive(Debug, Clone)]
+pub(crate) struct Record(Arc<Mutex<Seen>>);
+
+impl Record {
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().expect("nobody panics here")
+    }
+
+    /// Records that a primary is about to be killed.
+    pub(crate) fn failover(&self, failover: Failover) {
+        self.lock().ledger.failovers.push(failover);
+    }
+
+    /// Records that a replica of the primary that was killed last has been promoted.
+    pub(crate) fn promoted(&self, at: u64) {
+        if let Some(failover) = self.lock().ledger.failovers.last_mut() {
+            failover.promoted = at;
+        }
+    }
 }
 
 /// The waits of callers that queued.
@@ -137,7 +163,7 @@ impl Place {
                 &options.tasks.to_string(),
                 &seed.to_string(),
             ])
-            .arg(if options.faults { "faults" } else { "calm" })
+            .arg(options.course.name())
             .stderr(Stdio::inherit());
         Worker::obeying(command)
     }
@@ -149,12 +175,12 @@ async fn employ(
     place: Place,
     mut worker: Worker,
     crew: Arc<Crew>,
-    seen: Arc<Mutex<Seen>>,
+    record: Record,
     mut stop: watch::Receiver<bool>,
 ) {
     for incarnation in 1_u64.. {
         let entry = {
-            let mut seen = seen.lock().expect("nobody panics here");
+            let mut seen = record.lock();
             seen.outcomes.push((BTreeMap::new(), false));
             seen.outcomes.len() - 1
         };
@@ -169,7 +195,7 @@ async fn employ(
                 }
             };
             let Some(line) = line else { break true };
-            let mut seen = seen.lock().expect("nobody panics here");
+            let mut seen = record.lock();
             if let Some(visit) = Visit::read(&line) {
                 seen.ledger.add(visit);
                 seen.waits.add(&visit);
@@ -191,29 +217,16 @@ async fn employ(
 /// Runs the soak. Returns whether all promises were kept.
 pub(crate) async fn run(options: Options) -> bool {
     println!("seed {}", options.seed);
-    let builder = RedisServer::builder().arg("--loglevel", "warning");
-    let mut server = if options.faults {
-        builder.aof_always().start().await
-    } else {
-        builder.start().await
-    };
-    let mut proxies = Vec::new();
-    for _ in 0..options.processes {
-        proxies.push(FaultProxy::start(server.port()).await);
-    }
-    let seen = Arc::new(Mutex::new(Seen {
-        ledger: Ledger::new(DELETED_FROM),
+    let mut site = Site::start(&options).await;
+    let told_within = options.course.lease() / 3 + LATE;
+    let record = Record(Arc::new(Mutex::new(Seen {
+        ledger: Ledger::new(DELETED_FROM, nanos(told_within)),
         outcomes: Vec::new(),
         waits: Waits::default(),
-    }));
-    let places = proxies.iter().enumerate().map(|(index, proxy)| Place {
+    })));
+    let places = (0..options.processes).map(|index| Place {
         index,
-        // Without faults, workers connect to the server directly.
-        url: if options.faults {
-            proxy.url()
-        } else {
-            server.url()
-        },
+        url: site.url(&options, index),
         options: options.clone(),
     });
     // Start every worker before the first fault. A worker that has not started would have the PID 0, and a signal to
@@ -226,34 +239,28 @@ pub(crate) async fn run(options: Options) -> bool {
     let (stop, stopped) = watch::channel(false);
     let mut workers = JoinSet::new();
     for (worker, place) in hired {
-        let (crew, seen, stopped) = (crew.clone(), seen.clone(), stopped.clone());
-        workers.spawn(employ(place, worker, crew, seen, stopped));
+        let (crew, record, stopped) = (crew.clone(), record.clone(), stopped.clone());
+        workers.spawn(employ(place, worker, crew, record, stopped));
     }
     let (started, began) = (Instant::now(), now());
-    let mut chaos = Chaos::new(options.seed);
-    let (mut next_progress, mut early_memory) = (PROGRESS, None);
-    let found = || seen.lock().expect("nobody panics here").ledger.found();
-    loop {
-        if options.faults {
-            chaos.strike(&mut server, &proxies, &crew).await;
-        } else {
-            sleep(Duration::from_millis(200)).await;
-        }
-        let (elapsed, visits) = (started.elapsed(), found().visits);
-        if elapsed >= next_progress {
-            next_progress += PROGRESS;
-            let lag = u64::try_from(LAG.as_nanos()).unwrap_or(u64::MAX);
-            let mut seen = seen.lock().expect("nobody panics here");
-            seen.ledger.settle(now().saturating_sub(lag));
-            println!("{:>5} s  {visits} acquisitions", elapsed.as_secs());
-        }
-        let part = options.part(elapsed, visits);
-        if part >= 0.1 && early_memory.is_none() {
-            early_memory = memory(std::process::id()).zip(memory(crew.pid(0)));
-        }
-        if part >= 1.0 {
-            break;
-        }
+    let mut trouble = Trouble::of(&options);
+    let mut early_memory = None;
+    let enough = AtomicBool::new(false);
+    {
+        let striking = async {
+            while !(enough.load(Ordering::Relaxed) && trouble.is_over()) {
+                trouble.strike(&mut site, &crew, &record).await;
+            }
+        };
+        let watching = watch_run(
+            &options,
+            &record,
+            &crew,
+            started,
+            &enough,
+            &mut early_memory,
+        );
+        tokio::join!(striking, watching);
     }
     let late_memory = memory(std::process::id()).zip(memory(crew.pid(0)));
     let took = started.elapsed();
@@ -261,25 +268,65 @@ pub(crate) async fn run(options: Options) -> bool {
     while let Some(ended) = workers.join_next().await {
         ended.expect("nobody panics here");
     }
-    let patience = if options.faults { DRAIN.1 } else { DRAIN.0 };
-    let left = drained(&server, patience).await;
-    let mut seen = seen.lock().expect("nobody panics here");
+    let patience = if options.course.is_clean() {
+        DRAIN.0
+    } else {
+        DRAIN.1
+    };
+    let left = drained(&site, patience).await;
+    let mut seen = record.lock();
     seen.ledger.settle(u64::MAX);
-    let memory = early_memory.zip(late_memory).filter(|_| !options.faults);
+    let memory = early_memory
+        .zip(late_memory)
+        .filter(|_| options.course == Course::Calm);
     if let Some(first) = seen.ledger.found().first_fault {
         let after = Duration::from_nanos(first.saturating_sub(began));
         println!("first overlap or fallen token after {after:.1?}");
     }
-    report(&options, &seen, &chaos, took, memory, &left)
+    report(&options, &seen, &trouble, took, memory, &left)
 }
 
-/// Waits, for at most `patience`, until no key except for the counter of fencing tokens is left on the server. Returns
-/// the keys that are left.
-async fn drained(server: &RedisServer, patience: Duration) -> Vec<String> {
+/// Checks the visits and prints the progress, until the time or the number of acquisitions is reached. Then sets
+/// `enough`. Reads the memory of the host and of a worker after a tenth of the run.
+async fn watch_run(
+    options: &Options,
+    record: &Record,
+    crew: &Crew,
+    started: Instant,
+    enough: &AtomicBool,
+    early_memory: &mut Option<Memory>,
+) {
+    let mut next_progress = PROGRESS;
+    loop {
+        sleep(TICK).await;
+        let (elapsed, visits) = (started.elapsed(), record.lock().ledger.found().visits);
+        if elapsed >= next_progress {
+            next_progress += PROGRESS;
+            let settled = now().saturating_sub(nanos(LAG));
+            record.lock().ledger.settle(settled);
+            println!("{:>5} s  {visits} acquisitions", elapsed.as_secs());
+        }
+        let part = options.part(elapsed, visits);
+        if part >= 0.1 && early_memory.is_none() {
+            *early_memory = memory(std::process::id()).zip(memory(crew.pid(0)));
+        }
+        if part >= 1.0 {
+            enough.store(true, Ordering::Relaxed);
+            return;
+        }
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Waits, for at most `patience`, until no key except for the counters of fencing tokens is left on the servers.
+/// Returns the keys that are left.
+async fn drained(site: &Site, patience: Duration) -> Vec<String> {
     let started = Instant::now();
     loop {
-        let mut keys = server.keys().await;
-        keys.retain(|key| key != "lock:fence");
+        let keys = site.keys().await;
         if keys.is_empty() || started.elapsed() > patience {
             return keys;
         }
@@ -287,27 +334,92 @@ async fn drained(server: &RedisServer, patience: Duration) -> Vec<String> {
     }
 }
 
+/// The memory of the host and of a worker, in KiB.
 type Memory = (u64, u64);
+
+/// Formats the results of the disturbances.
+fn describe(trouble: &Trouble, found: Found, failovers: &[Failover]) -> String {
+    let mut text = String::new();
+    match trouble {
+        Trouble::None => {}
+        Trouble::Chaos(chaos) => {
+            let all: u64 = chaos.injected.values().sum();
+            let shares = chaos.injected.iter().map(|(fault, count)| {
+                let share = 100 * count / all.max(1);
+                format!("{fault:?} {count} ({share} %)")
+            });
+            let shares: Vec<_> = shares.collect();
+            let _ = writeln!(text, "{all} faults: {}", shares.join(", "));
+            let _ = writeln!(
+                text,
+                "{} overlaps and late entries at keys that an operator had deleted; their tokens tell the holders apart",
+                found.allowed
+            );
+        }
+        Trouble::Moves(moves) => {
+            let _ = writeln!(
+                text,
+                "{} moves of {} slots between 3 primaries, {} of them slow",
+                moves.fast + moves.slow,
+                moves.slots.len(),
+                moves.slow
+            );
+        }
+        Trouble::Failovers(_) => {
+            for (number, failover) in (1..).zip(failovers) {
+                let promoted = failover.promoted.saturating_sub(failover.killed);
+                let _ = writeln!(
+                    text,
+                    "failover {number}: a replica was promoted after {} ms; {}",
+                    promoted / 1_000_000,
+                    stood(failover.stood().collect())
+                );
+            }
+            let all = failovers.iter().flat_map(Failover::stood);
+            let _ = writeln!(text, "all failovers: {}", stood(all.collect()));
+            let _ = writeln!(
+                text,
+                "{} overlaps and late entries after a failover whose new primary lacked the grant; their tokens tell the holders apart",
+                found.unreplicated
+            );
+        }
+    }
+    text
+}
+
+/// Formats how long callers stood in failovers.
+fn stood(mut times: Vec<u64>) -> String {
+    times.sort_unstable();
+    let ms = |time: Option<&u64>| time.map_or(0, |time| time / 1_000_000);
+    format!(
+        "{} callers stood for {} ms in the median, {} ms at most",
+        times.len(),
+        ms(times.get(times.len() / 2)),
+        ms(times.last())
+    )
+}
 
 fn report(
     options: &Options,
     seen: &Seen,
-    chaos: &Chaos,
+    trouble: &Trouble,
     took: Duration,
     memory: Option<(Memory, Memory)>,
     left: &[String],
 ) -> bool {
+    let found = seen.ledger.found();
     let Found {
         visits,
         overlaps,
-        allowed,
+        allowed: _,
+        unreplicated: _,
         repeated,
         fallen,
         overtaken,
         stood,
         stood_buffered,
         first_fault: _,
-    } = seen.ledger.found();
+    } = found;
     let rate = u128::from(visits) * 1000 / took.as_millis().max(1);
     let mut text = format!(
         "{visits} acquisitions by {} processes with {} tasks each in {} s, {rate} a second\n",
@@ -348,7 +460,6 @@ fn report(
     let counts = total.iter().map(|(name, count)| format!("{count} {name}"));
     let _ = writeln!(text, "calls: {}", counts.collect::<Vec<_>>().join(", "));
     let killed = seen.outcomes.iter().filter(|(_, ended)| !ended).count() as u64;
-    let struck = |fault| chaos.injected.get(&fault).copied().unwrap_or(0);
     let _ = writeln!(
         text,
         "{unaccounted} calls did not end, not counting {died} calls of {killed} processes that were killed"
@@ -368,19 +479,7 @@ fn report(
         stood / 1_000_000,
         stood_buffered / 1_000_000
     );
-    let all: u64 = chaos.injected.values().sum();
-    if all > 0 {
-        let shares = chaos.injected.iter().map(|(fault, count)| {
-            let share = 100 * count / all;
-            format!("{fault:?} {count} ({share} %)")
-        });
-        let shares: Vec<_> = shares.collect();
-        let _ = writeln!(text, "{all} faults: {}", shares.join(", "));
-        let _ = writeln!(
-            text,
-            "{allowed} overlaps and late entries at keys that an operator had deleted; their tokens tell the holders apart"
-        );
-    }
+    text += &describe(trouble, found, &seen.ledger.failovers);
     if let Some(((host, worker), (late_host, late_worker))) = memory {
         let _ = writeln!(
             text,
@@ -395,28 +494,31 @@ fn report(
     println!("\n{text}");
     let starved = total.get("starved").copied().unwrap_or(0);
     let flat = memory.is_none_or(|((_, early), (_, late))| late < early + early / 4 + 16 * 1024);
+    let is_clean = options.course.is_clean();
     let checks = [
         (visits > 0, "nobody has been inside"),
         (overlaps + repeated + fallen == 0, "the ledger is not clean"),
         (left.is_empty(), "keys are left"),
         (unaccounted == 0, "calls have no end"),
         (
-            killed == struck(Fault::WorkerKilled),
+            killed == trouble.workers_killed(),
             "a process died by itself",
         ),
         (flat, "a worker's memory has grown"),
-        // The next three checks do not apply under faults: a caller may have to reconnect while it waits, and then
-        // enter late.
         (
-            options.faults || starved == 0,
+            trouble.unplanned_failovers() == 0,
+            "a primary was silent and was replaced, so the results are not those of the planned failovers",
+        ),
+        // This check does not apply under faults: a caller may have to reconnect again and again while it waits.
+        (
+            options.course == Course::Faults || starved == 0,
             "callers waited without an entry",
         ),
+        // The next two checks do not apply under faults and failovers, either: a caller may have to reconnect while it
+        // waits, and then enter late.
+        (!is_clean || overtaken < ORDER, "callers were overtaken"),
         (
-            options.faults || overtaken < ORDER,
-            "callers were overtaken",
-        ),
-        (
-            options.faults || stood < STANDS,
+            !is_clean || stood < STANDS,
             "a slow poller delayed others by more than a claim and a probe",
         ),
         (
@@ -434,9 +536,8 @@ fn report(
     }
     if fine && options.write {
         let page = support::root().join("docs/soak.md");
-        let name = if options.faults { "faults" } else { "calm" };
         let block = format!("```text\n{text}```");
-        page::update(&page, name, &block).expect("the page has its marks");
+        page::update(&page, options.course.name(), &block).expect("the page has its marks");
     }
     fine
 }

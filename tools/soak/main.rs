@@ -3,23 +3,36 @@
 
 mod chaos;
 mod dice;
+mod failovers;
 mod host;
 mod ledger;
+mod moves;
 mod plan;
+mod site;
 mod slow;
 mod worker;
 
 use std::{process::ExitCode, time::Duration};
 
+use crate::plan::{Course, Servers};
+
 const USAGE: &str = "\
-cargo run --release --bin soak -- [--minutes N | --seconds N | --acquisitions N] [--faults] [--processes N] [--tasks N] [--seed N] [--write]
+cargo run --release --bin soak -- [--minutes N | --seconds N | --acquisitions N]
+    [--faults | --cluster [--failovers N] | --sentinel --failovers N] [--processes N] [--tasks N] [--seed N] [--write]
 
 Worker processes lock hot, warm and cold keys in all ways: with the attribute and with the explicit API, nested, with several
 keys, with each strategy, and with confirmed and background releases. Their bodies panic, outlast their lease, or are dropped at
 any instant. A third of all acquisitions are made by slow pollers: buffered streams, select! loops, and futures that are polled
 by hand or forgotten. With --faults, connections are cut, half open, slow and lossy; processes and the server are killed, stopped
-and continued; scripts are flushed and keys are deleted. Each of these faults is equally frequent. Exits with 0 only if no two
-holds of a key overlapped while their leases were valid, tokens rose, every call ended, and no key was left on the server.
+and continued; scripts are flushed and keys are deleted. Each of these faults is equally frequent.
+
+With --cluster, the locks are in a Redis Cluster of three primaries, whose slots move from primary to primary all the time. With
+--cluster --failovers N, no slot moves, but N primaries are killed one after another; their replicas take over, and the killed
+servers return as replicas. With --sentinel --failovers N, Sentinels promote the replicas. The run lasts until the failovers are
+over, even if its time or its acquisitions are reached before.
+
+Exits with 0 only if no two holds of a key overlapped while their leases were valid, tokens rose, every call ended, and no key
+was left on the servers. Overlaps after a failover whose new primary lacked a grant are counted apart.
 
 --write puts the figures into docs/soak.md. The default is a minute with 4 processes of 16 tasks, and a random seed, which is
 printed.";
@@ -29,7 +42,9 @@ printed.";
 pub(crate) struct Options {
     pub(crate) time: Option<Duration>,
     pub(crate) acquisitions: Option<u64>,
-    pub(crate) faults: bool,
+    pub(crate) course: Course,
+    /// The number of failovers. It is 0 in the other courses.
+    pub(crate) failovers: u64,
     pub(crate) write: bool,
     pub(crate) processes: usize,
     pub(crate) tasks: u64,
@@ -41,17 +56,27 @@ impl Options {
         let mut options = Self {
             time: None,
             acquisitions: None,
-            faults: false,
+            course: Course::Calm,
+            failovers: 0,
             write: false,
             processes: 4,
             tasks: 16,
             seed: support::clock::now(),
         };
+        let (mut faults, mut cluster, mut sentinel) = (false, false, false);
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--faults" => {
-                    options.faults = true;
+                    faults = true;
+                    continue;
+                }
+                "--cluster" => {
+                    cluster = true;
+                    continue;
+                }
+                "--sentinel" => {
+                    sentinel = true;
                     continue;
                 }
                 "--write" => {
@@ -70,9 +95,22 @@ impl Options {
                 "--processes" => options.processes = usize::try_from(number).unwrap_or(usize::MAX),
                 "--tasks" => options.tasks = number,
                 "--seed" => options.seed = number,
+                "--failovers" => options.failovers = number,
                 _ => return Err(format!("{arg} is not known")),
             }
         }
+        options.course = match (faults, cluster, sentinel, options.failovers) {
+            (false, false, false, 0) => Course::Calm,
+            (true, false, false, 0) => Course::Faults,
+            (false, true, false, 0) => Course::Moves,
+            (false, true, false, _) => Course::Failovers(Servers::Cluster),
+            (false, false, true, 1..) => Course::Failovers(Servers::Sentinels),
+            (false, false, true, 0) => return Err("--sentinel needs --failovers".into()),
+            (_, false, false, _) => {
+                return Err("--failovers needs --cluster or --sentinel".into());
+            }
+            _ => return Err("use only one of --faults, --cluster and --sentinel".into()),
+        };
         if options.acquisitions.is_none() {
             options.time.get_or_insert(Duration::from_secs(60));
         }
@@ -108,7 +146,7 @@ fn main() -> ExitCode {
             processes: small(processes),
             tasks: number(tasks),
             seed: number(seed),
-            faults: how == "faults",
+            course: plan::Course::read(how).expect("the host names a course"),
         };
         runtime.block_on(worker::work(url, orders));
         return ExitCode::SUCCESS;

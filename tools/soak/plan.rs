@@ -3,8 +3,10 @@
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
+use crc16::{State, XMODEM};
 use lock_runtime::LockError;
 
 pub(crate) const NAMESPACE: &str = "soak";
@@ -27,6 +29,91 @@ pub(crate) const BUFFERED_FROM: u32 = 30_000;
 pub(crate) const BUFFERED: u32 = 4;
 /// The number of the first key that an operator deletes from time to time. There are `WARM` such keys.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
+
+/// How a run is disturbed, and the servers on which it takes place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// Nothing disturbs the run on one server.
+    Calm,
+    /// Random faults occur on one server and on the connections with it.
+    Faults,
+    /// The slots of a cluster move from primary to primary all the time.
+    Moves,
+    /// Primaries are killed one after another, and their replicas take over.
+    Failovers(Servers),
+}
+
+/// Servers with replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Servers {
+    Cluster,
+    Sentinels,
+}
+
+impl Course {
+    const ALL: [Self; 5] = [
+        Self::Calm,
+        Self::Faults,
+        Self::Moves,
+        Self::Failovers(Servers::Cluster),
+        Self::Failovers(Servers::Sentinels),
+    ];
+
+    /// Returns the name of the course in the page of results and in the arguments of a worker.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Calm => "calm",
+            Self::Faults => "faults",
+            Self::Moves => "moves",
+            Self::Failovers(Servers::Cluster) => "cluster failovers",
+            Self::Failovers(Servers::Sentinels) => "sentinel failovers",
+        }
+    }
+
+    pub(crate) fn read(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|course| course.name() == name)
+    }
+
+    /// Returns the lease of the workers' locks.
+    pub(crate) fn lease(self) -> Duration {
+        Duration::from_secs(match self {
+            // No lock should become free because a lease ends, so the lease is long.
+            Self::Calm | Self::Moves => 30,
+            Self::Faults => 3,
+            // The lease is longer than a failover. If the release of a lock is lost, the lock becomes free during the
+            // `wait` of the callers.
+            Self::Failovers(_) => 10,
+        })
+    }
+
+    /// Returns whether workers keep their connections with the servers that store their locks, so that all callers are
+    /// served in time.
+    pub(crate) fn is_clean(self) -> bool {
+        matches!(self, Self::Calm | Self::Moves)
+    }
+
+    /// Returns whether the queues of the hot keys are seldom empty. Callers that do not queue may then stay outside for
+    /// their whole `wait`.
+    pub(crate) fn has_long_queues(self) -> bool {
+        matches!(self, Self::Failovers(_))
+    }
+
+    /// Returns how long a body takes between two of its steps at this key, or `None` if it only yields. With a fault, a
+    /// move or a failover, callers should be inside and in the queue.
+    pub(crate) fn step_at(self, key: u32) -> Option<Duration> {
+        Some(Duration::from_millis(match self {
+            _ if key >= SLOW_FROM => 20,
+            Self::Failovers(_) if key < HOT => 10,
+            Self::Faults | Self::Moves | Self::Failovers(_) => 1,
+            Self::Calm => return None,
+        }))
+    }
+}
+
+/// Returns the slot of the cluster that stores the lock of this key.
+pub(crate) fn slot_of(key: u32) -> u16 {
+    State::<XMODEM>::calculate(format!("{NAMESPACE}:{key}").as_bytes()) % 16384
+}
 
 /// How a caller polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,8 +189,8 @@ impl Outcomes {
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the counter for the result of a call. `may_be_busy` is set for a call that makes only one attempt, and
-    /// for a call that may miss its turns. If it is not set, `Busy` counts as `starved`.
+    /// Returns the counter for the result of a call. `may_be_busy` is set for a call that makes only one attempt, for
+    /// a call that does not queue, and for a call that may miss its turns. If it is not set, `Busy` counts as `starved`.
     pub(crate) fn of(&self, result: &Result<(), LockError>, may_be_busy: bool) -> &AtomicU64 {
         match result {
             Ok(()) => &self.completed,

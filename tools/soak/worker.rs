@@ -19,8 +19,8 @@ use crate::{
     dice::Dice,
     ledger::Visit,
     plan::{
-        BUFFERED, BUFFERED_FROM, COLD, DELETED_FROM, HOT, NAMESPACE, Outcomes, Poller, SLOW,
-        SLOW_FROM, WARM,
+        BUFFERED, BUFFERED_FROM, COLD, Course, DELETED_FROM, HOT, NAMESPACE, Outcomes, Poller,
+        SLOW, SLOW_FROM, WARM,
     },
     slow::Pace,
 };
@@ -46,8 +46,7 @@ pub(crate) struct Task {
     /// balance is zero if prompt pollers make two thirds of the visits.
     balance: Arc<AtomicI64>,
     pub(crate) stop: watch::Receiver<bool>,
-    /// Whether the run has faults. With faults, bodies take longer, and an operator deletes some of the keys.
-    lingers: bool,
+    course: Course,
 }
 
 /// The host's orders to a worker.
@@ -58,7 +57,7 @@ pub(crate) struct Orders {
     pub(crate) processes: u32,
     pub(crate) tasks: u64,
     pub(crate) seed: u64,
-    pub(crate) faults: bool,
+    pub(crate) course: Course,
 }
 
 /// Runs the tasks until the host orders the worker to stop, or ends.
@@ -68,7 +67,7 @@ pub(crate) async fn work(url: &str, orders: Orders) {
         processes,
         tasks,
         seed,
-        faults,
+        course,
     } = orders;
     // Some bodies panic on purpose, and their panics are not printed.
     std::panic::set_hook(Box::new(|panic| {
@@ -78,9 +77,7 @@ pub(crate) async fn work(url: &str, orders: Orders) {
     }));
     let client = loop {
         let builder = LockClient::builder().url(url).namespace(NAMESPACE);
-        // Without faults, no lock should become free because a lease ends, so the lease is long.
-        let lease = if faults { 3 * SECOND } else { 30 * SECOND };
-        match builder.lease(lease).connect().await {
+        match builder.lease(course.lease()).connect().await {
             Ok(client) => break client,
             // The server is down at the moment, so the worker tries again.
             Err(error) => eprintln!("{error}"),
@@ -100,7 +97,7 @@ pub(crate) async fn work(url: &str, orders: Orders) {
         processes,
         balance: Arc::default(),
         stop,
-        lingers: faults,
+        course,
     };
     let mut running = tokio::task::JoinSet::new();
     for number in 0..tasks {
@@ -280,15 +277,11 @@ impl Task {
         let _ = writeln!(out, "{}", visit.line());
     }
 
-    /// Stays inside the body for some time. The time is longest on the keys of slow pollers and on the keys that an
-    /// operator deletes.
+    /// Stays inside the body for some time.
     async fn pause(&self, key: u32) {
-        if key >= SLOW_FROM {
-            sleep(20 * MS).await;
-        } else if self.lingers {
-            sleep(MS).await;
-        } else {
-            tokio::task::yield_now().await;
+        match self.course.step_at(key) {
+            Some(step) => sleep(step).await,
+            None => tokio::task::yield_now().await,
         }
     }
 
@@ -374,10 +367,12 @@ impl Task {
                     .await
                 }
                 80..84 => {
+                    tries = self.course.has_long_queues();
                     let lock = lock.strategy(Strategy::Notify);
                     lock.run(self.body(key, awaits, 0)).await
                 }
                 84..88 => {
+                    tries = self.course.has_long_queues();
                     let lock = lock.strategy(Strategy::Spin);
                     lock.run(self.body(key, awaits, 0)).await
                 }
@@ -424,7 +419,7 @@ impl Task {
         let (from, count) = match dice.below(10) {
             0 => (0, HOT),
             1..4 => (HOT, WARM),
-            4 if self.lingers => (DELETED_FROM, WARM),
+            4 if self.course == Course::Faults => (DELETED_FROM, WARM),
             _ => (HOT + WARM, COLD),
         };
         from + u32::try_from(dice.below(count.into())).unwrap_or(0)
