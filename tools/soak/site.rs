@@ -19,7 +19,7 @@ use crate::{
 /// The servers on which the workers lock.
 pub(crate) enum Site {
     /// One server. Each worker process has a proxy of its own, which it uses in runs with faults.
-    Single(RedisServer, Vec<FaultProxy>),
+    Single(Box<RedisServer>, Vec<FaultProxy>),
     Cluster(ClusterServers),
     Sentinels(SentinelGroup),
 }
@@ -38,7 +38,7 @@ impl Site {
                 for _ in 0..options.processes {
                     proxies.push(FaultProxy::start(server.port()).await);
                 }
-                Self::Single(server, proxies)
+                Self::Single(Box::new(server), proxies)
             }
             Course::Moves => Self::Cluster(ClusterServers::start(3).await),
             Course::Failovers(Servers::Cluster) => {
@@ -66,7 +66,7 @@ impl Site {
     /// Returns the keys on all running servers, without the counters of fencing tokens.
     pub(crate) async fn keys(&self) -> Vec<String> {
         let servers = match self {
-            Self::Single(server, _) => std::slice::from_ref(server),
+            Self::Single(server, _) => std::slice::from_ref(&**server),
             Self::Cluster(cluster) => &cluster.servers,
             Self::Sentinels(group) => &group.servers,
         };
