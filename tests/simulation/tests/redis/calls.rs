@@ -40,7 +40,7 @@ macro_rules! part {
 pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
     let (next_token, grant_next) = (part!("native/next_token"), part!("native/grant_next"));
     let (mark, owner) = (part!("quorum/mark"), part!("redisson/owner"));
-    let grant = part!("redisson/grant");
+    let (grant, tell) = (part!("redisson/grant"), part!("redisson/tell"));
     let scripts: &[(&str, &[&str])] = &[
         (
             "acquire",
@@ -84,9 +84,12 @@ pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
             "redisson_multi_acquire",
             &[next_token, owner, grant, part!("redisson/multi_acquire")],
         ),
-        ("redisson_release", &[owner, part!("redisson/release")]),
-        ("redisson_retain", &[owner, part!("redisson/retain")]),
-        ("redisson_leave", &[owner, part!("redisson/leave")]),
+        (
+            "redisson_release",
+            &[owner, tell, part!("redisson/release")],
+        ),
+        ("redisson_retain", &[owner, tell, part!("redisson/retain")]),
+        ("redisson_leave", &[owner, tell, part!("redisson/leave")]),
         ("redisson_renew", &[owner, part!("redisson/renew")]),
         ("redisson_status", &[owner, part!("redisson/status")]),
     ];
@@ -248,23 +251,30 @@ impl Call {
                 text(&[restart, &token, lease, "1", "0"]),
             ),
             "status" => (native[..2].to_vec(), Vec::new()),
-            "quorum_probe" => (vec![mark, fence], text(&[lease, &floor])),
-            "quorum_admit" => (vec![mark, fence], text(&[&START.to_string(), wait, lease])),
+            "quorum_probe" => (vec![mark, fence], text(&[lease, &floor, "run", ""])),
+            "quorum_admit" => (
+                vec![mark, fence],
+                text(&[&START.to_string(), wait, lease, "run", ""]),
+            ),
             "quorum_take" => (
                 vec![grant, fence, mark],
-                text(&[&tail, lease, &floor, &until]),
+                text(&[&tail, lease, &floor, &until, ""]),
             ),
             "quorum_raise_token" => (vec![grant, fence], text(&[owner, &floor])),
             "quorum_rejoin" => (
                 vec![grant, fence, mark],
-                text(&[&floor, &tail, lease, &until]),
+                text(&[&floor, &tail, lease, &until, ""]),
             ),
             name => unreachable!("{name} is no script"),
         };
         if let Some((place, junk)) = self.junk.filter(|_| !args.is_empty()) {
-            let place = place.index(args.len());
+            // The last argument of these scripts says whether the node is the primary of a group. In a group, they store
+            // the server's replication ID, which differs between the two servers.
+            let names_group = args.last().is_some_and(String::is_empty);
+            let place = place.index(args.len() - usize::from(names_group));
             match junk {
                 Some(junk) => args[place] = junk.to_owned(),
+                None if names_group => {}
                 None => args.truncate(place),
             }
         }

@@ -66,7 +66,7 @@ impl Pair {
     pub(crate) fn new(port: u16) -> Self {
         let real = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
         real.set_nodelay(true).expect("a socket can be set up");
-        let mut simulated = Redis::new("run".to_owned());
+        let mut simulated = Redis::new("0".repeat(40));
         let id = simulated.connect();
         let mut pair = Self {
             real,
