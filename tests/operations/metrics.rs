@@ -182,7 +182,8 @@ async fn report_every_metric() {
     let lost = lock.clone().lease(Duration::from_millis(100));
     assert!(lost.run(std::future::pending::<()>()).await.is_err());
 
-    let guard = lock.acquire().await.unwrap();
+    let other = LockClient::connect(server.url()).await.unwrap();
+    let guard = other.lock("every").acquire().await.unwrap();
     let waiting = tokio::spawn(lock.run(async {}));
     until_waiting(&client, "every", 1).await;
     let script = redis::Script::new(GRANT_WITHOUT_MESSAGE);
