@@ -287,15 +287,9 @@ async fn a_missing_right_is_named() {
 }
 
 /// Gives the user `locks` the rights that docs/guides/acl.md lists, and the rights in `more`.
-async fn limit(server: &RedisServer, more: &[&str]) {
-    let guide = include_str!("../../docs/guides/acl.md");
-    let line = guide
-        .lines()
-        .find(|line| line.starts_with("ACL SETUSER"))
-        .expect("docs/guides/acl.md names the rights");
-    let mut words = line.split(' ');
-    let mut command = redis::cmd(words.next().unwrap());
-    command.arg(words.collect::<Vec<_>>()).arg(more);
+async fn limit(server: &RedisServer, deployment: Deployment, more: &[&str]) {
+    let mut command = redis::cmd("ACL");
+    command.arg(deployment.printed()).arg(more);
     let mut admin = server.connection().await;
     command.exec_async(&mut admin).await.unwrap();
 }
@@ -382,7 +376,7 @@ async fn connecting_fails_at_once_where_no_server_answers() {
 async fn the_rights_in_the_readme_are_enough() {
     for strategy in [Strategy::Handoff, Strategy::Notify, Strategy::Spin] {
         let server = RedisServer::start().await;
-        limit(&server, &[]).await;
+        limit(&server, Deployment::Single, &[]).await;
         let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());
         all_that_locks_do(&url, strategy).await;
         let refused = refusals(&server).await;
@@ -390,7 +384,7 @@ async fn the_rights_in_the_readme_are_enough() {
 
         let quorum = Quorum::start(3).await;
         for server in &quorum.servers {
-            limit(server, &["~lock:fence*"]).await;
+            limit(server, Deployment::Redlock, &[]).await;
         }
         let url = quorum
             .url()
@@ -411,7 +405,7 @@ async fn a_server_that_may_evict_is_refused_without_the_right_to_ask() {
         .arg("--maxmemory-policy", "allkeys-lru")
         .start()
         .await;
-    limit(&server, &["-info"]).await;
+    limit(&server, Deployment::Single, &["-info"]).await;
     let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());
     let (error, _) = refusal(&url).await;
     assert!(matches!(error, ConnectError::Permission { .. }), "{error}");

@@ -18,6 +18,7 @@ pub mod page;
 pub mod process;
 pub mod proxy;
 pub mod quorum;
+pub mod rights;
 pub mod sent;
 pub mod sentinels;
 pub mod server;

@@ -24,6 +24,7 @@ use crate::{
                 connection::OPEN_PATIENCE,
                 connector::{Destination, Place},
                 credentials::Provider,
+                rights::Needs,
             },
             url::{is_cluster, is_group, parse_cluster, parse_group, parse_url},
         },
@@ -512,10 +513,17 @@ impl LockClientBuilder {
             tls: self.tls.open()?.map(Arc::new),
             provider: self.provider.clone(),
         };
-        let named = |place| Destination {
+        let needs = |is_redlock| Needs {
+            layout,
+            namespace: self.namespace.as_deref().map(Into::into),
+            replicas: self.defaults.replicas.count > 0,
+            is_redlock,
+        };
+        let destination = |place, is_redlock| Destination {
             place,
             client_name: accepted_name(&client_name),
             access: access.clone(),
+            needs: needs(is_redlock),
         };
         let place = match self.target.as_ref().ok_or(ConnectError::MissingUrl)? {
             Target::Url(url) if redlock::is_redlock(url) => {
@@ -523,7 +531,7 @@ impl LockClientBuilder {
                 let config = RedlockConfig {
                     nodes: redlock::parse(url)?
                         .into_iter()
-                        .map(|node| named(Place::Server(node)))
+                        .map(|node| destination(Place::Server(node), true))
                         .collect(),
                     allow_eviction,
                     lease: self.defaults.lease,
@@ -549,7 +557,7 @@ impl LockClientBuilder {
             },
         };
         let config = RedisConfig {
-            destination: named(place),
+            destination: destination(place, false),
             layout,
             allow_eviction,
         };
