@@ -78,11 +78,11 @@ pub enum ConnectError {
         /// The error of the provider.
         detail: String,
     },
-    /// The server's ACL denies this user a command or channel that locks need.
+    /// The server's ACL denies this user a command, a key or a channel that locks need.
     Permission {
         /// The server's address.
         server: String,
-        /// The server's message, which names the command or the channel.
+        /// Contains the line that grants the missing rights, such as `ACL SETUSER locks +zpopmin`.
         detail: String,
     },
     /// The TLS handshake fails: the client does not trust the server's certificate, or the server does not accept the
@@ -139,6 +139,13 @@ pub enum ConnectError {
         /// The server's address.
         server: String,
         /// The unexpected answer of the server.
+        detail: String,
+    },
+    /// The server or a proxy in front of it does not speak RESP3, in which the engine receives notifications.
+    NoResp3 {
+        /// The server's address.
+        server: String,
+        /// The server's answer.
         detail: String,
     },
     /// The server evicts keys when its memory is full, and so could drop held locks.
@@ -274,6 +281,9 @@ impl fmt::Display for ConnectError {
                     "the server at {server} is not Redis 6.2 or later ({detail})"
                 )
             }
+            Self::NoResp3 { server, detail } => {
+                write!(f, "the server at {server} does not speak RESP3 ({detail})")
+            }
             Self::Eviction { server, policy } => write!(
                 f,
                 "the lock server at {server} evicts keys when its memory is full (maxmemory-policy {policy}), also locks that are held"
@@ -321,7 +331,7 @@ impl std::error::Error for ConnectError {
                 &Advice("check the provider: `connect_within` waits until it returns credentials")
             }
             Self::Permission { .. } => {
-                &Advice("grant the user the commands and the channel named, see docs/guides/acl.md")
+                &Advice("docs/guides/acl.md lists all rights that the user needs")
             }
             Self::Tls { .. } => &Advice(
                 "check the builder's tls_root_certificates, tls_client_certificate and tls_server_name, see docs/guides/tls.md",
@@ -346,6 +356,9 @@ impl std::error::Error for ConnectError {
                 &Advice("a failover may be under way: `connect_within` waits until it has ended")
             }
             Self::NotRedis { .. } => &Advice("check the address and the version"),
+            Self::NoResp3 { .. } => &Advice(
+                "connect to Redis 6.2 or later without a proxy, or through a proxy that supports RESP3",
+            ),
             Self::Eviction { .. } => &Advice(
                 "set maxmemory-policy to noeviction, or call `allow_eviction(true)` on the builder",
             ),

@@ -7,6 +7,7 @@ use support::{
     cluster::{ClusterServers, shared_cluster},
     epsilon,
     quorum::Quorum,
+    rights::Deployment,
     sentinels::SentinelGroup,
     server::RedisServer,
 };
@@ -224,18 +225,7 @@ async fn sentinel_errors_say_what_is_wrong() {
         "{refused:?}"
     );
     let mut set = redis::cmd("ACL");
-    set.arg(&[
-        "SETUSER",
-        "reader",
-        "on",
-        ">secret",
-        "~*",
-        "resetchannels",
-        "&+switch-master",
-        "+hello",
-        "+client",
-    ]);
-    set.arg(&["+subscribe", "+sentinel|get-master-addr-by-name"]);
+    set.arg(Deployment::Sentinel.printed());
     for sentinel in &group.sentinels {
         let mut connection = sentinel.connection().await;
         set.exec_async(&mut connection).await.unwrap();
@@ -249,7 +239,7 @@ async fn sentinel_errors_say_what_is_wrong() {
         "{refused:?}"
     );
     let builder = LockClient::builder().url(group.url());
-    let builder = builder.sentinel_credentials("reader", "secret");
+    let builder = builder.sentinel_credentials("locks", "secret");
     let client = builder.connect().await.unwrap();
     client.lock("order:42").run(async {}).await.unwrap();
 }
@@ -288,26 +278,16 @@ async fn a_lazy_client_finds_its_cluster() {
     );
 }
 
-/// A user of a Redis Cluster needs only the rights that docs/guides/acl.md and docs/guides/cluster.md list.
+/// A user of a Redis Cluster needs only the rights that docs/guides/acl.md lists.
 #[tokio::test]
 async fn a_user_with_few_rights_can_use_a_cluster() {
     let cluster = ClusterServers::start(3).await;
-    let guides = [
-        include_str!("../../docs/guides/acl.md"),
-        include_str!("../../docs/guides/cluster.md"),
-    ];
-    for guide in guides {
-        let mut lines = guide.lines();
-        let rights = lines.find(|line| line.starts_with("ACL SETUSER locks"));
-        let rights = rights.expect("the guide lists the rights");
-        let mut set = redis::cmd("ACL");
-        set.arg("SETUSER").arg("locks");
-        set.arg(rights.split(' ').skip(3).collect::<Vec<_>>());
-        for server in &cluster.servers {
-            set.exec_async(&mut server.connection().await)
-                .await
-                .unwrap();
-        }
+    let mut set = redis::cmd("ACL");
+    set.arg(Deployment::Cluster.printed());
+    for server in &cluster.servers {
+        set.exec_async(&mut server.connection().await)
+            .await
+            .unwrap();
     }
     let url = cluster.url().replace("//", "//locks:secret@");
     let [first, second] = [

@@ -9,12 +9,15 @@ use std::{
 use futures_util::FutureExt;
 use lock_core::advice::advised;
 use lock_runtime::{
-    ConnectError, KeyError, LockClient, LockError, OptionsError, Strategy, distributed_lock,
+    ConnectError, KeyError, Layout, LockClient, LockError, OptionsError, Strategy, distributed_lock,
 };
 use support::{
     assert_busy, assert_lost,
+    cluster::ClusterServers,
     proxy::FaultProxy,
     quorum::Quorum,
+    rights::{Deployment, OPTIONAL},
+    sentinels::SentinelGroup,
     server::{RedisServer, ask, shared_server},
 };
 
@@ -271,31 +274,115 @@ async fn a_missing_right_is_named() {
         .await;
     }
     let url = |user: &str| format!("redis://{user}:pw@127.0.0.1:{}/", server.port());
-    let (error, _) = refusal(&url("no-channel")).await;
-    assert!(
-        matches!(error, ConnectError::Permission { .. }),
-        "{error:?}"
-    );
-    assert!(error.to_string().contains("channel"), "{error}");
-    for (user, missing) in [("no-script", "eval"), ("no-keys", "key")] {
-        let client = LockClient::connect(url(user)).await.unwrap();
-        let error = client.lock("k").run(async { unreachable!() }).await;
-        let error: LockError = Result::<(), _>::unwrap_err(error);
-        assert!(matches!(error, LockError::Refused { .. }), "{error}");
-        assert!(advised(&error).contains(missing), "{error:?}");
+    for (user, missing) in [
+        ("no-channel", "`ACL SETUSER no-channel &lock:session:*`"),
+        ("no-script", "`ACL SETUSER no-script +eval +evalsha`"),
+        ("no-keys", "`ACL SETUSER no-keys ~{lock:* ~lock:fence`"),
+    ] {
+        let (error, _) = refusal(&url(user)).await;
+        assert!(
+            matches!(error, ConnectError::Permission { .. }),
+            "{error:?}"
+        );
+        assert!(error.to_string().contains(missing), "{error}");
     }
 }
 
+/// Takes each right away in turn. `connect` names the missing right, and succeeds after the line in its error was
+/// entered.
+async fn each_missing_right_is_named(
+    servers: &[RedisServer],
+    url: &str,
+    deployment: Deployment,
+    unnoticed: &[&str],
+) {
+    let builder = || {
+        let builder = LockClient::builder().url(url).wait(5 * SECOND);
+        match deployment {
+            Deployment::Redisson | Deployment::RedissonCluster => builder.layout(Layout::Redisson),
+            _ => builder,
+        }
+    };
+    let printed = deployment.printed();
+    let set = async |words: &[&str]| {
+        for server in servers {
+            let mut command = redis::cmd("ACL");
+            command.arg("SETUSER").arg("locks").arg(words);
+            ask::<()>(&mut server.connection().await, &command).await;
+        }
+    };
+    let rights = printed
+        .iter()
+        .filter(|word| word.starts_with(['+', '~', '&']))
+        .filter(|word| !OPTIONAL.contains(&word.trim_start_matches('+')))
+        .filter(|word| !unnoticed.contains(&word.as_str()));
+    for right in rights {
+        let others = printed.iter().skip(2).filter(|word| *word != right);
+        let mut words = vec!["reset"];
+        words.extend(others.map(String::as_str));
+        set(&words).await;
+        let error = builder().connect().await.err();
+        // The error of a Redlock contains the errors of its servers.
+        let error = error.expect(right).to_string();
+        assert!(error.contains("does not permit"), "{right}: {error}");
+        let (_, line) = error.split_once("`ACL SETUSER locks ").expect(&error);
+        let (line, _) = line.split_once('`').expect(&error);
+        let lacks: Vec<_> = line.split(' ').collect();
+        assert_eq!(lacks, [right], "{error}");
+        set(&lacks).await;
+        let client = builder().connect().await;
+        let client = client.unwrap_or_else(|error| panic!("{right} is granted: {error:?}"));
+        client.lock("order:42").run(async {}).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn each_missing_right_on_a_server_is_named() {
+    let server = [RedisServer::start().await];
+    let url = format!("redis://locks:secret@127.0.0.1:{}/", server[0].port());
+    each_missing_right_is_named(&server, &url, Deployment::Single, &[]).await;
+    // Only callers know the names of their locks.
+    let unnoticed = ["~order:*", "~redisson_lock_token:*"];
+    each_missing_right_is_named(&server, &url, Deployment::Redisson, &unnoticed).await;
+}
+
+#[tokio::test]
+async fn each_missing_right_on_a_group_is_named() {
+    let group = SentinelGroup::start().await;
+    let url = group.url().replace("//", "//locks:secret@");
+    each_missing_right_is_named(&group.servers, &url, Deployment::Group, &[]).await;
+}
+
+#[tokio::test]
+async fn each_missing_right_on_a_redlock_is_named() {
+    let quorum = Quorum::start(3).await;
+    let url = quorum.url().replace("//", "//locks:secret@");
+    each_missing_right_is_named(&quorum.servers, &url, Deployment::Redlock, &[]).await;
+}
+
+#[tokio::test]
+async fn each_missing_right_in_a_cluster_is_named() {
+    let cluster = ClusterServers::start(2).await;
+    let url = cluster.url().replace("//", "//locks:secret@");
+    // `~lock:*` suffices for callers whose keys have hash tags.
+    let unnoticed = ["~{lock:*"];
+    each_missing_right_is_named(&cluster.servers, &url, Deployment::Cluster, &unnoticed).await;
+    // Redis 7.0 has shard channels, so that the client subscribes to no other channel of Redisson. Without the right to
+    // unsubscribe from a shard channel, the client closes the connection.
+    let unnoticed = [
+        "~order:*",
+        "~redisson_lock_token:*",
+        "+unsubscribe",
+        "+sunsubscribe",
+    ];
+    let deployment = Deployment::RedissonCluster;
+    each_missing_right_is_named(&cluster.servers, &url, deployment, &unnoticed).await;
+}
+
 /// Gives the user `locks` the rights that docs/guides/acl.md lists, and the rights in `more`.
-async fn limit(server: &RedisServer, more: &[&str]) {
-    let guide = include_str!("../../docs/guides/acl.md");
-    let line = guide
-        .lines()
-        .find(|line| line.starts_with("ACL SETUSER"))
-        .expect("docs/guides/acl.md names the rights");
-    let mut words = line.split(' ');
-    let mut command = redis::cmd(words.next().unwrap());
-    command.arg(words.collect::<Vec<_>>()).arg(more);
+async fn limit(server: &RedisServer, deployment: Deployment, more: &[&str]) {
+    let mut command = redis::cmd("ACL");
+    command.arg(deployment.printed()).arg(more);
     let mut admin = server.connection().await;
     command.exec_async(&mut admin).await.unwrap();
 }
@@ -382,7 +469,7 @@ async fn connecting_fails_at_once_where_no_server_answers() {
 async fn the_rights_in_the_readme_are_enough() {
     for strategy in [Strategy::Handoff, Strategy::Notify, Strategy::Spin] {
         let server = RedisServer::start().await;
-        limit(&server, &[]).await;
+        limit(&server, Deployment::Single, &[]).await;
         let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());
         all_that_locks_do(&url, strategy).await;
         let refused = refusals(&server).await;
@@ -390,7 +477,7 @@ async fn the_rights_in_the_readme_are_enough() {
 
         let quorum = Quorum::start(3).await;
         for server in &quorum.servers {
-            limit(server, &["~lock:fence*"]).await;
+            limit(server, Deployment::Redlock, &[]).await;
         }
         let url = quorum
             .url()
@@ -411,7 +498,7 @@ async fn a_server_that_may_evict_is_refused_without_the_right_to_ask() {
         .arg("--maxmemory-policy", "allkeys-lru")
         .start()
         .await;
-    limit(&server, &["-info"]).await;
+    limit(&server, Deployment::Single, &["-info"]).await;
     let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());
     let (error, _) = refusal(&url).await;
     assert!(matches!(error, ConnectError::Permission { .. }), "{error}");

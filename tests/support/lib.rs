@@ -18,6 +18,7 @@ pub mod page;
 pub mod process;
 pub mod proxy;
 pub mod quorum;
+pub mod rights;
 pub mod sent;
 pub mod sentinels;
 pub mod server;
@@ -89,6 +90,9 @@ mod pages {
 
     #[doc = include_str!("../../docs/guides/redisson.md")]
     struct Redisson;
+
+    #[doc = include_str!("../../docs/guides/tls.md")]
+    struct Tls;
 
     #[doc = include_str!("../../docs/guides/fencing.md")]
     struct Fencing;

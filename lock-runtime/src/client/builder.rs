@@ -24,6 +24,7 @@ use crate::{
                 connection::OPEN_PATIENCE,
                 connector::{Destination, Place},
                 credentials::Provider,
+                rights::Needs,
             },
             url::{is_cluster, is_group, parse_cluster, parse_group, parse_url},
         },
@@ -572,15 +573,25 @@ impl LockClientBuilder {
             tls: self.tls.open()?.map(Arc::new),
             provider: self.provider.clone(),
         };
-        let named = |place| Destination {
+        let needs = |is_redlock| Needs {
+            layout,
+            namespace: self.namespace.as_deref().map(Into::into),
+            replicas: self.defaults.replicas.count > 0,
+            is_redlock,
+        };
+        let destination = |place, is_redlock| Destination {
             place,
             client_name: accepted_name(&client_name),
             access: access.clone(),
+            needs: needs(is_redlock),
         };
         let quorum = |nodes: Vec<Place>| {
             native()?;
             let config = RedlockConfig {
-                nodes: nodes.into_iter().map(named).collect(),
+                nodes: nodes
+                    .into_iter()
+                    .map(|node| destination(node, true))
+                    .collect(),
                 allow_eviction,
                 lease: self.defaults.lease,
             };
@@ -607,7 +618,7 @@ impl LockClientBuilder {
             },
         };
         let config = RedisConfig {
-            destination: named(place),
+            destination: destination(place, false),
             layout,
             allow_eviction,
         };

@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{ConnectError, LockClient, LockError};
 use support::server::RedisServer;
-use tokio::{io::AsyncWriteExt, net::TcpListener};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 
 use crate::fixture::{SECOND, row};
 
@@ -107,6 +110,13 @@ async fn row_35_unusable_servers() {
         assert!(matches!(other, ConnectError::NotRedis { .. }), "{other}");
         answering.abort();
 
+        let old = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = old.local_addr().unwrap().port();
+        let answering = tokio::spawn(answer_in_resp2(old));
+        let resp2 = refusal(format!("redis://:secret@127.0.0.1:{port}/")).await;
+        assert!(matches!(resp2, ConnectError::NoResp3 { .. }), "{resp2}");
+        answering.abort();
+
         let nobody = support::server::free_port();
         let closed = refusal(format!("redis://:secret@127.0.0.1:{nobody}/")).await;
         assert!(
@@ -115,6 +125,21 @@ async fn row_35_unusable_servers() {
         );
     })
     .await;
+}
+
+/// Answers as a server or a proxy that speaks only RESP2, and knows neither `HELLO` nor any other command.
+async fn answer_in_resp2(listener: TcpListener) {
+    while let Ok((mut socket, _)) = listener.accept().await {
+        tokio::spawn(async move {
+            let mut command = [0; 4096];
+            while let Ok(1..) = socket.read(&mut command).await {
+                let refused = b"-ERR unknown command 'HELLO'\r\n";
+                if socket.write_all(refused).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
 }
 
 /// Row 35: the user of a running client loses a right. A call that needs this right returns an error that names the

@@ -8,6 +8,7 @@ use redis::{Client, FromRedisValue, PushInfo, PushKind, Value, aio::MultiplexedC
 use support::{
     cluster::{ClusterServers, shared_cluster},
     epsilon,
+    rights::Deployment,
     server::{RedisServer, ask},
 };
 use tokio::{
@@ -457,30 +458,14 @@ async fn a_new_connection_for_shard_channels_listens_again() {
     entered.unwrap().release().await;
 }
 
-/// In a cluster, a user needs only the rights that the guides list for a user of any kind, for Redisson's layout and for a
-/// cluster.
+/// In a cluster, a user needs only the rights that docs/guides/acl.md lists for Redisson's layout in a cluster.
 #[tokio::test]
 async fn a_user_with_few_rights_can_share_locks_in_a_cluster() {
     let cluster = ClusterServers::start(2).await;
-    let (general, of_cluster, of_layout) = (
-        include_str!("../../../docs/guides/acl.md"),
-        include_str!("../../../docs/guides/cluster.md"),
-        include_str!("../../../docs/guides/redisson.md"),
-    );
-    for (guide, start) in [
-        (general, "ACL SETUSER locks on"),
-        (general, "ACL SETUSER locks ~order"),
-        (of_cluster, "ACL SETUSER locks"),
-        (of_layout, "ACL SETUSER locks"),
-    ] {
-        let rights = guide.lines().find(|line| line.starts_with(start));
-        let rights = rights.expect("the guide lists the rights").split(' ');
+    for server in &cluster.servers {
         let mut set = redis::cmd("ACL");
-        set.arg("SETUSER").arg("locks");
-        set.arg(rights.skip(3).collect::<Vec<_>>());
-        for server in &cluster.servers {
-            ask::<()>(&mut server.connection().await, &set).await;
-        }
+        set.arg(Deployment::RedissonCluster.printed());
+        ask::<()>(&mut server.connection().await, &set).await;
     }
     let url = cluster.url().replace("//", "//locks:secret@");
     let builder = || LockClient::builder().url(&url).layout(Layout::Redisson);

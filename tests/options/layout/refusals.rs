@@ -5,6 +5,7 @@ use lock_runtime::{ConnectError, Layout, LockClient, LockError, OptionsError, St
 use redis::Value;
 use support::{
     epsilon,
+    rights::Deployment,
     server::{RedisServer, ask, shared_server},
 };
 use tokio::time::Instant;
@@ -88,29 +89,16 @@ async fn a_refusal_leaves_nothing_to_clean_up() {
     deleted.unwrap();
 }
 
-/// A user needs only the rights that docs/guides/acl.md lists: the general rights, and the rights for locks that are
-/// shared with Redisson.
+/// A user needs only the rights that docs/guides/acl.md lists for locks that are shared with Redisson.
 #[tokio::test]
 async fn a_user_with_few_rights_can_share_locks() {
     let server = RedisServer::start().await;
-    let guide = include_str!("../../../docs/guides/acl.md");
-    let of = |start: &str| {
-        let line = guide.lines().find(|line| line.starts_with(start));
-        line.expect("docs/guides/acl.md names the rights")
-            .split(' ')
-            .skip(3)
-    };
     let mut admin = server.connection().await;
-    for rules in [of("ACL SETUSER locks"), of("ACL SETUSER locks ~order")] {
-        ask::<()>(
-            &mut admin,
-            redis::cmd("ACL")
-                .arg("SETUSER")
-                .arg("locks")
-                .arg(rules.collect::<Vec<_>>()),
-        )
-        .await;
-    }
+    ask::<()>(
+        &mut admin,
+        redis::cmd("ACL").arg(Deployment::Redisson.printed()),
+    )
+    .await;
     let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());
     let builder = || LockClient::builder().url(&url).layout(Layout::Redisson);
     let client = builder().connect().await.unwrap();

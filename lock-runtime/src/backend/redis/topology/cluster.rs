@@ -290,7 +290,7 @@ impl Cluster {
         self.read().await.map_err(|error| match error.kind() {
             // A server that belongs to no cluster refuses to describe the slots.
             ErrorKind::Server(ServerErrorKind::ResponseError) => Failure::NoCluster,
-            _ => Failure::of(&error),
+            _ => Failure::of(&error).of_user(&self.seeds[0]),
         })?;
         let nodes = self.nodes();
         if nodes.is_empty() {

@@ -19,7 +19,7 @@ use crate::{
     backend::redis::transport::{
         batcher::Batcher,
         connector::Connector,
-        credentials::Obtained,
+        credentials::{NO_CREDENTIALS, Obtained},
         health::{Health, InFlight, Parking},
         liveness::Readiness,
         rights::with_missing_right,
@@ -103,6 +103,8 @@ impl CallError {
                 }
                 _ => Self::Refused(BackendError::Refused(with_missing_right(text))),
             },
+            // The provider may return credentials later.
+            ErrorKind::Extension if error.code() == Some(NO_CREDENTIALS) => Self::NotReady(text),
             // A server that becomes a replica ends a blocking command, such as `WAIT`, with this error.
             ErrorKind::Extension if error.code() == Some("UNBLOCKED") => Self::Demoted(text),
             ErrorKind::Extension
@@ -427,6 +429,11 @@ impl Connection {
             let answer = self.send_as(&by_source, true).await;
             answer.map_err(|error| self.failed(&error))
         })
+    }
+
+    /// Sends a command. Unlike the other methods, draws no conclusion about the connection from an error.
+    pub(crate) async fn try_command(&self, command: &Cmd) -> Result<Value, RedisError> {
+        self.send(command).await.map(|(value, _)| value)
     }
 
     /// Subscribes to a channel, or unsubscribes.

@@ -18,6 +18,7 @@ use crate::{
         credentials::Obtained,
         liveness::Readiness,
         outage::Outages,
+        rights::Needs,
         sentinel::{SentinelConfig, Sentinels},
     },
     background::{Context, lock},
@@ -30,6 +31,7 @@ pub(crate) struct Destination {
     pub(crate) place: Place,
     pub(crate) client_name: String,
     pub(crate) access: Access,
+    pub(crate) needs: Needs,
 }
 
 /// The addresses of the servers, and the settings for connections to them.
@@ -68,6 +70,8 @@ pub(crate) struct Connector {
     pub(crate) context: Arc<Context>,
     target: Target,
     pub(crate) access: Access,
+    /// What the Redis user needs rights for.
+    pub(crate) needs: Needs,
     /// The commands that load the scripts of the connection's layout.
     pub(crate) scripts: redis::Pipeline,
     /// The name of this program in the server's list of connections.
@@ -87,6 +91,7 @@ impl Connector {
         server: Server,
         client_name: String,
         access: Access,
+        needs: Needs,
         scripts: redis::Pipeline,
         counters: Arc<Counters>,
     ) -> Result<Self, ConnectError> {
@@ -123,6 +128,7 @@ impl Connector {
             context,
             target,
             access,
+            needs,
             scripts,
             client_name,
             check_first: Mutex::new(None),
@@ -140,6 +146,7 @@ impl Connector {
             place,
             client_name,
             access,
+            needs,
         }: Destination,
         scripts: &redis::Pipeline,
         counters: &Arc<Counters>,
@@ -151,6 +158,7 @@ impl Connector {
                 place,
                 client_name,
                 access.clone(),
+                needs.clone(),
                 scripts.clone(),
                 counters.clone(),
             )
@@ -189,6 +197,7 @@ impl Connector {
             context: self.context.clone(),
             target,
             access: self.access.clone(),
+            needs: self.needs.clone(),
             scripts: self.scripts.clone(),
             client_name: self.client_name.clone(),
             check_first: Mutex::new(self.pending_check()),
@@ -205,6 +214,23 @@ impl Connector {
             Target::Server(client) => client.get_connection_info().addr().to_string(),
             Target::Group(sentinels) => sentinels.to_string(),
         }
+    }
+
+    /// Returns the name of the Redis user.
+    pub(crate) fn user(&self) -> String {
+        let of_provider = self
+            .access
+            .provider
+            .as_ref()
+            .and_then(|provider| provider.user());
+        let settings = match &self.target {
+            Target::Server(client) => client.get_connection_info().redis_settings(),
+            Target::Group(sentinels) => sentinels.settings(),
+        };
+        let of_url = || settings.username().map(str::to_owned);
+        of_provider
+            .or_else(of_url)
+            .unwrap_or_else(|| "default".into())
     }
 
     /// Records that a connection was lost, or could not be made. In a Redis Cluster, the map of the slots is then read

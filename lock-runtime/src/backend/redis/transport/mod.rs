@@ -1,6 +1,7 @@
 //! Makes connections to servers, sends commands over them, and records their health and the outages of the servers.
 
 pub(crate) mod access;
+pub(crate) mod acl;
 pub(crate) mod batcher;
 pub(crate) mod connection;
 pub(crate) mod connector;

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future;
 use lock_core::backend::BackendError;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
 use tokio::{
@@ -14,6 +15,7 @@ use crate::{
         connection::{CallError, Connection, OPEN_PATIENCE, field},
         connector::{Connector, ServerCheck},
         credentials::NO_CREDENTIALS,
+        rights::{CHECK_CHANNEL, REDISSON_CHANNELS, advice, missing_rights, with_missing_right},
         sentinel::{NO_PRIMARY, UNKNOWN_GROUP},
         shard_channels::Subscribed,
     },
@@ -27,6 +29,7 @@ pub(crate) enum Failure {
     NoCredentials(String),
     Permission(String),
     NotRedis(String),
+    NoResp3(String),
     Tls(String),
     NoTls,
     Closed(String),
@@ -53,7 +56,14 @@ impl Failure {
             }
             _ if is_of_tls(error) => Self::Tls(text),
             ErrorKind::AuthenticationFailed => Self::Authentication(text),
-            ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(text),
+            ErrorKind::Server(ServerErrorKind::NoPerm) => {
+                Self::Permission(with_missing_right(text))
+            }
+            ErrorKind::Server(ServerErrorKind::ResponseError)
+                if text.contains("unknown command") && text.contains("HELLO") =>
+            {
+                Self::NoResp3(text)
+            }
             ErrorKind::Server(ServerErrorKind::ResponseError)
                 if text.contains("unknown command") || text.contains("subcommand") =>
             {
@@ -62,9 +72,8 @@ impl Failure {
             ErrorKind::Extension if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => {
                 Self::Authentication(text)
             }
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::RESP3NotSupported => {
-                Self::NotRedis(text)
-            }
+            ErrorKind::RESP3NotSupported => Self::NoResp3(text),
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::NotRedis(text),
             ErrorKind::Extension | ErrorKind::Server(_) => Self::Refused(text),
             _ if error.is_connection_dropped() && !error.is_connection_refusal() => {
                 Self::Closed(text)
@@ -80,6 +89,16 @@ impl Failure {
             }
             CallError::Refused(error) => Self::Refused(error.to_string()),
             error => Self::Unreachable(error.to_string()),
+        }
+    }
+
+    /// Writes the name of the Redis user into the advice.
+    pub(crate) fn of_user(self, connector: &Connector) -> Self {
+        match self {
+            Self::Permission(detail) => {
+                Self::Permission(detail.replace("<user>", &connector.user()))
+            }
+            failure => failure,
         }
     }
 
@@ -102,6 +121,7 @@ impl Failure {
             Self::UnknownGroup => ConnectError::UnknownGroup { server },
             Self::NoPrimary(detail) => ConnectError::NoPrimary { server, detail },
             Self::NotRedis(detail) => ConnectError::NotRedis { server, detail },
+            Self::NoResp3(detail) => ConnectError::NoResp3 { server, detail },
             Self::Eviction(policy) => ConnectError::Eviction { server, policy },
             Self::Refused(detail) => ConnectError::Refused { server, detail },
         }
@@ -173,6 +193,7 @@ pub(crate) async fn check(
     let checking = check_server(connector, required, patience);
     let checked = connector.context.timeout_at(until, checking).await;
     match checked.unwrap_or_else(|| Err(Failure::Unreachable("no answer".into()))) {
+        Err(failure @ Failure::Permission(_)) => Err(failure.of_user(connector)),
         Err(Failure::Unreachable(_) | Failure::Closed(_))
             if asks && speaks_plainly(connector).await =>
         {
@@ -190,8 +211,15 @@ async fn check_server(
     }: ServerCheck,
     patience: Duration,
 ) -> Result<(), Failure> {
-    let channel = "lock:session:check";
-    let opened = Connection::open(connector, channel, None, Arc::default(), patience, |_| {}).await;
+    let opened = Connection::open(
+        connector,
+        CHECK_CHANNEL,
+        None,
+        Arc::default(),
+        patience,
+        |_| {},
+    )
+    .await;
     let connection = match opened {
         Ok(connection) => connection,
         Err(error) => {
@@ -206,18 +234,28 @@ async fn check_server(
             });
         }
     };
-    let info = connection
-        .server_info(allow_eviction)
-        .await
-        .map_err(Failure::of_call)?;
+    let (info, missing) = future::join(
+        connection.server_info(allow_eviction),
+        missing_rights(&connection, &connector.needs, connector.outdated.is_some()),
+    )
+    .await;
+    if !missing.is_empty() {
+        return Err(Failure::Permission(advice(&missing, &connector.user())));
+    }
+    let info = info.map_err(Failure::of_call)?;
     if info.mode.as_deref() == Some("cluster") && connector.outdated.is_none() {
         return Err(Failure::Cluster);
     }
     if let Some(channel) = probe_channel {
         // Without this check, a missing permission for the channel would not be noticed before a caller has to wait.
-        check_channel(connector, &connection, channel)
-            .await
-            .map_err(Failure::of_call)?;
+        let checked = check_channel(connector, &connection, channel).await;
+        checked.map_err(|error| match Failure::of_call(error) {
+            Failure::Permission(detail) if detail.contains("channel") => {
+                let pattern = REDISSON_CHANNELS.to_owned();
+                Failure::Permission(advice(&[pattern], &connector.user()))
+            }
+            failure => failure,
+        })?;
     }
     match info.eviction {
         Some(policy) if policy != "noeviction" && !allow_eviction => Err(Failure::Eviction(policy)),

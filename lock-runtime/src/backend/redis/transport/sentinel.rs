@@ -117,6 +117,11 @@ impl Sentinels {
         Err(failure.unwrap_or_else(|| RedisError::from(nobody)))
     }
 
+    /// Returns the user, the password and the database of the servers of the group.
+    pub(crate) fn settings(&self) -> &redis::RedisConnectionInfo {
+        self.server.redis_settings()
+    }
+
     /// Returns the settings for a connection to the server of the group with this address.
     pub(crate) fn server_at(&self, address: ConnectionAddr) -> redis::ConnectionInfo {
         self.server.clone().set_addr(address)
