@@ -53,8 +53,6 @@ pub(crate) struct Provider {
     ask: Arc<dyn Fn() -> BoxFuture<'static, Result<Credentials, String>> + Send + Sync>,
     /// The call that is under way, or whose answer no connection has used yet.
     call: Mutex<Option<Call>>,
-    /// The user in the newest answer.
-    user: Mutex<Option<String>>,
 }
 
 impl fmt::Debug for Provider {
@@ -77,13 +75,7 @@ impl Provider {
         Self {
             ask: Arc::new(ask),
             call: Mutex::default(),
-            user: Mutex::default(),
         }
-    }
-
-    /// Returns the user in the newest answer.
-    pub(crate) fn user(&self) -> Option<String> {
-        lock(&self.user).clone()
     }
 
     /// Asks the provider, or waits for the call that is under way. The calling code has to limit the time. If it stops
@@ -106,10 +98,7 @@ impl Provider {
             }
         }
         match answer {
-            Ok(credentials) => {
-                *lock(&self.user) = Some(credentials.user.clone());
-                Ok(Obtained { credentials, at })
-            }
+            Ok(credentials) => Ok(Obtained { credentials, at }),
             Err(detail) => Err(redis::make_extension_error(
                 NO_CREDENTIALS.into(),
                 Some(detail.replace(char::is_control, " ")),
