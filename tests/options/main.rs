@@ -2,6 +2,7 @@
 
 mod authority;
 mod connecting;
+mod credentials;
 mod defaults;
 mod extend;
 mod hold_at_least;
