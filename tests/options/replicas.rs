@@ -18,7 +18,7 @@ use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
 /// How long a call waits for replicas in most tests. A replica can be slow while other tests run.
 fn patience() -> Duration {
-    500 * MS + support::epsilon()
+    2 * SECOND + support::epsilon()
 }
 
 /// A server with replicas.
