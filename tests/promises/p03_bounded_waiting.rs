@@ -137,15 +137,19 @@ async fn an_extension_by_a_nested_call_ends_with_its_wait() {
 /// (1 s) and longer than a claim (2 s). At the next poll, the nested call returns `Busy`.
 #[tokio::test]
 async fn a_nested_call_that_is_polled_rarely_ends_after_its_wait() {
-    let client = Store::redis().await.client().await;
+    let proxy = FaultProxy::start(shared_server().await.port()).await;
+    let client = Store::on(&proxy.url()).client().await;
     let outer = client.lock("k").lease(20 * SECOND);
     let body = async {
         let inner = client.lock("k").wait(SECOND).lease(60 * SECOND);
         let mut inner = Box::pin(inner.run(async {}));
+        // Without an answer, the first poll cannot complete the call.
+        proxy.blackhole(true);
         assert!(
             (&mut inner).now_or_never().is_none(),
             "it extends the lease"
         );
+        proxy.blackhole(false);
         tokio::time::sleep(2500 * MS).await;
         inner.now_or_never().expect("its `wait` is over")
     };
