@@ -82,7 +82,7 @@ pub(crate) struct Hold {
     /// Whether the holder knows that the hold is lost.
     pub(crate) known_lost: bool,
     /// Whether the call that acquired the hold has entered. The loss of an unused hold is not counted.
-    used: bool,
+    pub(crate) used: bool,
 }
 
 /// The hold that keeps a lock taken.

@@ -338,10 +338,12 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
 /// Returns whether the model can predict who gets a lock next if its grant is removed. The model cannot predict the
 /// next holder if no waiter would notice the removal. The model also cannot predict it if the next waiter may be a
 /// member of the cohort with the grant, because this member returns to the queue only when its process notices the
-/// loss.
+/// loss. The same holds for a call that has this lock and waits for its next lock: the call returns to the queue of this
+/// lock when it next confirms its grant, or when its process gets the lock again.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
-    let holder = state.held.map(|held| model.holds[held.hold].client);
+    let holder = state.held.map(|held| &model.holds[held.hold]);
+    let holder = holder.filter(|hold| hold.used).map(|hold| hold.client);
     let next = state.queue.front();
     let next = next.map(|next| model.calls[next].spec.client);
     holder.is_some() && next != holder && model.is_watched(key)
