@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use lock_runtime::{LockClient, LockError};
@@ -16,10 +16,6 @@ use tokio::time::sleep;
 
 use super::load::Load;
 use crate::fixture::{MS, NAME, SECOND, client, row, until_waiting};
-
-/// The time within which a replica replaces a failed primary: the other nodes wait a second for the primary, and then
-/// vote.
-const FAILOVER: Duration = Duration::from_secs(15);
 
 /// Row 28: the slots of all locks move from primary to primary, again and again, while a caller is inside, 20 callers
 /// of two clients wait, and five others keep acquiring locks of their own. The holder keeps its lock, and the waiters
@@ -149,24 +145,8 @@ async fn row_28_a_primary_dies() {
         cluster.until_replicated("{faults:k}:replicated").await;
         cluster.servers[primary].kill();
         let killed = Instant::now();
-        let other = load.holder.lock("{faults:k}:other").wait(20 * SECOND);
-        other.run(async {}).await.unwrap();
-        seen.within(
-            "the first call after the failover enters",
-            FAILOVER,
-            killed.elapsed(),
-        );
-        let finished = load.finish().await;
-        seen.within(
-            "20 waiters enter after the release",
-            3 * SECOND,
-            finished.waiters,
-        );
-        seen.within(
-            "the longest call of a caller that the failover meets",
-            FAILOVER + SECOND,
-            finished.longest_call,
-        );
+        load.finish_after_failover(seen, killed, "{faults:k}:other")
+            .await;
     })
     .await;
 }

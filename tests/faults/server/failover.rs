@@ -5,12 +5,8 @@ use std::time::Instant;
 use lock_runtime::{Hold, LockError, ReleaseOutcome};
 use support::{assert_lost, sentinels::SentinelGroup};
 
-use super::load::Load;
+use super::load::{FAILOVER, Load};
 use crate::fixture::{SECOND, client, row, token, until};
-
-/// The time within which the Sentinels of the tests promote a replica: 0.5 s until they agree that the primary is down,
-/// and on a loaded machine several elections.
-const FAILOVER: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// Row 27: the primary is killed while a caller is inside, 20 callers of two clients wait, and five others keep
 /// acquiring locks of their own. The replicas have the grant and the queue. The holder keeps its lock, and the waiters
@@ -26,24 +22,7 @@ async fn row_27_failover_under_load() {
         let killed = Instant::now();
         group.promoted_instead_of(0).await;
         assert!(killed.elapsed() < FAILOVER);
-        let other = load.holder.lock("other").wait(20 * SECOND);
-        other.run(async {}).await.unwrap();
-        seen.within(
-            "the first call after the failover enters",
-            FAILOVER,
-            killed.elapsed(),
-        );
-        let finished = load.finish().await;
-        seen.within(
-            "20 waiters enter after the release",
-            3 * SECOND,
-            finished.waiters,
-        );
-        seen.within(
-            "the longest call of a caller that the failover meets",
-            FAILOVER + SECOND,
-            finished.longest_call,
-        );
+        load.finish_after_failover(seen, killed, "other").await;
     })
     .await;
 }

@@ -10,7 +10,10 @@ use std::{
 };
 
 use lock_runtime::{LockClient, LockError, LockGuard, ReleaseOutcome};
-use support::history::{History, Inside};
+use support::{
+    history::{History, Inside},
+    matrix::Seen,
+};
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::fixture::{MS, SECOND, client, until_waiting};
@@ -19,6 +22,10 @@ use crate::fixture::{MS, SECOND, client, until_waiting};
 const WAITERS: usize = 20;
 /// The number of callers with a lock of their own.
 const BUSY: usize = 5;
+
+/// The time within which a replica replaces a failed primary: the other servers notice the failure after at most a second,
+/// and on a loaded machine need several elections.
+pub(super) const FAILOVER: Duration = Duration::from_secs(15);
 
 /// The callers of three clients: the holder's client, and two clients for the other callers.
 pub(super) struct Load {
@@ -92,6 +99,29 @@ impl Load {
     /// Returns the keys of the callers with locks of their own.
     pub(super) fn busy_keys() -> impl Iterator<Item = String> {
         (0..BUSY).map(Self::busy_key)
+    }
+
+    /// Enters another lock of the failed primary, `other`, and finishes. Records the times of a failover in the fault
+    /// matrix.
+    pub(super) async fn finish_after_failover(self, seen: &mut Seen, killed: Instant, other: &str) {
+        let other = self.holder.lock(other).wait(20 * SECOND);
+        other.run(async {}).await.unwrap();
+        seen.within(
+            "the first call after the failover enters",
+            FAILOVER,
+            killed.elapsed(),
+        );
+        let finished = self.finish().await;
+        seen.within(
+            "20 waiters enter after the release",
+            3 * SECOND,
+            finished.waiters,
+        );
+        seen.within(
+            "the longest call of a caller that the failover meets",
+            FAILOVER + SECOND,
+            finished.longest_call,
+        );
     }
 
     /// Asserts that the holder has not lost its lease, releases its lock, and waits until the other callers have ended.
