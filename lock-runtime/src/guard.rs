@@ -12,8 +12,8 @@ use lock_core::{
 
 use crate::{
     acquire::{
+        deadline::bounded,
         entry::Entered,
-        one,
         reentry::{self, Frame, MultiCall},
     },
     background::Context,
@@ -123,7 +123,7 @@ impl Hold {
         let mut renewing = pin!(state.clone().renew(lease));
         loop {
             let deadline = state.deadline().unwrap_or(until);
-            match one::bounded(backend, deadline, renewing.as_mut()).await {
+            match bounded(backend, deadline, renewing.as_mut()).await {
                 Some(Ok(Ok(_))) => return Ok(self.remaining()),
                 Some(Ok(Err(reason))) => return Err(lost(reason)),
                 Some(Err(error)) => {

@@ -74,12 +74,11 @@ pub mod __private;
 #[doc(hidden)]
 pub mod simulation;
 
-pub use call::Run;
+pub use backend::redis::transport::credentials::Credentials;
 #[cfg(feature = "tls")]
-pub use client::pem::Pem;
-pub use client::{
-    AlreadyInstalled, LockClient, builder::LockClientBuilder, credentials::Credentials,
-};
+pub use backend::redis::transport::pem::Pem;
+pub use call::Run;
+pub use client::{AlreadyInstalled, LockClient, builder::LockClientBuilder};
 pub use connect_error::{ConnectError, URL_VARIABLE};
 #[cfg(feature = "metrics")]
 pub use events::metrics::{METRIC_BUCKETS, describe_metrics};

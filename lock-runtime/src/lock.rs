@@ -10,11 +10,7 @@ use lock_core::{
 };
 
 use crate::{
-    acquire::{
-        Locks,
-        one::{self, AcquireSpec},
-        reentry,
-    },
+    acquire::{Locks, deadline::bounded, one, reentry, spec::AcquireSpec},
     background::Context,
     call::Run,
     guard::LockGuard,
@@ -159,7 +155,7 @@ impl Lock {
         let backend = &client.shared.backend;
         let started = backend.now();
         let deadline = started + options.wait.unwrap_or(client.defaults.wait);
-        match one::bounded(backend, deadline, backend.status(&name)).await {
+        match bounded(backend, deadline, backend.status(&name)).await {
             Some(status) => status.map_err(|error| {
                 LockError::from_backend(error, &key, backend.now().since(started))
             }),

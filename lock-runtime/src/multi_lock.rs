@@ -9,7 +9,7 @@ use lock_core::{
 };
 
 use crate::{
-    acquire::{Locks, multi, one::AcquireSpec},
+    acquire::{Locks, multi, spec::AcquireSpec},
     background::Context,
     call::Run,
     guard::MultiLockGuard,

@@ -10,7 +10,7 @@ use lock_core::{
 };
 
 use crate::{
-    acquire::one::AcquireSpec,
+    acquire::spec::AcquireSpec,
     lease::{scheduler::Renewals, shared::Shared},
 };
 

@@ -6,7 +6,7 @@ use std::{fs, io};
 use crate::{page, root};
 
 #[expect(dead_code, reason = "only the engine sends the arguments")]
-#[path = "../../lock-runtime/src/backend/redis/transport/acl.rs"]
+#[path = "../../lock-runtime/src/backend/redis/preflight/acl.rs"]
 mod acl;
 
 use acl::{

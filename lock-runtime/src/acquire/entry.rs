@@ -6,8 +6,10 @@ use futures_util::future::{join, join_all, select_all};
 use lock_core::{backend::BoxFuture, error::LockError, key::LockName, lease::Moment};
 
 use crate::{
-    acquire::reentry::{Frame, Level, MultiCall},
-    events::call::CallRecord,
+    acquire::{
+        record::CallRecord,
+        reentry::{Frame, Level, MultiCall},
+    },
     lease::{
         hold::{HoldState, RenewalDemand},
         release::{EntryTicket, ReleaseOutcome},
@@ -149,7 +151,8 @@ impl Entered {
     /// Passes on the record of the call that has acquired these locks.
     pub(crate) fn recorded_by(mut self, mut record: CallRecord) -> Self {
         let only = self.others.is_empty().then_some(&self.innermost);
-        record.acquired(only);
+        let token = only.map(|entry| entry.hold().token);
+        record.acquired(token, only.is_some_and(|entry| !entry.has_begun()));
         self.record = record;
         self
     }

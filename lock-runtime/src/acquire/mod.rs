@@ -1,10 +1,13 @@
 //! Acquisition: the locks that one call asks for, and how the call enters these locks.
 
+pub(crate) mod deadline;
 pub(crate) mod entry;
 pub(crate) mod multi;
 pub(crate) mod one;
+pub(crate) mod record;
 pub(crate) mod reentry;
 pub(crate) mod replicas;
+pub(crate) mod spec;
 
 use std::sync::Arc;
 
@@ -15,7 +18,7 @@ use lock_core::{
 };
 
 use crate::{
-    acquire::{entry::Entered, one::AcquireSpec, reentry::Frame},
+    acquire::{entry::Entered, reentry::Frame, spec::AcquireSpec},
     background::Context,
     lease::scheduler::Renewals,
 };

@@ -11,10 +11,15 @@ use lock_core::{
 };
 
 use crate::acquire::{
+    deadline::{answered, bounded, unless_shut_down},
     entry::{self, Entered, Entry},
-    one::{self, AcquireSpec, Budget, LEAVE_PATIENCE},
+    one,
     reentry::{self, Frame, MultiCall},
     replicas::{replicas_until, replicated},
+    spec::{
+        AcquireSpec, Budget, LEAVE_PATIENCE, busy_outside, busy_with_sibling, failed, too_late,
+        unreachable,
+    },
 };
 use crate::lease::hold::HoldState;
 
@@ -60,11 +65,11 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
             if answers && !acquisition.entries.is_empty() {
                 let until = budget.waits_until() + LEAVE_PATIENCE;
                 let leaving = Entered::several(acquisition.entries).leave(false);
-                one::bounded(&shared.backend, until, leaving).await;
+                bounded(&shared.backend, until, leaving).await;
             }
             match lost {
                 Some(_) if budget.waits_until() > shared.backend.now() => {}
-                Some(lost) => return Err(one::busy_outside(lost, budget)),
+                Some(lost) => return Err(busy_outside(lost, budget)),
                 None => return Err(error),
             }
         }
@@ -188,7 +193,7 @@ impl MultiAcquisition {
         let requests = spec.iter().map(|spec| spec.request(wait));
         let taking = backend.acquire_multi(requests.collect());
         let taken = self.unless_lost(async {
-            match one::unless_shut_down(&first.shared, until, taking).await? {
+            match unless_shut_down(&first.shared, until, taking).await? {
                 // The poll that reads the answer also turns the grants into entries. If `unless_lost` then finds that
                 // an earlier lock is lost, it drops the new entries, which gives the grants back.
                 Some(Ok(MultiAnswer::Granted(grants))) => {
@@ -203,14 +208,14 @@ impl MultiAcquisition {
                 // If too few nodes of a Redlock have answered, `enter` takes the locks one by one, because a request
                 // for a single lock is repeated until `wait` is over.
                 Some(Err(BackendError::Unreachable(_))) if budget.waits() => Ok(None),
-                Some(Err(error)) => Err(one::failed(first, budget, error)),
-                None => Err(one::too_late(first, budget).await),
+                Some(Err(error)) => Err(failed(first, budget, error)),
+                None => Err(too_late(first, budget).await),
             }
         });
         let entries = match taken.await? {
             Some(Ok(entries)) => entries,
             Some(Err(index)) if !budget.waits() => {
-                return Err(one::busy_outside(&spec[index], budget));
+                return Err(busy_outside(&spec[index], budget));
             }
             Some(Err(_)) | None => return Ok(false),
         };
@@ -239,7 +244,7 @@ impl MultiAcquisition {
         let extensions = without_demand.map(async |entry| {
             let extending = entry.hold().clone().extend_for(meanwhile);
             let until = budget.answers_until(spec.now());
-            let demand = one::answered(spec, budget, until, extending).await?;
+            let demand = answered(spec, budget, until, extending).await?;
             entry.set_demand(demand);
             Ok::<_, LockError>(())
         });
@@ -262,10 +267,10 @@ impl MultiAcquisition {
             if entry.has_begun() && spec.terms.lease.renewal == Renewal::Fixed {
                 // The restart removes the time that was added to the lease while the call waited.
                 entry.set_demand(None);
-                one::answered(spec, budget, until, hold.restart()).await
+                answered(spec, budget, until, hold.restart()).await
             } else {
                 let extending = hold.extend_for(spec.terms.lease);
-                let demand = one::answered(spec, budget, until, extending).await?;
+                let demand = answered(spec, budget, until, extending).await?;
                 entry.set_demand(demand);
                 Ok(())
             }
@@ -291,22 +296,22 @@ impl MultiAcquisition {
             });
             let waiting = self.unless_lost(try_join_all(replicating));
             let until = replicas_until(&spec[0], budget) + 2 * LEAVE_PATIENCE;
-            let waited = one::unless_shut_down(&spec[0].shared, until, pin!(waiting)).await?;
-            waited.unwrap_or_else(|| Err(one::unreachable(&spec[0], budget)))?;
+            let waited = unless_shut_down(&spec[0].shared, until, pin!(waiting)).await?;
+            waited.unwrap_or_else(|| Err(unreachable(&spec[0], budget)))?;
         }
         // All leases are confirmed in parallel. If they were confirmed one after another, too little of the first lease
         // could be left when the last lease is confirmed.
         while !begun().all(|(entry, _)| entry.hold().is_fresh()) {
             let confirms = begun().map(|(entry, spec)| {
                 let until = budget.answers_until(spec.now());
-                one::answered(spec, budget, until, entry.hold().clone().confirm())
+                answered(spec, budget, until, entry.hold().clone().confirm())
             });
             self.unless_lost(try_join_all(confirms)).await?;
         }
         for (entry, spec) in self.entries.iter_mut().zip(spec) {
             if !entry.take_turn() {
                 // The turn has passed to another call, because the body did not begin within `wait` plus a claim.
-                return Err(one::busy_with_sibling(spec, budget));
+                return Err(busy_with_sibling(spec, budget));
             }
             if !entry.step_in() {
                 return Err(entry.hold().not_held());

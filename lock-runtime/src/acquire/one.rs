@@ -5,107 +5,34 @@ use std::{
     future::Future,
     pin::{Pin, pin},
     sync::Arc,
-    task::{Context, Poll},
     time::Duration,
 };
 
-use futures_util::FutureExt;
 use lock_core::{
-    backend::{Answer, Attempt, Backend, BackendError, BoxFuture, Leaving, Request},
+    backend::{Answer, Attempt, BackendError, Leaving},
     error::{BusyWith, LockError},
-    key::{LockKey, LockName},
-    lease::{CLAIM, Grant, Moment},
-    options::{Strategy, Terms},
+    lease::{CLAIM, Grant},
+    options::Strategy,
 };
-use pin_project_lite::pin_project;
 
 use crate::{
     acquire::{
+        deadline::{answered, bounded, unless_shut_down},
         entry::{Entered, Entry},
+        record::CallRecord,
         reentry::Frame,
         replicas::{replicas_until, replicated, with_replicas},
+        spec::{
+            AcquireSpec, Budget, LEAVE_PATIENCE, TRY_PATIENCE, busy_outside, busy_with_sibling,
+            failed, too_late,
+        },
     },
-    events::{TARGET, call::CallRecord, count},
+    events::{TARGET, count},
     lease::{
         hold::{HoldState, RenewalDemand},
         release::EntryTicket,
-        scheduler::Renewals,
-        shared::Shared,
     },
 };
-
-/// How long an attempt that never queues waits for the server's answer. If no answer arrives within this time, the call
-/// checks for 100 ms whether the server answers at all, so that the call takes at most one second.
-const TRY_PATIENCE: Duration = Duration::from_millis(900);
-/// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer.
-pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
-
-/// A request for one lock, with valid options.
-#[derive(Debug, Clone)]
-pub(crate) struct AcquireSpec {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) renewals: Arc<Renewals>,
-    pub(crate) key: LockKey,
-    pub(crate) name: LockName,
-    /// What spans and metrics call this lock: the template of its key, or the label that the caller has set.
-    pub(crate) label: &'static str,
-    pub(crate) terms: Terms,
-}
-
-impl AcquireSpec {
-    /// Creates the request of a new acquisition with this `wait`.
-    pub(crate) fn request(&self, wait: Duration) -> Request {
-        Request {
-            name: self.name.clone(),
-            owner: self.shared.context.new_owner(),
-            lease: self.terms.lease,
-            wait,
-            strategy: self.terms.strategy,
-        }
-    }
-
-    pub(crate) fn now(&self) -> Moment {
-        self.shared.backend.now()
-    }
-}
-
-/// The time limits of one call. All steps of the call share them.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Budget {
-    started: Moment,
-    wait: Duration,
-}
-
-impl Budget {
-    /// Starts the budget of a call now.
-    pub(crate) fn of(spec: &AcquireSpec) -> Self {
-        Self {
-            started: spec.now(),
-            wait: spec.terms.wait,
-        }
-    }
-
-    /// Whether the call waits if the lock is not free.
-    pub(crate) fn waits(self) -> bool {
-        !self.wait.is_zero()
-    }
-
-    /// The moment until which the call waits for other holders to leave.
-    pub(crate) fn waits_until(self) -> Moment {
-        self.started + self.wait
-    }
-
-    /// The moment until which the call waits for the answer to a request sent at `now`: until the end of `wait`, but at
-    /// least [`LEAVE_PATIENCE`] after `now`. A call without a `wait` gives the server [`TRY_PATIENCE`] to answer.
-    pub(crate) fn answers_until(self, now: Moment) -> Moment {
-        let patience = if self.waits() {
-            self.wait
-        } else {
-            TRY_PATIENCE
-        };
-        (self.started + patience).max(now + LEAVE_PATIENCE)
-    }
-}
 
 /// Enters a lock for a call nested in `enclosing`.
 pub(crate) async fn enter(
@@ -321,20 +248,6 @@ pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
     )))
 }
 
-/// Waits for the answer to a renewal. Fails if no answer has arrived by `until`.
-pub(crate) fn answered<'a, T>(
-    spec: &'a AcquireSpec,
-    budget: Budget,
-    until: Moment,
-    renewal: impl Future<Output = Result<T, BackendError>> + 'a,
-) -> impl Future<Output = Result<T, LockError>> + 'a {
-    bounded(&spec.shared.backend, until, renewal).map(move |answer| match answer {
-        Some(Ok(answer)) => Ok(answer),
-        Some(Err(error)) => Err(failed(spec, budget, error)),
-        None => Err(unreachable(spec, budget)),
-    })
-}
-
 /// Acquires the lock from the backend.
 async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Grant, LockError> {
     let backend = &spec.shared.backend;
@@ -398,20 +311,6 @@ async fn leave(
     }
 }
 
-/// Returns the error of a caller that did not get an answer in time: `Busy` if the server answers a check, and
-/// `Unreachable` if the server does not answer.
-pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget) -> LockError {
-    let backend = &spec.shared.backend;
-    if backend
-        .is_answering(Some(&spec.name), LEAVE_PATIENCE / 2)
-        .await
-    {
-        busy_outside(spec, budget)
-    } else {
-        unreachable(spec, budget)
-    }
-}
-
 /// Tries to take the lock again and again, and sleeps between the tries. Makes the last try at the end of `wait`.
 async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
     let (shared, backend) = (&spec.shared, &spec.shared.backend);
@@ -439,116 +338,5 @@ async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
         let chance = shared.context.chance();
         let next = backend.now() + spec.terms.backoff.pause(failed_tries, chance);
         unless_shut_down(shared, next.min(deadline), std::future::pending::<()>()).await?;
-    }
-}
-
-pub(crate) fn failed(spec: &AcquireSpec, budget: Budget, error: BackendError) -> LockError {
-    LockError::from_backend(error, &spec.key, spec.now().since(budget.started))
-}
-
-fn busy(spec: &AcquireSpec, budget: Budget, with: BusyWith) -> LockError {
-    LockError::Busy {
-        key: spec.key.clone(),
-        waited: spec.now().since(budget.started),
-        with,
-    }
-}
-
-pub(crate) fn busy_with_sibling(spec: &AcquireSpec, budget: Budget) -> LockError {
-    busy(spec, budget, BusyWith::Sibling)
-}
-
-pub(crate) fn busy_outside(spec: &AcquireSpec, budget: Budget) -> LockError {
-    let with = if spec.shared.registry.contains(&spec.name) {
-        BusyWith::ThisProcess
-    } else {
-        BusyWith::AnotherProcess
-    };
-    busy(spec, budget, with)
-}
-
-pub(crate) fn unreachable(spec: &AcquireSpec, budget: Budget) -> LockError {
-    let last_error = spec.shared.backend.last_error();
-    LockError::Unreachable {
-        key: spec.key.clone(),
-        waited: spec.now().since(budget.started),
-        detail: last_error.map_or_else(|| "no answer".into(), Into::into),
-    }
-}
-
-/// Waits for `future` until `deadline` by the backend's clock. The output is `None` if `deadline` comes first. If the
-/// future is ready at once, no timer is created.
-pub(crate) fn bounded<F: Future>(
-    backend: &Arc<dyn Backend>,
-    deadline: Moment,
-    future: F,
-) -> Bounded<'_, F> {
-    Bounded {
-        backend,
-        until_shutdown: None,
-        deadline,
-        future,
-        timer: None,
-    }
-}
-
-/// Waits for a future of an acquisition until `deadline`, as [`bounded`] does. Once the client is shut down, the output
-/// is an error, even if the future is ready.
-pub(crate) fn unless_shut_down<F: Future>(
-    shared: &Arc<Shared>,
-    deadline: Moment,
-    future: F,
-) -> impl Future<Output = Result<Option<F::Output>, LockError>> {
-    let bounded = Bounded {
-        until_shutdown: Some(shared),
-        ..bounded(&shared.backend, deadline, future)
-    };
-    bounded.map(|output| match output {
-        None if shared.shutdown.has_begun() => Err(LockError::ShutDown),
-        output => Ok(output),
-    })
-}
-
-pin_project! {
-    /// The future of [`bounded`].
-    pub(crate) struct Bounded<'a, F> {
-        backend: &'a Arc<dyn Backend>,
-        // The client whose shutdown ends the wait; `None` if a shutdown does not end the wait.
-        until_shutdown: Option<&'a Arc<Shared>>,
-        deadline: Moment,
-        #[pin]
-        future: F,
-        timer: Option<BoxFuture<'static, ()>>,
-    }
-}
-
-impl<F: Future> Future for Bounded<'_, F> {
-    type Output = Option<F::Output>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        if this
-            .until_shutdown
-            .is_some_and(|shared| shared.shutdown.has_begun())
-        {
-            return Poll::Ready(None);
-        }
-        if let Poll::Ready(output) = this.future.poll(cx) {
-            return Poll::Ready(Some(output));
-        }
-        let timer = this.timer.get_or_insert_with(|| {
-            let deadline = this.backend.sleep_until(*this.deadline);
-            let Some(shared) = this.until_shutdown.cloned() else {
-                return deadline;
-            };
-            Box::pin(async move {
-                tokio::select! {
-                    biased;
-                    () = deadline => {}
-                    () = shared.shutdown.begun() => {}
-                }
-            })
-        });
-        timer.as_mut().poll(cx).map(|()| None)
     }
 }

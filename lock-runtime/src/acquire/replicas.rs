@@ -12,11 +12,9 @@ use lock_core::{
 
 use crate::{
     acquire::{
+        deadline::{answered, bounded, unless_shut_down},
         entry::{Entered, Entry},
-        one::{
-            AcquireSpec, Budget, LEAVE_PATIENCE, answered, bounded, failed, unless_shut_down,
-            unreachable,
-        },
+        spec::{AcquireSpec, Budget, LEAVE_PATIENCE, failed, unreachable},
     },
     lease::hold::HoldState,
 };

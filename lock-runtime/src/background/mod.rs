@@ -31,6 +31,8 @@ pub(crate) use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken as
 
 pub(crate) mod clock;
 pub(crate) mod watched;
+#[cfg(feature = "__simulation")]
+pub(crate) mod world;
 
 /// The time for which the engine waits before it first polls a background release. Most background releases are
 /// confirmed within that time.
@@ -146,7 +148,7 @@ pub(crate) struct Context {
     runtime: Handle,
     /// The simulated world; `None` if the client runs outside of a simulation.
     #[cfg(feature = "__simulation")]
-    pub(crate) world: Option<Arc<dyn crate::simulation::World>>,
+    pub(crate) world: Option<Arc<dyn world::World>>,
     /// The futures that were passed to [`finish`](Self::finish), and that the engine has not polled yet.
     unfinished: Mutex<Vec<BoxFuture<'static, ()>>>,
 }
@@ -261,7 +263,7 @@ impl Context {
         F::Output: Send + 'static,
     {
         #[cfg(feature = "__simulation")]
-        let future = crate::simulation::while_running(self.world.clone(), future);
+        let future = world::while_running(self.world.clone(), future);
         runtime.spawn(future)
     }
 

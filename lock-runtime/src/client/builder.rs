@@ -22,16 +22,15 @@ use crate::{
             transport::{
                 access::Access,
                 connection::OPEN_PATIENCE,
-                connector::{Destination, Place},
-                credentials::Provider,
-                rights::Needs,
+                connector::{Destination, Needs, Place},
+                credentials::{Credentials, Provider},
             },
             url::{is_cluster, is_group, parse_cluster, parse_group, parse_url},
         },
         redlock::{self, RedlockBackend, RedlockConfig},
     },
     background::Context,
-    client::{LockClient, credentials::Credentials},
+    client::LockClient,
     connect_error::ConnectError,
     events::{Counters, LeaseWarning, OnLeaseWarning},
     lease::{scheduler::Renewals, shared::Shared},
@@ -39,7 +38,7 @@ use crate::{
 };
 
 #[cfg(feature = "tls")]
-use crate::{backend::redis::transport::tls::TlsSettings, client::pem::Pem};
+use crate::backend::redis::transport::{pem::Pem, tls::TlsSettings};
 
 /// The URL scheme of the in-process backend. Clients of this process share their locks if their URLs have the same name
 /// after the scheme. A client whose URL has no name shares its locks with no other client.

@@ -1,9 +1,6 @@
 //! The client: where locks are stored, the default options of calls, and how a call finds its client.
 
 pub(crate) mod builder;
-pub(crate) mod credentials;
-#[cfg(feature = "tls")]
-pub(crate) mod pem;
 
 use std::{collections::BTreeMap, fmt, future::Future, time::Duration};
 
@@ -13,7 +10,7 @@ use once_cell::sync::OnceCell;
 use tokio::task::futures::TaskLocalFuture;
 
 use crate::{
-    acquire::one,
+    acquire::deadline::bounded,
     client::builder::LockClientBuilder,
     connect_error::{ConnectError, URL_VARIABLE},
     events::{Stats, TARGET},
@@ -237,7 +234,7 @@ impl LockClient {
         };
         // The wait has a time limit, because a refused call ends only when it is polled, and its task might never poll
         // it.
-        one::bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
+        bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
         registry.give_up_unused();
         let silent_since = tokio::select! {
             biased;

@@ -1,6 +1,5 @@
 //! The events of a client: its counters, its log events, and the spans and metrics of its calls.
 
-pub(crate) mod call;
 pub(crate) mod metrics;
 
 use std::{

@@ -5,6 +5,7 @@
 //! a held lock to a second caller. The first holder notices the loss only at its next renewal or check, so two callers
 //! may hold the lock until then. Fencing tokens keep rising after such a loss.
 
+pub(crate) mod preflight;
 pub(crate) mod protocol;
 pub(crate) mod queue;
 pub(crate) mod session;

@@ -35,7 +35,8 @@ use crate::{
         },
         session::Session,
         transport::{
-            connection::{CallError, Connection, OPEN_PATIENCE},
+            call_error::CallError,
+            connection::{Connection, OPEN_PATIENCE},
             connector::{Destination, Place},
         },
     },

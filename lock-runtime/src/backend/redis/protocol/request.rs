@@ -23,7 +23,7 @@ use crate::{
             grant::GrantSnapshot,
             layout::{Names, Scripts},
         },
-        transport::connection::{CallError, Connection},
+        transport::{call_error::CallError, connection::Connection},
     },
     background::{Context, TaskTracker, TrackedTask, drained, lock},
 };

@@ -16,7 +16,7 @@ use crate::{
             server::{RETRY_PAUSE, Server},
         },
         session::Session,
-        transport::connection::{CallError, Connection},
+        transport::{call_error::CallError, connection::Connection},
     },
     background::lock,
     events::TARGET,

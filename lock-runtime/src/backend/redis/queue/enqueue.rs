@@ -18,7 +18,7 @@ use crate::backend::redis::{
         server::{RETRY_PAUSE, Retry, Server},
     },
     session::Session,
-    transport::connection::{CallError, Connection},
+    transport::{call_error::CallError, connection::Connection},
 };
 
 /// A cohort with at most this number of remaining members is short. If these members hold the lock only briefly, all

@@ -21,7 +21,7 @@ use crate::{
             cleanup::Sent,
             server::{RETRY_PAUSE, Retry, Server},
         },
-        transport::connection::{CallError, Connection},
+        transport::{call_error::CallError, connection::Connection},
     },
     background::calling_runtime,
 };

@@ -25,10 +25,7 @@ use crate::{
             Session,
             subscribers::{Joined, TRY_AGAIN},
         },
-        transport::{
-            connection::{CallError, Connection},
-            shard_channels::Subscribed,
-        },
+        transport::{call_error::CallError, connection::Connection, shard_channels::Subscribed},
     },
     background::{TrackedTask, lock},
 };

@@ -16,10 +16,7 @@ use crate::backend::redis::{
         cohort_registry::Known,
         server::{RETRY_PAUSE, Server},
     },
-    transport::{
-        connection::{CallError, Connection},
-        wait_connections::WaitConnection,
-    },
+    transport::{call_error::CallError, connection::Connection, wait_connections::WaitConnection},
 };
 
 /// The time for which a call still waits for the server's answer after the time limit of its `WAIT`.

@@ -25,7 +25,7 @@ use crate::{
         session::Session,
         topology::Topology,
         transport::{
-            connection::CallError,
+            call_error::CallError,
             connector::{Connector, Destination, Place, ServerCheck},
             outage::Outages,
             script::Script,

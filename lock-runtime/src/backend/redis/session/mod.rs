@@ -28,13 +28,13 @@ use self::{
 };
 use crate::{
     backend::redis::{
+        preflight::check_first,
         protocol::{grant, request::AcquireRequest},
         transport::{
             connection::{Connection, Identity, OPEN_PATIENCE, Pushed},
             connector::Connector,
             health::Parking,
             outage::SessionPresence,
-            preflight::check_first,
         },
     },
     background::{Context, watched::Watched},

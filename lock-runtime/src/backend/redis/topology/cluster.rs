@@ -24,13 +24,14 @@ use tokio::{sync::Notify, task::AbortHandle};
 
 use crate::{
     backend::redis::{
+        preflight::{Failure, check},
         protocol::slot::{SLOTS, slot_of},
         session::{Driver, Session},
         topology::single::Sessions,
         transport::{
-            connection::{Connection, Redirect, field},
+            call_error::Redirect,
+            connection::{Connection, field},
             connector::{Connector, ServerCheck},
-            preflight::{Failure, check},
         },
     },
     background::{Context, lock, watched::Watched},

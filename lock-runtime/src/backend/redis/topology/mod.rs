@@ -16,12 +16,13 @@ use lock_core::{
 use self::{cluster::Cluster, single::Sessions};
 use crate::{
     backend::redis::{
+        preflight::{Failure, check},
         protocol::slot::slot_of,
         session::{Driver, Session},
         transport::{
-            connection::{Connection, Redirect},
+            call_error::Redirect,
+            connection::Connection,
             connector::{Connector, ServerCheck},
-            preflight::{Failure, check},
         },
     },
     background::Context,

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use lock_core::layout::Layout;
 use redis::{
     AsyncConnectionConfig, ConnectionAddr, ProtocolVersion, RedisError, aio::MultiplexedConnection,
 };
@@ -18,7 +19,6 @@ use crate::{
         credentials::Obtained,
         liveness::Readiness,
         outage::Outages,
-        rights::Needs,
         sentinel::{SentinelConfig, Sentinels},
     },
     background::{Context, lock},
@@ -32,6 +32,17 @@ pub(crate) struct Destination {
     pub(crate) client_name: String,
     pub(crate) access: Access,
     pub(crate) needs: Needs,
+}
+
+/// The settings of a client that decide which rights its Redis user needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Needs {
+    pub(crate) layout: Layout,
+    pub(crate) namespace: Option<Arc<str>>,
+    /// Whether the client's calls wait for replicas by default.
+    pub(crate) replicas: bool,
+    /// Whether the server is a node of a Redlock, which has a mark beside its token counter.
+    pub(crate) is_redlock: bool,
 }
 
 /// The addresses of the servers, and the settings for connections to them.

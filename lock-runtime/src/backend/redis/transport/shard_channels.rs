@@ -21,7 +21,7 @@ use redis::{
 };
 
 use crate::{
-    backend::redis::transport::{connection::CallError, connector::Connector},
+    backend::redis::transport::{call_error::CallError, connector::Connector},
     background::{Context, lock},
 };
 

@@ -18,8 +18,8 @@ use rustls::{
 };
 
 use crate::{
+    backend::redis::transport::pem::{Pem, PemSource, is_pem},
     background::{Context, lock},
-    client::pem::{Pem, PemSource, is_pem},
     connect_error::ConnectError,
     events::TARGET,
 };

@@ -1,5 +1,8 @@
 //! Checks, over a connection that is made only for this check, whether a server can be used for locks.
 
+pub(crate) mod acl;
+pub(crate) mod rights;
+
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future;
@@ -10,12 +13,14 @@ use tokio::{
     net::TcpStream,
 };
 
+use self::rights::{CHECK_CHANNEL, REDISSON_CHANNELS, advice, missing_rights};
 use crate::{
     backend::redis::transport::{
-        connection::{CallError, Connection, OPEN_PATIENCE, field},
+        call_error::CallError,
+        connection::{Connection, OPEN_PATIENCE, field},
         connector::{Connector, ServerCheck},
         credentials::NO_CREDENTIALS,
-        rights::{CHECK_CHANNEL, REDISSON_CHANNELS, advice, missing_rights, with_missing_right},
+        refusal::with_missing_right,
         sentinel::{NO_PRIMARY, UNKNOWN_GROUP},
         shard_channels::Subscribed,
     },

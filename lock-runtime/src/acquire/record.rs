@@ -2,11 +2,11 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use lock_core::{error::LockError, lease::Moment};
+use lock_core::{error::LockError, fencing::FencingToken, lease::Moment};
 use tracing::{Span, field::Empty};
 
 use crate::{
-    acquire::{entry::Entry, one::AcquireSpec},
+    acquire::spec::AcquireSpec,
     events::metrics::{self, EXCLUSIVE},
     lease::{release::ReleaseOutcome, shared::Shared},
 };
@@ -72,15 +72,15 @@ impl CallRecord {
         self.0.as_ref().map(|recorded| recorded.phase.enter())
     }
 
-    /// Ends the wait, and begins the hold. `only` is the entry of a call with one lock.
-    pub(crate) fn acquired(&mut self, only: Option<&Entry>) {
+    /// Ends the wait, and begins the hold. `token` is the token of a call with one lock. `again` is true if this call
+    /// has entered a lock that an enclosing call holds.
+    pub(crate) fn acquired(&mut self, token: Option<FencingToken>, again: bool) {
         let Some(recorded) = &mut self.0 else {
             return;
         };
-        let again = only.is_some_and(|entry| !entry.has_begun());
         recorded.end_wait(if again { "reentered" } else { "granted" });
-        if let Some(entry) = only {
-            recorded.call.record("lock.token", entry.hold().token.get());
+        if let Some(token) = token {
+            recorded.call.record("lock.token", token.get());
         }
         recorded.phase = tracing::info_span!(target: TARGET, parent: &recorded.call, "lock.hold");
     }

@@ -1,0 +1,134 @@
+//! The request for one lock, the time limits of its call, and the errors with which the call can fail.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::{
+    backend::{BackendError, Request},
+    error::{BusyWith, LockError},
+    key::{LockKey, LockName},
+    lease::Moment,
+    options::Terms,
+};
+
+use crate::lease::{scheduler::Renewals, shared::Shared};
+
+/// How long an attempt that never queues waits for the server's answer. If no answer arrives within this time, the call
+/// checks for 100 ms whether the server answers at all, so that the call takes at most one second.
+pub(crate) const TRY_PATIENCE: Duration = Duration::from_millis(900);
+/// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer.
+pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
+
+/// A request for one lock, with valid options.
+#[derive(Debug, Clone)]
+pub(crate) struct AcquireSpec {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) renewals: Arc<Renewals>,
+    pub(crate) key: LockKey,
+    pub(crate) name: LockName,
+    /// What spans and metrics call this lock: the template of its key, or the label that the caller has set.
+    pub(crate) label: &'static str,
+    pub(crate) terms: Terms,
+}
+
+impl AcquireSpec {
+    /// Creates the request of a new acquisition with this `wait`.
+    pub(crate) fn request(&self, wait: Duration) -> Request {
+        Request {
+            name: self.name.clone(),
+            owner: self.shared.context.new_owner(),
+            lease: self.terms.lease,
+            wait,
+            strategy: self.terms.strategy,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.shared.backend.now()
+    }
+}
+
+/// The time limits of one call. All steps of the call share them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    started: Moment,
+    wait: Duration,
+}
+
+impl Budget {
+    /// Starts the budget of a call now.
+    pub(crate) fn of(spec: &AcquireSpec) -> Self {
+        Self {
+            started: spec.now(),
+            wait: spec.terms.wait,
+        }
+    }
+
+    /// Whether the call waits if the lock is not free.
+    pub(crate) fn waits(self) -> bool {
+        !self.wait.is_zero()
+    }
+
+    /// The moment until which the call waits for other holders to leave.
+    pub(crate) fn waits_until(self) -> Moment {
+        self.started + self.wait
+    }
+
+    /// The moment until which the call waits for the answer to a request sent at `now`: until the end of `wait`, but at
+    /// least [`LEAVE_PATIENCE`] after `now`. A call without a `wait` gives the server [`TRY_PATIENCE`] to answer.
+    pub(crate) fn answers_until(self, now: Moment) -> Moment {
+        let patience = if self.waits() {
+            self.wait
+        } else {
+            TRY_PATIENCE
+        };
+        (self.started + patience).max(now + LEAVE_PATIENCE)
+    }
+}
+
+/// Returns the error of a caller that did not get an answer in time: `Busy` if the server answers a check, and
+/// `Unreachable` if the server does not answer.
+pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget) -> LockError {
+    let backend = &spec.shared.backend;
+    if backend
+        .is_answering(Some(&spec.name), LEAVE_PATIENCE / 2)
+        .await
+    {
+        busy_outside(spec, budget)
+    } else {
+        unreachable(spec, budget)
+    }
+}
+
+pub(crate) fn failed(spec: &AcquireSpec, budget: Budget, error: BackendError) -> LockError {
+    LockError::from_backend(error, &spec.key, spec.now().since(budget.started))
+}
+
+fn busy(spec: &AcquireSpec, budget: Budget, with: BusyWith) -> LockError {
+    LockError::Busy {
+        key: spec.key.clone(),
+        waited: spec.now().since(budget.started),
+        with,
+    }
+}
+
+pub(crate) fn busy_with_sibling(spec: &AcquireSpec, budget: Budget) -> LockError {
+    busy(spec, budget, BusyWith::Sibling)
+}
+
+pub(crate) fn busy_outside(spec: &AcquireSpec, budget: Budget) -> LockError {
+    let with = if spec.shared.registry.contains(&spec.name) {
+        BusyWith::ThisProcess
+    } else {
+        BusyWith::AnotherProcess
+    };
+    busy(spec, budget, with)
+}
+
+pub(crate) fn unreachable(spec: &AcquireSpec, budget: Budget) -> LockError {
+    let last_error = spec.shared.backend.last_error();
+    LockError::Unreachable {
+        key: spec.key.clone(),
+        waited: spec.now().since(budget.started),
+        detail: last_error.map_or_else(|| "no answer".into(), Into::into),
+    }
+}
