@@ -10,6 +10,8 @@ pub mod guarded;
 pub mod history;
 pub mod jvm;
 #[cfg(test)]
+mod layers;
+#[cfg(test)]
 mod ledger;
 pub mod log;
 pub mod matrix;
