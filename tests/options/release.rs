@@ -168,7 +168,8 @@ async fn a_release_is_confirmed_where_nobody_says_otherwise() {
             fixture.unanswered(as_the_client_says(&fixture)).await,
             fixture.unanswered(lock.run(fixture.body())).await,
         ];
-        let waits = |took: &Duration| (PATIENCE..PATIENCE + epsilon()).contains(took);
+        // A loaded machine may be late twice: for the end of the body, and for the end of the wait.
+        let waits = |took: &Duration| (PATIENCE..PATIENCE + 2 * epsilon()).contains(took);
         assert!(times.iter().all(waits), "{times:?}");
     })
     .await;

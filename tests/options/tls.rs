@@ -17,6 +17,8 @@ use support::{
 use crate::authority::{Authority, Identity};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// How long the tests try to connect. On a loaded machine, a handshake can take longer than one attempt to connect does.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The only name in the certificates of the servers, which the tests reach by IP addresses.
 const NAME: &str = "redis.internal";
 
@@ -78,10 +80,21 @@ async fn a_client_certificate_works_on_one_server_and_its_replicas() {
     let scene = Scene::new();
     let server = scene.start().await;
     let _replica = RedisServer::builder().replica_of(&server).start().await;
-    works(&scene.builder(&url(&server)).connect().await.unwrap()).await;
+    works(
+        &scene
+            .builder(&url(&server))
+            .connect_within(PATIENCE)
+            .await
+            .unwrap(),
+    )
+    .await;
     // `WAIT` has a connection of its own.
     let client = scene.builder(&url(&server)).wait(20 * SECOND);
-    let client = client.replicas(1, 10 * SECOND).connect().await.unwrap();
+    let client = client
+        .replicas(1, 10 * SECOND)
+        .connect_within(PATIENCE)
+        .await
+        .unwrap();
     client.lock("k").run(async {}).await.unwrap();
 }
 
@@ -103,7 +116,7 @@ async fn a_client_certificate_works_on_a_cluster() {
         info.contains("cluster_state:ok")
     })
     .await;
-    works(&scene.builder(&url).connect().await.unwrap()).await;
+    works(&scene.builder(&url).connect_within(PATIENCE).await.unwrap()).await;
 }
 
 #[tokio::test]
@@ -119,7 +132,7 @@ async fn a_client_certificate_works_with_sentinels() {
     monitor.arg(primary.tls_port()).arg(1);
     ask::<()>(&mut sentinel.connection().await, &monitor).await;
     let url = format!("rediss+sentinel://127.0.0.1:{}/shop", sentinel.tls_port());
-    works(&scene.builder(&url).connect().await.unwrap()).await;
+    works(&scene.builder(&url).connect_within(PATIENCE).await.unwrap()).await;
     let refused = scene.trusting(&url).connect().await.unwrap_err();
     assert!(matches!(refused, ConnectError::Tls { .. }), "{refused:?}");
 }
@@ -136,7 +149,7 @@ async fn a_client_certificate_works_on_a_redlock() {
         .each_ref()
         .map(|server| format!("127.0.0.1:{}", server.tls_port()));
     let url = format!("redlocks://{}", hosts.join(","));
-    let client = scene.builder(&url).connect().await.unwrap();
+    let client = scene.builder(&url).connect_within(PATIENCE).await.unwrap();
     client.lock("k").run(async {}).await.unwrap();
     let refused = scene.trusting(&url).connect().await.unwrap_err();
     let ConnectError::NoQuorum { failures, .. } = &refused else {
@@ -254,7 +267,11 @@ async fn settings_that_cannot_be_used_are_told() {
         assert!(error.to_string().contains(told), "{error}");
     }
     // Locks in process use no connection.
-    let client = client(&good, &fits).url("memory:").connect().await.unwrap();
+    let client = client(&good, &fits)
+        .url("memory:")
+        .connect_within(PATIENCE)
+        .await
+        .unwrap();
     client.lock("k").run(async {}).await.unwrap();
     fs::remove_dir_all(folder).unwrap();
 }
@@ -295,7 +312,7 @@ async fn a_replaced_certificate_is_used_for_the_next_connection() {
     write(&scene.client);
     let builder = scene.trusting(&url(&server)).wait(20 * SECOND);
     let builder = builder.tls_client_certificate(Pem::file(&certificate), Pem::file(&key));
-    let client = builder.connect().await.unwrap();
+    let client = builder.connect_within(PATIENCE).await.unwrap();
     let mut admin = server.connection().await;
     let mut kill = redis::cmd("CLIENT");
     kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
