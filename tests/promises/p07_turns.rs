@@ -18,7 +18,7 @@ use crate::stores::{
     MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until, until_free,
 };
 
-/// The maximum time by which a sibling that is not polled delays the next sibling: a claim.
+/// The maximum time by which a sibling that is not polled delays the next sibling: a claim (2 s).
 const DELAY: Duration = Duration::from_secs(2);
 
 /// Runs three siblings in one task. Each sibling stays inside for 10 ms.
@@ -124,8 +124,8 @@ async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
 
-/// A sibling gets its turn while it is not polled. The next sibling enters after a claim, and the first sibling enters
-/// once it is polled again.
+/// A sibling gets its turn while it is not polled. The next sibling enters after a claim (2 s), and the first sibling
+/// enters once it is polled again.
 #[tokio::test]
 async fn a_turn_that_is_not_taken_is_passed_on() {
     on_every_store(|store| async move {
@@ -175,7 +175,7 @@ async fn a_turn_whose_body_has_not_begun_is_passed_on() {
             .await;
             let left = Instant::now();
             lock.run(async {}).await.unwrap();
-            // The turn passes to the next sibling at most a claim after the end of the first sibling's `wait`.
+            // The turn passes to the next sibling at most a claim (2 s) after the end of the first sibling's `wait`.
             let took = left.elapsed();
             assert!(took < SECOND + DELAY + epsilon(), "{took:?}");
             guard.release().await;

@@ -22,8 +22,8 @@ pub(crate) const COLD: u32 = 10_000;
 pub(crate) const SLOW_FROM: u32 = 20_000;
 /// In each process, the number of slow pollers that pause for up to three claims, and the number of their keys.
 pub(crate) const SLOW: u32 = 4;
-/// The number of the first key for buffers of futures. The consumer of a buffer pauses for at least half a claim after
-/// each result.
+/// The number of the first key for buffers of futures. The consumer of a buffer pauses for at least half a claim (2 s)
+/// after each result.
 pub(crate) const BUFFERED_FROM: u32 = 30_000;
 /// The number of keys for buffers of futures. All processes share these keys.
 pub(crate) const BUFFERED: u32 = 4;

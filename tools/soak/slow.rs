@@ -23,7 +23,7 @@ pub(crate) enum Pace {
     Brief,
     /// The poller locks a key that has no other slow poller, and pauses for up to three claims.
     Claims { key: u32 },
-    /// The poller makes buffers of futures for a few shared keys, and pauses for at least half a claim.
+    /// The poller makes buffers of futures for a few shared keys, and pauses for at least half a claim (2 s).
     Buffers,
 }
 
@@ -84,7 +84,7 @@ impl Task {
         let kind = match pace {
             Pace::Buffers => Poller::Buffered,
             // A poller of these kinds has only one future at a time that it leaves unpolled, so it delays others by at
-            // most one claim.
+            // most one claim (2 s).
             Pace::Claims { .. } => match dice.below(3) {
                 0 => Poller::Selected,
                 1 => Poller::ByHand,

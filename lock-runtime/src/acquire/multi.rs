@@ -305,7 +305,7 @@ impl MultiAcquisition {
         }
         for (entry, spec) in self.entries.iter_mut().zip(spec) {
             if !entry.take_turn() {
-                // The turn has passed to another call, because the body did not begin within `wait` plus a claim.
+                // The turn has passed to another call, because the body did not begin within `wait` plus a claim (2 s).
                 return Err(one::busy_with_sibling(spec, budget));
             }
             if !entry.step_in() {

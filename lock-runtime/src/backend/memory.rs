@@ -317,8 +317,8 @@ impl Slot {
             .binary_search_by_key(&ticket, |waiter| waiter.ticket)
     }
 
-    /// Offers the lock, for the time of a claim, to the first waiter whose `wait` has not ended. If there is no such
-    /// waiter, frees the lock.
+    /// Offers the lock, for the time of a claim (2 s), to the first waiter whose `wait` has not ended. If there is no
+    /// such waiter, frees the lock.
     fn grant_next(&mut self, common: &mut Common) {
         self.held = None;
         let now = CLOCK.now();

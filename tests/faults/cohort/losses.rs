@@ -1,5 +1,5 @@
-//! Rows 40, 42, 45, 48: cohorts whose process is killed or stopped, cohorts whose grant is lost, and waiters of four
-//! processes.
+//! Rows 40, 42, 45, 48 of `docs/faults.md`: cohorts whose process is killed or stopped, cohorts whose grant is lost,
+//! and waiters of four processes.
 
 use std::{
     sync::{Arc, Mutex},
@@ -117,9 +117,10 @@ async fn rest(redis: &mut MultiplexedConnection) -> Duration {
     time_to_live(redis).await.expect("it is held")
 }
 
-/// Row 40: two processes are killed, the first while the member `stays` of its cohort is inside, the second while its
-/// callers queue. When the lease of the member inside has ended, the callers of the test's own clients enter in the
-/// order of the queue. Returns the time from the end of the lease until the first of these callers enters.
+/// Row 40 of `docs/faults.md`: two processes are killed, the first while the member `stays` of its cohort is inside,
+/// the second while its callers queue. When the lease of the member inside has ended, the callers of the test's own
+/// clients enter in the order of the queue. Returns the time from the end of the lease until the first of these callers
+/// enters.
 async fn killed_in_a_cohort(stays: usize) -> Duration {
     const LEASE: Duration = Duration::from_millis(1500);
     const MEMBERS: usize = 64;
@@ -187,8 +188,8 @@ enum Removal {
     FlushAll,
 }
 
-/// Row 42: an operator deletes the grant of a cohort after the cohort's second member has been inside for `inside`.
-/// Returns the time from the deletion until the second member is notified of the loss.
+/// Row 42 of `docs/faults.md`: an operator deletes the grant of a cohort after the cohort's second member has been
+/// inside for `inside`. Returns the time from the deletion until the second member is notified of the loss.
 async fn removed(removal: Removal, inside: Duration) -> Duration {
     const LEASE: Duration = Duration::from_millis(900);
     const MEMBERS: usize = 5;
@@ -244,9 +245,9 @@ async fn removed(removal: Removal, inside: Duration) -> Duration {
     took
 }
 
-/// Row 42: an operator deletes the grant of a cohort, and another process takes the lock. Each turn is shorter than the
-/// round trip of a probe, so the member that was inside when the probe was sent has left when the answer arrives. The
-/// session still learns from the answer that the grant is lost.
+/// Row 42 of `docs/faults.md`: an operator deletes the grant of a cohort, and another process takes the lock. Each turn
+/// is shorter than the round trip of a probe, so the member that was inside when the probe was sent has left when the
+/// answer arrives. The session still learns from the answer that the grant is lost.
 #[tokio::test]
 async fn row_42_turns_pass_during_a_probe() {
     row(42, async |seen| {
@@ -329,9 +330,9 @@ async fn row_42_flushall_in_a_cohort() {
     .await;
 }
 
-/// Row 42: the process of a cohort is stopped for longer than the lease, and the caller behind the cohort enters. When
-/// the process continues, the member inside is notified of the loss. The members that have not been inside queue again,
-/// ahead of a caller that has queued in the meantime.
+/// Row 42 of `docs/faults.md`: the process of a cohort is stopped for longer than the lease, and the caller behind the
+/// cohort enters. When the process continues, the member inside is notified of the loss. The members that have not been
+/// inside queue again, ahead of a caller that has queued in the meantime.
 #[tokio::test]
 async fn row_42_process_of_a_cohort_stopped() {
     const MEMBERS: usize = 4;
@@ -385,8 +386,8 @@ async fn row_42_process_of_a_cohort_stopped() {
     .await;
 }
 
-/// Row 45: the first member of a cohort re-enters the lock with a lease of a minute. The process is killed while the
-/// second member is inside. The lock is free when the lease of the second member has ended.
+/// Row 45 of `docs/faults.md`: the first member of a cohort re-enters the lock with a lease of a minute. The process is
+/// killed while the second member is inside. The lock is free when the lease of the second member has ended.
 #[tokio::test]
 async fn row_45_killed_after_a_longer_nested_lease() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -445,7 +446,8 @@ async fn row_45_killed_after_a_longer_nested_lease() {
     .await;
 }
 
-/// Row 48: a thousand callers of four processes queue at the same time. Several callers of a process share a request.
+/// Row 48 of `docs/faults.md`: a thousand callers of four processes queue at the same time. Several callers of a
+/// process share a request.
 #[tokio::test]
 async fn row_48_a_thousand_queue_in_groups() {
     const PROCESSES: usize = 4;

@@ -1,4 +1,4 @@
-//! Rows 39, 41, 43, 46, 47: events during the turns of a cohort whose process keeps running.
+//! Rows 39, 41, 43, 46, 47 of `docs/faults.md`: events during the turns of a cohort whose process keeps running.
 
 use std::time::{Duration, Instant};
 
@@ -97,8 +97,8 @@ async fn cancelled(callers: &[usize], when: When) -> Duration {
     took
 }
 
-/// Row 39: members of a cohort are cancelled. The other members have their turns in order, and then the caller behind
-/// the cohort enters.
+/// Row 39 of `docs/faults.md`: members of a cohort are cancelled. The other members have their turns in order, and then
+/// the caller behind the cohort enters.
 #[tokio::test]
 async fn row_39_members_cancelled() {
     row(39, async |seen| {
@@ -128,8 +128,9 @@ async fn row_39_members_cancelled() {
     .await;
 }
 
-/// Row 41: the connection breaks while a member of a cohort is inside. The member inside keeps the lock, and the other
-/// members have their turns. Returns the time from the end of the last turn until the caller behind the cohort enters.
+/// Row 41 of `docs/faults.md`: the connection breaks while a member of a cohort is inside. The member inside keeps the
+/// lock, and the other members have their turns. Returns the time from the end of the last turn until the caller behind
+/// the cohort enters.
 async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     let mut fixture = Fixture::start().await;
     let (cohort, first) = fixture.inside(30 * SECOND).await;
@@ -200,8 +201,8 @@ async fn row_41_connection_killed_in_the_middle_of_a_cohort() {
     .await;
 }
 
-/// Row 43: the server grants the lock to a cohort, and the push that reports the grant is lost although the connection
-/// stays up. A probe finds the grant, and the first member enters.
+/// Row 43 of `docs/faults.md`: the server grants the lock to a cohort, and the push that reports the grant is lost
+/// although the connection stays up. A probe finds the grant, and the first member enters.
 #[tokio::test]
 async fn row_43_push_of_a_cohort_lost() {
     const GIVE_WITHOUT_A_WORD: &str = "
@@ -247,8 +248,8 @@ async fn row_43_push_of_a_cohort_lost() {
     .await;
 }
 
-/// Row 46: a member in the middle of a cohort leaves before its `hold_at_least` is over. The next member enters when
-/// this minimum hold is over.
+/// Row 46 of `docs/faults.md`: a member in the middle of a cohort leaves before its `hold_at_least` is over. The next
+/// member enters when this minimum hold is over.
 #[tokio::test]
 async fn row_46_member_that_keeps_the_lock() {
     const AT_LEAST: Duration = SECOND;
@@ -286,9 +287,9 @@ async fn row_46_member_that_keeps_the_lock() {
     .await;
 }
 
-/// Row 47: callers of one client are neighbours in the queue, but have different leases and waits. Only callers with
-/// the same lease become members of one cohort. A caller whose `wait` is over before the grant does not become a
-/// member, and a member whose `wait` ends before its turn is skipped.
+/// Row 47 of `docs/faults.md`: callers of one client are neighbours in the queue, but have different leases and waits.
+/// Only callers with the same lease become members of one cohort. A caller whose `wait` is over before the grant does
+/// not become a member, and a member whose `wait` ends before its turn is skipped.
 #[tokio::test]
 async fn row_47_mixed_leases_and_waits() {
     row(47, async |_| {

@@ -75,8 +75,8 @@ async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     assert!(too_much.lock().unwrap().is_empty(), "{too_much:?}");
 }
 
-/// While the waiters' own process holds the lock, nothing arrives on the waiters' connection for longer than a claim.
-/// The cohort of the waiters enters in its turn nevertheless.
+/// While the waiters' own process holds the lock, nothing arrives on the waiters' connection for longer than a claim (2
+/// s). The cohort of the waiters enters in its turn nevertheless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
     let server = RedisServer::start().await;
@@ -96,7 +96,7 @@ async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
             .unwrap();
     });
     until_waiting(&other, 7).await;
-    // The pause is longer than a claim.
+    // The pause is longer than a claim (2 s).
     tokio::time::sleep(2500 * MS).await;
     guard.release().await;
     callers.join_all().await;
@@ -165,8 +165,8 @@ async fn no_body_starts_on_the_last_moment_of_a_claim() {
     }
 }
 
-/// If a member is not polled when its turn comes, the callers behind it wait for a claim. The other members of the
-/// cohort keep their order.
+/// If a member is not polled when its turn comes, the callers behind it wait for a claim (2 s). The other members of
+/// the cohort keep their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_is_not_polled_is_awaited_for_a_claim() {
     let server = RedisServer::start().await;

@@ -1,4 +1,4 @@
-//! Row 58: forged and repeated pushes.
+//! Row 58 of `docs/faults.md`: forged and repeated pushes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -121,8 +121,8 @@ async fn wait_for(client: LockClient, room: Arc<Room>, who: usize) {
     lock.run(room.visit(who)).await.unwrap();
 }
 
-/// Row 58: an attacker lists the channels, receives every push, and publishes forged pushes. No caller enters because
-/// of a forged push.
+/// Row 58 of `docs/faults.md`: an attacker lists the channels, receives every push, and publishes forged pushes. No
+/// caller enters because of a forged push.
 #[tokio::test]
 async fn row_58_forged_pushes() {
     log::keep();
@@ -201,9 +201,9 @@ async fn row_58_forged_pushes() {
     .await;
 }
 
-/// Row 58: an attacker repeats the push of an old grant while another caller is inside. A member of the old grant's
-/// cohort has queued again, because the member before it overran the lease. The repeated push does not let the queued
-/// member enter.
+/// Row 58 of `docs/faults.md`: an attacker repeats the push of an old grant while another caller is inside. A member of
+/// the old grant's cohort has queued again, because the member before it overran the lease. The repeated push does not
+/// let the queued member enter.
 #[tokio::test]
 async fn row_58_repeated_push() {
     log::keep();

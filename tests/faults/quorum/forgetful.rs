@@ -1,4 +1,5 @@
-//! Row 31: nodes that restart without their state, and nodes that were silent when a lock was granted.
+//! Row 31 of `docs/faults.md`: nodes that restart without their state, and nodes that were silent when a lock was
+//! granted.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +14,9 @@ use tokio::{task::JoinSet, time::sleep};
 use super::{BACKOFF, MARK, client, is_held_on, until_empty};
 use crate::fixture::{MS, NAME, SECOND, epsilon, row, token_of, until};
 
-/// Row 31: a lock is held on two of three nodes, and one of these two restarts without its state. Until the lease has
-/// ended, no client counts the restarted node and the third node as a majority, whether or not the client saw the
-/// restart.
+/// Row 31 of `docs/faults.md`: a lock is held on two of three nodes, and one of these two restarts without its state.
+/// Until the lease has ended, no client counts the restarted node and the third node as a majority, whether or not the
+/// client saw the restart.
 #[tokio::test]
 async fn row_31_node_returns_empty() {
     row(31, async |seen| {
@@ -80,8 +81,8 @@ async fn row_31_node_returns_empty() {
     .await;
 }
 
-/// Row 31: nodes that have never been used count toward a majority at once if all nodes are up. If a node is down, the
-/// unused nodes do not count yet, because the missing node may be the only one that stores a lease.
+/// Row 31 of `docs/faults.md`: nodes that have never been used count toward a majority at once if all nodes are up. If
+/// a node is down, the unused nodes do not count yet, because the missing node may be the only one that stores a lease.
 #[tokio::test]
 async fn row_31_a_beginning_needs_all_nodes() {
     row(31, async |_| {
@@ -135,9 +136,9 @@ async fn excluded_until_the_end(clients: &[LockClient], guard: &LockGuard, lease
     }
 }
 
-/// Row 31: a node restarts without its state while a client with short leases uses the quorum. The node is not counted
-/// until the longest lease that any client uses has passed. Neither the client with short leases nor a client that
-/// connects later shortens this quarantine.
+/// Row 31 of `docs/faults.md`: a node restarts without its state while a client with short leases uses the quorum. The
+/// node is not counted until the longest lease that any client uses has passed. Neither the client with short leases
+/// nor a client that connects later shortens this quarantine.
 #[tokio::test]
 async fn row_31_another_clients_lock_ends_no_quarantine() {
     row(31, async |_| {
@@ -162,8 +163,8 @@ async fn row_31_another_clients_lock_ends_no_quarantine() {
     .await;
 }
 
-/// Row 31: `FLUSHALL` deletes the state of a running node. The flushed node does not count until the leases that it
-/// stored before have ended.
+/// Row 31 of `docs/faults.md`: `FLUSHALL` deletes the state of a running node. The flushed node does not count until
+/// the leases that it stored before have ended.
 #[tokio::test]
 async fn row_31_a_flushed_node_is_not_counted() {
     row(31, async |_| {

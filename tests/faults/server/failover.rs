@@ -12,9 +12,9 @@ use crate::fixture::{SECOND, client, row, token, until};
 /// and on a loaded machine several elections.
 const FAILOVER: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// Row 27: the primary is killed while a caller is inside, 20 callers of two clients wait, and five others keep
-/// acquiring locks of their own. The replicas have the grant and the queue. The holder keeps its lock, and the waiters
-/// enter one at a time, with rising tokens.
+/// Row 27 of `docs/faults.md`: the primary is killed while a caller is inside, 20 callers of two clients wait, and five
+/// others keep acquiring locks of their own. The replicas have the grant and the queue. The holder keeps its lock, and
+/// the waiters enter one at a time, with rising tokens.
 #[tokio::test]
 async fn row_27_failover_under_load() {
     row(27, async |seen| {
@@ -48,8 +48,8 @@ async fn row_27_failover_under_load() {
     .await;
 }
 
-/// Row 27: the promoted replica lacks the grant, because replication had stopped before the grant. The first holder is
-/// notified, and another caller enters with a greater token.
+/// Row 27 of `docs/faults.md`: the promoted replica lacks the grant, because replication had stopped before the grant.
+/// The first holder is notified, and another caller enters with a greater token.
 #[tokio::test]
 async fn row_27_grant_not_replicated() {
     row(27, async |seen| {
@@ -90,8 +90,8 @@ async fn row_27_grant_not_replicated() {
     .await;
 }
 
-/// Row 27: an operator orders a failover although the primary is up. The old primary becomes a replica, and the client
-/// connects to the new primary as soon as a Sentinel announces it.
+/// Row 27 of `docs/faults.md`: an operator orders a failover although the primary is up. The old primary becomes a
+/// replica, and the client connects to the new primary as soon as a Sentinel announces it.
 #[tokio::test]
 async fn row_27_ordered_failover() {
     row(27, async |seen| {
@@ -122,9 +122,9 @@ async fn row_27_ordered_failover() {
     .await;
 }
 
-/// Row 27: the Sentinels lose the primary, but a client still reaches it. The old primary does not learn that a replica
-/// has replaced it. The client leaves the old primary when the Sentinels name the new one, so it does not enter while a
-/// caller of the new primary is inside.
+/// Row 27 of `docs/faults.md`: the Sentinels lose the primary, but a client still reaches it. The old primary does not
+/// learn that a replica has replaced it. The client leaves the old primary when the Sentinels name the new one, so it
+/// does not enter while a caller of the new primary is inside.
 #[tokio::test]
 async fn row_27_the_announced_primary_counts() {
     row(27, async |seen| {
@@ -155,8 +155,8 @@ async fn row_27_the_announced_primary_counts() {
     .await;
 }
 
-/// Row 27: as above, but the client also loses its Sentinel, so the old primary still grants locks to it. The tokens of
-/// both primaries rise in the order of their grants.
+/// Row 27 of `docs/faults.md`: as above, but the client also loses its Sentinel, so the old primary still grants locks
+/// to it. The tokens of both primaries rise in the order of their grants.
 #[tokio::test]
 async fn row_27_both_primaries_grant() {
     row(27, async |_| {

@@ -403,7 +403,7 @@ impl Unanswered {
         lock(&self.0).remove(&owner);
     }
 
-    /// Removes and returns the requests that were sent a claim ago or earlier.
+    /// Removes and returns the requests that were sent a claim (2 s) ago or earlier.
     pub(crate) fn overdue(&self, now: Moment) -> Vec<Arc<AcquireRequest>> {
         let mut unanswered = lock(&self.0);
         let overdue = unanswered.extract_if(|_, request| request.is_overdue(now));

@@ -13,8 +13,8 @@
 //!    member take its turn.
 //! 3. A request to the server belongs to the member that had the turn when the request was sent. If this member no
 //!    longer has the turn, the answer is ignored.
-//! 4. The engine passes the turn to the next member if an offer is not taken within a claim, or within the lease if the
-//!    lease is shorter. If the member has missed offers before, the engine passes its turn on sooner.
+//! 4. The engine passes the turn to the next member if an offer is not taken within a claim (2 s), or within the lease
+//!    if the lease is shorter. If the member has missed offers before, the engine passes its turn on sooner.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
