@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// The time at the start. It is larger than [`JUMP`], so that the server's clock can be set back.
+/// The time at the start. This time is larger than [`JUMP`], so that the server's clock can be set back.
 const START: Tick = 3;
 /// The number of ticks by which the server's clock jumps.
 const JUMP: Tick = 2;

@@ -94,8 +94,8 @@ async fn those_who_wait_already_enter_at_the_end_in_order() {
     .await;
 }
 
-/// Caller 0 has the turn and requests the confirmation of its grant. It is not polled when the answer arrives, so the
-/// turn passes to caller 1. Caller 0 enters only after the minimum hold of caller 1 is over.
+/// Caller 0 has the turn and requests the confirmation of its grant. Caller 0 is not polled when the answer arrives, so
+/// the turn passes to caller 1. Caller 0 enters only after the minimum hold of caller 1 is over.
 #[tokio::test]
 async fn a_neighbour_that_is_polled_late_waits_for_the_end() {
     const LEAST: Duration = Duration::from_millis(400);

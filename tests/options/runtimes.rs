@@ -523,8 +523,8 @@ fn calls_that_share_a_request_keep_their_places_on_another_runtime() {
     );
 }
 
-/// A call is granted its lock, but does not read the answer on its first runtime. Its second runtime still has to
-/// connect to the server, and the call's `wait` can end before that connection exists. The call enters nevertheless.
+/// A call is granted its lock, but does not read the answer on its first runtime. The call's second runtime still has
+/// to connect to the server, and the call's `wait` can end before that connection exists. The call enters nevertheless.
 #[test]
 fn a_call_that_changes_to_a_runtime_without_a_connection_keeps_its_grant() {
     let admin = runtime();

@@ -128,7 +128,7 @@ async fn forgotten_between(
     // The lock passes to the next caller at most a claim (2 s) after the end of the call's `wait`.
     let took = started.elapsed();
     assert!(took < SECOND + DELAY + epsilon(), "{one} after {took:?}");
-    // The call is polled again after its `wait` is over. It returns `Busy`, and holds neither lock.
+    // The call is polled again after its `wait` is over. The call then returns `Busy`, and holds neither lock.
     guard.unwrap().release().await;
     taken.release().await;
     let late = forgotten.await;
@@ -139,8 +139,8 @@ async fn forgotten_between(
     until_free(&other, two).await;
 }
 
-/// A call for two locks is not polled while it waits for the second lock. Its locks pass to other callers, whether its
-/// lease is renewed or fixed, and even if the second lock is granted to the call in the meantime.
+/// A call for two locks is not polled while it waits for the second lock. The locks of the call pass to other callers,
+/// whether the lease is renewed or fixed, and even if the second lock is granted to the call in the meantime.
 #[tokio::test]
 async fn a_lock_whose_body_has_not_begun_is_passed_on() {
     on_stores_with_a_queue(|store| async move {
@@ -232,8 +232,8 @@ async fn a_caller_comes_back_to_a_place_of_which_it_has_not_read() {
 }
 
 proptest! {
-    /// However late callers are polled, no two of them are inside at once, and callers that are not polled do not keep
-    /// others out.
+    /// However late callers are polled, no two of them hold the lock at once, and callers that are not polled do not
+    /// keep others out.
     #[test]
     fn callers_that_are_polled_by_chance_exclude_each_other((steps, long) in chance::steps()) {
         chance::runtime().block_on(async {

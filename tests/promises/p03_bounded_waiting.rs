@@ -207,8 +207,8 @@ async fn a_wait_spans_a_reconnect() {
     entering.await.unwrap().unwrap().release().await;
 }
 
-/// A service that passes the time left until its own deadline as `wait` may pass less than a millisecond. Its call then
-/// makes one attempt.
+/// A service that passes the time left until its own deadline as `wait` may pass less than a millisecond. The service's
+/// call then makes one attempt.
 #[tokio::test]
 async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
     on_every_store(|store| async move {

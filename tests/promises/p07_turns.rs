@@ -21,7 +21,7 @@ use crate::stores::{
 /// The maximum time by which a sibling that is not polled delays the next sibling: a claim (2 s).
 const DELAY: Duration = Duration::from_secs(2);
 
-/// Runs three siblings in one task. Each sibling stays inside for 10 ms.
+/// Runs three siblings in one task. The body of each sibling takes 10 ms.
 async fn siblings(client: &LockClient) {
     let inside = Room::default();
     let sibling = || client.lock("k").wait(5 * SECOND).run(inside.stay(10 * MS));

@@ -10,7 +10,7 @@
 //! When the nested call leaves, or its `max_hold` has passed, the hold's lease lasts at least for another lease time of
 //! the nested call. No thread watches callers that are not polled. Instead, the waiters check the time limits of the
 //! caller to which the lock was offered or granted. If that caller does not take its offer in time, or does not begin
-//! its body in time, a waiter ends the caller's grant, and the lock is offered to the next waiter.
+//! its body in time, a waiter ends the caller's grant. The lock is then offered to the next waiter.
 
 use std::{
     cmp::Reverse,
@@ -113,8 +113,8 @@ struct State {
 /// The state that all locks of a registry share.
 struct Common {
     fence: u64,
-    /// The callers to wake after the mutex is unlocked. They are not woken earlier, because a woken caller may be
-    /// polled at once, and then locks the mutex.
+    /// The callers to wake after the mutex is unlocked. These callers are not woken earlier, because a woken caller may
+    /// be polled at once, and then locks the mutex.
     woken: Vec<Arc<Notify>>,
 }
 
@@ -168,7 +168,7 @@ enum View {
 
 impl Registry {
     fn new() -> Self {
-        // Tokens are counted up from the system clock's time, in microseconds, at which the registry is created. They
+        // Tokens are counted up from the system clock's time, in microseconds, at which the registry is created. Tokens
         // therefore rise even across a restart of the process, unless the clock is set back by more than the time
         // between the two starts.
         let micros = SystemTime::now()
@@ -408,7 +408,7 @@ impl MemoryAttempt {
             if let Some(held) = &mut slot.held
                 && held.owner == request.owner
             {
-                // The owner takes its offer, and its lease begins now.
+                // The owner takes its offer, so the owner's lease begins now.
                 let until = end(request.lease);
                 held.until = until.map(|until| until + MARGIN);
                 held.stage = Stage::Entered;

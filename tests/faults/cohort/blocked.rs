@@ -35,7 +35,7 @@ impl OneThread {
     }
 }
 
-/// Returns a cohort whose callers run on one thread, with its second member inside.
+/// Returns a cohort whose callers run on one thread, and whose second member holds the lock.
 async fn second_inside(thread: &OneThread, renew: bool) -> (Fixture, Stored, Entered) {
     let mut fixture = Fixture::start().await;
     let url = fixture.server.url();

@@ -27,9 +27,9 @@ use crate::{
 /// Runs as a worker process: its callers queue for `k` in the order of their numbers. Callers that are neighbours in
 /// the queue are granted the lock as a cohort.
 ///
-/// The caller whose number is `WORKER_STAYS` prints `entered <number> <token>`, and stays inside until its lease is
+/// The caller whose number is `WORKER_STAYS` prints `entered <number> <token>`, and keeps the lock until its lease is
 /// lost. Each other caller leaves at once and prints `visit <number> <token> <entered> <left>`. If `WORKER_NESTED` is
-/// 1, caller 0 re-enters the lock with a lease of a minute while it is inside.
+/// 1, caller 0 re-enters the lock with a lease of a minute while it holds the lock.
 #[tokio::test]
 #[ignore = "run as a process of its own by the other tests"]
 async fn worker_process() {
@@ -117,10 +117,10 @@ async fn rest(redis: &mut MultiplexedConnection) -> Duration {
     time_to_live(redis).await.expect("it is held")
 }
 
-/// Row 40 of `docs/faults.md`: two processes are killed, the first while the member `stays` of its cohort is inside,
-/// the second while its callers queue. When the lease of the member inside has ended, the callers of the test's own
-/// clients enter in the order of the queue. Returns the time from the end of the lease until the first of these callers
-/// enters.
+/// Row 40 of `docs/faults.md`: two processes are killed. The first is killed while the member `stays` of its cohort
+/// holds the lock, and the second while its callers queue. When the lease of this member has ended, the callers of the
+/// test's own clients enter in the order of the queue. Returns the time from the end of the lease until the first of
+/// these callers enters.
 async fn killed_in_a_cohort(stays: usize) -> Duration {
     const LEASE: Duration = Duration::from_millis(1500);
     const MEMBERS: usize = 64;
@@ -188,8 +188,8 @@ enum Removal {
     FlushAll,
 }
 
-/// Row 42 of `docs/faults.md`: an operator deletes the grant of a cohort after the cohort's second member has been
-/// inside for `inside`. Returns the time from the deletion until the second member is notified of the loss.
+/// Row 42 of `docs/faults.md`: an operator deletes the grant of a cohort after the cohort's second member has held the
+/// lock for `inside`. Returns the time from the deletion until the second member is notified of the loss.
 async fn removed(removal: Removal, inside: Duration) -> Duration {
     const LEASE: Duration = Duration::from_millis(900);
     const MEMBERS: usize = 5;
@@ -209,8 +209,8 @@ async fn removed(removal: Removal, inside: Duration) -> Duration {
     let mut second = waiters.next().await;
     second.loses();
     sleep(inside).await;
-    // Holds back probes of the other client until the third member has entered. A probe of the other client would find
-    // the lock free, and grant it to a caller of the other client.
+    // Holds back the probes of the other client until the third member has entered. A probe of the other client would
+    // find the lock free, and grant it to a caller of the other client.
     proxy.hold_requests(true);
     let removed = Instant::now();
     let mut command = match removal {
@@ -246,8 +246,8 @@ async fn removed(removal: Removal, inside: Duration) -> Duration {
 }
 
 /// Row 42 of `docs/faults.md`: an operator deletes the grant of a cohort, and another process takes the lock. Each turn
-/// is shorter than the round trip of a probe, so the member that was inside when the probe was sent has left when the
-/// answer arrives. The session still learns from the answer that the grant is lost.
+/// is shorter than the round trip of a probe, so the member that held the lock when the probe was sent has left when
+/// the answer arrives. The session still learns from the answer that the grant is lost.
 #[tokio::test]
 async fn row_42_turns_pass_during_a_probe() {
     row(42, async |seen| {
@@ -295,7 +295,7 @@ async fn row_42_turns_pass_during_a_probe() {
         );
         guard.release().await;
         for member in members {
-            // The member that was inside at the deletion may return `Lost`.
+            // The member that held the lock at the deletion may return `Lost`.
             let _ = member.await.unwrap();
         }
     })
@@ -331,8 +331,8 @@ async fn row_42_flushall_in_a_cohort() {
 }
 
 /// Row 42 of `docs/faults.md`: the process of a cohort is stopped for longer than the lease, and the caller behind the
-/// cohort enters. When the process continues, the member inside is notified of the loss. The members that have not been
-/// inside queue again, ahead of a caller that has queued in the meantime.
+/// cohort enters. When the process continues, the member that held the lock is notified of the loss. The members that
+/// have not had their turns queue again, ahead of a caller that has queued in the meantime.
 #[tokio::test]
 async fn row_42_process_of_a_cohort_stopped() {
     const MEMBERS: usize = 4;
@@ -360,7 +360,8 @@ async fn row_42_process_of_a_cohort_stopped() {
         waiters.queue(lock).await;
         worker.signal("CONT");
         worker.until("lost 1").await;
-        // The queue contains the caller that has queued in the meantime, and the members that have not been inside yet.
+        // The queue contains the caller that has queued in the meantime, and the members that have not had their turns
+        // yet.
         waiters.until_queued(1 + MEMBERS - 2).await;
         assert_eq!(next.guard.loss(), None);
         let newest = next.token();
@@ -387,7 +388,7 @@ async fn row_42_process_of_a_cohort_stopped() {
 }
 
 /// Row 45 of `docs/faults.md`: the first member of a cohort re-enters the lock with a lease of a minute. The process is
-/// killed while the second member is inside. The lock is free when the lease of the second member has ended.
+/// killed while the second member holds the lock. The lock is free when the lease of the second member has ended.
 #[tokio::test]
 async fn row_45_killed_after_a_longer_nested_lease() {
     const LEASE: Duration = Duration::from_secs(2);

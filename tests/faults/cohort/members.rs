@@ -19,7 +19,7 @@ enum When {
     /// The member is cancelled after the server has granted the lock to the cohort, but before the push reaches its
     /// process.
     AtThePush,
-    /// The member is cancelled while it waits for its turn and the first member is inside.
+    /// The member is cancelled while it waits for its turn and the first member holds the lock.
     After,
     /// The member is cancelled after its turn has come, but before it is polled.
     AtItsTurn,
@@ -128,7 +128,7 @@ async fn row_39_members_cancelled() {
     .await;
 }
 
-/// Row 41 of `docs/faults.md`: the connection breaks while a member of a cohort is inside. The member inside keeps the
+/// Row 41 of `docs/faults.md`: the connection breaks while a member of a cohort holds the lock. This member keeps the
 /// lock, and the other members have their turns. Returns the time from the end of the last turn until the caller behind
 /// the cohort enters.
 async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
@@ -334,7 +334,7 @@ async fn row_47_mixed_leases_and_waits() {
                 let entered = fixture.waiters.next().await;
                 assert_eq!((entered.caller, entered.token()), (caller, token));
                 if caller == 2 {
-                    // Member 2 stays inside until the `wait` of member 3 is over.
+                    // Member 2 keeps the lock until the `wait` of member 3 is over.
                     let (gone, error) = fixture.waiters.refused().await;
                     assert!(matches!(error, LockError::Busy { .. }), "{error}");
                     assert_eq!(gone, 3);
@@ -376,7 +376,7 @@ async fn a_cohort_has_up_to_64_members() {
 }
 
 /// To another process, `status` shows the first member of a cohort as the holder and the other members as waiting,
-/// whichever member is inside.
+/// whichever member has the turn.
 #[tokio::test]
 async fn another_process_sees_the_first_member_and_counts_the_others_as_waiting() {
     let mut fixture = Fixture::start().await;

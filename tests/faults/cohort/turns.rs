@@ -1,5 +1,5 @@
-//! Members of a cohort in unusual situations: a member has extended the lease, the grant is found late or is lost, a
-//! member is not polled, or its runtime is not driven.
+//! Members of a cohort in unusual situations. A member has extended the lease, or is not polled, or its runtime is not
+//! driven; or the client finds the grant late, or the grant is lost.
 
 use std::{
     future::Future,
@@ -141,8 +141,8 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
     assert_eq!(*entered.lock().unwrap(), (0..20).collect::<Vec<_>>());
 }
 
-/// A push that reports a grant is lost, and the client finds the grant when the claim (2 s) has almost ended. No body
-/// starts in the little time that is left of the claim.
+/// A push that reports a grant is lost, and the client finds the grant when the claim (2 s) has almost ended. Too
+/// little of the claim is left, so no body starts in that time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_body_starts_on_the_last_moment_of_a_claim() {
     let server = RedisServer::start().await;

@@ -26,7 +26,7 @@ use crate::fixture::{MS, SECOND, client, until};
 /// next heartbeat notices the end of the claim.
 const DELAY: Duration = Duration::from_millis(2200);
 
-/// Asserts that nobody enters while another body is inside, and that tokens rise.
+/// Asserts that no body begins while another body runs under the lock, and that tokens rise.
 #[derive(Debug, Default)]
 struct Judge {
     inside: AtomicBool,
@@ -34,7 +34,7 @@ struct Judge {
 }
 
 impl Judge {
-    /// Runs as the body of a call, and stays inside for `time`.
+    /// Runs as the body of a call, and holds the lock for `time`.
     async fn body(self: Arc<Self>, who: &'static str, time: Duration) {
         let token = Hold::current().expect("a body has a hold").token().get();
         assert!(
@@ -443,7 +443,7 @@ async fn both_soon(client: &LockClient) -> Result<(), LockError> {
 }
 
 /// Row 51 of `docs/faults.md`: the `wait` of a caller ends while the request that queues the caller is unanswered. The
-/// caller is polled twice more, and then never again. It does not delay the other callers of its process.
+/// caller is polled twice more, and then never again. This caller does not delay the other callers of its process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_forgotten_while_it_leaves() {
     row(51, async |seen| {

@@ -78,7 +78,7 @@ async fn queue(client: &LockClient) {
 /// The number of callers of one worker process.
 const WAITERS: usize = 250;
 
-/// Queues [`WAITERS`] callers. Each caller prints its number and token when it is inside.
+/// Queues [`WAITERS`] callers. Each caller prints its number and token when it has entered.
 async fn waiters(client: &LockClient) {
     // The first call opens the connection. If callers request the lock before the connection is open, their order in
     // the queue is not defined.
@@ -235,8 +235,8 @@ async fn row_03_holder_suspended() {
     .await;
 }
 
-/// Row 20 of `docs/faults.md`: a thousand callers in four processes wait for one lock. They enter in the order in which
-/// they queued.
+/// Row 20 of `docs/faults.md`: a thousand callers in four processes wait for one lock. The callers enter in the order
+/// in which they queued.
 #[tokio::test]
 async fn row_20_a_thousand_waiters() {
     const PROCESSES: usize = 4;
@@ -415,7 +415,7 @@ async fn row_36_waiter_stopped_past_its_grant() {
         let newer = next.token().get();
         assert!(newer > stale);
         waiter.signal("CONT");
-        // The waiter is in the queue again and not inside.
+        // The waiter is in the queue again, and does not hold the lock.
         until_waiting(&client, 1).await;
         assert_eq!(next.loss(), None);
         next.release().await;

@@ -156,7 +156,7 @@ async fn row_58_forged_pushes() {
         guard.release().await;
         let (channel, told) = forger.hear_grant_to(3).await;
         assert_eq!(entries.recv().await, Some((0, first)));
-        // Now the forger knows the owners of a cohort whose first member is inside.
+        // Now the forger knows the owners of a cohort whose first member holds the lock.
         let owners: Vec<&str> = told
             .split('|')
             .filter(|field| field.contains(' '))
@@ -201,9 +201,9 @@ async fn row_58_forged_pushes() {
     .await;
 }
 
-/// Row 58 of `docs/faults.md`: an attacker repeats the push of an old grant while another caller is inside. A member of
-/// the old grant's cohort has queued again, because the member before it overran the lease. The repeated push does not
-/// let the queued member enter.
+/// Row 58 of `docs/faults.md`: an attacker repeats the push of an old grant while another caller holds the lock. A
+/// member of the old grant's cohort has queued again, because the member before it overran the lease. The repeated push
+/// does not let the queued member enter.
 #[tokio::test]
 async fn row_58_repeated_push() {
     log::keep();

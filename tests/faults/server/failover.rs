@@ -12,9 +12,9 @@ use crate::fixture::{SECOND, client, row, token, until};
 /// and on a loaded machine several elections.
 const FAILOVER: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// Row 27 of `docs/faults.md`: the primary is killed while a caller is inside, 20 callers of two clients wait, and five
-/// others keep acquiring locks of their own. The replicas have the grant and the queue. The holder keeps its lock, and
-/// the waiters enter one at a time, with rising tokens.
+/// Row 27 of `docs/faults.md`: the primary is killed. Meanwhile, one caller holds the lock, 20 callers of two clients
+/// wait for it, and five other callers keep acquiring locks of their own. The replicas have the grant and the queue.
+/// The holder keeps its lock, and the waiters enter one at a time, with rising tokens.
 #[tokio::test]
 async fn row_27_failover_under_load() {
     row(27, async |seen| {
@@ -123,8 +123,8 @@ async fn row_27_ordered_failover() {
 }
 
 /// Row 27 of `docs/faults.md`: the Sentinels lose the primary, but a client still reaches it. The old primary does not
-/// learn that a replica has replaced it. The client leaves the old primary when the Sentinels name the new one, so it
-/// does not enter while a caller of the new primary is inside.
+/// learn that a replica has replaced it. The client leaves the old primary when the Sentinels name the new one, so none
+/// of its callers enters while a caller of the new primary holds the lock.
 #[tokio::test]
 async fn row_27_the_announced_primary_counts() {
     row(27, async |seen| {

@@ -42,8 +42,8 @@ pub(super) struct Finished {
 }
 
 impl Load {
-    /// Starts the callers, and returns when the holder is inside and the waiters are queued. The lease of the holder is
-    /// renewed.
+    /// Starts the callers, and returns when the holder has entered and the waiters are queued. The lease of the holder
+    /// is renewed.
     pub(super) async fn start(url: &str, lease: Duration) -> Self {
         let holder = client(url).await;
         let others = [client(url).await, client(url).await];

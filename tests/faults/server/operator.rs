@@ -13,8 +13,8 @@ use support::{
 
 use crate::fixture::{MS, NAME, SECOND, client, left, row, until};
 
-/// Row 12 of `docs/faults.md`: a caller releases its lock after the lease has ended, while another caller is inside.
-/// The late release does not affect the other caller.
+/// Row 12 of `docs/faults.md`: a caller releases its lock after the lease has ended, while another caller holds the
+/// lock. The late release does not affect the other caller.
 #[tokio::test]
 async fn row_12_release_after_expiry() {
     row(12, async |_| {

@@ -74,7 +74,7 @@ async fn row_28_a_stopped_primary_continues() {
 }
 
 /// Row 28 of `docs/faults.md`: as above, but the callers wait for a replica. The old primary has no replica any longer,
-/// so no caller enters on a grant of the old primary while a caller of the new primary is inside.
+/// so no caller enters on a grant of the old primary while a caller of the new primary holds the lock.
 #[tokio::test]
 async fn row_28_a_stopped_primary_has_no_replica() {
     row(28, async |_| {
