@@ -27,14 +27,15 @@ use crate::{
     worker::FATAL_PURCHASE,
 };
 
-/// After the kill of a worker, the next sale may come at most this long after the end of the worker's lease.
+/// After a worker was killed, the next sale must come within this time after the end of the worker's lease.
 const CRASH_MARGIN: Duration = Duration::from_millis(250);
 
-/// After the kill of a primary, no replica takes over earlier than this. The sale must last longer than that.
+/// After a primary was killed, no replica takes over before this time has passed. The sale must last longer than this
+/// time.
 const SHORTEST_FAILOVER: Duration = Duration::from_millis(500);
 
-/// How long the keys of the locks may take to disappear from servers one of which was killed: the last release may not
-/// have reached the promoted replica, whose grant then lasts until the end of its lease.
+/// How long the keys of the locks may take to disappear if one of the servers was killed. The last release may not have
+/// reached the promoted replica, and the grant on this replica then lasts until the end of its lease.
 const KEYS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts the processes of a sale, whose locks are on a Redis server, and waits for its end. Returns whether the sale

@@ -54,8 +54,8 @@ pub enum KeyError {
     },
     /// The key and its namespace together are longer than [`MAX_KEY_BYTES`].
     TooLong {
-        /// The length in bytes of the rendered part of the key. Rendering stops soon after [`MAX_KEY_BYTES`], so the
-        /// whole key can be longer than `bytes`.
+        /// The length, in bytes, of the part of the key that was rendered. Rendering stops soon after
+        /// [`MAX_KEY_BYTES`], so the whole key can be longer than `bytes`.
         bytes: usize,
     },
     /// The key has a control character, a line separator or a mark of writing direction: see [`is_control`].

@@ -146,7 +146,7 @@ pub struct Defaults {
     /// How the locks are stored; [`Layout::Native`] unless the client sets another value.
     pub layout: Layout,
     /// How many replicas must have a grant, and how long a call waits for these replicas. By default, a call waits for
-    /// none.
+    /// no replicas.
     pub replicas: Replicas,
 }
 

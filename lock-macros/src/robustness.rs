@@ -168,7 +168,7 @@ fn unescaped(part: &str) -> Vec<u8> {
 /// Returns the number of ways in which a key can be split into the texts of its template and the values between them.
 fn readings(pieces: &[Piece], key: &str) -> usize {
     let key = key.as_bytes();
-    // For each position of the key, the number of ways in which the pieces so far can end there.
+    // For each position of the key, the number of ways in which the pieces so far can end at that position.
     let mut ways = vec![0_usize; key.len() + 1];
     ways[0] = 1;
     for piece in pieces {

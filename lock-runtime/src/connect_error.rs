@@ -24,7 +24,7 @@ pub enum ConnectError {
     },
     /// The TLS settings of the builder cannot be used.
     InvalidTls {
-        /// Which setting is wrong, with the name of its file, and why.
+        /// The setting that is wrong, the name of its file, and the reason.
         detail: String,
     },
     /// A Redlock URL names fewer than three servers. With two servers, the loss of one server would stop all locking.

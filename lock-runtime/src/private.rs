@@ -59,8 +59,8 @@ pub mod v1 {
     /// Checks a constant `wait` when the user's crate is compiled.
     ///
     /// # Panics
-    /// Panics if the value is longer than [`MAX_WAIT`]. The panic is a compile error, because generated code calls this
-    /// function in a constant. The functions [`lease`] and [`hold_at_least`] panic in the same way.
+    /// Panics if the value is longer than [`MAX_WAIT`]. Generated code calls this function in a constant, so the panic
+    /// becomes a compile error. The functions [`lease`] and [`hold_at_least`] panic in the same way.
     #[must_use]
     #[track_caller]
     pub const fn wait(wait: Duration) -> Duration {

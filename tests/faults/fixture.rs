@@ -70,7 +70,7 @@ pub(crate) fn token_of(grant: &str) -> u64 {
     grant.split('|').next().unwrap().parse().unwrap()
 }
 
-/// Starts a worker process that carries out `task` with the lock `k` and prints each step.
+/// Starts a worker process, which carries out `task` with the lock `k` and prints each step.
 pub(crate) fn worker(server: &RedisServer, task: &str, lease_ms: u64) -> Worker {
     worker_at(&server.url(), task, lease_ms)
 }

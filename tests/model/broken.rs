@@ -63,7 +63,7 @@ pub(crate) enum Broken {
     /// The members of a lost cohort keep waiting for their turns instead of queueing again.
     LostCohortStaysAway,
     /// The grant of a cohort whose local deadline has passed is released before the cohort's waiting members queue
-    /// again. So waiters behind the cohort get the lock first.
+    /// again. Waiters behind the cohort then get the lock before these members.
     LostCohortReleasedFirst,
     /// A caller that comes back with an old place sends its own request, as if it had never queued. The request gives a
     /// free lock to the head of the queue, although the caller's old place is before the head.

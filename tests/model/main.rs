@@ -75,24 +75,23 @@
 //! Several keys, a retained lock (`hold_at_least`), `notify` and `spin`, Redlock, re-entry with its restarted leases, a
 //! server that refuses commands (out of memory, read only), `extend`, and `max_hold` of a renewed lease are not
 //! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant the caller
-//! a free lock. The model's `acquire` and `queue` differ from the scripts in two respects: the model's `acquire` grants
-//! a free lock to the head of the queue even if the request's caller has a `wait`, and the reply of `queue` does not
-//! describe a grant that `queue` itself has made. If a session lets a claim expire, the scripts remove all waiters of
-//! that session from the queue. In the model, these waiters keep their places.
+//! a free lock. The model's `acquire` and `queue` differ from the scripts in two respects. The model's `acquire` grants
+//! a free lock to the head of the queue even if the request's caller has a `wait`. The reply of the model's `queue`
+//! does not describe a grant that `queue` itself has made. If a session lets a claim expire, the scripts remove all
+//! waiters of that session from the queue. In the model, these waiters keep their places.
 //!
-//! Liveness is checked by conditions that must never hold: a caller waits for a free lock for two consecutive ticks at
-//! which nothing is due, a wait is longer than allowed, or a grant or a waiter is left at the horizon, the tick at
-//! which all calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants in a
-//! tick. A loss of the server's state takes one tick.
+//! Liveness is checked by three conditions that must never hold. First, a caller waits for a free lock for two
+//! consecutive ticks at which nothing is due. Second, a wait is longer than allowed. Third, a grant or a waiter is left
+//! at the horizon, the tick at which all calls have to be over. The server's `TIME` has 16 steps in a tick, more than
+//! the number of grants in a tick. A loss of the server's state takes one tick.
 //!
 //! # How to check deeper
 //!
-//! `MODEL_DEEPER=1 cargo test --release --test model scenarios -- --nocapture --test-threads 1` raises each of the
-//! following limits of a scenario by one, unless the limit is zero: the limits of late ticks, crashes, broken
-//! connections, cancelled calls, lost pushes and lost replies, and the limit of all faults together. The run takes
-//! minutes and some GB of memory. To run a single scenario, replace `scenarios` by the name of its test.
-//! `MODEL_DEEPER=2` raises the limits by two. `MODEL_DEEPER=0` raises no limit but runs the large scenarios, which are
-//! skipped by default.
+//! `MODEL_DEEPER=1 cargo test --release --test model scenarios -- --nocapture --test-threads 1` raises limits of each
+//! scenario by one. It raises the limits of late ticks, crashes, broken connections, cancelled calls, lost pushes and
+//! lost replies, and the limit of all faults together. A limit of zero stays zero. The run takes minutes and some GB of
+//! memory. To run a single scenario, replace `scenarios` by the name of its test. `MODEL_DEEPER=2` raises the limits by
+//! two. `MODEL_DEEPER=0` raises no limit but runs the large scenarios, which are skipped by default.
 
 mod attempt;
 mod broken;

@@ -114,8 +114,8 @@ fn inside(protocol: &Protocol, state: &State) -> usize {
     holds(protocol, state).count()
 }
 
-/// Returns whether the server's grant is accounted for: one of the owners holds the lock with the grant, will be
-/// notified of the grant or is giving it back, or the process of the owners is dead.
+/// Returns whether the server's grant is accounted for. This is the case if one of the owners holds the lock with the
+/// grant, will be notified of the grant or is giving it back, or if the process of the owners is dead.
 fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     let Some(grant) = state.server.grant else {
         return true;

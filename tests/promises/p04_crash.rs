@@ -41,8 +41,8 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
 }
 
 /// Queues several callers of one process, and then makes the process's connections silent without closing them. The
-/// server does not notice, and grants the silent callers the lock. Asserts that all silent callers together delay the
-/// next caller by at most two seconds.
+/// server does not notice that the connections are silent, and grants the lock to the silent callers. Asserts that all
+/// silent callers together delay the next caller by at most two seconds.
 async fn delayed_by_silent(callers: usize) {
     let store = Store::redis().await;
     let proxy = FaultProxy::start(shared_server().await.port()).await;
@@ -118,7 +118,8 @@ async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
         callers.push(caller);
     }
     // When the lease ends, the caller of the other client is in the queue, but the members of the cohort have to queue
-    // again. So that caller may enter before the members. The members enter in their old order.
+    // again. The caller of the other client may therefore enter before the members. The members enter in their old
+    // order.
     callers.retain(|caller| *caller < MEMBERS);
     assert_eq!(callers, [1, 2, 3]);
 }

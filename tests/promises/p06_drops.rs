@@ -49,7 +49,7 @@ impl Fixture {
             observer: server.connection().await,
             namespace: namespace.clone(),
         };
-        // Opens the connections of both clients before any call is dropped.
+        // The connections of both clients are opened before any call is dropped.
         fixture.dropping.lock("warm").run(async {}).await.unwrap();
         fixture.other.lock("warm").run(async {}).await.unwrap();
         fixture

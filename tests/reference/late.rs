@@ -1,7 +1,7 @@
 //! Tests with callers that are polled late, rarely, once, or never again, on servers whose replies are late. The test
-//! cannot predict the results of the calls, but it checks that these laws hold: no two valid holds overlap, tokens rise
-//! in the order of entry, a caller that never held a lock does not report a loss, and a caller that is not polled
-//! delays others by at most one claim (2 s).
+//! cannot predict the results of the calls, but it checks four laws. No two valid holds overlap. Tokens rise in the
+//! order of entry. A caller that never held a lock does not report a loss. A caller that is not polled delays others by
+//! at most one claim (2 s).
 //!
 //! The callers of many locks run concurrently, because their pauses take real time. Each round prints its seed. To
 //! repeat a round, set `LATE_SEED` to its seed. `LATE_ROUNDS` sets the number of rounds.

@@ -317,8 +317,8 @@ fn members(model: &Model) -> Vec<CallId> {
 }
 
 /// Returns whether a call with these options may begin. The order in which calls outside the queue and calls with
-/// several locks enter is not determined. Therefore, at most one such call waits for each lock at a time, and at most
-/// one call with several locks waits in total.
+/// several locks enter is not determined. Therefore, at most one call outside the queue waits for each lock at a time,
+/// and at most one call with several locks waits in total.
 fn may_begin(model: &Model, spec: &Spec) -> bool {
     let fits = spec.under.is_none_or(|around| {
         let around = model.calls.get(&around);
@@ -338,8 +338,8 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
 /// Returns whether the model can predict who gets a lock next if its grant is removed. The model cannot predict the
 /// next holder if no waiter would notice the removal. The model also cannot predict it if the next waiter may be a
 /// member of the cohort with the grant, because this member returns to the queue only when its process notices the
-/// loss. The same holds for a call that has this lock and waits for its next lock: the call returns to the queue of this
-/// lock when it next confirms its grant, or when its process gets the lock again.
+/// loss. The model cannot predict the next holder either if a call that has this lock waits for its next lock: the call
+/// returns to the queue of this lock when it next confirms its grant, or when its process gets the lock again.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
     let holder = state.held.map(|held| &model.holds[held.hold]);

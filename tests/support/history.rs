@@ -119,7 +119,7 @@ impl History {
         tracks.entry(key.to_owned()).or_default().queue.push(caller);
     }
 
-    /// Records that a caller has left the queue without a turn. The callers behind it may then enter.
+    /// Records that a caller has left the queue without a turn. The callers behind this caller may then enter.
     pub fn gave_up(&self, key: &str, caller: u64) {
         if let Some(track) = self.tracks().get_mut(key) {
             track.leave_queue(caller);

@@ -223,7 +223,8 @@ impl Worker {
         Self::of(command)
     }
 
-    /// Starts a process whose standard input [`tell`](Self::tell) writes, and reads its standard output.
+    /// Starts a process, and reads its standard output. The method [`tell`](Self::tell) writes to the standard input of
+    /// the process.
     ///
     /// # Panics
     /// If the process cannot be started.

@@ -98,8 +98,8 @@ impl Course {
         matches!(self, Self::Failovers(_))
     }
 
-    /// Returns how long a body takes between two of its steps at this key, or `None` if it only yields. With a fault, a
-    /// move or a failover, callers should be inside and in the queue.
+    /// Returns how long a body takes between two of its steps at this key, or `None` if it only yields. When a fault, a
+    /// move or a failover happens, some callers should hold the lock, and others should be in the queue.
     pub(crate) fn step_at(self, key: u32) -> Option<Duration> {
         Some(Duration::from_millis(match self {
             _ if key >= SLOW_FROM => 20,
@@ -127,8 +127,8 @@ pub(crate) enum Poller {
     Selected,
     /// The caller polls at random intervals.
     ByHand,
-    /// The caller polls a few times and pauses. Then the caller drops the future, polls it to its end, or lets another
-    /// task poll it.
+    /// The caller polls a few times and pauses. After the pause, the caller drops the future, polls it to its end, or
+    /// lets another task poll it.
     Forgotten,
 }
 

@@ -142,7 +142,7 @@ impl Task {
     /// Returns a call that has not been polled yet.
     fn call(&self, pace: Pace, key: u32, dice: &mut Dice) -> Call {
         let awaits = match pace {
-            // This body ends with its first poll. Otherwise, it would hold the lock during the long pause.
+            // This body ends with its first poll. A longer body would hold the lock during the long pause.
             Pace::Claims { .. } => 0,
             Pace::Brief | Pace::Buffers => u32::try_from(dice.below(3)).unwrap_or(0),
         };

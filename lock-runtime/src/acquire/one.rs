@@ -47,7 +47,8 @@ pub(crate) struct AcquireSpec {
     pub(crate) renewals: Arc<Renewals>,
     pub(crate) key: LockKey,
     pub(crate) name: LockName,
-    /// What spans and metrics call this lock: the template of its key, or the label that the caller has set.
+    /// The name under which spans and metrics report this lock: the template of its key, or the label that the caller
+    /// has set.
     pub(crate) label: &'static str,
     pub(crate) terms: Terms,
 }
@@ -121,8 +122,8 @@ pub(crate) async fn enter(
     Ok(entered.recorded_by(record))
 }
 
-/// Runs `entering`, which enters the locks of `specs`, unless the client is shut down. Counts and logs a failure. Returns
-/// the record of the call in addition to the output.
+/// Runs `entering`, which enters the locks of `specs`, unless the client is shut down. Counts and logs a failure. The
+/// record of the call is returned together with the output.
 pub(crate) async fn counted<T>(
     specs: &[AcquireSpec],
     // `entering` is pinned, because a future that is passed by value would be stored twice in the caller's future.
@@ -152,7 +153,7 @@ pub(crate) async fn counted<T>(
 }
 
 /// Enters one lock of a call nested in `enclosing`, without counting a failure. If waiting for the lock could deadlock,
-/// tries only once.
+/// makes only one try.
 pub(crate) async fn enter_one(
     spec: &AcquireSpec,
     budget: &Budget,

@@ -70,7 +70,7 @@ pub(crate) struct HoldState {
     pub(crate) key: LockKey,
     pub(crate) name: LockName,
     pub(crate) token: FencingToken,
-    /// What metrics call this lock.
+    /// The name under which metrics report this lock.
     label: &'static str,
     pub(crate) terms: LeaseTerms,
     due_entry: DueEntry,
@@ -82,7 +82,7 @@ pub(crate) struct HoldState {
     tracked: Mutex<Option<TrackedTask>>,
     lease: Mutex<Lease>,
     lost: OnceLock<LossReason>,
-    /// Notified when the lease is lost. For an in-process lock, also notified when the deadline has moved.
+    /// Notified when the lease is lost. For an in-process lock, tasks are also notified when the deadline has moved.
     lost_now: Notify,
     /// Whether the engine has warned that the body has used most of its fixed lease.
     warned: AtomicBool,
@@ -157,8 +157,9 @@ impl HoldState {
         hold
     }
 
-    /// Makes the engine give the hold back if its body has not begun by `until`. Otherwise, a call that is never polled
-    /// again would keep the lock. If the call is polled after the hold was given back, it acquires the lock again.
+    /// Makes the engine give the hold back if its body has not begun by `until`. Without this limit, a call that is
+    /// never polled again would keep the lock. If the call is polled after the hold was given back, it acquires the
+    /// lock again.
     pub(crate) fn wait_for_body(self: &Arc<Self>, until: Moment) {
         let wait = |now| (now != Self::GIVEN_UP).then_some(AtomicMoment::nanos(until));
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
@@ -387,8 +388,8 @@ impl HoldState {
         self.ask(Extend::Restart(self.terms.time)).await.map(drop)
     }
 
-    /// Has an effect only if the backend itself maintains leases. The backend then keeps this lease valid at least
-    /// until `until`, and for as long as entries demand renewal.
+    /// This method has an effect only if the backend itself maintains leases. The backend then keeps this lease valid
+    /// at least until `until`, and for as long as entries demand renewal.
     pub(crate) fn promise(&self, until: Moment) {
         self.update_lease(|lease| lease.promise(until));
     }

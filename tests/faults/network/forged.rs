@@ -139,7 +139,7 @@ async fn row_58_forged_pushes() {
             until_waiting(&holder, who + 1).await;
         }
 
-        // So far the forger knows only the names of the channels.
+        // Up to this point, the forger knows only the names of the channels.
         let first = guard.token().get() + 1;
         for channel in forger.channels().await {
             let owner = Uuid::new_v4().simple();
@@ -212,8 +212,8 @@ async fn row_58_repeated_push() {
         let (one, two) = (client(&server.url()).await, client(&server.url()).await);
         let mut forger = Forger::on(&server).await;
         // Each attempt begins at another moment between two heartbeats. If a heartbeat comes right at the end of the
-        // lease, the second member of the cohort queues again in time, and enters before the other caller. In such an
-        // attempt, the test does not repeat the push.
+        // lease, the second member of the cohort queues again in time, and enters before the other caller. If that
+        // happens, the test does not repeat the push in this attempt.
         let mut repeated = 0;
         for attempt in 0..12 {
             repeated += u32::from(is_repeated(&one, &two, &mut forger, attempt * 70 * MS).await);

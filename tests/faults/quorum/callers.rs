@@ -61,7 +61,7 @@ async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
 }
 
 /// A waiter is polled so rarely that it misses each grant. Only the first missed grant keeps other callers out for a
-/// claim (2 s). The engine gives back later grants sooner.
+/// claim (2 s). The engine gives back each later grant after a shorter time.
 #[tokio::test]
 async fn a_waiter_that_misses_its_grants_keeps_a_quorum_for_less_time() {
     let quorum = Quorum::start(3).await;

@@ -155,8 +155,9 @@ async fn row_27_the_announced_primary_counts() {
     .await;
 }
 
-/// Row 27 of `docs/faults.md`: as above, but the client also loses its Sentinel, so the old primary still grants locks
-/// to it. The tokens of both primaries rise in the order of their grants.
+/// Row 27 of `docs/faults.md`: the Sentinels lose the primary, and a client that still reaches the primary loses its
+/// Sentinel. The old primary therefore still grants locks to the client. The tokens of both primaries rise in the order
+/// of their grants.
 #[tokio::test]
 async fn row_27_both_primaries_grant() {
     row(27, async |_| {

@@ -73,8 +73,9 @@ async fn row_28_a_stopped_primary_continues() {
     .await;
 }
 
-/// Row 28 of `docs/faults.md`: as above, but the callers wait for a replica. The old primary has no replica any longer,
-/// so no caller enters on a grant of the old primary while a caller of the new primary holds the lock.
+/// Row 28 of `docs/faults.md`: a replica replaces a primary whose process is stopped, and the callers wait for a
+/// replica. The old primary has no replica any longer, so no caller enters on a grant of the old primary while a caller
+/// of the new primary holds the lock.
 #[tokio::test]
 async fn row_28_a_stopped_primary_has_no_replica() {
     row(28, async |_| {
@@ -111,7 +112,8 @@ async fn row_28_a_stopped_primary_has_no_replica() {
 }
 
 /// Row 28 of `docs/faults.md`: a primary is cut off from the other servers, and still claims a slot that another
-/// primary has taken over. A client that connects hears from the isolated primary first, but believes the others.
+/// primary has taken over. A client that connects gets the answer of the isolated primary first, but uses the answers
+/// of the other servers.
 #[tokio::test]
 async fn row_28_an_isolated_primary_does_not_decide() {
     row(28, async |_| {
@@ -146,7 +148,7 @@ async fn row_28_an_isolated_primary_does_not_decide() {
             .url(cluster.url())
             .namespace(NAMESPACE);
         let connecting = tokio::spawn(builder.connect_within(20 * SECOND));
-        // The isolated primary answers in this time.
+        // During this time, the isolated primary answers.
         sleep(200 * MS).await;
         for other in &others {
             cluster.servers[*other].continue_process();
@@ -198,7 +200,7 @@ async fn row_28_a_silent_primary_costs_no_other_lease() {
     .await;
 }
 
-/// Makes a server and the others forget each other, so that no message between them counts.
+/// Makes a server and the other servers forget each other, so that they ignore each other's messages.
 async fn isolate(cluster: &ClusterServers, isolated: usize, others: &[usize]) {
     let id: String = cluster.tell(isolated, &["MYID"]).await;
     for other in others {

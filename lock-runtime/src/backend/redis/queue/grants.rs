@@ -178,8 +178,8 @@ async fn release_turn(
         Passed::Stale => return Ok(Released::NotHeld),
         Passed::On => return Ok(Released::Released),
         Passed::Late(session) => {
-            // The waiting members queue again. If the server still has the grant, they share this grant again. A
-            // release would instead grant the lock to other callers.
+            // The waiting members queue again. If the server still has the grant, they share this grant again. If the
+            // grant were released instead, the server would grant the lock to other callers.
             session.requeue(Some(name));
             return Ok(Released::NotHeld);
         }
@@ -211,7 +211,7 @@ async fn release_grant(
     args.extend(retain_until.map(Arg::Until));
     args.extend([Arg::Floor, Arg::Text(claim_ms())]);
     let answered = match server.run(name, script, &keys, &args).await {
-        // The key of the lock no longer stores a grant of this layout.
+        // The Redis key of the lock now stores data that is not a grant of this layout.
         Err(BackendError::WrongLayout) => return Ok(Released::NotHeld),
         released => released?,
     };

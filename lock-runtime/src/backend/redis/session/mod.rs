@@ -80,7 +80,7 @@ enum State {
 
 pub(crate) struct Session {
     /// The secret from which the name of the notification channel is derived. Only this process and the server know the
-    /// session id.
+    /// id of the session.
     pub(crate) session_id: Arc<str>,
     channel: String,
     context: Arc<Context>,
@@ -278,9 +278,9 @@ impl Session {
         quiet && self.waiters.is_empty() && self.unanswered.is_empty()
     }
 
-    /// Sends the requests of the queued callers again, with their old places: only those for the lock `only`, or all of
-    /// them if `only` is `None`. This is necessary after a reconnect, after the server has lost a queue or a grant, and
-    /// after the local deadline of a grant has passed.
+    /// Sends the requests of the queued callers again, with their old places. Sends only the requests for the lock
+    /// `only`, or all requests if `only` is `None`. The engine calls this method after a reconnect, after the server
+    /// has lost a queue or a grant, and after the local deadline of a grant has passed.
     pub(crate) fn requeue(self: &Arc<Self>, only: Option<&LockName>) {
         for name in self.waiters.requeue(only) {
             self.enqueue(&name);

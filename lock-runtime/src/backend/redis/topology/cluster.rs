@@ -85,8 +85,8 @@ impl SlotMap {
 
 /// One server's description of the cluster.
 struct View {
-    /// Decides which of several views is used. A server that considers the cluster to be working comes before one that
-    /// does not. If both agree on this, the newer configuration epoch decides.
+    /// Decides which of several servers' descriptions is used. A server that considers the cluster to be working comes
+    /// before one that does not. If the two servers agree on this, the newer configuration epoch decides.
     newness: (bool, u64),
     /// The ranges of slots, each as its first slot, its last slot and its primary.
     ranges: Vec<(u16, u16, ConnectionAddr)>,

@@ -1,7 +1,7 @@
 //! The topologies. A topology determines which server stores a lock, and which session serves the lock.
 //!
-//! In a Redis Cluster, a lock can move to another server. The callers that wait for such a lock get a new session with
-//! the other server, and keep their places in the queue.
+//! In a Redis Cluster, a lock can move to another server. The callers that wait for a lock that has moved get a new
+//! session with the other server, and keep their places in the queue.
 
 use std::{
     sync::{Arc, Weak},
@@ -172,7 +172,7 @@ impl Topology {
         }
     }
 
-    /// Forgets a session that has ended.
+    /// Removes a session that has ended from the sessions of its server.
     pub(crate) fn retire(&self, session: &Arc<Session>) {
         match self {
             Self::Single(sessions) => sessions.retire(session),

@@ -178,7 +178,7 @@ impl RedisAttempt {
     async fn carry_out(&mut self, step: Step) -> Result<Step, BackendError> {
         match step {
             Step::AwaitTurn => return self.turn().await,
-            // Boxed, so that the future stays small while the caller waits for its turn.
+            // The future is boxed, so that the caller's future stays small while the caller waits for its turn.
             Step::TakeTurn(token) | Step::Confirm(token) => {
                 return Box::pin(self.take_turn(token)).await;
             }
@@ -191,7 +191,7 @@ impl RedisAttempt {
 
     /// Sends one request, alone or in a batch with the requests of other callers, and returns the next step.
     async fn ask(&mut self) -> Result<Step, BackendError> {
-        // Boxed, so that the future stays small while the caller waits for its turn.
+        // The future is boxed, so that the caller's future stays small while the caller waits for its turn.
         let Some((sent, connection)) = Box::pin(self.route()).await? else {
             return Ok(Step::Ask);
         };
@@ -481,8 +481,8 @@ impl Attempt for RedisAttempt {
     }
 
     /// Leaves the queue. If another runtime polls the caller now, the runtime of the caller's session may have ended. A
-    /// task of the engine then removes the owner from the queue, and a new owner tries once to get the lock. The same
-    /// happens if the lock has moved to another server.
+    /// task of the engine then removes the owner from the queue, and a new owner tries once to get the lock. If the
+    /// lock has moved to another server, the owner is replaced in the same way.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             if !self.may_hold {

@@ -12,9 +12,10 @@
 //!    not have been passed on, and the grant must have enough time left. An answer from the server alone never lets a
 //!    member take its turn.
 //! 3. A request to the server belongs to the member that had the turn when the request was sent. If this member no
-//!    longer has the turn, the answer is ignored.
+//!    longer has the turn, the cohort ignores the answer to the request.
 //! 4. The engine passes the turn to the next member if an offer is not taken within a claim (2 s), or within the lease
-//!    if the lease is shorter. If the member has missed offers before, the engine passes its turn on sooner.
+//!    if the lease is shorter. If the member has missed offers before, the engine passes its turn on after a shorter
+//!    time.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -47,7 +48,7 @@ enum State {
     /// The member has left, and the lock stays taken until the minimum hold time is over.
     Retained,
     /// No member is left, or the server has lost the grant. An ended cohort is kept until the release is confirmed,
-    /// because the release names the grant by the cohort's first token.
+    /// because the release names the grant by the token of the cohort's first member.
     Ended,
     /// The server has confirmed the release. A released cohort is kept while callers wait for the lock, so that late
     /// messages about its grant are recognized.
@@ -141,7 +142,7 @@ impl Cohort {
         })
     }
 
-    /// Returns the first token of the cohort, by which the server identifies the grant.
+    /// Returns the token of the cohort's first member, by which the server identifies the grant.
     pub(crate) fn first(&self) -> u64 {
         self.tokens.start
     }
