@@ -35,8 +35,8 @@ pub(crate) const NAMES: [&str; 7] = [
 
 /// The workload W4 has at most this many rounds, because a run takes ten seconds under a lock that polls every 100 ms.
 const CALLER_ROUNDS: usize = 3;
-/// The workload W3 runs with [`WAITERS`] tasks in every round. With other numbers of tasks, it runs in at most this
-/// many rounds.
+/// The workload W3 runs with [`WAITERS`] tasks in every round. With other numbers of tasks, the workload W3 runs in at
+/// most this many rounds.
 const OTHER_ROUNDS: usize = 3;
 
 /// With this many tasks or more, only this project's lock with its default strategy runs after the first round.
@@ -135,8 +135,9 @@ impl Bench {
         peer.map_or(&[], |(_, peer)| peer.plain())
     }
 
-    /// Runs a group of tasks. Returns their results, the commands that they sent, and the number of overlaps. The
-    /// number of overlaps is valid only if all tasks want one key. Returns `None` if the participant is left out.
+    /// Runs a group of tasks. Returns the results of the tasks, the commands that they sent, and the number of
+    /// overlaps. The number of overlaps is valid only if all tasks want one key. Returns `None` if the participant is
+    /// left out.
     async fn waiters(
         &mut self,
         name: &str,

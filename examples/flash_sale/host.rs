@@ -347,8 +347,8 @@ impl Floor {
         } else if self.kill == Kill::Primary {
             self.report.fail("no primary was killed".into());
         }
-        // If a worker was killed at the end of the sale, its lock is still taken. The lock becomes free when its lease
-        // ends, so the host waits for that before it looks for keys that are left.
+        // If a worker was killed at the end of the sale, the lock that it held is still taken. The lock becomes free
+        // when its lease ends, so the host waits for the end of the lease before it looks for keys that are left.
         while self.killed
             && let Some(holder) = self.lock.status().await?.holder
         {

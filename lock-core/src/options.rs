@@ -181,7 +181,7 @@ pub struct Terms {
     pub backoff: Backoff,
     /// When the call returns after its body has ended.
     pub release: Release,
-    /// How many replicas must have the grant before the body starts, and how long the call waits for them.
+    /// How many replicas must have the grant before the body starts, and how long the call waits for these replicas.
     pub replicas: Replicas,
 }
 

@@ -57,7 +57,7 @@ impl Hold {
     /// left.
     ///
     /// If a release passes the lock to a waiter, the lock is first granted for at most 2 s. About 0.1 s after the body
-    /// has begun, the engine extends the lease to its whole time. Until then, this method returns at most 2 s.
+    /// has begun, the engine extends the lease to its whole time. Until this extension, the method returns at most 2 s.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.state.remaining()

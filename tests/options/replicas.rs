@@ -61,7 +61,8 @@ impl Group {
             .unwrap()
     }
 
-    /// Stops the process of a replica, and closes its connection. If the process continues, it finds no later write.
+    /// Stops the process of a replica, and closes its connection. If the process continues later, it receives no
+    /// further write of the primary.
     async fn cut_off(&self, replica: usize) {
         self.replicas[replica].stop_process();
         let mut primary = self.primary.connection().await;

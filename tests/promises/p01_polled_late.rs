@@ -246,8 +246,8 @@ proptest! {
 
 /// A call is polled so rarely that too little of its lease is left for the body whenever it reads an answer. If the
 /// call is polled every 450 ms, it enters nevertheless, because the engine renews its lease until the body begins. If
-/// it is polled every 1.9 s, which is almost a claim (2 s), it may never enter. In both cases, the call delays another
-/// caller by at most a claim (2 s).
+/// the call is polled every 1.9 s, which is almost a claim (2 s), it may never enter. In both cases, the call delays
+/// another caller by at most a claim (2 s).
 #[tokio::test]
 async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
     for (lease, pause, enters) in [(SECOND, 450 * MS, true), (3 * SECOND, 1900 * MS, false)] {

@@ -246,9 +246,9 @@ impl Fixture<'_> {
         // A caller that holds the lock and is never polled again keeps it, so the test tries the lock only if nobody
         // holds it.
         if self.inside[0].holds.borrow().is_empty() {
-            // Each late caller may miss a turn at this lock. If it wants both locks, it may also miss a turn at the
-            // second lock while it holds this lock. Each missed turn delays this call by one claim (2 s). The bound
-            // allows one further claim for the prompt callers.
+            // Each late caller may miss a turn at this lock. A late caller that wants both locks may also miss a turn
+            // at the second lock while it holds this lock. Each missed turn delays this call by one claim (2 s). The
+            // bound allows one further claim for the prompt callers.
             let claims = u32::try_from(2 * CALLERS + 1).expect("they are few");
             let longest = claims * CLAIM + 2 * SECOND + 5 * SECOND;
             let lock = self.clients[0].lock(&self.names[0]).wait(longest);

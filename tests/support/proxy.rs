@@ -26,7 +26,7 @@ use faults::{Faults, Way};
 /// How long a test waits for an event at the proxy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A proxy in front of one server. Dropping it closes its connections.
+/// A proxy in front of one server. Dropping this value closes the proxy's connections.
 #[derive(Debug)]
 pub struct FaultProxy {
     port: u16,

@@ -27,7 +27,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// The maximum number of attempts to start a server. Another process may take a free port before the server does.
 const TRIES: usize = 10;
 
-/// A Redis server. Only one test uses it, unless it is the [shared server](shared_server).
+/// A Redis server. Only one test uses the server, unless it is the [shared server](shared_server).
 ///
 /// All methods talk to the server in real time, on a thread that keeps running while the test's clock is paused or its
 /// runtime is blocked.

@@ -121,7 +121,7 @@ pub(crate) struct Found {
     /// Like `stood`, but for the keys of buffers of futures. Several futures of one buffer may miss their turns one
     /// after another, so these keys may have longer gaps.
     pub(crate) stood_buffered: u64,
-    /// The time, in ns, of the first visit that counts in `overlaps` or in `fallen`.
+    /// The time, in ns, of the first visit that `overlaps` or `fallen` counts.
     pub(crate) first_fault: Option<u64>,
 }
 

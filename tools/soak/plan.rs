@@ -189,8 +189,9 @@ impl Outcomes {
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the counter for the result of a call. `may_be_busy` is set for a call that makes only one attempt, for
-    /// a call that does not queue, and for a call that may miss its turns. If it is not set, `Busy` counts as `starved`.
+    /// Returns the counter for the result of a call. `may_be_busy` is set for a call that makes only one attempt, for a
+    /// call that does not queue, and for a call that may miss its turns. If `may_be_busy` is not set, `Busy` counts as
+    /// `starved`.
     pub(crate) fn of(&self, result: &Result<(), LockError>, may_be_busy: bool) -> &AtomicU64 {
         match result {
             Ok(()) => &self.completed,

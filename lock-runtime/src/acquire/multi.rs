@@ -190,7 +190,7 @@ impl MultiAcquisition {
         let taken = self.unless_lost(async {
             match one::unless_shut_down(&first.shared, until, taking).await? {
                 // The poll that reads the answer also turns the grants into entries. If `unless_lost` then finds that
-                // an earlier lock is lost, it drops the new entries, which gives the grants back.
+                // an earlier lock is lost, it drops the new entries. Dropping the entries gives their grants back.
                 Some(Ok(MultiAnswer::Granted(grants))) => {
                     let entries = spec.iter().zip(grants);
                     let entries = entries.map(|(spec, grant)| one::begin(spec, grant));

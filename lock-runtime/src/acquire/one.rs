@@ -70,7 +70,7 @@ impl AcquireSpec {
     }
 }
 
-/// The time limits of one call. All steps of the call share them.
+/// The time limits of one call. All steps of the call share these limits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     started: Moment,

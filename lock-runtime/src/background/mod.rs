@@ -240,7 +240,7 @@ impl Context {
         OwnerId::from_u128(self.unique())
     }
 
-    /// Returns a random number. Callers use it to vary the length of their pauses.
+    /// Returns a random number. Callers use this number to vary the length of their pauses.
     pub(crate) fn chance(&self) -> u32 {
         u32::try_from(self.random.bits() >> 96).unwrap_or_default()
     }

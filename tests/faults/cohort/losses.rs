@@ -311,8 +311,9 @@ async fn queue_length(server: &RedisServer) -> usize {
 #[tokio::test]
 async fn row_42_grant_of_a_cohort_deleted() {
     row(42, async |seen| {
-        // If the caller had to wait, the engine confirms the hold 100 ms after the grant. The confirmation finds the
-        // first deletion, which comes before it. A probe finds the second deletion, which comes after it.
+        // If the caller had to wait, the engine confirms the hold 100 ms after the grant. The first deletion comes
+        // before this confirmation, so the confirmation finds it. The second deletion comes after the confirmation, so
+        // a probe finds it.
         for inside in [Duration::ZERO, 120 * MS] {
             let took = removed(Removal::Del, inside).await;
             seen.within("the holder is notified after the deletion", 300 * MS, took);

@@ -237,7 +237,7 @@ async fn row_13_callers_ask_again() {
 }
 
 /// Row 38 of `docs/faults.md`: a request stalls on its way to the server. The client reconnects, acquires the lock and
-/// releases it. When the server then reads the stalled request, it grants nothing.
+/// releases it. When the server then reads the stalled request, the server grants nothing.
 #[tokio::test]
 async fn row_38_old_socket_is_read_late() {
     row(38, async |_| {

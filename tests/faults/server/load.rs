@@ -1,5 +1,5 @@
-//! Callers that use locks while servers fail or slots move: one holds a lock, 20 wait for it, and five call again and
-//! again with locks of their own.
+//! Callers that use locks while servers fail or slots move: one caller holds a lock, 20 callers wait for it, and five
+//! callers keep acquiring locks of their own.
 
 use std::{
     sync::{

@@ -41,8 +41,8 @@ async fn row_28_a_primary_is_promoted_again() {
 }
 
 /// Row 28 of `docs/faults.md`: a replica replaces a primary whose process is stopped, and grants a lock. When the old
-/// primary continues, it does not know of the new one yet, and grants the lock to a caller, too. This grant comes
-/// later, so it has the greater token.
+/// primary continues, it does not know the new primary yet, so the old primary also grants the lock to a caller. This
+/// grant comes later, so it has the greater token.
 #[tokio::test]
 async fn row_28_a_stopped_primary_continues() {
     row(28, async |_| {
@@ -127,7 +127,7 @@ async fn row_28_an_isolated_primary_does_not_decide() {
         let isolated = cluster.primary_of(slot).await;
         let others: Vec<_> = (0..3).filter(|number| *number != isolated).collect();
         isolate(&cluster, isolated, &others).await;
-        // The other servers give the slot to one of them, which then has the greatest epoch.
+        // The other servers agree that one of them stores the slot. This server then has the greatest epoch.
         let (slot_text, to) = (slot.to_string(), others[0]);
         cluster.tell::<()>(to, &["ADDSLOTS", &slot_text]).await;
         cluster.tell::<redis::Value>(to, &["BUMPEPOCH"]).await;

@@ -265,7 +265,7 @@ async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
 }
 
 /// Returns the time from a release until two waiters of a live process have entered, if a waiter of a silent process is
-/// queued ahead of each of them. Asserts that the waiters of the live process enter in order.
+/// queued ahead of each of these two waiters. Asserts that the waiters of the live process enter in order.
 async fn delayed_by_silent_waiters(lease: Duration) -> Duration {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;

@@ -55,8 +55,8 @@ pub(crate) struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// Creates the backend, without connecting to the server. Before the first session connects, it checks whether the
-    /// server can be used for locks, unless [`connect`](Self::connect) has checked the server already.
+    /// Creates the backend, without connecting to the server. Before the first session connects, the session checks
+    /// whether the server can be used for locks, unless [`connect`](Self::connect) has checked the server already.
     pub(crate) fn open(
         config: RedisConfig,
         context: &Arc<Context>,

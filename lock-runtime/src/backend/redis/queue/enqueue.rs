@@ -45,7 +45,7 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
         }
         let Some(connection) = session.connected() else {
             // The requests of this batch are sent over the session's next connection. If the session is already
-            // connected again, this task sends them itself.
+            // connected again, this task itself sends the requests.
             waiters.put_back(&name, &batch);
             waiters.end_sending(&name);
             if session.connected().is_some() && waiters.begin_sending(&name) {

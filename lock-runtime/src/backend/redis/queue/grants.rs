@@ -178,8 +178,8 @@ async fn release_turn(
         Passed::Stale => return Ok(Released::NotHeld),
         Passed::On => return Ok(Released::Released),
         Passed::Late(session) => {
-            // The waiting members queue again. If the server still has the grant, they share this grant again. If the
-            // grant were released instead, the server would grant the lock to other callers.
+            // The waiting members queue again. If the server still has the grant, these members share the grant again.
+            // If the grant were released instead, the server would grant the lock to other callers.
             session.requeue(Some(name));
             return Ok(Released::NotHeld);
         }

@@ -191,8 +191,8 @@ impl Server {
         Ok(retry)
     }
 
-    /// Returns whether the lock has moved away from the server of this session. If it has, removes its waiters from the
-    /// session, so that they queue again on the other server.
+    /// Returns whether the lock has moved away from the server of this session. If the lock has moved, removes the
+    /// lock's waiters from the session, so that they queue again on the other server.
     pub(crate) fn dismiss_moved(&self, session: &Arc<Session>, name: &LockName) -> bool {
         let has_moved = !self.sessions.serves(session, name);
         if has_moved {

@@ -54,8 +54,8 @@ enum State {
     /// messages about its grant are recognized.
     Released,
     /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, it
-    /// answers their requests with the grant, and the engine forms the cohort again. A suspended cohort is kept until the
-    /// member that had the turn leaves.
+    /// answers the members' requests with the grant, and the engine forms the cohort again. A suspended cohort is kept
+    /// until the member that had the turn leaves.
     Suspended,
 }
 
