@@ -239,8 +239,8 @@ impl Protocol {
                 other.joined = caller.joined;
                 self.ask(state, next);
             }
-            // The scenario has no second owner for this caller. No grant names the caller's owner, so no late message
-            // can let the caller enter. The caller may therefore keep its owner.
+            // The scenario provides no second owner for this caller. No grant names the caller's owner, so no late
+            // message can let the caller enter. The caller may therefore continue with the same owner.
             None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
                 state.caller(id).attempt = attempt;
                 self.ask(state, id);
@@ -421,7 +421,7 @@ impl Protocol {
         let once = self.scenario.terms.wait(id) == 0;
         let caller = state.caller(id);
         if let Some(turn) = caller.turn() {
-            // During this last poll, the caller may enter.
+            // In this last poll before it leaves, the caller may enter.
             self.poll(state, id);
             if state.caller(id).turn() == Some(turn) {
                 self.give_up(state, id, End::Busy);

@@ -30,7 +30,7 @@ pub(crate) enum Broken {
     CancelWithoutLeave,
     /// `leave` removes the caller from the queue, but keeps a grant that the caller may already have.
     LeaveChecksTheQueueOnly,
-    /// No probes are sent.
+    /// Sessions send no probes.
     NoProbe,
     /// A waiter whose `wait` is over, or that cannot be notified of its grant, stays at the head of the queue.
     DeadHeadStays,

@@ -611,7 +611,7 @@ impl Protocol {
     }
 
     /// Handles the server's answer to a renewal for the member with this token. Returns whether the answer extends the
-    /// member's hold, which requires that the member has the turn.
+    /// member's hold. An answer extends the hold only if the member has the turn.
     pub(crate) fn confirm(
         &self,
         state: &mut State,

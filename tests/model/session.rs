@@ -198,8 +198,8 @@ impl Protocol {
         self.send_batch(state, process);
     }
 
-    /// Breaks the session's connection on the side of the process. The server notices the break later, and may read the
-    /// unread requests until then.
+    /// Breaks the session's connection on the side of the process. The server notices the break later, and may still
+    /// read the unread requests before that.
     pub(crate) fn break_main(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         this.main.up = false;

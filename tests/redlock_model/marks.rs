@@ -59,9 +59,9 @@ struct Node {
 /// The progress of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Client {
-    /// The client writes its lease into the marks of the nodes. For each mark that the client has written, `marked`
-    /// contains the `loss` of the mark's node at that time. Once the client has written a majority of the marks, it
-    /// reads them again, and `found` names the nodes whose marks contained its lease.
+    /// The client writes its lease into the marks of the nodes. The field `marked` describes the marks that the client
+    /// has written: for each of them, the value that the node's `loss` had at that time. Once the client has written a
+    /// majority of the marks, it reads them again, and `found` names the nodes whose marks contained its lease.
     Marks {
         marked: [Option<u8>; NODES],
         found: [bool; NODES],

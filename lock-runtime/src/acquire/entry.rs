@@ -94,12 +94,12 @@ impl Entry {
         self.ticket.step_in()
     }
 
-    /// Whether the entry has its own demand for renewal.
+    /// Whether the entry itself demands that the lease is renewed.
     pub(crate) fn has_demand(&self) -> bool {
         self.demand.is_some()
     }
 
-    /// Replaces the entry's demand for renewal.
+    /// Replaces the entry's demand that the lease is renewed.
     pub(crate) fn set_demand(&mut self, demand: Option<RenewalDemand>) {
         self.demand = demand;
     }

@@ -284,8 +284,8 @@ pub(crate) async fn confirm(
     }
 }
 
-/// Extends the lease of an enclosing call's hold as far as a re-entry needs. Returns the re-entry's demand for renewal,
-/// if it has one.
+/// Extends the lease of an enclosing call's hold as far as a re-entry needs. Returns the re-entry's demand that the
+/// lease is renewed, if the re-entry has one.
 async fn extend_enclosing(
     spec: &AcquireSpec,
     budget: &Budget,

@@ -381,9 +381,9 @@ impl HoldState {
         self.ask(Extend::To(self.terms.time)).await.map(drop)
     }
 
-    /// Makes a fixed lease last its whole time from now, however long the lock has been held already, because the body
-    /// begins only now. `Ok` means only that the backend has answered: [`loss`](Self::loss) says whether the lease is
-    /// lost.
+    /// Restarts a fixed lease, because the body begins only now: the whole time of the lease counts from now, however
+    /// long the lock has been held already. `Ok` means only that the backend has answered: [`loss`](Self::loss) says
+    /// whether the lease is lost.
     pub(crate) async fn restart(self: Arc<Self>) -> Result<(), BackendError> {
         self.ask(Extend::Restart(self.terms.time)).await.map(drop)
     }
@@ -598,7 +598,7 @@ impl HoldState {
             .is_ok()
     }
 
-    /// Returns the renewal plan that meets the demands of all entries; `None` if the lease is fixed.
+    /// Returns the renewal plan that meets the demands of all entries in the hold; `None` if the lease is fixed.
     pub(crate) fn plan(&self) -> Option<Plan> {
         lock(&self.lease).plan()
     }
@@ -634,7 +634,7 @@ impl HoldState {
     }
 }
 
-/// An entry's demand for renewal. Dropping this value ends the demand.
+/// An entry's demand that the engine renews the lease. Dropping this value ends the demand.
 #[derive(Debug)]
 pub(crate) struct RenewalDemand {
     hold: Arc<HoldState>,

@@ -171,7 +171,7 @@ impl Lease {
         policy::most_demanding(&self.plans)
     }
 
-    /// Adds an entry's demand for renewal.
+    /// Adds an entry's demand that the lease is renewed.
     pub(crate) fn add(&mut self, plan: Plan) {
         self.plans.push(plan);
     }
@@ -341,7 +341,7 @@ mod tests {
         lease.promise(at(115));
         assert_eq!(lease.backend_deadline(), None);
         lease.remove(nested, at(112));
-        // The end of a demand does not shorten the lease.
+        // The end of a demand for renewal does not shorten the lease.
         assert_eq!(lease.backend_deadline(), Some(at(130)));
         lease.add(nested);
         lease.remove(nested, at(128));

@@ -286,8 +286,8 @@ async fn row_20_a_thousand_waiters() {
             order.iter().copied().eq(queued),
             "not in the order of their queueing"
         );
-        // The test counts the scripts that are sent after all callers have queued. From then on, each caller sends at
-        // most one script, its release, and each process sends five probes a second.
+        // The test counts the scripts that are sent after all callers have queued. After a caller has queued, it sends
+        // at most one script, its release. Each process also sends five probes a second.
         let callers = u64::try_from(PROCESSES * WAITERS).unwrap();
         let looks =
             u64::try_from(took.as_millis() / 200 + 1).unwrap() * u64::try_from(PROCESSES).unwrap();

@@ -69,7 +69,7 @@ async fn row_31_node_returns_empty() {
         }
         guard.release().await;
 
-        // By this time, the restarted node counts again, and forms a majority with the third node.
+        // The restarted node now counts again, and forms a majority with the third node.
         quorum.servers[0].kill();
         for client in [witness, newcomer] {
             let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();

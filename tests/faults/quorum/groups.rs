@@ -56,8 +56,8 @@ async fn a_promoted_replica_without_the_newest_grant_is_not_counted() {
     group.servers[0].kill();
     for replica in &group.servers[1..] {
         replica.continue_process();
-        // The holder knows its token. With this token counter, the holder does not notice by its token that the replica
-        // lacks the grant, as if the holder's process had died.
+        // The holder knows its token, by which it could notice that the replica lacks the grant. With the token counter
+        // that the test sets here, the holder does not notice this, like a holder whose process has died.
         let mut redis = replica.connection().await;
         let writable = ["CONFIG", "SET", "replica-read-only", "no"];
         ask::<()>(&mut redis, redis::cmd(writable[0]).arg(&writable[1..])).await;

@@ -204,7 +204,8 @@ impl Cluster {
         }
     }
 
-    /// Waits for a connection of this session. Fails if the session has ended, or if another primary stores the lock.
+    /// Waits for a connection of the session `session`. Fails if the session has ended, or if another primary stores
+    /// the lock.
     pub(crate) async fn connection(
         &self,
         session: &Arc<Session>,

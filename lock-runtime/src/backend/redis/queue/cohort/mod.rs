@@ -8,9 +8,9 @@
 //! # Rules
 //! 1. At most one member of a cohort has the turn. The turn is `Offered` to this member, the member holds the lock
 //!    (`Inside`), or the member has left and the lock stays taken (`Retained`).
-//! 2. A member takes its turn by one change of the state in memory, while it is polled. At this moment, its offer must
-//!    not have been passed on, and the grant must have enough time left. An answer from the server alone never lets a
-//!    member take its turn.
+//! 2. A member takes its turn by one change of the state in memory, while it is polled. The change is allowed only if
+//!    the member's offer has not been passed on, and if the grant has enough time left. An answer from the server alone
+//!    never lets a member take its turn.
 //! 3. A request to the server belongs to the member that had the turn when the request was sent. If this member no
 //!    longer has the turn, the cohort ignores the answer to the request.
 //! 4. The engine passes the turn to the next member if an offer is not taken within a claim (2 s), or within the lease
@@ -323,8 +323,8 @@ impl Cohort {
         self.until.max(extended) > now + self.lease
     }
 
-    /// Keeps the lock taken after the member with this token has left. Returns false if that member does not have the
-    /// turn, or the lock is retained already.
+    /// Keeps the lock taken after the member with this token has left. Returns false if the member with this token does
+    /// not have the turn, or if the lock is retained already.
     pub(crate) fn retain(&mut self, token: u64) -> bool {
         let retains = self.has_turn(token) && self.state != State::Retained;
         if retains {
