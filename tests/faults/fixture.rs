@@ -101,7 +101,7 @@ pub(crate) async fn left(server: &RedisServer) -> Vec<String> {
 /// connections.
 pub(crate) async fn refuse_client_kill(server: &RedisServer) {
     let mut rules = redis::cmd("ACL");
-    // Redis 6.2 cannot take away `CLIENT KILL` alone.
+    // In Redis 6.2, the right to `CLIENT KILL` cannot be taken away alone.
     let others = ["-client", "+client|id", "+client|setname"];
     rules.arg("SETUSER").arg("default").arg(&others);
     ask::<()>(&mut server.connection().await, &rules).await;

@@ -221,7 +221,7 @@ impl Protocol {
     }
 
     /// Continues an acquisition that has missed its turn, or whose reply was not read in time. The acquisition keeps
-    /// its place but uses another owner, so no late message for the old owner can let the caller enter.
+    /// its place but uses another owner name, so no late message for the old name can let the caller enter.
     fn start_over(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id).clone();
         let next = self.scenario.terms.next_owner(id);
@@ -239,8 +239,9 @@ impl Protocol {
                 other.joined = caller.joined;
                 self.ask(state, next);
             }
-            // The scenario provides no second owner for this caller. No grant names the caller's owner, so no late
-            // message can let the caller enter. The caller may therefore continue with the same owner.
+            // The scenario provides no second owner name for this caller. No grant contains the caller's present owner
+            // name, so no late message can let the caller enter. The caller may therefore continue under the same owner
+            // name.
             None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
                 state.caller(id).attempt = attempt;
                 self.ask(state, id);
@@ -571,7 +572,7 @@ impl Protocol {
         }
         match state.caller(id).behind {
             // A connection that does not answer this caller does not answer other callers either, so the process closes
-            // the connection. The home session takes over the cleanup.
+            // the connection. The engine's home session takes over the cleanup.
             Some(Behind::Leave { .. }) => self.break_main(state, self.process_of(id)),
             Some(Behind::LeaveFromHome { until, .. }) if now < until => {
                 self.leave_from_home(state, id);

@@ -55,7 +55,7 @@ pub(crate) enum Broken {
     /// When a message describes a cohort that the process knows already, the cohort's turns begin again with the first
     /// member.
     KnownCohortTakenUpAgain,
-    /// A member that no longer waits is offered its turn instead of being passed over.
+    /// If a member of a cohort no longer waits, this member is still offered its turn, instead of being passed over.
     SkippedTurnStays,
     /// The next member is offered its turn even if the cohort's local deadline has passed. The new local deadline is
     /// one claim after the offer.
@@ -88,7 +88,7 @@ pub(crate) enum Broken {
     OneTokenForACohort,
     /// All members of a cohort have the same token.
     MembersShareAToken,
-    /// A member that is offered its turn enters while a batch that includes the member is unanswered.
+    /// A cohort's member that is offered its turn enters while a batch that includes the member is unanswered.
     EntersBesideItsRequest,
     /// A caller renews the grant of its offer by itself. When the caller is polled after the server's answer, it
     /// enters, even if it has lost its turn since. Nobody passes on a turn that its caller does not take.

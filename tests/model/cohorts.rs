@@ -222,7 +222,7 @@ impl Protocol {
     }
 
     /// Begins the cohort of a grant that the server reports, unless the process knows this grant or a newer one. A
-    /// suspended cohort begins again if a reply describes its grant.
+    /// suspended cohort (one whose local deadline has passed) begins again if a reply describes its grant.
     pub(crate) fn take_up(
         &self,
         state: &mut State,

@@ -13,7 +13,7 @@
 //! The model has one lock on one server, one to three processes, and one to four callers, each of which makes one call.
 //! A caller's future is polled as soon as it is woken, unless the caller is slow. The future of a slow caller is polled
 //! at any later step or never again, so the caller reads offers and answers late. A caller that misses its turn
-//! continues with a new owner, which takes over the old owner's place.
+//! continues under a new owner name, which takes over the place of the old name.
 //!
 //! - `server.rs`: the grant, the queue and the counter of fencing tokens, and each script as one step that decides as
 //!   the script does (`acquire`, with `acquire_free` before it, `queue`, `release`, `renew`, `leave`, `probe`,
@@ -24,9 +24,9 @@
 //!   callers.
 //! - `session.rs`: the sessions with their pushes, probes and heartbeat, and the effects of a broken connection.
 //! - `hold.rs`: the hold with its local deadline, its renewals and its release.
-//! - `wire.rs`: the connections. A session's connection keeps the order of messages in both directions. The home
-//!   session delivers messages in any order. After a connection has broken, the server may still read the connection's
-//!   unread requests until the server closes the connection.
+//! - `wire.rs`: the connections. A session's connection keeps the order of messages in both directions. The engine's
+//!   home session delivers messages in any order. After a connection has broken, the server may still read the
+//!   connection's unread requests until the server closes the connection.
 //! - `protocol.rs`: the possible next steps. Normally, all due steps happen before the next tick, in any order. A tick
 //!   that passes while a step is due is late. A late tick models a slow network, a slow server or a stopped process.
 //!   Callers may begin, bodies may end and the server may notice dead connections at any time.

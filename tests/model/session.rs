@@ -29,7 +29,7 @@ impl Protocol {
         }
     }
 
-    /// Sends a script over the home session.
+    /// Sends a script over the engine's home session.
     pub(crate) fn send_from_home(&self, state: &mut State, id: CallerId, script: Script) {
         let process = self.process_of(id);
         let sent = self.stamp(state, process);
@@ -272,7 +272,8 @@ impl Protocol {
         }
     }
 
-    /// Handles the loss of a reply to a request of the home session: resends the request if it is still needed.
+    /// Handles the loss of a reply to a request of the engine's home session: resends the request if it is still
+    /// needed.
     pub(crate) fn answer_lost(&self, state: &mut State, id: CallerId, reply: Reply) {
         if let Reply::Released(token) = reply {
             let letting_go = &state.processes[self.process_of(id)].letting_go;

@@ -76,7 +76,7 @@ pub(crate) struct Observed {
     pub(crate) told_again: bool,
 }
 
-/// One process: a session for its callers (`session.rs`), and the home session for background work.
+/// One process: a session for its callers (`session.rs`), and the engine's home session for background work.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     pub(crate) alive: bool,
@@ -329,7 +329,7 @@ pub(crate) struct Hold {
 pub(crate) enum End {
     Left,
     Lost,
-    /// The caller missed its turn and continues as another owner.
+    /// The caller missed its turn and continues under another owner name.
     Missed,
     Busy,
     Unreachable,
@@ -349,8 +349,8 @@ pub(crate) enum Behind {
     Leave {
         since: Tick,
     },
-    /// Sends `leave` over the home session. If the server allows `CLIENT KILL`, the home session first closes the
-    /// connection that carried the caller's request.
+    /// Sends `leave` over the engine's home session. If the server allows `CLIENT KILL`, the engine's home session
+    /// first closes the connection that carried the caller's request.
     LeaveFromHome {
         until: Tick,
         sent: Tick,

@@ -1,5 +1,5 @@
 //! The connections between the processes and the server. A session's connection keeps the order of requests, and the
-//! order of pushes and replies. The home session delivers messages in any order.
+//! order of pushes and replies. The engine's home session delivers messages in any order.
 
 use crate::{
     protocol::Protocol,
@@ -23,7 +23,7 @@ impl Protocol {
         });
     }
 
-    /// The server reads a request of the home session.
+    /// The server reads a request of the engine's home session.
     pub(crate) fn serve_home(&self, state: &mut State, process: ProcessId, index: usize) {
         let home = &mut state.processes[process].home;
         let floor = home.floor;

@@ -42,7 +42,7 @@ async fn the_value_returns_at_once_and_the_next_one_enters_at_the_end() {
             assert_eq!(client.scope(job(result.clone())).await, result);
             let returned = start.elapsed();
             assert!(returned < SECOND / 2, "{returned:?}");
-            // During the minimum hold, the lock is busy even for the client that held it.
+            // During the minimum hold, the lock is busy even for the client that has held it.
             let busy = client.scope(job(Ok(1))).await;
             assert_busy(&busy);
             let entered = next(&other, start).await;
@@ -332,7 +332,7 @@ async fn longer_than_the_lease_is_refused_before_anything_is_sent() {
     hold(&client, "job").await.release().await;
 }
 
-/// The cost of a release does not depend on the number of locks that are retained.
+/// The cost of a release does not depend on how many other locks `hold_at_least` keeps taken.
 #[tokio::test]
 async fn thousands_of_kept_locks_cost_no_more_each_than_the_first() {
     const MANY: usize = 1000;

@@ -118,8 +118,8 @@ async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
         callers.push(caller);
     }
     // When the lease ends, the caller of the other client is in the queue, but the members of the cohort have to queue
-    // again. The caller of the other client may therefore enter before the members. The members enter in their old
-    // order.
+    // again. The caller of the other client may therefore enter before the members of the cohort. The members of the
+    // cohort enter in their old order.
     callers.retain(|caller| *caller < MEMBERS);
     assert_eq!(callers, [1, 2, 3]);
 }
@@ -185,7 +185,7 @@ async fn a_lock_that_a_cohort_retains_stays_taken_little_longer_than_its_lease()
 }
 
 /// A member of a cohort leaves while its extension of the lease is still under way to the server. The extension does
-/// not lengthen the lease of the next member.
+/// not lengthen the lease of the next member of the cohort.
 #[tokio::test]
 async fn an_extension_under_way_does_not_reach_the_next_member() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -209,7 +209,8 @@ async fn an_extension_under_way_does_not_reach_the_next_member() {
     first.release().await;
     let second = second.await.unwrap().unwrap();
     assert!(second.remaining() <= LEASE, "{:?}", second.remaining());
-    // The second member confirms its grant after 100 ms. After this pause, the extension has also reached the server.
+    // The second member of the cohort confirms its grant after 100 ms. After this pause, the extension has also reached
+    // the server.
     sleep(300 * MS).await;
     let rest = rest(&client, "k").await;
     assert!(rest <= LEASE, "{rest:?}");

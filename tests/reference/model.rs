@@ -89,7 +89,7 @@ pub(crate) struct Hold {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Held {
     pub(crate) hold: HoldId,
-    /// The time until which the lock is retained after the hold is over, or `None` while the hold lasts.
+    /// The time until which the lock stays taken after the hold is over, or `None` while the hold lasts.
     pub(crate) kept_until: Option<u64>,
 }
 

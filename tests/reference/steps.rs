@@ -350,8 +350,8 @@ fn removable(model: &Model, key: usize) -> bool {
 }
 
 /// Returns whether this call has a minimum hold on a server, and another call of the same client waits for a lock of
-/// this call. If this call ended, the lock would be retained for half an hour, and the client's shutdown would wait
-/// until the lock is free.
+/// this call. If this call ended, its minimum hold would keep the lock taken for half an hour, and the client's
+/// shutdown would wait until the lock is free.
 fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
     let call = &model.calls[&id];
     let waits_itself = |key: &usize| {

@@ -189,7 +189,7 @@ enum Removal {
 }
 
 /// Row 42 of `docs/faults.md`: an operator deletes the grant of a cohort after the cohort's second member has held the
-/// lock for `inside`. Returns the time from the deletion until the second member is notified of the loss.
+/// lock for `inside`. Returns the time from the deletion until the second member of the cohort is notified of the loss.
 async fn removed(removal: Removal, inside: Duration) -> Duration {
     const LEASE: Duration = Duration::from_millis(900);
     const MEMBERS: usize = 5;
@@ -209,8 +209,8 @@ async fn removed(removal: Removal, inside: Duration) -> Duration {
     let mut second = waiters.next().await;
     second.loses();
     sleep(inside).await;
-    // Holds back the probes of the other client until the third member has entered. A probe of the other client would
-    // find the lock free, and grant it to a caller of the other client.
+    // Holds back the probes of the other client until the third member of the cohort has entered. A probe of the other
+    // client would find the lock free, and grant it to a caller of the other client.
     proxy.hold_requests(true);
     let removed = Instant::now();
     let mut command = match removal {
@@ -225,15 +225,15 @@ async fn removed(removal: Removal, inside: Duration) -> Duration {
     let lost = second.guard.run(std::future::pending::<()>()).await;
     let took = removed.elapsed();
     assert_lost(&lost);
-    // The next member enters under a new grant.
+    // The next member of the cohort enters under a new grant.
     let third = waiters.next().await;
     assert_eq!(third.caller, 2);
     assert!(third.token() > cohort.token + MEMBERS as u64 - 1);
-    // The remaining members return to their places at the next probe of their session.
+    // The remaining members of the cohort return to their places at the next probe of their session.
     let returned = third.at.saturating_duration_since(removed);
     assert!(returned < 200 * MS + epsilon(), "{returned:?}");
     proxy.hold_requests(false);
-    // The release of the second member does not affect the grant of the third member.
+    // The release of the second member of the cohort does not affect the grant of the third member.
     second.leave().await;
     assert_eq!(third.guard.loss(), None);
     until(async || queue_length(&server).await == 2).await;
@@ -246,8 +246,8 @@ async fn removed(removal: Removal, inside: Duration) -> Duration {
 }
 
 /// Row 42 of `docs/faults.md`: an operator deletes the grant of a cohort, and another process takes the lock. Each turn
-/// is shorter than the round trip of a probe, so the member that held the lock when the probe was sent has left when
-/// the answer arrives. The session still learns from the answer that the grant is lost.
+/// is shorter than the round trip of a probe, so the member of the cohort that held the lock when the probe was sent
+/// has left when the answer arrives. The session still learns from the answer that the grant is lost.
 #[tokio::test]
 async fn row_42_turns_pass_during_a_probe() {
     row(42, async |seen| {
@@ -295,7 +295,7 @@ async fn row_42_turns_pass_during_a_probe() {
         );
         guard.release().await;
         for member in members {
-            // The member that held the lock at the deletion may return `Lost`.
+            // The member of the cohort that held the lock at the deletion may return `Lost`.
             let _ = member.await.unwrap();
         }
     })
@@ -332,8 +332,8 @@ async fn row_42_flushall_in_a_cohort() {
 }
 
 /// Row 42 of `docs/faults.md`: the process of a cohort is stopped for longer than the lease, and the caller behind the
-/// cohort enters. When the process continues, the member that held the lock is notified of the loss. The members that
-/// have not had their turns queue again, ahead of a caller that has queued in the meantime.
+/// cohort enters. When the process continues, the member of the cohort that held the lock is notified of the loss. The
+/// members of the cohort that have not had their turns queue again, ahead of a caller that has queued in the meantime.
 #[tokio::test]
 async fn row_42_process_of_a_cohort_stopped() {
     const MEMBERS: usize = 4;
@@ -361,8 +361,8 @@ async fn row_42_process_of_a_cohort_stopped() {
         waiters.queue(lock).await;
         worker.signal("CONT");
         worker.until("lost 1").await;
-        // The queue contains the caller that has queued in the meantime, and the members that have not had their turns
-        // yet.
+        // The queue contains the caller that has queued in the meantime, and the members of the cohort that have not
+        // had their turns yet.
         waiters.until_queued(1 + MEMBERS - 2).await;
         assert_eq!(next.guard.loss(), None);
         let newest = next.token();
@@ -389,7 +389,8 @@ async fn row_42_process_of_a_cohort_stopped() {
 }
 
 /// Row 45 of `docs/faults.md`: the first member of a cohort re-enters the lock with a lease of a minute. The process is
-/// killed while the second member holds the lock. The lock is free when the lease of the second member has ended.
+/// killed while the second member of the cohort holds the lock. The lock is free when the second member's lease has
+/// ended.
 #[tokio::test]
 async fn row_45_killed_after_a_longer_nested_lease() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -414,7 +415,8 @@ async fn row_45_killed_after_a_longer_nested_lease() {
         let cohort = until_cohort(&server, 3).await;
         worker.until("entered 1 ").await;
         let entered = Instant::now();
-        // The second member enters before the engine has restarted the lease for it, so the test waits for the restart.
+        // The second member of the cohort enters before the engine has restarted the lease for it, so the test waits
+        // for the restart.
         let mut left = Duration::MAX;
         until(async || {
             left = rest(&mut redis).await;

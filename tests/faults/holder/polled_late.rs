@@ -343,8 +343,8 @@ async fn row_51_an_answer_is_never_read() {
 
 /// Row 51 of `docs/faults.md`: after the body of a call has ended, the call is polled only once more, although its
 /// release takes several steps. The next member of the cohort enters nevertheless. If the call has a minimum hold, the
-/// next member enters when the minimum hold is over. If the call has extended its lease, the next member enters with a
-/// lease of its own.
+/// next member of the cohort enters when the minimum hold is over. If the call has extended its lease, the next member
+/// of the cohort enters with a lease of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_a_release_is_never_polled() {
     row(51, async |seen| {

@@ -203,7 +203,7 @@ async fn row_58_forged_pushes() {
 
 /// Row 58 of `docs/faults.md`: an attacker repeats the push of an old grant while another caller holds the lock. A
 /// member of the old grant's cohort has queued again, because the member before it overran the lease. The repeated push
-/// does not let the queued member enter.
+/// does not let the queued member of the cohort enter.
 #[tokio::test]
 async fn row_58_repeated_push() {
     log::keep();
@@ -259,8 +259,8 @@ async fn is_repeated(
     let (second, inside) = entries.recv().await.unwrap();
     let token = inside.token();
     if second == 'c' {
-        // Waits until the second member is queued again. During the pause of 700 ms, the process of the second member
-        // forgets the old grant.
+        // Waits until the second member of the cohort is queued again. During the pause of 700 ms, the process of the
+        // second member of the cohort forgets the old grant.
         until_waiting(two, 1).await;
         outstays.release().await;
         tokio::time::sleep(700 * MS).await;

@@ -231,9 +231,9 @@ async fn a_quarantine_begins_when_the_first_client_notices() {
     }
 }
 
-/// A body with `hold_at_least` returns, and the lease is far shorter than the minimum hold. The lock is retained on two
-/// of three nodes, and one of these two nodes loses its state. The node that lost its state does not count before the
-/// minimum hold is over.
+/// A body with `hold_at_least` returns, and the lease is far shorter than the minimum hold. The lock stays taken for
+/// the rest of the minimum hold on two of three nodes, and one of these two nodes loses its state. The node that lost
+/// its state does not count before the minimum hold is over.
 #[tokio::test]
 async fn a_retained_lock_outlives_the_loss_of_a_node() {
     const LEAST: Duration = Duration::from_secs(6);

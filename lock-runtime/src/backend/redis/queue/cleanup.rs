@@ -31,7 +31,7 @@ pub(crate) struct Sent {
 
 /// The time limit for each step of a clean-up over the connection that carried the acquisition's newest request.
 const SAME_CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
-/// The time limit for one try to clean up over the home session.
+/// The time limit for one try to clean up over the engine's home session.
 const HOME_PATIENCE: Duration = Duration::from_secs(2);
 /// The time that a clean-up waits for the acquisition's own connection, whose runtime might be blocked. After this
 /// time, the clean-up also sends a request to leave the queue over the home session (the engine's own session).
@@ -49,7 +49,7 @@ pub(crate) async fn give_up(
 ) {
     if let Some(token) = offer {
         sent.session.waiters.remove(&sent.request);
-        // No request of this owner may be sent after its turn is released.
+        // No request under this owner name may be sent after its turn is released.
         end(&server, &sent).await;
         let name = sent.request.names.lock.clone();
         let ends = server.now() + sent.request.lease;
@@ -138,8 +138,8 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
 }
 
 /// Removes everything that an acquisition may have left on the server. If all requests of the acquisition are answered,
-/// the request to leave is sent over the home session, because the runtime of the acquisition's session might be
-/// blocked or have ended. If a request is unanswered, the request to leave is sent over the acquisition's own
+/// the request to leave is sent over the engine's home session, because the runtime of the acquisition's session might
+/// be blocked or have ended. If a request is unanswered, the request to leave is sent over the acquisition's own
 /// connection, so that it arrives after the unanswered request. If the acquisition's connection does not answer, the
 /// engine closes that connection on the server, and sends the request to leave over the home session.
 ///
@@ -173,7 +173,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
         std::future::pending::<()>().await;
     };
     // If a request of the session is under way on a runtime that no longer runs, `end` waits a long time. Meanwhile,
-    // `hedge` sends a request to leave over the home session.
+    // `hedge` sends a request to leave over the engine's home session.
     let ended = tokio::select! {
         biased;
         ended = end(&server, &sent) => ended,

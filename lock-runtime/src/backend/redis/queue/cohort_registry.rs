@@ -128,7 +128,8 @@ impl Cohorts {
     }
 
     /// Creates the cohort of a grant that the server pushed, or described in an answer, unless the cohort is known
-    /// already. A suspended cohort is created again if the answer to a request describes its grant.
+    /// already. A suspended cohort (one whose local deadline has passed) is created again if the answer to a request
+    /// describes its grant.
     pub(crate) fn take_up(
         &self,
         session: &Arc<Session>,
@@ -392,8 +393,8 @@ impl Cohorts {
         })?
     }
 
-    /// Keeps the lock taken after the member with this token has left. Returns false if that member does not have the
-    /// turn, or the lock is retained already.
+    /// Keeps the lock taken after the member with this token has left. Returns false if the member with this token does
+    /// not have the turn, or if the lock is retained already.
     pub(crate) fn retain(&self, name: &LockName, token: FencingToken) -> bool {
         self.with(name, |entry| entry.cohort.retain(token.get()))
             .unwrap_or(false)

@@ -83,7 +83,7 @@ struct Asked<'a> {
 
 impl Asked<'_> {
     /// Sends the request over a connection that no other call uses, and waits for the answer. Gives up if the
-    /// connection of the home session breaks, or if its server is no longer the primary.
+    /// connection of the engine's home session breaks, or if its server is no longer the primary.
     async fn ask(&self) -> Result<Replicated, CallError> {
         let (sessions, name) = (&self.server.sessions, self.names[0]);
         let home = sessions.home_connection(name).await;

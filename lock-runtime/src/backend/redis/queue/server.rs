@@ -202,7 +202,7 @@ impl Server {
     }
 
     /// Ends the cohort whose first member has this token, because the server no longer has the cohort's grant. Queues
-    /// the waiting members again.
+    /// the waiting members of the cohort again.
     pub(crate) fn lose_cohort(&self, name: &LockName, first: u64) {
         if let Some(session) = self.cohorts.lose(name, first) {
             session.requeue(Some(name));

@@ -117,7 +117,7 @@ impl Topology {
         }
     }
 
-    /// Waits for a connection of the home session with the server that stores a lock.
+    /// Waits for a connection of the engine's home session with the server that stores a lock.
     pub(crate) async fn home_connection(
         &self,
         name: &LockName,
@@ -128,8 +128,8 @@ impl Topology {
         }
     }
 
-    /// Returns the home session with the server of this session. Returns `None` if that server stores no locks any
-    /// longer.
+    /// Returns the engine's home session with the server of this session. Returns `None` if that server stores no locks
+    /// any longer.
     pub(crate) fn home_beside(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
         match self {
             Self::Single(sessions) => Some(sessions.home().clone()),

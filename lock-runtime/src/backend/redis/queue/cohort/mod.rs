@@ -54,8 +54,8 @@ enum State {
     /// messages about its grant are recognized.
     Released,
     /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, it
-    /// answers the members' requests with the grant, and the engine forms the cohort again. A suspended cohort is kept
-    /// until the member that had the turn leaves.
+    /// answers the members' requests with the grant, and the engine forms the cohort again. A suspended cohort (one
+    /// whose local deadline has passed) is kept until the member that had the turn leaves.
     Suspended,
 }
 
@@ -168,8 +168,8 @@ impl Cohort {
         self.tokens.contains(&token)
     }
 
-    /// Returns whether the member with this token has the turn. A member that has left still has the turn while the
-    /// lock is retained.
+    /// Returns whether the member with this token has the turn. A member that has left still has the turn while its
+    /// minimum hold time keeps the lock taken (retained).
     pub(crate) fn has_turn(&self, token: u64) -> bool {
         self.turn.token == token && !self.is_over()
     }
