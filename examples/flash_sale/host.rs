@@ -189,8 +189,8 @@ struct Floor {
 }
 
 impl Floor {
-    /// Lets the buyers in. If a worker is to be killed, lets in only the buyers of this victim. The other buyers are
-    /// let in when the victim holds the lock.
+    /// Lets the buyers in. If a worker is to be killed (the victim), lets in only the buyers of this worker. The other
+    /// buyers are let in when the victim holds the lock.
     async fn open(&mut self) -> Result<(), Failure> {
         self.report.reopen();
         let last = if self.kill == Kill::Worker {

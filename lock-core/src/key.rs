@@ -179,8 +179,8 @@ fn is_counter(name: &str) -> bool {
 }
 
 /// The suffixes of the Redis keys that store a lock's queue, a lock's claim, and the token counter of a hash slot. Only
-/// a key with a hash tag must not end with such a suffix: any other key is wrapped in braces, so its stored name ends
-/// with a brace.
+/// a key with a hash tag must not end with one of these suffixes. Any other key is wrapped in braces, so its stored
+/// name ends with a brace.
 const RESERVED_SUFFIXES: [&str; 3] = [":queue", ":claim", ":fence"];
 
 /// The name under which a backend stores a lock.

@@ -478,8 +478,8 @@ fn made(name: &str) -> Ident {
 }
 
 /// Generates a block whose braces have the hygiene of the call site. An attribute below this one, such as
-/// `#[instrument(err)]`, may give the span of the braces to names that it generates. Such names resolve only if the
-/// braces have the hygiene of the call site.
+/// `#[instrument(err)]`, may give the span of the braces to names that it generates. The names that another attribute
+/// generates resolve only if the braces have the hygiene of the call site.
 fn braced(place: Span, stream: TokenStream) -> TokenStream {
     let mut group = Group::new(Delimiter::Brace, stream);
     group.set_span(Span::call_site().located_at(place));

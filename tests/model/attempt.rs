@@ -280,8 +280,8 @@ impl Protocol {
         }
     }
 
-    /// Returns whether the caller knows a place that it has had in the queue. Such a caller queues in a batch, because
-    /// only a batch can pass an old place to the server.
+    /// Returns whether the caller knows a place that it has had in the queue. A caller that knows an old place queues
+    /// in a batch, because only a batch can pass an old place to the server.
     pub(crate) fn comes_back(&self, state: &State, id: CallerId) -> bool {
         state.callers[usize::from(id)].place.is_some() && !self.is(Broken::HeadBeforeWhoComesBack)
     }

@@ -104,8 +104,8 @@ impl Protocol {
     }
 
     /// Returns the waiter on whose behalf the next probe is sent: the oldest waiter of the process. Returns no waiter
-    /// if the process has sent a probe in this tick. Also returns no waiter if one of the process's callers holds the
-    /// lock, because the process will release the lock itself.
+    /// if the process has sent a probe in this tick. If one of the process's callers holds the lock, also returns no
+    /// waiter, because the process will release the lock itself.
     pub(crate) fn awaited(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
         let holds = |id: &CallerId| {
             let now = self.clock_of(state, *id);

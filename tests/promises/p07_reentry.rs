@@ -310,8 +310,8 @@ fn polled_by_hand_outside_any_runtime_a_nested_call_enters_again() {
     output.unwrap().unwrap();
 }
 
-/// A body drives a task of an executor other than tokio, here `FuturesUnordered`, whose tasks have no tokio task ID.
-/// Such a task is part of the body.
+/// A body drives a task of an executor other than tokio, here `FuturesUnordered`, whose tasks have no tokio task ID. A
+/// task of such an executor is part of the body.
 #[tokio::test]
 async fn a_task_of_another_executor_that_a_body_drives_is_part_of_the_body() {
     on_every_store(|store| async move {

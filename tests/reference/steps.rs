@@ -97,8 +97,8 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
                 steps.push((10, join(model, lines)));
             }
         }
-        // A caller that waits for a lock that its own client holds may be a member of the cohort with the grant. Such
-        // callers are dropped more often than others.
+        // A caller that waits for a lock that its own client holds may be a member of the cohort with the grant.
+        // Callers that may be members of the cohort with the grant are dropped more often than others.
         let members = members(model);
         if !members.is_empty() {
             steps.push((4, select(members).prop_map(Step::Drop).boxed()));

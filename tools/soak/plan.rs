@@ -27,7 +27,7 @@ pub(crate) const SLOW: u32 = 4;
 pub(crate) const BUFFERED_FROM: u32 = 30_000;
 /// The number of keys for buffers of futures. All processes share these keys.
 pub(crate) const BUFFERED: u32 = 4;
-/// The number of the first key that an operator deletes from time to time. There are `WARM` such keys.
+/// The number of the first key that an operator deletes from time to time. An operator deletes `WARM` keys.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
 
 /// How a run is disturbed, and the servers on which it takes place.
@@ -92,8 +92,8 @@ impl Course {
         matches!(self, Self::Calm | Self::Moves)
     }
 
-    /// Returns whether the queues of the hot keys are seldom empty. Callers that do not queue may then stay outside for
-    /// their whole `wait`.
+    /// Returns whether the queues of the hot keys are seldom empty. Callers that do not queue may then get no lock
+    /// during their whole `wait`.
     pub(crate) fn has_long_queues(self) -> bool {
         matches!(self, Self::Failovers(_))
     }

@@ -197,8 +197,8 @@ impl MultiAcquisition {
                     Ok(Some(Ok(entries.collect::<Vec<_>>())))
                 }
                 Some(Ok(MultiAnswer::Busy(index))) => Ok(Some(Err(index))),
-                // After such an error, `enter` takes the locks one by one, so that the error names the lock that causes
-                // it.
+                // After an error of this request, `enter` takes the locks one by one, so that the error names the lock
+                // that causes it.
                 Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),
                 // If too few nodes of a Redlock have answered, `enter` takes the locks one by one, because a request
                 // for a single lock is repeated until `wait` is over.

@@ -99,8 +99,8 @@ impl RenewalScheduler {
     }
 
     /// Brings the next renewal or check of a hold forward to `due`, unless it is due earlier. Has no effect while a
-    /// renewal of the hold is in progress, because the hold is then not in the schedule. For such a hold,
-    /// `apply_answer` brings the next renewal forward when the current renewal ends.
+    /// renewal of the hold is in progress, because the hold is then not in the schedule. For a hold whose renewal is in
+    /// progress, `apply_answer` brings the next renewal forward when the current renewal ends.
     pub(crate) fn bring_forward(&self, hold: &Arc<HoldState>, due: Moment) {
         if lock(&self.schedule).bring_forward(hold, due) {
             self.earlier.notify_one();

@@ -99,8 +99,8 @@ async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
 }
 
 /// Waits until the server can no longer carry out requests that were sent over a broken connection. When a connection
-/// breaks, the server may not have read all requests that were sent over it. The server may carry out such requests
-/// later. Returns when `request` can no longer have an effect, if not earlier.
+/// breaks, the server may not have read all requests that were sent over it. The server may carry out the unread
+/// requests later. Returns when `request` can no longer have an effect, if not earlier.
 pub(crate) async fn until_closed(
     server: &Arc<Server>,
     session: &Arc<Session>,

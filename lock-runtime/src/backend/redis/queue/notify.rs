@@ -1,7 +1,7 @@
 //! Acquisitions with the strategy `notify`, whose callers have no place in the queue. A release wakes the sessions of
-//! such callers, and one caller of each session tries to get the lock. In the native layout, a session that has to be
-//! woken has a marker in the queue: an entry behind all owners. A release wakes the session only if no caller with a
-//! place is in the queue.
+//! the callers that wait with `notify`, and one caller of each session tries to get the lock. In the native layout, a
+//! session that has to be woken has a marker in the queue: an entry behind all owners. A release wakes the session only
+//! if no caller with a place is in the queue.
 
 use std::{
     sync::{Arc, Weak},

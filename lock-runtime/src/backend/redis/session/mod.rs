@@ -85,7 +85,8 @@ pub(crate) struct Session {
     channel: String,
     context: Arc<Context>,
     driver: OnceLock<Weak<dyn Driver>>,
-    /// Whether a message without a valid signature has arrived. Only the first such message is logged as a warning.
+    /// Whether a message without a valid signature has arrived. Only the first message without a valid signature is
+    /// logged as a warning.
     forged: AtomicBool,
     state: Watched<State>,
     runtime: OnceLock<Handle>,

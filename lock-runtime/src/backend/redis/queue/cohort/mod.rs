@@ -108,9 +108,9 @@ pub(crate) struct Cohort {
     to_come: VecDeque<OwnerId>,
     /// The local deadline of the grant. Before this moment, the server grants the lock to nobody else.
     until: Moment,
-    /// The time that the grant had left when an answer of the server last changed the local deadline. Before the first
-    /// such change, the value is that of [`GrantSnapshot::confirmed`]. A member may take its turn only while the grant
-    /// has at least two thirds of this time left.
+    /// The time that the grant had left when an answer of the server last changed the local deadline. Before the local
+    /// deadline changes for the first time, the value is that of [`GrantSnapshot::confirmed`]. A member may take its
+    /// turn only while the grant has at least two thirds of this time left.
     confirmed: Duration,
     /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
     /// before this restart no longer change the deadline.
@@ -204,8 +204,8 @@ impl Cohort {
     }
 
     /// Removes the first of the members whose turn is still to come, and returns this member with its token. Returns
-    /// `None` if no such member is left, if the local deadline has passed, or if the cohort is over. The calling code
-    /// offers the member its turn, unless the member has left.
+    /// `None` if no member whose turn is still to come is left, if the local deadline has passed, or if the cohort is
+    /// over. The calling code offers the member its turn, unless the member has left.
     pub(crate) fn next(&mut self, now: Moment) -> Option<Turn> {
         if self.is_over() || self.until <= now {
             return None;
