@@ -195,7 +195,7 @@ impl Bench {
             trips.add(names::CRATE, [(Figure::Cycle, library)]);
         }
         measured.report.table(trips);
-        // Each of these locks is known to send one command to lock and one to unlock.
+        // For each of the following locks, it is known that it sends one command to lock and one command to unlock.
         for name in [SHA, SET, OURS, OURS_BACKGROUND] {
             let sent = table.median(name, Figure::Sent);
             assert!(

@@ -1,4 +1,4 @@
-//! One buyer's purchase. The same body runs with or without the lock around it.
+//! One buyer's purchase. The body of a purchase is the same with and without the lock.
 
 use std::{
     fmt,

@@ -197,8 +197,8 @@ impl Error for LockError {
             Self::NotReplicated { .. } => &Advice(
                 "check that the server's replicas are connected (`INFO replication`), and how far they lag behind",
             ),
-            // This error's text already contains the text of the inner error, so the source is the inner error's
-            // advice.
+            // The text of the outer error already contains the text of the inner error, so the source is the inner
+            // error's advice.
             Self::InvalidKey(error) => return error.source(),
             Self::InvalidOptions(error) => return error.source(),
             Self::NoClient => &Advice(

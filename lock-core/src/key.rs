@@ -239,8 +239,8 @@ impl LockName {
         }
     }
 
-    /// Returns the key as is, with the namespace (if any) in front of it. This form is for names that other software,
-    /// such as Redisson, defines.
+    /// Returns the key as is, with the namespace (if any) in front of it. A name without escaping is for locks whose
+    /// names other software, such as Redisson, defines.
     ///
     /// No hash tag is added to the name. A caller that needs all Redis keys of a lock in one slot has to write a hash
     /// tag into the key.

@@ -195,8 +195,8 @@ fn readings(pieces: &[Piece], key: &str) -> usize {
     ways[key.len()]
 }
 
-/// This word before a group stands for invisible delimiters, like those around a `macro_rules` fragment. Plain text
-/// cannot express invisible delimiters.
+/// The word that, before a group in an input, stands for invisible delimiters like those around a `macro_rules`
+/// fragment. Plain text cannot express invisible delimiters.
 const INVISIBLE: &str = "invisible";
 
 /// The maximum depth of nested groups. Deeper nesting overflows the stack of any recursive parser, such as syn.

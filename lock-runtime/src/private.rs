@@ -151,8 +151,8 @@ pub mod v1 {
     /// Borrows the items of a list that a key names with `..`. Generated code calls `__key_items` on `&&&&Items`, and
     /// method resolution picks the first of three traits that applies: [`ItemsOf`] for a list, [`ItemsBehind`] for a
     /// pointer to a list, or [`ItemsBehindTwo`] for a pointer to such a pointer. If none of these traits applies, the
-    /// inherent method `__key_items` is picked. This method exists only because rustc then reports the error message of
-    /// [`KeyList`].
+    /// inherent method `__key_items` is picked. The inherent method exists only because rustc then reports the error
+    /// message of [`KeyList`].
     #[derive(Debug)]
     pub struct Items<'a, T: ?Sized>(pub &'a T);
 

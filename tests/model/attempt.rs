@@ -416,7 +416,7 @@ impl Protocol {
     }
 
     /// Ends the wait of a caller. A caller with an offer is polled once more and may enter. A caller that may be in the
-    /// queue leaves the queue. Any other caller ends at once.
+    /// queue leaves the queue. The call of any other caller ends at once.
     pub(crate) fn stop_waiting(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         let once = self.scenario.terms.wait(id) == 0;

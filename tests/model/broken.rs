@@ -57,8 +57,8 @@ pub(crate) enum Broken {
     KnownCohortTakenUpAgain,
     /// If a member of a cohort no longer waits, this member is still offered its turn, instead of being passed over.
     SkippedTurnStays,
-    /// The next member is offered its turn even if the cohort's local deadline has passed. The new local deadline is
-    /// one claim after the offer.
+    /// The next member is offered its turn even if the cohort's local deadline has passed. The cohort's new local
+    /// deadline is one claim after the offer.
     PassIgnoresDeadline,
     /// The members of a lost cohort keep waiting for their turns instead of queueing again.
     LostCohortStaysAway,

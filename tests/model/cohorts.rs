@@ -136,7 +136,7 @@ impl Protocol {
             self.break_main(state, process);
             return;
         }
-        // The members learn their places before `take_up_described` offers them turns.
+        // The members learn their places before the function `take_up_described` offers them turns.
         for (id, place) in joined.members.iter() {
             let caller = state.caller(id);
             if place.is_some() {

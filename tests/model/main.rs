@@ -77,8 +77,8 @@
 //! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant the caller
 //! a free lock. The model's `acquire` and `queue` differ from the scripts in two respects. The model's `acquire` grants
 //! a free lock to the head of the queue even if the request's caller has a `wait`. The reply of the model's `queue`
-//! does not describe a grant that `queue` itself has made. If a session lets a claim expire, the scripts remove all
-//! waiters of that session from the queue. In the model, these waiters keep their places.
+//! does not describe a grant that `queue` itself has made. If a session does not confirm a grant within the claim (2
+//! s), the scripts remove all waiters of that session from the queue. In the model, these waiters keep their places.
 //!
 //! Liveness is checked by three conditions that must never hold. First, a caller waits for a free lock for two
 //! consecutive ticks at which nothing is due. Second, a wait is longer than allowed. Third, a grant or a waiter is left

@@ -8,8 +8,8 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// Returns the options of three callers of one process. The second caller is slow. If the second caller misses its
-/// turn, it continues as owner 3.
+/// Returns the options of three callers of one process. The second caller is slow: its future is polled at any time or
+/// never again. If the second caller misses its turn, it continues as owner 3.
 fn slow_member() -> Terms {
     Terms {
         once: vec![0],
@@ -20,8 +20,8 @@ fn slow_member() -> Terms {
     }
 }
 
-/// Returns the options of two callers of different processes. The first caller is slow. If the first caller misses its
-/// turn, it continues as owner 2.
+/// Returns the options of two callers of different processes. The first caller is slow: its future is polled at any
+/// time or never again. If the first caller misses its turn, it continues as owner 2.
 fn slow_holder() -> Terms {
     Terms {
         slow: vec![0],

@@ -50,7 +50,7 @@ async fn one_attempt_neither_queues_nor_overtakes() {
         assert_busy(&other.lock("k").try_acquire().await);
         assert!(started.elapsed() < support::epsilon());
         assert_eq!(client.lock("k").status().await.unwrap().waiters, 1);
-        // This attempt arrives while the lock passes to the waiter, but it does not overtake the waiter.
+        // An attempt that arrives while the lock passes to the waiter does not overtake the waiter.
         let lock = other.lock("k");
         let (_, tried) = tokio::join!(guard.release(), lock.try_acquire());
         assert_busy(&tried);

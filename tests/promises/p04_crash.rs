@@ -78,8 +78,8 @@ async fn a_cohort_that_only_looks_alive_delays_by_two_seconds_at_most() {
     delayed_by_silent(8).await;
 }
 
-/// A script examines at most 2,000 entries of a queue, and stores which process is silent. The next scripts skip the
-/// remaining entries of this process.
+/// A script examines at most 2,000 entries of a queue, and stores which process is silent. The scripts that run next
+/// skip the remaining entries of the silent process.
 #[tokio::test]
 async fn thousands_of_waiters_that_only_look_alive_delay_by_two_seconds_at_most() {
     delayed_by_silent(5000).await;

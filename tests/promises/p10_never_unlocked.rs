@@ -43,7 +43,7 @@ async fn refused(client: Option<&LockClient>, id: &str) -> LockError {
     result.expect_err("the call is refused")
 }
 
-// This is a single test, because all its cases count the runs of the same function.
+// All cases are in a single test, because they count the runs of the same function.
 #[tokio::test]
 async fn the_body_is_not_run_without_its_lock() {
     assert_eq!(refused(None, "1").await, LockError::NoClient);

@@ -338,8 +338,9 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
 /// Returns whether the model can predict who gets a lock next if its grant is removed. The model cannot predict the
 /// next holder if no waiter would notice the removal. The model also cannot predict the next holder if the next waiter
 /// may be a member of the cohort with the grant, because this member returns to the queue only when its process notices
-/// the loss. The model cannot predict the next holder either if a call that has this lock waits for its next lock: the
-/// call returns to the queue of this lock when it next confirms its grant, or when its process gets the lock again.
+/// the loss. In a third case, the model cannot predict the next holder either: a call has this lock and waits for its
+/// next lock. This call returns to the queue of this lock at a time that the model does not know: when it next confirms
+/// its grant, or when its process gets the lock again.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
     let holder = state.held.map(|held| &model.holds[held.hold]);

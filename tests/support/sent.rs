@@ -69,7 +69,7 @@ impl Sent {
         })
     }
 
-    /// Returns the commands that clients have sent since `self` was read. See [`so_far`](Self::so_far) for `plain`.
+    /// Returns the commands that clients have sent since `self` was read. [`so_far`](Self::so_far) explains `plain`.
     ///
     /// # Panics
     /// If the server cannot be reached.

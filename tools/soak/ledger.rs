@@ -101,13 +101,14 @@ pub(crate) struct Found {
     pub(crate) visits: u64,
     /// The number of callers that entered while the previous caller still held the lock.
     pub(crate) overlaps: u64,
-    /// The number of overlaps, and of entries after that of a higher token, on keys that an operator deletes. These
-    /// events are not faults: a holder learns of the deletion only at its next renewal. Until then, the next holder may
-    /// overlap with this holder, and a call with two keys may begin its body although one of its locks is deleted.
+    /// The number of overlaps, and of entries after that of a higher token, on keys that an operator deletes. Overlaps
+    /// on these keys are not faults: a holder learns of the deletion only at its next renewal. Until then, the next
+    /// holder may overlap with this holder, and a call with two keys may begin its body although one of its locks is
+    /// deleted.
     pub(crate) allowed: u64,
     /// The number of overlaps, and of entries after that of a higher token, after a failover whose new primary lacked
-    /// the grant of the first holder. These events are not faults, because Redis replicates asynchronously: the first
-    /// holder learns of its loss at its next renewal.
+    /// the grant of the first holder. Overlaps after such a failover are not faults, because Redis replicates
+    /// asynchronously: the first holder learns of its loss at its next renewal.
     pub(crate) unreplicated: u64,
     /// The number of visits with a token that another visit had.
     pub(crate) repeated: u64,

@@ -87,8 +87,8 @@ pub(crate) struct Level(Option<Arc<Inner>>);
 struct Inner {
     depth: usize,
     turns: Turns,
-    /// The entry's turn among the calls nested in the same call. This turn ends when the entry and all calls nested in
-    /// the entry have ended.
+    /// The entry's turn among the calls nested in the same call. The entry's turn ends when the entry and all calls
+    /// nested in the entry have ended.
     own_turn: Turn,
     outer: Level,
 }

@@ -50,8 +50,8 @@ use crate::{
 const CLOCK: TokioClock = TokioClock;
 
 /// The time for which a grant stays in the registry after its local deadline. At the deadline, the call drops the body
-/// whose lease is lost. This body therefore ends before the next holder's body starts, unless the runtime is too busy
-/// to poll the call within this time.
+/// whose lease is lost. The body that has lost its lease therefore ends before the next holder's body starts, unless
+/// the runtime is too busy to poll the call within this time.
 const MARGIN: Duration = Duration::from_millis(2);
 
 /// The registries that clients share by name. A registry exists as long as one of its clients exists.
@@ -154,8 +154,8 @@ struct Waiter {
     deadline: Moment,
     /// How long an offer to this waiter lasts.
     claim: Duration,
-    /// Wakes the waiter when the lock is offered to it and when it becomes the head of the queue. Also wakes the head
-    /// of the queue when the end of the holder's grant has changed.
+    /// Wakes the waiter when the lock is offered to it and when it becomes the head of the queue. The head of the queue
+    /// is also woken when the end of the holder's grant has changed.
     look: Arc<Notify>,
 }
 

@@ -302,8 +302,8 @@ async fn row_20_a_thousand_waiters() {
     .await;
 }
 
-/// Row 21 of `docs/faults.md`: a process is killed while its caller waits in the queue. The next release skips the dead
-/// caller at once. `server` is the server that stores the lock.
+/// Row 21 of `docs/faults.md`: a process is killed while its caller waits in the queue. When the lock is next released,
+/// the release skips the dead caller at once. `server` is the server that stores the lock.
 async fn queued_process_killed(url: &str, server: &RedisServer) {
     row(21, async |seen| {
         let client = client(url).await;

@@ -145,8 +145,8 @@ async fn a_node_that_starts_late_gets_no_old_releases() {
     assert!(scripts < CALLS / 4, "{scripts} scripts");
 }
 
-/// A node that was down when a lock was granted has no grant to release. Calls during a long outage of the node
-/// therefore leave no releases that wait for the node, however long the leases are.
+/// A node that was down when a lock was granted has no grant to release. After calls during a long outage of the node,
+/// therefore, no releases wait for the node, however long the leases are.
 #[tokio::test]
 async fn a_node_gets_no_releases_of_grants_that_it_missed() {
     const CALLS: u64 = 200;

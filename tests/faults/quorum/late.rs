@@ -31,7 +31,7 @@ async fn nothing_is_left_on_a_node_that_was_silent() {
         sleep(20 * MS).await;
     }
     quorum.servers[2].continue_process();
-    // This reply shows that the node has carried out all requests that it received before.
+    // The reply to this command shows that the node has carried out all requests that it received before.
     let mut asked = quorum.servers[2].connection().await;
     let () = ask(&mut asked, &redis::cmd("PING")).await;
     let mut seen = Vec::new();

@@ -12,8 +12,8 @@ use tokio::time::sleep;
 use crate::fixture::{MS, NAME, NAMESPACE, SECOND, client, row, token, until};
 
 /// Row 28 of `docs/faults.md`: a primary is demoted, and promoted again without the grants that another primary made in
-/// between. The next token is greater than those of the other primary, although the client has been connected to the
-/// first primary all the time, and has noticed nothing.
+/// between. The next token of the first primary is greater than the tokens of the other primary. This holds although
+/// the client stayed connected to the first primary and noticed nothing.
 #[tokio::test]
 async fn row_28_a_primary_is_promoted_again() {
     row(28, async |_| {
@@ -231,7 +231,7 @@ async fn row_28_idle_clients_ask_rarely_while_a_primary_is_dead() {
             idle.push(client(&cluster.url()).await);
         }
         cluster.servers[0].kill();
-        // The first tries follow each other faster.
+        // The first questions of an idle client follow each other faster.
         sleep(2 * SECOND).await;
         let before = map_reads(&cluster.servers[1]).await;
         sleep(MEASURED as u32 * SECOND).await;

@@ -181,8 +181,8 @@ async fn row_52_a_shutdown_that_is_given_up() {
 }
 
 /// Row 52 of `docs/faults.md`: one primary of a Redis Cluster does not answer. A shutdown waits for the hold whose
-/// primary answers, however long its body takes, and keeps renewing its lease. Only the hold of the silent primary is
-/// bounded.
+/// primary answers, however long its body takes, and keeps renewing its lease. The shutdown limits only the time for
+/// which it waits for the hold of the silent primary.
 #[tokio::test]
 async fn row_52_one_primary_of_a_cluster_is_gone() {
     const LEASE: Duration = Duration::from_secs(3);

@@ -47,7 +47,7 @@ pub(crate) mod waiters;
 /// The period of the heartbeat, and the longest time between two probes of a lock that callers wait for. A session
 /// whose callers wait for very many locks probes each of these locks less often.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
-/// The first and the longest pause between two tries to connect.
+/// The pause after the first failed try to connect, and the longest pause between two tries.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 /// The time for which a new connection has to last before the outage counts as over. This time applies only if the
 /// previous connection was given up because its server was no longer a master, or because a request came too late.

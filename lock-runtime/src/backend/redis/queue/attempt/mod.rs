@@ -246,8 +246,8 @@ impl RedisAttempt {
                 self.state.on(Event::Queued)
             }
             Ok(Reply::Late) => {
-                // The server's clock was set forward, or the request was delayed. This connection is given up, so that
-                // the next one reads the server's time again.
+                // The server's clock was set forward, or the request was delayed. The connection is given up, so that
+                // the next connection reads the server's time again.
                 connection.health.mark_demoted();
                 self.state.on(Event::NotReady)
             }
