@@ -118,7 +118,7 @@ impl Protocol {
         !caller.resending || self.is(Broken::EntersBesideItsRequest)
     }
 
-    /// Returns whether polling a slow caller would change the state of the model.
+    /// Returns whether polling a slow caller (one that is polled late or never) would change the state of the model.
     pub(crate) fn may_poll(&self, state: &State, id: CallerId) -> bool {
         let caller = &state.callers[usize::from(id)];
         let renewing = || {
@@ -359,7 +359,8 @@ impl Protocol {
         self.on(state, id, event);
     }
 
-    /// Returns whether a slow caller's request has been unanswered, or its reply unread, for the length of a claim.
+    /// Returns whether the request of a slow caller (one that is polled late or never) has been unanswered, or its
+    /// reply unread, for the length of a claim.
     pub(crate) fn is_unread(&self, state: &State, id: CallerId) -> bool {
         let caller = &state.callers[usize::from(id)];
         let unread = matches!(caller.phase, Phase::Asking | Phase::Answered { .. });

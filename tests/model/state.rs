@@ -239,8 +239,8 @@ pub(crate) struct Caller {
     pub(crate) wait_until: Tick,
     /// When the call began. Only the properties use this time.
     pub(crate) began: Tick,
-    /// When the request of a slow caller was sent. If the caller does not read the reply in time, the engine gives up
-    /// the grant in the reply.
+    /// The time at which the request of a slow caller (one that is polled late or never) was sent. If the caller does
+    /// not read the reply in time, the engine gives up the grant in the reply.
     pub(crate) asked: Tick,
     pub(crate) place: Option<Place>,
     /// The caller's number in the order of joining the queue. Only the properties use this number.

@@ -327,7 +327,7 @@ impl RedisServer {
     }
 
     /// Waits until the server answers, and then returns true. Returns false if the server ends, or does not answer
-    /// within [`START_PATIENCE`]. Answers of another process on the server's port do not count.
+    /// within [`START_PATIENCE`]. Ignores the answers of another process on the server's port.
     async fn answers(&mut self) -> bool {
         let (client, pid) = (self.client(), self.pid());
         let process = self.process.as_mut().expect("it was started");

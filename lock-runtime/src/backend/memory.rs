@@ -107,7 +107,7 @@ struct State {
     common: Common,
     locks: HashMap<LockName, Slot>,
     /// The locks that stay taken after their holds have ended (`hold_at_least`), each with the moment at which it
-    /// becomes free. The earliest of these moments is on top.
+    /// becomes free. The lock that becomes free first is on top of the heap.
     retained: BinaryHeap<Reverse<(Moment, LockName)>>,
 }
 

@@ -84,8 +84,8 @@ async fn queue(mut future: Pin<&mut impl Future>, lock: &Lock, waiters: usize) {
     assert!(!poll(future.as_mut()), "it has to wait");
 }
 
-/// The same lock from three clients, each of which stands for a process: the first holder, a process with slow callers,
-/// and another process.
+/// The same lock from three clients, each of which stands for a process: the first holder, a process whose callers are
+/// polled late, and another process.
 struct Three {
     holder: Lock,
     slow: Lock,

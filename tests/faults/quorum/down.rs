@@ -131,8 +131,8 @@ async fn a_node_that_starts_late_gets_no_old_releases() {
     let node = &mut quorum.servers[2];
     node.restart().await;
     until(async || client.stats().connections >= connections + 2).await;
-    // Another client notices that the node has lost its state. The node counts toward a majority again after its
-    // quarantine.
+    // Another client notices that the node has lost its state. After a while (its quarantine), the node counts toward a
+    // majority again.
     let _other = super::client(&url, SECOND).await;
     let mut asked = node.connection().await;
     until(async || {

@@ -196,7 +196,7 @@ impl Cohorts {
             cohorts.insert(name.clone(), entry)
         };
         if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
-            // The server has lost the replaced grant, so its members queue again.
+            // A newer grant has replaced this grant, so the server has lost it. The members of its cohort queue again.
             chores.requeue.insert(0, replaced.session);
         }
         chores

@@ -275,7 +275,8 @@ impl Server {
     }
 
     /// Tracks a task of an acquisition, so that the shutdown waits for the end of the task. During the shutdown, no
-    /// acquisition begins, so a task that begins then belongs to a lock that is held, and is tracked as a release.
+    /// acquisition begins. A task that begins during the shutdown therefore belongs to a lock that is held, and is
+    /// tracked as a release.
     pub(crate) fn track_acquisition(&self) -> TrackedTask {
         if self.is_shutting_down() {
             self.track_release(self.now() + CLAIM)

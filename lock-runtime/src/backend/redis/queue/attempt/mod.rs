@@ -101,7 +101,7 @@ impl RedisAttempt {
 
     /// Continues under a new owner name, which takes over the place of the old one. A late answer to a request under
     /// the old name does not count for the new name. A background task gives back the turn that was offered to the old
-    /// name, or removes the old name from the queue.
+    /// owner name, or removes this name from the queue.
     pub(crate) fn start_over(&mut self) {
         let offer = self.take_offer();
         let mut place = None;
@@ -111,8 +111,8 @@ impl RedisAttempt {
             old.session.waiters.remove(&old.request);
             if !old.request.is_revoked() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
-                // If the runtime of the session has ended, the answer that contains the old name's place may have
-                // arrived without being read.
+                // If the runtime of the session has ended, the answer that contains the place of the old owner name may
+                // have arrived without being read.
                 let is_unsure = !old.request.is_settled()
                     || (place.is_none() && old.request.carried_by().is_some());
                 let request = is_unsure.then(|| old.request.clone());
@@ -361,8 +361,8 @@ impl RedisAttempt {
                 self.settle(Event::Unsent);
                 return try_once(&self.server, &self.request).await.map(Some);
             }
-            // The request to leave or an earlier request may be granted the lock. The caller then gets the lock, if it
-            // reads the answer in time.
+            // The server may grant the lock in its answer to the request to leave, or to an earlier request. The caller
+            // then gets the lock, if it reads the answer in time.
             if !request.ask() {
                 return Ok(Some(Leaving::Left));
             }
@@ -414,7 +414,7 @@ impl RedisAttempt {
 }
 
 /// Tries once to take a lock for which the caller has waited. The try has a new owner name, so that late answers to
-/// earlier requests do not count.
+/// earlier requests have no effect.
 pub(crate) async fn try_once(
     server: &Arc<Server>,
     request: &Request,
