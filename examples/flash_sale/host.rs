@@ -295,7 +295,8 @@ impl Floor {
         Ok(())
     }
 
-    /// Handles a sale under `token`. If the sale was made after the kill, ends the gap, and checks the gap's length.
+    /// Handles a sale under `token`. If this sale is the first one after the kill, checks how long nothing was sold
+    /// (the gap).
     fn measure(&mut self, token: u64) {
         let Some(Gap {
             since,

@@ -88,10 +88,10 @@
 //! # How to check deeper
 //!
 //! `MODEL_DEEPER=1 cargo test --release --test model scenarios -- --nocapture --test-threads 1` raises limits of each
-//! scenario by one. The limits concerned are those of late ticks, crashes, broken connections, cancelled calls, lost
-//! pushes and lost replies, and the limit of all faults together. A limit of zero stays zero. The run takes minutes and
-//! some GB of memory. To run a single scenario, replace `scenarios` by the name of its test. `MODEL_DEEPER=2` raises
-//! the limits by two. `MODEL_DEEPER=0` raises no limit but runs the large scenarios, which are skipped by default.
+//! scenario by one. These are the limits of late ticks, crashes, broken connections, cancelled calls, lost pushes and
+//! lost replies, and the limit of all faults together. A limit of zero stays zero. The run takes minutes and some GB of
+//! memory. To run a single scenario, replace `scenarios` by the name of its test. `MODEL_DEEPER=2` raises the limits by
+//! two. `MODEL_DEEPER=0` raises no limit but runs the large scenarios, which are skipped by default.
 
 mod attempt;
 mod broken;

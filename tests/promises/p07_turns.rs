@@ -157,8 +157,8 @@ async fn k_and_x(client: &LockClient, ran: &AtomicBool) -> Result<(), LockError>
     Ok(())
 }
 
-/// A sibling has its turn at one lock, waits for another lock, and is no longer polled. The turn of this sibling passes
-/// to the next sibling.
+/// A sibling has its turn at one lock, waits for another lock, and is no longer polled. The turn of the sibling that is
+/// no longer polled passes to the next sibling.
 #[tokio::test]
 async fn a_turn_whose_body_has_not_begun_is_passed_on() {
     on_stores_with_a_queue(|store| async move {
@@ -218,7 +218,7 @@ async fn a_hold_is_not_kept_for_a_body_that_has_not_begun() {
 }
 
 /// A sibling has its turn and has requested a longer lease, but it is not polled when the answer arrives. The turn of
-/// this sibling passes to the next sibling.
+/// the sibling that is no longer polled passes to the next sibling.
 #[tokio::test]
 async fn a_turn_is_passed_on_whose_extension_is_not_read() {
     for store in [Store::redis().await, Store::redlock().await] {

@@ -29,8 +29,8 @@ fn has_setpriv() -> bool {
     })
 }
 
-/// Returns a command whose process the system kills when this process ends in any way. On systems that cannot do this,
-/// only a process that was started by [`Mortal::start`] is killed when this process ends.
+/// Returns a command whose process the system kills when this process ends in any way. If the system cannot kill a
+/// child when its parent ends, only a process that was started by [`Mortal::start`] is killed when this process ends.
 #[must_use]
 pub fn dies_with_parent(program: impl AsRef<OsStr>) -> Command {
     if has_setpriv() {

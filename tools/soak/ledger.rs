@@ -1,5 +1,5 @@
-//! The visits to all keys. The ledger checks visits during the run. Of the checked visits, it keeps only the newest of
-//! each key, so that its memory does not grow over hours.
+//! The visits to all keys. The ledger checks visits during the run. Of the checked visits, the ledger keeps only the
+//! newest of each key, so that its memory does not grow over hours.
 
 use std::collections::{BTreeMap, HashMap};
 

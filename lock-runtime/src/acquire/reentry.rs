@@ -137,7 +137,7 @@ pub(crate) struct MultiCall {
 }
 
 impl MultiCall {
-    /// Makes the call's holds visible to its own body.
+    /// Lets the body of the call find the call's holds.
     pub(crate) fn show(&self, holds: Vec<Arc<HoldState>>) {
         let shown = self.holds.set(holds);
         debug_assert!(shown.is_ok(), "a call is entered once");

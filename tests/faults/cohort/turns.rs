@@ -123,8 +123,8 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
                 .elapsed();
             entered.lock().unwrap().push(caller);
             // One body deletes the grant at least 370 ms after the first member has entered, and ends 60 ms later. When
-            // it ends, a third of the lease has passed, so the engine has to confirm the grant with the server before
-            // the next body starts.
+            // this body ends, a third of the lease has passed, so the engine has to confirm the grant with the server
+            // before the next body starts.
             if inside > 370 * MS && !deleted.swap(true, Ordering::SeqCst) {
                 let mut connection = server.connection().await;
                 let _: i64 = ask(&mut connection, redis::cmd("DEL").arg(NAME)).await;

@@ -282,7 +282,7 @@ impl Cluster {
 
     /// Connects to the servers of the cluster, reads the map, and checks all primaries. Succeeds if more than half of
     /// the primaries answer and all of these pass the check: the cluster can then replace the other primaries. A
-    /// primary that does not answer is checked before a session connects to it.
+    /// primary that does not answer now is checked later, before a session connects to it.
     pub(crate) async fn check(
         self: &Arc<Self>,
         required: ServerCheck,
