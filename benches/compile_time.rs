@@ -5,9 +5,9 @@
 //! cargo bench --bench compile_time [-- --rounds 5]
 //! ```
 //!
-//! The benchmark writes two crates with the same dependencies to `target/tmp/compile_time`. It compiles both crates
-//! with each command (check, debug build, release build) in several rounds, without incremental compilation. It prints
-//! the median times, their ratio, and the additional time for each function.
+//! The benchmark writes two crates with the same dependencies to `target/tmp/compile_time`. The benchmark compiles both
+//! crates with each command (check, debug build, release build) in several rounds, without incremental compilation. The
+//! benchmark prints the median times, their ratio, and the additional time for each function.
 
 use std::{
     fmt::Write as _,

@@ -1,13 +1,13 @@
-//! Measures what many holds and many waiting calls cost their process: whether 100,000 leases are renewed in time, how
-//! much processor time the engine's thread needs for the renewals, and how much memory a held lock and a waiting call
-//! need.
+//! Measures what many holds and many waiting calls cost their process. The benchmark shows whether 100,000 leases are
+//! renewed in time, how much processor time the engine's thread needs for the renewals, and how much memory a held lock
+//! and a waiting call need.
 //!
 //! `cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]`
 //!
-//! The benchmark measures the memory both with a Redis server, which it starts, and with the in-process backend. It
-//! measures the renewals only with the Redis server. The memory is the number of bytes that the process has requested
-//! from its allocator and has not freed. With `--quick`, the benchmark acquires fewer locks and observes them for a
-//! shorter time. A run without the argument `--bench` is quick too, because `cargo test --all-targets` starts the
+//! The benchmark measures the memory both with a Redis server, which it starts, and with the in-process backend. The
+//! benchmark measures the renewals only with the Redis server. The memory is the number of bytes that the process has
+//! requested from its allocator and has not freed. With `--quick`, the benchmark acquires fewer locks and observes them
+//! for a shorter time. A run without the argument `--bench` is quick too, because `cargo test --all-targets` starts the
 //! benchmark without that argument.
 //!
 //! The benchmark prints whether each target was reached. A missed target does not fail the run, because machines

@@ -15,7 +15,7 @@ fn live() -> f64 {
     stats.bytes_allocated as f64 - stats.bytes_deallocated as f64
 }
 
-/// Waits until the memory of this process hardly changes any more. Until then, the memory includes commands that the
+/// Waits until the memory of this process hardly changes any more. Before that, the memory includes commands that the
 /// server has not answered yet.
 async fn quiet() {
     let mut before = live();
@@ -91,8 +91,8 @@ pub(crate) async fn waiting(place: &str, url: &str, scale: Scale, targets: &mut 
             let unpolled = live() - before;
             until_all_wait(&mut calls, &client, &keys).await;
             quiet().await;
-            // At this point, the requests of the last calls are answered. A call frees the memory of its answered
-            // request only when the call is polled again.
+            // The memory no longer changes, so the requests of the last calls are answered. A call frees the memory of
+            // its answered request only when the call is polled again.
             poll_all(&mut calls).await;
             quiet().await;
             let each = |bytes: f64| bytes / keys.len() as f64;

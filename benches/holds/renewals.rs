@@ -133,8 +133,8 @@ pub(crate) async fn measure(server: &RedisServer, scale: Scale, targets: &mut Ta
             LOOK,
             process * 100.0
         );
-        // The limits of 5 µs and of 5 % describe the same load: 100,000 holds that are renewed every 10 s need 10,000
-        // renewals a second, and at 5 µs for each renewal, these renewals take 5 % of a core.
+        // The limits of 5 µs and of 5 % describe the same load. If 100,000 holds are renewed every 10 s, they need
+        // 10,000 renewals a second. At 5 µs for each renewal, these renewals take 5 % of a core.
         targets.at_most(5.0, "engine's thread per renewal, µs", each(engine));
         if scale.holds == Scale::WHOLE.holds {
             targets.at_most(5.0, "engine's thread, % of a core", engine * 100.0);

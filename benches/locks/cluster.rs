@@ -30,7 +30,7 @@ const ONE_SERVER: &str = "one server";
 const ONE_PRIMARY: &str = "cluster of 1";
 const THREE_PRIMARIES: &str = "cluster of 3";
 
-/// What the tasks of a run want.
+/// Which keys the tasks of a run lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     /// The tasks of one process want one key (W3).
@@ -131,7 +131,7 @@ pub(crate) async fn measure(pace: Pace, report: &mut Report) {
     for _ in 0..pace.rounds {
         for work in Work::ALL {
             for part in 0..PARTS {
-                // The order changes, so that neither of the two profits from the order.
+                // The server and the cluster take turns at running first, so that neither profits from the order.
                 let mut order: Vec<_> = places.iter().collect();
                 order.rotate_left(part as usize % places.len());
                 for place in order {

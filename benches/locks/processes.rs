@@ -24,7 +24,7 @@ use crate::{
     waiters::{Detector, Visit, Waiters, Window, overlaps, sit},
 };
 
-/// The first argument of a worker. The next arguments are the URL, the name of the lock and the key.
+/// The first argument of a worker. The arguments after the first one: the URL, the name of the lock and the key.
 pub(crate) const WORKER: &str = "--worker";
 
 const READY: &str = "ready";

@@ -13,12 +13,13 @@ use crate::{
     clock::{nanos, now, sleep_until},
 };
 
-/// The fixed part of the time between the spawning of tasks and their start.
+/// The part of the time between the spawning of the tasks and their start that does not depend on the number of tasks.
 const LEAD: Duration = Duration::from_millis(10);
 /// The time that each spawned task adds to `LEAD`.
 const LEAD_OF_ONE: Duration = Duration::from_micros(5);
 
-/// The time that each task adds to the warm-up. The waits are not typical until every task has entered once.
+/// The time that each task adds to the warm-up. The warm-up gives every task the time to enter once, because the waits
+/// are not typical before that.
 const FIRST_TURN: Duration = Duration::from_micros(50);
 
 /// A run with many tasks lasts longer, so that each task is served several times: one span for every group of this many
@@ -166,9 +167,9 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Computes the results from the visits of the tasks. The rate, `least` and `most` count the visits that entered
-    /// within the window. The waits are those of all visits that entered or gave up after the window's `from`. `served`
-    /// counts all visits that got the lock.
+    /// Computes the results from the visits of the tasks. The fields for the rate, `least` and `most` count the visits
+    /// whose tasks entered within the window. The waits are those of all visits whose tasks entered or gave up after
+    /// the window's `from`. `served` counts all visits that got the lock.
     pub(crate) fn of(tasks: &[Vec<Visit>], window: Window) -> Self {
         let counts: Vec<u64> = tasks
             .iter()

@@ -36,7 +36,7 @@ const CALLER_ROUNDS: usize = 3;
 /// With few waiting tasks, more of this work lowers the rate.
 const SMALLEST: usize = 8;
 
-/// With this many tasks or more, the baselines run only in the first round, because such runs are long.
+/// With this many tasks or more, the baselines run only in the first round, because runs with many tasks are long.
 const LARGE: usize = 1_000;
 
 /// The number of re-entries into one hold in each round.

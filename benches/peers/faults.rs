@@ -32,8 +32,8 @@ const LATEST: Duration = Duration::from_micros(500);
 /// The number of callers that are dropped while they hold the lock.
 const HOLDING: u32 = 100;
 
-/// The time that a lock gets to clean up after dropped callers. It is far shorter than the lease, so no key disappears
-/// only because its lease ends.
+/// The time that a lock gets to clean up after dropped callers. The time is far shorter than the lease, so no key
+/// disappears only because its lease ends.
 const SETTLING: Duration = Duration::from_secs(1);
 
 /// The lease that the work outlasts. A much shorter lease would not suit rslock, which renews half a second before a

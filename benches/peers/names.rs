@@ -35,7 +35,8 @@ pub(crate) const SOCKET: &str = "a bare socket";
 /// The name of the row for round trips with the client library.
 pub(crate) const CRATE: &str = "the redis crate";
 
-/// The participants that run in this process. [`connect`] connects each of these participants.
+/// The participants (the locks that the benchmark compares) that run in this process. [`connect`] connects each of
+/// these participants.
 pub(crate) const RUST: [&str; 16] = [
     SHA,
     SET,

@@ -316,7 +316,7 @@ impl Cycle for Peer {
         match self {
             Self::Own(candidate) => return candidate.cycle(seat, until, body).await,
             Self::Rslock(manager) => {
-                // rslock's `acquire` has no time limit of its own.
+                // rslock's `acquire` has no time limit, so the benchmark adds one.
                 let asking = timeout(patience(until), manager.acquire(key, LEASE));
                 let Ok(guard) = asking.await else {
                     return false;

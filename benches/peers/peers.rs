@@ -10,8 +10,8 @@
 //! `docs/performance.md`, and draws `docs/performance.svg`. Every run writes JSON, by default to `bench/peers.json` in
 //! the target folder.
 //!
-//! The benchmark asserts the results that are known in advance. If a measurement contradicts such a result, the run
-//! ends with a panic. The benchmark asserts nothing about the behaviour of a peer.
+//! The benchmark asserts the results that are known in advance. If a measurement contradicts a result that is known in
+//! advance, the run ends with a panic. The benchmark asserts nothing about the behaviour of a peer.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 

@@ -35,8 +35,8 @@ pub(crate) const NAMES: [&str; 7] = [
 
 /// The workload W4 has at most this many rounds, because a run takes ten seconds under a lock that polls every 100 ms.
 const CALLER_ROUNDS: usize = 3;
-/// The workload W3 runs with [`WAITERS`] tasks in every round. With other numbers of tasks, it runs in at most this
-/// many rounds.
+/// The workload W3 runs with [`WAITERS`] tasks in every round. With other numbers of tasks, the workload W3 runs in at
+/// most this many rounds.
 const OTHER_ROUNDS: usize = 3;
 
 /// With this many tasks or more, only this project's lock with its default strategy runs after the first round.
@@ -135,8 +135,9 @@ impl Bench {
         peer.map_or(&[], |(_, peer)| peer.plain())
     }
 
-    /// Runs a group of tasks. Returns their results, the commands that they sent, and the number of overlaps. The
-    /// number of overlaps is valid only if all tasks want one key. Returns `None` if the participant is left out.
+    /// Runs a group of tasks. Returns the results of the tasks, the commands that they sent, and the number of
+    /// overlaps. The number of overlaps is valid only if all tasks want one key. Returns `None` if the participant is
+    /// left out.
     async fn waiters(
         &mut self,
         name: &str,
@@ -194,7 +195,7 @@ impl Bench {
             trips.add(names::CRATE, [(Figure::Cycle, library)]);
         }
         measured.report.table(trips);
-        // Each of these locks is known to send one command to lock and one to unlock.
+        // For each of the following locks, it is known that it sends one command to lock and one command to unlock.
         for name in [SHA, SET, OURS, OURS_BACKGROUND] {
             let sent = table.median(name, Figure::Sent);
             assert!(
@@ -342,7 +343,8 @@ impl Bench {
                 measured.faults_of(name).acquiring = Some(leak);
             }
         }
-        // The contests run concurrently. They spend nearly all their time waiting, so they do not disturb each other.
+        // The contests run concurrently. The contests spend nearly all their time waiting, so they do not disturb each
+        // other.
         let contests = names::OUTLASTING.map(|name| {
             let (peer, renew) = match name {
                 OURS_RENEWED => (self.peer(OURS), true),

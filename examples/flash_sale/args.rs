@@ -258,8 +258,8 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     }))
 }
 
-/// The number of buyers of one process that may share a grant. These buyers still take their turns when the primary has
-/// been killed.
+/// The number of buyers of one process that may share a grant. The buyers that share a grant still take their turns
+/// after the primary was killed.
 const COHORT: u64 = 64;
 
 fn topology_of(name: &str) -> Result<Topology, String> {

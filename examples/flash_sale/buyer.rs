@@ -1,4 +1,4 @@
-//! One buyer's purchase. The same body runs with or without the lock around it.
+//! One buyer's purchase. The body of a purchase is the same with and without the lock.
 
 use std::{
     fmt,
@@ -77,8 +77,8 @@ impl Buyer {
         Ok(sold(item))
     }
 
-    /// Buys an item under the lock. If the lock is lost, its buyer does not know whether the item is bought, and asks
-    /// again. The receipt tells the buyer, so no buyer gets two items.
+    /// Buys an item under the lock. If the lock is lost, its buyer does not know whether the item is bought, and calls
+    /// again. The second call finds the receipt of the first one, so no buyer gets two items.
     async fn buy_once<S: Store>(self, sale: &str, store: &S) -> Result<Purchase, SaleError> {
         loop {
             match buy_guarded(sale, store, self.clone()).await {

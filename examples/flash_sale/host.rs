@@ -27,14 +27,15 @@ use crate::{
     worker::FATAL_PURCHASE,
 };
 
-/// After the kill of a worker, the next sale may come at most this long after the end of the worker's lease.
+/// After a worker was killed, the next sale must come within this time after the end of the worker's lease.
 const CRASH_MARGIN: Duration = Duration::from_millis(250);
 
-/// After the kill of a primary, no replica takes over earlier than this. The sale must last longer than that.
+/// After a primary was killed, no replica takes over before this time has passed. The sale must last longer than this
+/// time.
 const SHORTEST_FAILOVER: Duration = Duration::from_millis(500);
 
-/// How long the keys of the locks may take to disappear from servers one of which was killed: the last release may not
-/// have reached the promoted replica, whose grant then lasts until the end of its lease.
+/// How long the keys of the locks may take to disappear if one of the servers was killed. The last release may not have
+/// reached the promoted replica, and the grant on this replica then lasts until the end of its lease.
 const KEYS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts the processes of a sale, whose locks are on a Redis server, and waits for its end. Returns whether the sale
@@ -188,8 +189,8 @@ struct Floor {
 }
 
 impl Floor {
-    /// Lets the buyers in. If a worker is to be killed, lets in only the buyers of this victim. The other buyers are
-    /// let in when the victim holds the lock.
+    /// Lets the buyers in. If a worker is to be killed (the victim), lets in only the buyers of this worker. The other
+    /// buyers are let in when the victim holds the lock.
     async fn open(&mut self) -> Result<(), Failure> {
         self.report.reopen();
         let last = if self.kill == Kill::Worker {
@@ -294,7 +295,8 @@ impl Floor {
         Ok(())
     }
 
-    /// Handles a sale under `token`. If the sale was made after the kill, ends the gap, and checks the gap's length.
+    /// Handles a sale under `token`. If this sale is the first one after the kill, checks how long nothing was sold
+    /// (the gap).
     fn measure(&mut self, token: u64) {
         let Some(Gap {
             since,
@@ -346,8 +348,8 @@ impl Floor {
         } else if self.kill == Kill::Primary {
             self.report.fail("no primary was killed".into());
         }
-        // If a worker was killed at the end of the sale, its lock is still taken. The lock becomes free when its lease
-        // ends, so the host waits for that before it looks for keys that are left.
+        // If a worker was killed at the end of the sale, the lock that it held is still taken. The lock becomes free
+        // when its lease ends, so the host waits for the end of the lease before it looks for keys that are left.
         while self.killed
             && let Some(holder) = self.lock.status().await?.holder
         {

@@ -1,4 +1,4 @@
-//! The servers that the host starts for a sale. They end with the host.
+//! The servers that the host starts for a sale. The servers end with the host.
 
 use support::{cluster::ClusterServers, sentinels::SentinelGroup, server::RedisServer};
 
@@ -66,7 +66,7 @@ impl Rack {
                 let primary = cluster.primary_of(cluster.slot_of(key).await).await;
                 &mut cluster.servers[primary]
             }
-            // Nothing else fails in this group, so its first server is the primary.
+            // No other server fails in this group, so its first server is still the primary.
             Locks::Sentinel(group) => &mut group.servers[0],
         };
         server.kill();

@@ -38,7 +38,7 @@ pub(crate) enum Shelf {
 /// The error of a store.
 #[derive(Debug)]
 pub(crate) enum StoreError {
-    /// A later holder of the lock has been here.
+    /// A later holder of the lock has already used the inventory.
     Overtaken,
     Redis(RedisError),
 }
@@ -88,7 +88,7 @@ struct Inventory {
 }
 
 impl Inventory {
-    /// Stores a token. Fails if the inventory has seen a greater one.
+    /// Stores a token. Fails if the inventory has seen a greater token.
     fn admit(&mut self, token: Option<FencingToken>) -> Result<(), StoreError> {
         let token = token.map_or(self.newest_token, FencingToken::get);
         if token < self.newest_token {

@@ -18,8 +18,8 @@ use crate::{
 /// The lease in scenarios with a buyer that dies or is slow. This lease is not renewed.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(1);
 
-/// The lease of hand-written locks in other scenarios. In those scenarios, the locks of this project use their default
-/// lease, which is also 30 s but is renewed.
+/// The lease of hand-written locks in other scenarios. In the other scenarios, the locks of this project use their
+/// default lease, which is also 30 s but is renewed.
 const AMPLE_LEASE: Duration = Duration::from_secs(30);
 
 /// Which lease a lock gets.

@@ -231,7 +231,7 @@ impl Audit {
         self.sold() - items.len() as u64
     }
 
-    /// The purchases of these buyers were confirmed to them. Returns how many of these purchases have no record.
+    /// These buyers were told that their purchases had succeeded. Returns how many of these purchases have no record.
     pub(crate) fn lost<'a>(&self, told: impl Iterator<Item = &'a str>) -> u64 {
         let known: BTreeSet<&str> = self.sales.iter().map(|sale| sale.buyer.as_str()).collect();
         told.filter(|buyer| !known.contains(buyer)).count() as u64

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 /// A position: the distances from the left and from the top.
 pub(crate) type At = (f64, f64);
 
-/// A drawing. Later elements cover earlier ones.
+/// A drawing. Elements that are drawn later cover elements that were drawn earlier.
 #[derive(Debug)]
 pub(crate) struct Svg(String);
 

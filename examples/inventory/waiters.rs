@@ -155,9 +155,9 @@ impl Waiters {
         })
     }
 
-    /// Returns the largest number of commands that callers in a queue may send: two scripts for each acquisition, a
-    /// third script for each hold of at least 90 ms, and for each client one initial probe and five probes a second.
-    /// For busy machines, one more command is allowed for every twenty acquisitions.
+    /// Returns the largest number of commands that callers in a queue may send. Each acquisition may send two scripts,
+    /// and a third script if the hold lasts at least 90 ms. Each client may send one initial probe, and five probes a
+    /// second. For busy machines, one more command is allowed for every twenty acquisitions.
     pub(crate) fn ceiling_of_a_queue(&self) -> u64 {
         const LONG: Duration = Duration::from_millis(90);
         const LOOKS_A_SECOND: f64 = 5.0;

@@ -60,7 +60,7 @@ impl Order {
 pub(crate) struct Buyer(Worker);
 
 impl Buyer {
-    /// Starts the process, and waits until the buyer is inside and has read the stock.
+    /// Starts the process, and waits until the buyer holds the lock and has read the stock.
     pub(crate) async fn send_in(order: &Order) -> Result<Self, Failure> {
         let mut command = dies_with_parent(std::env::current_exe()?);
         command.args(order.to_args());

@@ -47,7 +47,7 @@ pub enum Answer {
 pub enum MultiAnswer {
     /// All locks were granted. The grants are in the order of the requests.
     Granted(Vec<Grant>),
-    /// No lock was taken. The value is the index of the first request whose lock is not free.
+    /// No lock was taken. The value of this variant is the index of the first request whose lock is not free.
     Busy(usize),
 }
 
@@ -116,7 +116,7 @@ pub enum Replicated {
     By {
         /// The number of replicas.
         count: usize,
-        /// A moment before which no lease of the grants ends, according to what each of these replicas has stored.
+        /// A moment before which no lease of the grants ends, according to the data on each of these replicas.
         until: Moment,
     },
     /// One of the grants no longer exists.

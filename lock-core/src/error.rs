@@ -21,9 +21,9 @@ pub enum BusyWith {
     ThisProcess,
     /// The holder is a sibling: another call nested in the same enclosing call.
     Sibling,
-    /// The holder is unknown, and can be any of the above. The lock's name sorts before the name of a lock that an
-    /// enclosing call holds. Waiting for locks out of order could deadlock, so the call tried to take the lock only
-    /// once.
+    /// The holder is unknown, and can be any of the holders that the other variants describe. The lock's name sorts
+    /// before the name of a lock that an enclosing call holds. Waiting for locks out of order could deadlock, so the
+    /// call tried to take the lock only once.
     OutOfOrder,
 }
 
@@ -53,8 +53,8 @@ pub enum LockError {
         /// The holder, as far as it is known.
         with: BusyWith,
     },
-    /// The lease was lost. If the body was running, the body was dropped. A lease can also be lost before the call's
-    /// body is first polled. A nested call also returns this error if the lock that it re-enters is lost.
+    /// The lease was lost. If the body was running, the engine has dropped the body. A lease can also be lost before
+    /// the call's body is first polled. A nested call also returns this error if the lock that it re-enters is lost.
     ///
     /// Changes that the body made before the loss are not undone. Have the guarded resource refuse writes with `token`
     /// once the resource has seen a higher token.
@@ -197,8 +197,8 @@ impl Error for LockError {
             Self::NotReplicated { .. } => &Advice(
                 "check that the server's replicas are connected (`INFO replication`), and how far they lag behind",
             ),
-            // This error's text already contains the text of the inner error, so the source is the inner error's
-            // advice.
+            // The text of the outer error already contains the text of the inner error, so the source is the inner
+            // error's advice.
             Self::InvalidKey(error) => return error.source(),
             Self::InvalidOptions(error) => return error.source(),
             Self::NoClient => &Advice(

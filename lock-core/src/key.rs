@@ -54,8 +54,8 @@ pub enum KeyError {
     },
     /// The key and its namespace together are longer than [`MAX_KEY_BYTES`].
     TooLong {
-        /// The length in bytes of the rendered part of the key. Rendering stops soon after [`MAX_KEY_BYTES`], so the
-        /// whole key can be longer than `bytes`.
+        /// The length, in bytes, of the part of the key that was rendered. Rendering stops soon after
+        /// [`MAX_KEY_BYTES`], so the whole key can be longer than `bytes`.
         bytes: usize,
     },
     /// The key has a control character, a line separator or a mark of writing direction: see [`is_control`].
@@ -179,8 +179,8 @@ fn is_counter(name: &str) -> bool {
 }
 
 /// The suffixes of the Redis keys that store a lock's queue, a lock's claim, and the token counter of a hash slot. Only
-/// a key with a hash tag must not end with such a suffix: any other key is wrapped in braces, so its stored name ends
-/// with a brace.
+/// a key with a hash tag must not end with one of these suffixes. Any other key is wrapped in braces, so its stored
+/// name ends with a brace.
 const RESERVED_SUFFIXES: [&str; 3] = [":queue", ":claim", ":fence"];
 
 /// The name under which a backend stores a lock.
@@ -239,8 +239,8 @@ impl LockName {
         }
     }
 
-    /// Returns the key as is, with the namespace (if any) in front of it. This form is for names that other software,
-    /// such as Redisson, defines.
+    /// Returns the key as is, with the namespace (if any) in front of it. A name without escaping is for locks whose
+    /// names other software, such as Redisson, defines.
     ///
     /// No hash tag is added to the name. A caller that needs all Redis keys of a lock in one slot has to write a hash
     /// tag into the key.

@@ -21,8 +21,8 @@ pub const CLAIM: Duration = Duration::from_secs(2);
 
 /// Returns how long an offer lasts for a waiter that has already missed `missed` offers.
 ///
-/// The first offer lasts one claim, and each of the next three offers lasts a tenth of the offer before it. If a waiter
-/// is polled too rarely, all offers to this waiter therefore last little more than one claim in total.
+/// The first offer lasts one claim (2 s), and each of the next three offers lasts a tenth of the offer before it. If a
+/// waiter is polled too rarely, all offers to this waiter therefore last little more than one claim (2 s) in total.
 #[must_use]
 pub fn claim_after(missed: u32) -> Duration {
     CLAIM / 10_u32.pow(missed.min(3))
@@ -98,8 +98,8 @@ pub struct Grant {
     /// backend itself keeps the lease from ending until the release, so the engine has nothing to renew.
     pub valid_until: Option<Moment>,
     /// The time for which the grant is valid, counted from a moment that is certainly before the grant, such as the
-    /// sending of the request. A grant that is sent to a waiter lasts for at most a claim, even if the requested lease
-    /// is longer. The first renewal extends such a grant to the requested lease.
+    /// sending of the request. A grant that is sent to a waiter lasts for at most a claim (2 s), even if the requested
+    /// lease is longer. The first renewal extends a grant that was sent to a waiter to the requested lease.
     pub validity: Duration,
     /// Whether the owner had to wait for the lock, in the queue or between two tries.
     pub queued: bool,

@@ -146,7 +146,7 @@ pub struct Defaults {
     /// How the locks are stored; [`Layout::Native`] unless the client sets another value.
     pub layout: Layout,
     /// How many replicas must have a grant, and how long a call waits for these replicas. By default, a call waits for
-    /// none.
+    /// no replicas.
     pub replicas: Replicas,
 }
 
@@ -181,7 +181,7 @@ pub struct Terms {
     pub backoff: Backoff,
     /// When the call returns after its body has ended.
     pub release: Release,
-    /// How many replicas must have the grant before the body starts, and how long the call waits for them.
+    /// How many replicas must have the grant before the body starts, and how long the call waits for these replicas.
     pub replicas: Replicas,
 }
 

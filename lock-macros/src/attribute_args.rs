@@ -183,8 +183,8 @@ impl Args {
     fn agree(&mut self, mistakes: &mut Mistakes) {
         let mut options = LockOptions {
             wait: self.wait.as_ref().and_then(Length::known),
-            // A lease that is not a literal is assumed to be within the limits here, and is checked when the user's
-            // crate is compiled or runs.
+            // Here, a lease that is not a literal is assumed to be within the limits. This lease is checked when the
+            // user's crate is compiled or runs.
             lease: self
                 .lease
                 .as_ref()

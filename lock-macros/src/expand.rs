@@ -133,7 +133,8 @@ impl Guarded<'_> {
         braced(body.span(), quote!(#hidden let #key = #rendered; #run))
     }
 
-    /// Returns all identifiers in the expressions of the durations and of `client`. Some of them name arguments.
+    /// Returns all identifiers in the expressions of the durations and of `client`. Some of these identifiers name
+    /// arguments.
     fn words(&self) -> Vec<Ident> {
         let Args {
             wait,
@@ -402,9 +403,9 @@ fn words(tokens: TokenStream) -> Vec<Ident> {
     words.collect()
 }
 
-/// Generates an unreachable `return` of the user's return type at the start of the block. rustc thus knows the type
-/// before it checks the body, and reports a wrong `?`, `return` or tail expression only once, at the place of that
-/// expression.
+/// Generates an unreachable `return` of the user's return type at the start of the block. Because of this `return`,
+/// rustc knows the type before it checks the body. rustc therefore reports a wrong `?`, `return` or tail expression
+/// only once, at the place of that expression.
 ///
 /// ```text
 /// -> Result<impl Iterator<Item = u8>, E>
@@ -477,8 +478,8 @@ fn made(name: &str) -> Ident {
 }
 
 /// Generates a block whose braces have the hygiene of the call site. An attribute below this one, such as
-/// `#[instrument(err)]`, may give the span of the braces to names that it generates. Such names resolve only if the
-/// braces have the hygiene of the call site.
+/// `#[instrument(err)]`, may give the span of the braces to names that it generates. The names that another attribute
+/// generates resolve only if the braces have the hygiene of the call site.
 fn braced(place: Span, stream: TokenStream) -> TokenStream {
     let mut group = Group::new(Delimiter::Brace, stream);
     group.set_span(Span::call_site().located_at(place));

@@ -27,8 +27,8 @@ pub(crate) fn expand(item: TokenStream, args: &Args, errors: &syn::Error) -> Tok
     quote!(#[allow(unused_variables)] #item #errors)
 }
 
-/// Declares the variable named by `guard`, which the body uses. If the name occurs in the signature, it can be the name
-/// of an argument that the body uses, so the item stays unchanged.
+/// Declares the variable named by `guard`, which the body uses. If the signature contains this name, the name can be
+/// that of an argument that the body uses, so the item stays unchanged.
 fn with_guard(item: TokenStream, args: &Args) -> TokenStream {
     let Some(guard) = &args.guard else {
         return item;

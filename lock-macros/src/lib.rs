@@ -121,8 +121,8 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// The order of locks matters for nested calls too. If the nested or the enclosing call has several keys, the nested
 /// call tries only once to take a lock whose name sorts before the name of a lock that the enclosing call holds. If
 /// such a lock is not free, the nested call returns `Busy`, because waiting could deadlock. If the nested call and the
-/// enclosing call have one key each, they may take their locks in any order. Such calls can deadlock with other such
-/// calls, but only until a `wait` ends.
+/// enclosing call have one key each, they may take their locks in any order. Two tasks that nest such calls in opposite
+/// orders can deadlock, but only until a `wait` ends.
 ///
 /// # Busy locks and minimum holds
 ///
@@ -165,8 +165,8 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// The attribute supports any `async fn`: a free function, a method with any receiver, or a default method of a trait,
 /// with generics, lifetimes, and patterns as arguments. The attribute also supports methods under `#[async_trait]`, and
 /// functions that end in `Box::pin(async move { … })`, even if their return type is an alias. The attribute can be
-/// placed above `#[tokio::main]` and `#[tokio::test]`. Such a function needs `client = …`, because no client is
-/// installed yet when the function starts.
+/// placed above `#[tokio::main]` and `#[tokio::test]`. A function with `#[tokio::main]` or `#[tokio::test]` needs
+/// `client = …`, because no client is installed yet when the function starts.
 ///
 /// `#[tracing::instrument]` can be placed above or below the attribute, with all options of `#[instrument]`. Above the
 /// attribute, the span of `#[instrument]` covers only the body. Below the attribute, the span also covers the time of

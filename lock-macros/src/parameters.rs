@@ -119,7 +119,7 @@ impl Arguments {
     }
 
     /// Returns whether another attribute has moved the user's patterns into the body. This macro does not read patterns
-    /// there.
+    /// in the body.
     pub(crate) fn has_hidden_patterns(&self) -> bool {
         let names = self
             .typed

@@ -1,8 +1,8 @@
 //! Checks of properties that hold for any input: no two argument lists give the same key, and the macro never panics.
 //!
-//! The checks take bytes as input, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` runs
-//! such a fuzzer and stores the inputs that it finds, and the tests in this file run the checks on the stored inputs.
-//! The property tests in `cases` build inputs from words that the macro recognises.
+//! The checks take bytes as input, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` runs a
+//! coverage-guided fuzzer and stores the inputs that the fuzzer finds, and the tests in this file run the checks on the
+//! stored inputs. The property tests in `cases` build inputs from words that the macro recognises.
 
 use std::fmt;
 
@@ -168,7 +168,7 @@ fn unescaped(part: &str) -> Vec<u8> {
 /// Returns the number of ways in which a key can be split into the texts of its template and the values between them.
 fn readings(pieces: &[Piece], key: &str) -> usize {
     let key = key.as_bytes();
-    // For each position of the key, the number of ways in which the pieces so far can end there.
+    // For each position of the key, the number of ways in which the pieces so far can end at that position.
     let mut ways = vec![0_usize; key.len() + 1];
     ways[0] = 1;
     for piece in pieces {
@@ -195,8 +195,8 @@ fn readings(pieces: &[Piece], key: &str) -> usize {
     ways[key.len()]
 }
 
-/// This word before a group stands for invisible delimiters, like those around a `macro_rules` fragment. Plain text
-/// cannot express such delimiters.
+/// The word that, before a group in an input, stands for invisible delimiters like those around a `macro_rules`
+/// fragment. Plain text cannot express invisible delimiters.
 const INVISIBLE: &str = "invisible";
 
 /// The maximum depth of nested groups. Deeper nesting overflows the stack of any recursive parser, such as syn.
@@ -272,8 +272,9 @@ fn locked(item: &TokenStream, output: &TokenStream) {
     }
 }
 
-/// Whether a type ends with a `+`. Such a type is not checked: the expansion writes `as` after the type, and syn would
-/// parse this `as` as another bound. Only a trait object can end with a `+`, and no function can return a trait object.
+/// Whether a type ends with a `+`. A type that ends with a `+` is not checked: the expansion writes `as` after the
+/// type, and syn would parse this `as` as another bound. Only a trait object can end with a `+`, and no function can
+/// return a trait object.
 struct Sums(bool);
 
 impl<'ast> Visit<'ast> for Sums {

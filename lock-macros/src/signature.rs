@@ -177,8 +177,8 @@ pub(crate) fn braces(input: ParseStream<'_>) -> syn::Result<Group> {
     Err(syn::Error::new(place, "expected a block in braces"))
 }
 
-/// Moves inner attributes out of the body. They are allowed only at the start of a body, and there the expansion puts
-/// its own code. An attribute in front of the function has the same meaning.
+/// Moves inner attributes out of the body. Inner attributes are allowed only at the start of a body, and there the
+/// expansion puts its own code. An attribute in front of the function has the same meaning.
 ///
 /// ```text
 /// fn f() { #![allow(lint)] … }   ⇒   #[allow(lint)] fn f() { … }

@@ -215,9 +215,9 @@ impl GuardedCall {
         }
     }
 
-    /// Advances the call. Completes when the acquisition has failed, when the locks are released, or when their release
-    /// continues in the background. As in [`Inside`], most code around the poll of the body is in functions that are
-    /// not inlined.
+    /// Advances the call. The call completes when the acquisition has failed, when the locks are released, or when
+    /// their release continues in the background. As in [`Inside`], most code around the poll of the body is in
+    /// functions that are not inlined.
     pub(crate) fn poll(&mut self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match &mut self.stage {

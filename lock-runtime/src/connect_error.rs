@@ -24,7 +24,7 @@ pub enum ConnectError {
     },
     /// The TLS settings of the builder cannot be used.
     InvalidTls {
-        /// Which setting is wrong, with the name of its file, and why.
+        /// The setting that is wrong, the name of its file, and the reason.
         detail: String,
     },
     /// A Redlock URL names fewer than three servers. With two servers, the loss of one server would stop all locking.
@@ -34,7 +34,7 @@ pub enum ConnectError {
     },
     /// A Redlock URL names a server twice, which would give that server two votes.
     SameServerTwice {
-        /// The server's address.
+        /// The address of the server.
         server: String,
     },
     /// A node of a Redlock is a Redis Cluster. A node is one server, or the primary of a group that Sentinels watch.
@@ -56,7 +56,7 @@ pub enum ConnectError {
     EmptyNamespace,
     /// No server answers at the address.
     Unreachable {
-        /// The server's address.
+        /// The address of the server.
         server: String,
         /// How long the client tried to connect.
         waited: Duration,
@@ -65,7 +65,7 @@ pub enum ConnectError {
     },
     /// The server refuses the user or the password.
     Authentication {
-        /// The server's address.
+        /// The address of the server.
         server: String,
         /// The server's message.
         detail: String,
@@ -73,14 +73,14 @@ pub enum ConnectError {
     /// The [provider of credentials](crate::LockClientBuilder::credentials_provider) has returned an error, or has not
     /// answered in time.
     NoCredentials {
-        /// The server's address.
+        /// The address of the server.
         server: String,
         /// The error of the provider.
         detail: String,
     },
     /// The server's ACL denies this user a command, a key or a channel that locks need.
     Permission {
-        /// The server's address.
+        /// The address of the server.
         server: String,
         /// Contains the line that grants the missing rights, such as `ACL SETUSER locks +zpopmin`.
         detail: String,
@@ -88,19 +88,19 @@ pub enum ConnectError {
     /// The TLS handshake fails: the client does not trust the server's certificate, or the server does not accept the
     /// client's certificate, or requires one.
     Tls {
-        /// The server's address.
+        /// The address of the server.
         server: String,
         /// What is wrong, according to the client or to the server.
         detail: String,
     },
     /// The URL asks for TLS, but the Redis server answers without TLS.
     NoTls {
-        /// The server's address.
+        /// The address of the server.
         server: String,
     },
     /// The server closes connections before it answers, as a server that expects TLS does.
     Closed {
-        /// The server's address.
+        /// The address of the server.
         server: String,
         /// The error of the last attempt.
         detail: String,
@@ -108,7 +108,7 @@ pub enum ConnectError {
     /// The server is a node of a Redis Cluster, but the URL does not name a cluster. The URL of a cluster begins with
     /// `redis+cluster://`.
     Cluster {
-        /// The server's address.
+        /// The address of the server.
         server: String,
     },
     /// The URL names a Redis Cluster, but the server is not a node of a cluster.
@@ -119,7 +119,7 @@ pub enum ConnectError {
     /// The server is a Redis Sentinel, which stores no locks. The URL of a group that Sentinels watch begins with
     /// `redis+sentinel://`.
     Sentinel {
-        /// The server's address.
+        /// The address of the server.
         server: String,
     },
     /// The Sentinels do not watch a group with the name that the URL contains.
@@ -136,28 +136,28 @@ pub enum ConnectError {
     },
     /// The server does not speak Redis's protocol, or is older than Redis 6.2.
     NotRedis {
-        /// The server's address.
+        /// The address of the server.
         server: String,
         /// The unexpected answer of the server.
         detail: String,
     },
     /// The server or a proxy in front of it does not speak RESP3, in which the engine receives notifications.
     NoResp3 {
-        /// The server's address.
+        /// The address of the server.
         server: String,
         /// The server's answer.
         detail: String,
     },
     /// The server evicts keys when its memory is full, and so could drop held locks.
     Eviction {
-        /// The server's address.
+        /// The address of the server.
         server: String,
         /// The server's `maxmemory-policy`.
         policy: String,
     },
     /// The server answered with a refusal that no other variant describes.
     Refused {
-        /// The server's address.
+        /// The address of the server.
         server: String,
         /// The server's message.
         detail: String,

@@ -57,7 +57,7 @@ impl Hold {
     /// left.
     ///
     /// If a release passes the lock to a waiter, the lock is first granted for at most 2 s. About 0.1 s after the body
-    /// has begun, the engine extends the lease to its whole time. Until then, this method returns at most 2 s.
+    /// has begun, the engine extends the lease to its whole time. Until this extension, the method returns at most 2 s.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.state.remaining()
@@ -257,10 +257,10 @@ impl LockGuard {
     /// Runs `body` inside the hold. Calls for the same key that are nested in the body re-enter the lock. If the lease
     /// is lost, the body is dropped at its next `.await`.
     ///
-    /// Calls in the body can also re-enter the locks of the calls that enclose the first poll of `run`. They cannot
-    /// re-enter the locks of the calls that enclosed the acquisition of the guard: a task to which the guard is moved
-    /// can re-enter only the guard's lock. Two `run` futures of one guard may be polled concurrently. If nested calls
-    /// in both bodies re-enter the guard's lock, these calls take turns.
+    /// Calls in the body can also re-enter the locks of the calls that enclose the first poll of `run`. Calls in the
+    /// body cannot re-enter the locks of the calls that enclosed the acquisition of the guard. A task to which the
+    /// guard is moved can therefore re-enter only the guard's lock. Two `run` futures of one guard may be polled
+    /// concurrently. If nested calls in both bodies re-enter the guard's lock, these calls take turns.
     ///
     /// # Errors
     /// Returns [`LockError::Lost`] if the lease was lost before the body ended.

@@ -49,9 +49,9 @@
 //! `lock_runtime`. Grants and releases have level `DEBUG`. Losses, failed renewals and bodies that have used 80 % of a
 //! fixed lease have level `WARN`. [`LockClient::stats`] returns how often each kind of event has happened.
 //!
-//! Each call has a span `lock` with the target `lock_runtime::span` and the level `INFO`. Its children `lock.wait` and
-//! `lock.hold` show how long the call waited, and how long it held its locks. With the feature `metrics`, the engine
-//! reports metrics through the facade crate `metrics`.
+//! Each call has a span `lock` with the target `lock_runtime::span` and the level `INFO`. The child spans `lock.wait`
+//! and `lock.hold` show how long the call waited, and how long it held its locks. With the feature `metrics`, the
+//! engine reports metrics through the facade crate `metrics`.
 
 mod acquire;
 mod backend;

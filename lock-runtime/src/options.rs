@@ -28,12 +28,12 @@ pub(crate) struct ClientHandle {
 pub(crate) struct Settings {
     pub(crate) client: ClientHandle,
     pub(crate) namespace: Option<String>,
-    /// What spans and metrics call the lock.
+    /// The name under which spans and metrics report the lock.
     pub(crate) label: &'static str,
     pub(crate) options: LockOptions,
 }
 
-/// What spans and metrics call a lock of the explicit API that has no label.
+/// The name under which spans and metrics report a lock of the explicit API that has no label.
 const UNLABELLED: &str = "unlabelled";
 
 impl Settings {

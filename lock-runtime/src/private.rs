@@ -59,8 +59,8 @@ pub mod v1 {
     /// Checks a constant `wait` when the user's crate is compiled.
     ///
     /// # Panics
-    /// Panics if the value is longer than [`MAX_WAIT`]. The panic is a compile error, because generated code calls this
-    /// function in a constant. The functions [`lease`] and [`hold_at_least`] panic in the same way.
+    /// Panics if the value is longer than [`MAX_WAIT`]. Generated code calls this function in a constant, so the panic
+    /// becomes a compile error. The functions [`lease`] and [`hold_at_least`] panic in the same way.
     #[must_use]
     #[track_caller]
     pub const fn wait(wait: Duration) -> Duration {
@@ -151,8 +151,8 @@ pub mod v1 {
     /// Borrows the items of a list that a key names with `..`. Generated code calls `__key_items` on `&&&&Items`, and
     /// method resolution picks the first of three traits that applies: [`ItemsOf`] for a list, [`ItemsBehind`] for a
     /// pointer to a list, or [`ItemsBehindTwo`] for a pointer to such a pointer. If none of these traits applies, the
-    /// inherent method `__key_items` is picked. This method exists only because rustc then reports the error message of
-    /// [`KeyList`].
+    /// inherent method `__key_items` is picked. The inherent method exists only because rustc then reports the error
+    /// message of [`KeyList`].
     #[derive(Debug)]
     pub struct Items<'a, T: ?Sized>(pub &'a T);
 

@@ -1,4 +1,5 @@
-//! Lets the project's simulation run a client with a simulated clock and network. This module is not public API.
+//! The interface by which the project's simulation (`tests/simulation`) runs a client with a simulated clock and
+//! network. This module is not public API.
 
 use std::sync::Arc;
 

@@ -70,7 +70,7 @@ pub(crate) fn token_of(grant: &str) -> u64 {
     grant.split('|').next().unwrap().parse().unwrap()
 }
 
-/// Starts a worker process that carries out `task` with the lock `k` and prints each step.
+/// Starts a worker process, which carries out `task` with the lock `k` and prints each step.
 pub(crate) fn worker(server: &RedisServer, task: &str, lease_ms: u64) -> Worker {
     worker_at(&server.url(), task, lease_ms)
 }
@@ -101,7 +101,7 @@ pub(crate) async fn left(server: &RedisServer) -> Vec<String> {
 /// connections.
 pub(crate) async fn refuse_client_kill(server: &RedisServer) {
     let mut rules = redis::cmd("ACL");
-    // Redis 6.2 cannot take away `CLIENT KILL` alone.
+    // In Redis 6.2, the right to `CLIENT KILL` cannot be taken away alone.
     let others = ["-client", "+client|id", "+client|setname"];
     rules.arg("SETUSER").arg("default").arg(&others);
     ask::<()>(&mut server.connection().await, &rules).await;

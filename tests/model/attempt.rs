@@ -118,7 +118,7 @@ impl Protocol {
         !caller.resending || self.is(Broken::EntersBesideItsRequest)
     }
 
-    /// Returns whether polling a slow caller would change the state of the model.
+    /// Returns whether polling a slow caller (one that is polled late or never) would change the state of the model.
     pub(crate) fn may_poll(&self, state: &State, id: CallerId) -> bool {
         let caller = &state.callers[usize::from(id)];
         let renewing = || {
@@ -221,7 +221,7 @@ impl Protocol {
     }
 
     /// Continues an acquisition that has missed its turn, or whose reply was not read in time. The acquisition keeps
-    /// its place but uses another owner, so no late message for the old owner can let the caller enter.
+    /// its place but uses another owner name, so no late message for the old name can let the caller enter.
     fn start_over(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id).clone();
         let next = self.scenario.terms.next_owner(id);
@@ -239,8 +239,9 @@ impl Protocol {
                 other.joined = caller.joined;
                 self.ask(state, next);
             }
-            // The scenario has no second owner for this caller. No grant names the caller's owner, so no late message
-            // can let the caller enter. The caller may therefore keep its owner.
+            // The scenario provides no second owner name for this caller. No grant contains the caller's present owner
+            // name, so no late message can let the caller enter. The caller may therefore continue under the same owner
+            // name.
             None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
                 state.caller(id).attempt = attempt;
                 self.ask(state, id);
@@ -279,8 +280,8 @@ impl Protocol {
         }
     }
 
-    /// Returns whether the caller knows a place that it has had in the queue. Such a caller queues in a batch, because
-    /// only a batch can pass an old place to the server.
+    /// Returns whether the caller knows a place that it has had in the queue. A caller that knows an old place queues
+    /// in a batch, because only a batch can pass an old place to the server.
     pub(crate) fn comes_back(&self, state: &State, id: CallerId) -> bool {
         state.callers[usize::from(id)].place.is_some() && !self.is(Broken::HeadBeforeWhoComesBack)
     }
@@ -358,7 +359,8 @@ impl Protocol {
         self.on(state, id, event);
     }
 
-    /// Returns whether a slow caller's request has been unanswered, or its reply unread, for the length of a claim.
+    /// Returns whether the request of a slow caller (one that is polled late or never) has been unanswered, or its
+    /// reply unread, for the length of a claim.
     pub(crate) fn is_unread(&self, state: &State, id: CallerId) -> bool {
         let caller = &state.callers[usize::from(id)];
         let unread = matches!(caller.phase, Phase::Asking | Phase::Answered { .. });
@@ -415,13 +417,13 @@ impl Protocol {
     }
 
     /// Ends the wait of a caller. A caller with an offer is polled once more and may enter. A caller that may be in the
-    /// queue leaves the queue. Any other caller ends at once.
+    /// queue leaves the queue. The call of any other caller ends at once.
     pub(crate) fn stop_waiting(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         let once = self.scenario.terms.wait(id) == 0;
         let caller = state.caller(id);
         if let Some(turn) = caller.turn() {
-            // During this last poll, the caller may enter.
+            // In this last poll before it leaves, the caller may enter.
             self.poll(state, id);
             if state.caller(id).turn() == Some(turn) {
                 self.give_up(state, id, End::Busy);
@@ -571,7 +573,7 @@ impl Protocol {
         }
         match state.caller(id).behind {
             // A connection that does not answer this caller does not answer other callers either, so the process closes
-            // the connection. The home session takes over the cleanup.
+            // the connection. The engine's home session takes over the cleanup.
             Some(Behind::Leave { .. }) => self.break_main(state, self.process_of(id)),
             Some(Behind::LeaveFromHome { until, .. }) if now < until => {
                 self.leave_from_home(state, id);

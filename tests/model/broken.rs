@@ -30,7 +30,7 @@ pub(crate) enum Broken {
     CancelWithoutLeave,
     /// `leave` removes the caller from the queue, but keeps a grant that the caller may already have.
     LeaveChecksTheQueueOnly,
-    /// No probes are sent.
+    /// Sessions send no probes.
     NoProbe,
     /// A waiter whose `wait` is over, or that cannot be notified of its grant, stays at the head of the queue.
     DeadHeadStays,
@@ -55,15 +55,15 @@ pub(crate) enum Broken {
     /// When a message describes a cohort that the process knows already, the cohort's turns begin again with the first
     /// member.
     KnownCohortTakenUpAgain,
-    /// A member that no longer waits is offered its turn instead of being passed over.
+    /// If a member of a cohort no longer waits, this member is still offered its turn, instead of being passed over.
     SkippedTurnStays,
-    /// The next member is offered its turn even if the cohort's local deadline has passed. The new local deadline is
-    /// one claim after the offer.
+    /// The next member is offered its turn even if the cohort's local deadline has passed. The cohort's new local
+    /// deadline is one claim after the offer.
     PassIgnoresDeadline,
     /// The members of a lost cohort keep waiting for their turns instead of queueing again.
     LostCohortStaysAway,
     /// The grant of a cohort whose local deadline has passed is released before the cohort's waiting members queue
-    /// again. So waiters behind the cohort get the lock first.
+    /// again. Waiters behind the cohort then get the lock before these members.
     LostCohortReleasedFirst,
     /// A caller that comes back with an old place sends its own request, as if it had never queued. The request gives a
     /// free lock to the head of the queue, although the caller's old place is before the head.
@@ -88,7 +88,7 @@ pub(crate) enum Broken {
     OneTokenForACohort,
     /// All members of a cohort have the same token.
     MembersShareAToken,
-    /// A member that is offered its turn enters while a batch that includes the member is unanswered.
+    /// A cohort's member that is offered its turn enters while a batch that includes the member is unanswered.
     EntersBesideItsRequest,
     /// A caller renews the grant of its offer by itself. When the caller is polled after the server's answer, it
     /// enters, even if it has lost its turn since. Nobody passes on a turn that its caller does not take.

@@ -69,8 +69,8 @@ impl Protocol {
         caller.expect("an owner is a caller").0
     }
 
-    /// Returns whether another caller of the same process waits for the lock or holds it. If so, the caller queues in a
-    /// batch.
+    /// Returns whether another caller of the same process waits for the lock or holds it. If there is such a caller,
+    /// this caller queues in a batch.
     pub(crate) fn has_company(&self, state: &State, id: CallerId) -> bool {
         self.callers_of(self.process_of(id)).any(|other| {
             let other_phase = state.callers[usize::from(other)].phase;
@@ -136,7 +136,7 @@ impl Protocol {
             self.break_main(state, process);
             return;
         }
-        // The members learn their places before `take_up_described` offers them turns.
+        // The members learn their places before the function `take_up_described` offers them turns.
         for (id, place) in joined.members.iter() {
             let caller = state.caller(id);
             if place.is_some() {
@@ -222,7 +222,7 @@ impl Protocol {
     }
 
     /// Begins the cohort of a grant that the server reports, unless the process knows this grant or a newer one. A
-    /// suspended cohort begins again if a reply describes its grant.
+    /// suspended cohort (one whose local deadline has passed) begins again if a reply describes its grant.
     pub(crate) fn take_up(
         &self,
         state: &mut State,
@@ -295,8 +295,8 @@ impl Protocol {
             .any(|id| state.callers[usize::from(id)].is_waiting())
     }
 
-    /// Returns whether the cohort with the first token `first` may offer a turn to a caller. A waiting caller may get
-    /// an offer if it has none, or if its offer is from an older grant, which the server has lost.
+    /// Returns whether the cohort whose first member has the token `first` may offer a turn to a caller. A waiting
+    /// caller may get an offer if it has none, or if its offer is from an older grant, which the server has lost.
     fn may_be_told(&self, state: &State, id: CallerId, first: Token) -> bool {
         let caller = &state.callers[usize::from(id)];
         let is_newer = |older: Token| older < first && !self.is(Broken::OlderGrantStands);
@@ -490,15 +490,15 @@ impl Protocol {
     }
 
     /// A probe has found this owner neither in the queue nor in a grant. If the owner awaits or has its turn in a
-    /// cohort, the server has lost the cohort's grant, and this function returns the cohort's first token. Returns
-    /// `None` if there is no such cohort, or if the process learned of the cohort only after the moment `sent` at which
-    /// the probe was sent.
+    /// cohort, the server has lost the cohort's grant. This function then returns the token of the cohort's first
+    /// member. Returns `None` if there is no such cohort, or if the process learned of the cohort only after the moment
+    /// `sent` at which the probe was sent.
     pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
         let entry = state.processes[self.process_of(id)].entry.as_ref()?;
         let cohort = &entry.cohort;
         let lost = !cohort.is_over() && cohort.was_known_at(moment_of(sent));
-        // While the reply to the probe was under way, the owner may have got its turn. So the member that has the turn
-        // is also compared.
+        // While the reply to the probe was under way, the owner may have got its turn. The function therefore also
+        // compares the member that has the turn.
         let owner = owner_id(id);
         let is_its = lost && (cohort.to_come().contains(&owner) || cohort.turn().owner == owner);
         is_its.then(|| token_of(cohort.first()))
@@ -611,7 +611,7 @@ impl Protocol {
     }
 
     /// Handles the server's answer to a renewal for the member with this token. Returns whether the answer extends the
-    /// member's hold, which requires that the member has the turn.
+    /// member's hold. An answer extends the hold only if the member has the turn.
     pub(crate) fn confirm(
         &self,
         state: &mut State,

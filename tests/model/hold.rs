@@ -14,7 +14,7 @@ use crate::{
 
 impl Protocol {
     /// Begins a hold, as `HoldState::begin` does. If the local deadline has not passed, the body is polled for the
-    /// first time. Otherwise, the hold is lost at once.
+    /// first time. If the deadline has passed, the hold is lost at once.
     pub(crate) fn enter(&self, state: &mut State, id: CallerId, grant: &Grant) {
         let (terms, process) = (&self.scenario.terms, self.process_of(id));
         let token = token_of(grant.token.get());

@@ -13,7 +13,7 @@
 //! The model has one lock on one server, one to three processes, and one to four callers, each of which makes one call.
 //! A caller's future is polled as soon as it is woken, unless the caller is slow. The future of a slow caller is polled
 //! at any later step or never again, so the caller reads offers and answers late. A caller that misses its turn
-//! continues with a new owner, which takes over the old owner's place.
+//! continues under a new owner name, which takes over the place of the old name.
 //!
 //! - `server.rs`: the grant, the queue and the counter of fencing tokens, and each script as one step that decides as
 //!   the script does (`acquire`, with `acquire_free` before it, `queue`, `release`, `renew`, `leave`, `probe`,
@@ -24,9 +24,9 @@
 //!   callers.
 //! - `session.rs`: the sessions with their pushes, probes and heartbeat, and the effects of a broken connection.
 //! - `hold.rs`: the hold with its local deadline, its renewals and its release.
-//! - `wire.rs`: the connections. A session's connection keeps the order of messages in both directions. The home
-//!   session delivers messages in any order. After a connection has broken, the server may still read the connection's
-//!   unread requests until the server closes the connection.
+//! - `wire.rs`: the connections. A session's connection keeps the order of messages in both directions. The engine's
+//!   home session delivers messages in any order. After a connection has broken, the server may still read the
+//!   connection's unread requests until the server closes the connection.
 //! - `protocol.rs`: the possible next steps. Normally, all due steps happen before the next tick, in any order. A tick
 //!   that passes while a step is due is late. A late tick models a slow network, a slow server or a stopped process.
 //!   Callers may begin, bodies may end and the server may notice dead connections at any time.
@@ -75,24 +75,23 @@
 //! Several keys, a retained lock (`hold_at_least`), `notify` and `spin`, Redlock, re-entry with its restarted leases, a
 //! server that refuses commands (out of memory, read only), `extend`, and `max_hold` of a renewed lease are not
 //! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant the caller
-//! a free lock. The model's `acquire` and `queue` differ from the scripts in two respects: the model's `acquire` grants
-//! a free lock to the head of the queue even if the request's caller has a `wait`, and the reply of `queue` does not
-//! describe a grant that `queue` itself has made. If a session lets a claim expire, the scripts remove all waiters of
-//! that session from the queue. In the model, these waiters keep their places.
+//! a free lock. The model's `acquire` and `queue` differ from the scripts in two respects. The model's `acquire` grants
+//! a free lock to the head of the queue even if the request's caller has a `wait`. The reply of the model's `queue`
+//! does not describe a grant that `queue` itself has made. If a session does not confirm a grant within the claim (2
+//! s), the scripts remove all waiters of that session from the queue. In the model, these waiters keep their places.
 //!
-//! Liveness is checked by conditions that must never hold: a caller waits for a free lock for two consecutive ticks at
-//! which nothing is due, a wait is longer than allowed, or a grant or a waiter is left at the horizon, the tick at
-//! which all calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants in a
-//! tick. A loss of the server's state takes one tick.
+//! Liveness is checked by three conditions that must never hold. First, a caller waits for a free lock for two
+//! consecutive ticks at which nothing is due. Second, a wait is longer than allowed. Third, a grant or a waiter is left
+//! at the horizon, the tick at which all calls have to be over. The server's `TIME` has 16 steps in a tick, more than
+//! the number of grants in a tick. A loss of the server's state takes one tick.
 //!
 //! # How to check deeper
 //!
-//! `MODEL_DEEPER=1 cargo test --release --test model scenarios -- --nocapture --test-threads 1` raises each of the
-//! following limits of a scenario by one, unless the limit is zero: the limits of late ticks, crashes, broken
-//! connections, cancelled calls, lost pushes and lost replies, and the limit of all faults together. The run takes
-//! minutes and some GB of memory. To run a single scenario, replace `scenarios` by the name of its test.
-//! `MODEL_DEEPER=2` raises the limits by two. `MODEL_DEEPER=0` raises no limit but runs the large scenarios, which are
-//! skipped by default.
+//! `MODEL_DEEPER=1 cargo test --release --test model scenarios -- --nocapture --test-threads 1` raises limits of each
+//! scenario by one. These are the limits of late ticks, crashes, broken connections, cancelled calls, lost pushes and
+//! lost replies, and the limit of all faults together. A limit of zero stays zero. The run takes minutes and some GB of
+//! memory. To run a single scenario, replace `scenarios` by the name of its test. `MODEL_DEEPER=2` raises the limits by
+//! two. `MODEL_DEEPER=0` raises no limit but runs the large scenarios, which are skipped by default.
 
 mod attempt;
 mod broken;

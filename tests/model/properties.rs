@@ -114,8 +114,8 @@ fn inside(protocol: &Protocol, state: &State) -> usize {
     holds(protocol, state).count()
 }
 
-/// Returns whether the server's grant is accounted for: one of the owners holds the lock with the grant, will be
-/// notified of the grant or is giving it back, or the process of the owners is dead.
+/// Returns whether the server's grant is accounted for. This is the case if one of the owners holds the lock with the
+/// grant, will be notified of the grant or is giving it back, or if the process of the owners is dead.
 fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     let Some(grant) = state.server.grant else {
         return true;
@@ -209,7 +209,8 @@ fn claim_ends(_: &Protocol, state: &State) -> bool {
 }
 
 /// Returns whether every offer was taken, and every reply with a grant was read, in time. The time limit is the sum of
-/// a claim, one tick for the next heartbeat, the late ticks, and the ticks that passed while the server lost its state.
+/// a claim, one tick for the next heartbeat, the ticks that passed while an action was due (late ticks), and the ticks
+/// that passed while the server lost its state.
 fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
     if protocol.is(Broken::AnswerSeats) {
         return true; // in the variant `AnswerSeats`, nobody passes an offer on

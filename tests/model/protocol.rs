@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// The time at the start. It is larger than [`JUMP`], so that the server's clock can be set back.
+/// The time at the start. This time is larger than [`JUMP`], so that the server's clock can be set back.
 const START: Tick = 3;
 /// The number of ticks by which the server's clock jumps.
 const JUMP: Tick = 2;
@@ -49,9 +49,9 @@ pub(crate) enum Action {
     StopWaiting(CallerId),
     LosePatience(CallerId),
     Tend(CallerId),
-    /// The future of a slow caller is polled.
+    /// The future of a slow caller (one that is polled late or never) is polled.
     Poll(CallerId),
-    /// The engine gives up the grant in a reply that a slow caller has not read.
+    /// The engine gives up the grant in a reply that a slow caller (one that is polled late or never) has not read.
     Revoke(CallerId),
     /// The heartbeat suspends a cohort, passes on its offer, or renews the grant of its offer.
     TendCohort(ProcessId, Chore),

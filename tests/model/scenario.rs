@@ -68,7 +68,7 @@ pub(crate) struct Faults {
     pub(crate) jumps_back: u8,
     /// The number of milliseconds by which the processes' clocks may fall behind in total.
     pub(crate) lags: u8,
-    /// The limit for all faults together, not counting late ticks.
+    /// The limit for all faults together, except for late ticks (ticks that pass while an action is due).
     pub(crate) any: u8,
 }
 

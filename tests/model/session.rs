@@ -29,7 +29,7 @@ impl Protocol {
         }
     }
 
-    /// Sends a script over the home session.
+    /// Sends a script over the engine's home session.
     pub(crate) fn send_from_home(&self, state: &mut State, id: CallerId, script: Script) {
         let process = self.process_of(id);
         let sent = self.stamp(state, process);
@@ -104,8 +104,8 @@ impl Protocol {
     }
 
     /// Returns the waiter on whose behalf the next probe is sent: the oldest waiter of the process. Returns no waiter
-    /// if the process has sent a probe in this tick. Also returns no waiter if one of the process's callers holds the
-    /// lock, because the process will release the lock itself.
+    /// if the process has sent a probe in this tick. If one of the process's callers holds the lock, also returns no
+    /// waiter, because the process will release the lock itself.
     pub(crate) fn awaited(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
         let holds = |id: &CallerId| {
             let now = self.clock_of(state, *id);
@@ -198,8 +198,8 @@ impl Protocol {
         self.send_batch(state, process);
     }
 
-    /// Breaks the session's connection on the side of the process. The server notices the break later, and may read the
-    /// unread requests until then.
+    /// Breaks the session's connection on the side of the process. The server notices the break later, and may still
+    /// read the unread requests before that.
     pub(crate) fn break_main(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         this.main.up = false;
@@ -272,7 +272,8 @@ impl Protocol {
         }
     }
 
-    /// Handles the loss of a reply to a request of the home session: resends the request if it is still needed.
+    /// Handles the loss of a reply to a request of the engine's home session: resends the request if it is still
+    /// needed.
     pub(crate) fn answer_lost(&self, state: &mut State, id: CallerId, reply: Reply) {
         if let Reply::Released(token) = reply {
             let letting_go = &state.processes[self.process_of(id)].letting_go;

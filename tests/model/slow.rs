@@ -8,8 +8,8 @@ use crate::{
     scenario::{Faults, Scenario, Terms},
 };
 
-/// Returns the options of three callers of one process. The second caller is slow. If the second caller misses its
-/// turn, it continues as owner 3.
+/// Returns the options of three callers of one process. The second caller is slow: its future is polled at any time or
+/// never again. If the second caller misses its turn, it continues under the owner name 3.
 fn slow_member() -> Terms {
     Terms {
         once: vec![0],
@@ -20,8 +20,8 @@ fn slow_member() -> Terms {
     }
 }
 
-/// Returns the options of two callers of different processes. The first caller is slow. If the first caller misses its
-/// turn, it continues as owner 2.
+/// Returns the options of two callers of different processes. The first caller is slow: its future is polled at any
+/// time or never again. If the first caller misses its turn, it continues under the owner name 2.
 fn slow_holder() -> Terms {
     Terms {
         slow: vec![0],
@@ -103,7 +103,8 @@ fn an_answer_after_the_deadline_revives_nothing() {
     check::are_caught(&[Broken::AnswerRevives], &late_answers(), EXCLUSION);
 }
 
-/// Returns a scenario in which a slow caller misses its turn while other callers are queued behind it.
+/// Returns a scenario in which a slow caller (one that is polled late or never) misses its turn while other callers are
+/// queued behind it.
 fn comes_back() -> Scenario {
     Scenario {
         reaches: vec![MISSED, CAME_BACK],

@@ -76,7 +76,7 @@ pub(crate) struct Observed {
     pub(crate) told_again: bool,
 }
 
-/// One process: a session for its callers (`session.rs`), and the home session for background work.
+/// One process: a session for its callers (`session.rs`), and the engine's home session for background work.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     pub(crate) alive: bool,
@@ -89,10 +89,10 @@ pub(crate) struct Process {
     pub(crate) home: Home,
     /// The newest cohort of the process.
     pub(crate) entry: Option<Entry>,
-    /// The first token of each cohort that is being released in the background, and the tick at which the process gives
-    /// up the release.
+    /// The token of the first member of each cohort that is being released in the background, and the tick at which the
+    /// process gives up the release.
     pub(crate) letting_go: Vec<(Token, Tick)>,
-    /// Whether the heartbeat of this tick has sent its probe.
+    /// Whether the heartbeat has sent its probe in this tick.
     pub(crate) probed: bool,
     /// Whether the answer to a probe is outstanding.
     pub(crate) probing: bool,
@@ -111,8 +111,8 @@ pub(crate) struct Entry {
 }
 
 /// Hashes only the values on which later steps depend, so that the checker does not visit states that differ only in
-/// the other values. If the cohort is over, later steps depend only on its first token, on its last turn, and on
-/// whether the cohort was released or suspended.
+/// the other values. If the cohort is over, later steps depend only on the token of its first member, on its last turn,
+/// and on whether the cohort was released or suspended.
 impl Hash for Entry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let cohort = &self.cohort;
@@ -239,8 +239,8 @@ pub(crate) struct Caller {
     pub(crate) wait_until: Tick,
     /// When the call began. Only the properties use this time.
     pub(crate) began: Tick,
-    /// When the request of a slow caller was sent. If the caller does not read the reply in time, the engine gives up
-    /// the grant in the reply.
+    /// The time at which the request of a slow caller (one that is polled late or never) was sent. If the caller does
+    /// not read the reply in time, the engine gives up the grant in the reply.
     pub(crate) asked: Tick,
     pub(crate) place: Option<Place>,
     /// The caller's number in the order of joining the queue. Only the properties use this number.
@@ -329,7 +329,7 @@ pub(crate) struct Hold {
 pub(crate) enum End {
     Left,
     Lost,
-    /// The caller missed its turn and continues as another owner.
+    /// The caller missed its turn and continues under another owner name.
     Missed,
     Busy,
     Unreachable,
@@ -349,8 +349,8 @@ pub(crate) enum Behind {
     Leave {
         since: Tick,
     },
-    /// Sends `leave` over the home session. If the server allows `CLIENT KILL`, the home session first closes the
-    /// connection that carried the caller's request.
+    /// Sends `leave` over the engine's home session. If the server allows `CLIENT KILL`, the engine's home session
+    /// first closes the connection that carried the caller's request.
     LeaveFromHome {
         until: Tick,
         sent: Tick,
@@ -400,8 +400,8 @@ impl Caller {
         self.told.or_else(|| self.attempt.0.offer().map(token_of))
     }
 
-    /// Returns the caller's own token if the caller holds the lock, or the first token of the grant that the caller is
-    /// releasing.
+    /// Returns the caller's own token if the caller holds the lock, or the token that identifies the grant that the
+    /// caller is releasing.
     pub(crate) fn held(&self) -> Option<Token> {
         match (self.phase, self.behind) {
             (Phase::Inside(hold), _) => Some(hold.token),

@@ -1,5 +1,5 @@
 //! The connections between the processes and the server. A session's connection keeps the order of requests, and the
-//! order of pushes and replies. The home session delivers messages in any order.
+//! order of pushes and replies. The engine's home session delivers messages in any order.
 
 use crate::{
     protocol::Protocol,
@@ -23,7 +23,7 @@ impl Protocol {
         });
     }
 
-    /// The server reads a request of the home session.
+    /// The server reads a request of the engine's home session.
     pub(crate) fn serve_home(&self, state: &mut State, process: ProcessId, index: usize) {
         let home = &mut state.processes[process].home;
         let floor = home.floor;
@@ -73,8 +73,8 @@ impl Protocol {
             Script::Acquire { not_after } => {
                 let caller = &mut state.callers[usize::from(owner)];
                 if caller.place.is_none() && !server.is_queued(owner) {
-                    // If the caller had a place before, it never learned of that place, so it cannot come back to it.
-                    // The caller gets a new number in the order of joining.
+                    // The caller never learned of a place that it had before, so it cannot come back to that place. The
+                    // caller gets a new number in the order of joining.
                     caller.joined = None;
                 }
                 Reply::Acquired(server.acquire(&mut run, owner, not_after))

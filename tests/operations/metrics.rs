@@ -54,7 +54,7 @@ async fn nested(id: u64, depth: u64) -> Result<(), LockError> {
     }
 }
 
-/// On every backend, the metrics equal what was done, exactly where they count.
+/// On every backend, the metrics agree with what was done. Metrics that count events are exact.
 #[tokio::test]
 async fn metrics_equal_what_was_done() {
     recorder();
@@ -130,7 +130,7 @@ async fn the_label_is_the_template() {
     assert!(!text.contains("metric:71"), "{text}");
 }
 
-/// Renewals, scripts and reconnects are counted, and so is a wait that a release has ended.
+/// The metrics count renewals, scripts and reconnects, and a wait that a release has ended.
 #[tokio::test]
 async fn renewals_scripts_and_reconnects_are_counted() {
     recorder();

@@ -308,7 +308,7 @@ async fn a_span_says_how_the_call_has_ended() {
     assert_eq!(outcome("span:lost", "lost"), ("lost".into(), 2));
 }
 
-/// Calls have no spans if a filter turns off their target, and the log events remain.
+/// Calls have no spans if a filter turns off the spans' target. The log events remain.
 #[tokio::test]
 async fn a_filter_turns_the_spans_off() {
     record();

@@ -1,5 +1,5 @@
-//! The public API apart from the attribute: ways to create and find a client, the explicit API, the blocking API, and
-//! log records.
+//! The public API without the attribute: ways to create and find a client, the explicit API, the blocking API, and log
+//! records.
 
 use std::time::{Duration, Instant};
 
@@ -82,8 +82,8 @@ async fn tls_works_and_a_mismatch_is_told() {
     works(&made.unwrap()).await;
 }
 
-/// A client can be used in a new runtime after the runtime in which it was created has ended. Otherwise tests could not
-/// share a client, because each `#[tokio::test]` has its own runtime.
+/// A client can be used in a new runtime after the runtime in which it was created has ended. Tests that share a client
+/// rely on this, because each `#[tokio::test]` has its own runtime.
 #[test]
 fn a_client_outlives_the_runtime_that_made_it() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();

@@ -42,8 +42,8 @@ fn a_lazy_client_connects_at_the_first_call() {
     });
 }
 
-/// The nodes start one after another. If the client does not reach all of them when it connects, it does not regard the
-/// Redlock as new, and its nodes count only after the longest lease, here one second, has passed.
+/// The nodes start one after another. If the client does not reach all nodes when it connects, it does not regard the
+/// Redlock as new. The nodes then count toward a majority only after the longest lease, here one second, has passed.
 #[tokio::test]
 async fn a_lazy_redlock_connects_at_the_first_call() {
     let mut quorum = Quorum::start(3).await;

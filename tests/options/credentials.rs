@@ -222,7 +222,7 @@ async fn a_provider_that_blocks_delays_no_other_client() {
         let (blocked, begun) = (blocked.clone(), begun.clone());
         async move {
             begun.store(true, Ordering::Release);
-            // The sender is dropped at the end, so later calls do not block.
+            // The test drops the sender at its end, so that later calls of the provider do not block.
             let _ = blocked.lock().unwrap().recv();
             Ok::<_, String>(Credentials::new("locks", "token"))
         }

@@ -71,7 +71,8 @@ async fn an_extension_lasts_as_long_as_the_lease_is_renewed() {
         let lock = client.lock("k").lease(SECOND).renew(true);
         let guard = lock.acquire().await.unwrap();
         let mut extending = Box::pin(guard.extend(5 * SECOND));
-        // The answer of the engine can arrive during this first poll, so the poll may complete the extension.
+        // The engine's answer to the extension can arrive during this first poll, so the poll may complete the
+        // extension.
         let first = poll_fn(|cx| Poll::Ready(extending.as_mut().poll(cx))).await;
         thread::sleep(1500 * MS);
         let left = match first {

@@ -42,7 +42,7 @@ async fn the_value_returns_at_once_and_the_next_one_enters_at_the_end() {
             assert_eq!(client.scope(job(result.clone())).await, result);
             let returned = start.elapsed();
             assert!(returned < SECOND / 2, "{returned:?}");
-            // During the minimum hold, the lock is busy even for the client that held it.
+            // During the minimum hold, the lock is busy even for the client that has held it.
             let busy = client.scope(job(Ok(1))).await;
             assert_busy(&busy);
             let entered = next(&other, start).await;
@@ -94,8 +94,8 @@ async fn those_who_wait_already_enter_at_the_end_in_order() {
     .await;
 }
 
-/// Caller 0 has the turn and requests the confirmation of its grant. It is not polled when the answer arrives, so the
-/// turn passes to caller 1. Caller 0 enters only after the minimum hold of caller 1 is over.
+/// Caller 0 has the turn and requests the confirmation of its grant. Caller 0 is not polled when the answer arrives, so
+/// the turn passes to caller 1. Caller 0 enters only after the minimum hold of caller 1 is over.
 #[tokio::test]
 async fn a_neighbour_that_is_polled_late_waits_for_the_end() {
     const LEAST: Duration = Duration::from_millis(400);
@@ -332,7 +332,7 @@ async fn longer_than_the_lease_is_refused_before_anything_is_sent() {
     hold(&client, "job").await.release().await;
 }
 
-/// The cost of a release does not depend on the number of locks that are retained.
+/// The cost of a release does not depend on how many other locks `hold_at_least` keeps taken.
 #[tokio::test]
 async fn thousands_of_kept_locks_cost_no_more_each_than_the_first() {
     const MANY: usize = 1000;

@@ -197,7 +197,7 @@ async fn dropped_while_it_waits_a_call_with_a_fallback_leaves_nothing() {
 #[distributed_lock(key = "k", wait = "0s")]
 async fn outer() -> Result<u8, LockError> {
     let told = Notify::new();
-    // The second call finds the lock busy, because the first call, its sibling, is inside.
+    // The second call finds the lock busy, because the first call, its sibling, holds the lock.
     let (first, second) = tokio::join!(nested(&told), nested(&told));
     Ok(first? + second?)
 }

@@ -61,7 +61,8 @@ impl Group {
             .unwrap()
     }
 
-    /// Stops the process of a replica, and closes its connection. If the process continues, it finds no later write.
+    /// Stops the process of a replica, and closes its connection. If the process continues later, it receives no
+    /// further write of the primary.
     async fn cut_off(&self, replica: usize) {
         self.replicas[replica].stop_process();
         let mut primary = self.primary.connection().await;
@@ -349,8 +350,8 @@ async fn a_call_that_is_never_polled_again_gives_its_lock_back() {
     drop(call);
 }
 
-/// The replica acknowledges each grant 0.8 s late. A body starts only if most of its lease is then left, so a lease of
-/// one second is too short.
+/// The replica acknowledges each grant 0.8 s late. A body starts only if most of its lease is left after the
+/// acknowledgement, so a lease of one second is too short.
 #[tokio::test]
 async fn a_body_needs_most_of_its_lease_on_the_replicas() {
     let (group, proxy) = Group::with_replica_behind_proxy().await;

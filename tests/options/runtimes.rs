@@ -46,8 +46,8 @@ where
     }
 }
 
-/// Makes calls wait for everything that needs a timer: for the lock, for a turn among siblings, and for the end of a
-/// lease.
+/// Makes calls wait for the three events that need a timer: the grant of the lock, a turn among siblings, and the end
+/// of a lease.
 async fn enters_waits_and_loses(store: Store) {
     let client = store.client().await;
     client.lock("k").run(async {}).await.unwrap();
@@ -91,7 +91,7 @@ fn with_a_server_a_runtime_needs_no_drivers() {
     on_bare_runtimes(&store, enters_waits_and_loses);
 }
 
-/// A caller whose waker polls the caller at once, on the waking thread.
+/// A caller that its waker polls at once, on the thread that calls the waker.
 struct Inline(Mutex<Option<BoxFuture<'static, ()>>>);
 
 impl Inline {
@@ -103,7 +103,7 @@ impl Inline {
 impl Wake for Inline {
     fn wake(self: Arc<Self>) {
         let Some(mut caller) = self.0.lock().unwrap().take() else {
-            // The caller is being polled already, or has ended.
+            // The caller is polled at this moment, or has ended.
             return;
         };
         let waker = self.clone().into();
@@ -523,8 +523,8 @@ fn calls_that_share_a_request_keep_their_places_on_another_runtime() {
     );
 }
 
-/// A call is granted its lock, but does not read the answer on its first runtime. Its second runtime still has to
-/// connect to the server, and the call's `wait` can end before that connection exists. The call enters nevertheless.
+/// A call is granted its lock, but does not read the answer on its first runtime. The call's second runtime still has
+/// to connect to the server, and the call's `wait` can end before that connection exists. The call enters nevertheless.
 #[test]
 fn a_call_that_changes_to_a_runtime_without_a_connection_keeps_its_grant() {
     let admin = runtime();

@@ -119,8 +119,8 @@ pub(crate) async fn poll(client: &LockClient, steps: Steps, long: bool, keys: &[
     }
     drop(guards);
     if !long {
-        // The bound is the sum of the longest `wait` for two locks (5 s), the claim that follows it (2 s), and one
-        // claim for each caller.
+        // The bound is the sum of the longest `wait` for two locks (5 s), the claim (2 s) that follows this `wait`, and
+        // one claim (2 s) for each caller.
         let longest = (5 + 2 * (1 + CALLERS as u32)) * SECOND;
         for key in keys {
             let lock = client.lock(*key).wait(longest);

@@ -112,7 +112,8 @@ async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
         info.contains("master_link_status:up")
     })
     .await;
-    // Promotes the replica here, so that it receives none of the master's later grants.
+    // The replica is promoted before the master grants the lock again, so it receives none of the master's later
+    // grants.
     ask::<()>(
         &mut on_replica,
         redis::cmd("REPLICAOF").arg("NO").arg("ONE"),

@@ -21,8 +21,8 @@ use crate::{
     stores::{MS, SECOND, Store, hold, on_stores_with_a_queue, until, until_free, until_waiting},
 };
 
-/// The maximum time by which a caller that is not polled delays others: a claim, plus at most 200 ms until the next
-/// heartbeat notices the end of the claim.
+/// The maximum time by which a caller that is not polled delays others: a claim (2 s), plus at most 200 ms until the
+/// next heartbeat notices the end of the claim.
 const DELAY: Duration = Duration::from_millis(2200);
 
 /// Polls a future once and returns whether it is ready.
@@ -125,10 +125,10 @@ async fn forgotten_between(
         assert!(took < DELAY + epsilon(), "{two} after {took:?}");
     }
     let taken = other.lock(one).wait(20 * SECOND).acquire().await.unwrap();
-    // The lock passes to the next caller at most a claim after the end of the call's `wait`.
+    // The lock passes to the next caller at most a claim (2 s) after the end of the call's `wait`.
     let took = started.elapsed();
     assert!(took < SECOND + DELAY + epsilon(), "{one} after {took:?}");
-    // The call is polled again after its `wait` is over. It returns `Busy`, and holds neither lock.
+    // The call is polled again after its `wait` is over. The call then returns `Busy`, and holds neither lock.
     guard.unwrap().release().await;
     taken.release().await;
     let late = forgotten.await;
@@ -139,8 +139,8 @@ async fn forgotten_between(
     until_free(&other, two).await;
 }
 
-/// A call for two locks is not polled while it waits for the second lock. Its locks pass to other callers, whether its
-/// lease is renewed or fixed, and even if the second lock is granted to the call in the meantime.
+/// A call for two locks is not polled while it waits for the second lock. The locks of the call pass to other callers,
+/// whether the lease is renewed or fixed, and even if the second lock is granted to the call in the meantime.
 #[tokio::test]
 async fn a_lock_whose_body_has_not_begun_is_passed_on() {
     on_stores_with_a_queue(|store| async move {
@@ -157,7 +157,7 @@ async fn a_lock_whose_body_has_not_begun_is_passed_on() {
 }
 
 /// Two neighbours in the queue are no longer polled. Each of the two neighbours delays the callers behind it by at most
-/// one claim. When the two neighbours are polled again, they get their old places back.
+/// one claim (2 s). When the two neighbours are polled again, they get their old places back.
 #[tokio::test]
 async fn callers_that_are_forgotten_one_behind_the_other_are_passed_over() {
     on_stores_with_a_queue(|store| async move {
@@ -232,8 +232,8 @@ async fn a_caller_comes_back_to_a_place_of_which_it_has_not_read() {
 }
 
 proptest! {
-    /// However late callers are polled, no two of them are inside at once, and callers that are not polled do not keep
-    /// others out.
+    /// However late callers are polled, no two of them hold the lock at once, and callers that are not polled do not
+    /// keep others out.
     #[test]
     fn callers_that_are_polled_by_chance_exclude_each_other((steps, long) in chance::steps()) {
         chance::runtime().block_on(async {
@@ -246,8 +246,8 @@ proptest! {
 
 /// A call is polled so rarely that too little of its lease is left for the body whenever it reads an answer. If the
 /// call is polled every 450 ms, it enters nevertheless, because the engine renews its lease until the body begins. If
-/// it is polled every 1.9 s, which is almost a claim, it may never enter. In both cases, the call delays another caller
-/// by at most a claim.
+/// the call is polled every 1.9 s, which is almost a claim (2 s), it may never enter. In both cases, the call delays
+/// another caller by at most a claim (2 s).
 #[tokio::test]
 async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
     for (lease, pause, enters) in [(SECOND, 450 * MS, true), (3 * SECOND, 1900 * MS, false)] {
@@ -286,7 +286,7 @@ async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
 }
 
 /// A caller reads its grant shortly before its claim ends, and is never polled again. The caller does not keep the lock
-/// for a second claim.
+/// for a second claim (2 s).
 #[tokio::test]
 async fn a_grant_that_is_read_late_does_not_begin_another_claim() {
     let store = Store::redis().await;
@@ -310,7 +310,7 @@ async fn a_grant_that_is_read_late_does_not_begin_another_claim() {
     assert!(delay < DELAY + epsilon(), "{delay:?}");
 }
 
-/// With the in-process backend, a caller that is polled every 2.5 s delays the other callers by only one claim in
+/// With the in-process backend, a caller that is polled every 2.5 s delays the other callers by only one claim (2 s) in
 /// total, because the other waiters skip its later turns.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_is_polled_rarely_delays_others_once() {
@@ -348,7 +348,7 @@ async fn a_caller_that_is_polled_rarely_delays_others_once() {
 }
 
 /// With the in-process backend, the first waiter is no longer polled, and the holder forgets its guard. The second
-/// waiter enters at most a claim after the end of the lease.
+/// waiter enters at most a claim (2 s) after the end of the lease.
 #[tokio::test(start_paused = true)]
 async fn a_head_that_is_not_polled_delays_others_by_a_claim_after_the_lease() {
     const LEASE: Duration = Duration::from_millis(2500);
@@ -373,7 +373,8 @@ async fn a_head_that_is_not_polled_delays_others_by_a_claim_after_the_lease() {
 }
 
 /// On a server, a caller that is polled rarely returns to its place at the head of the queue each time that it misses
-/// its turn. Only the first offer to this caller lasts a whole claim. Later offers to the same caller are shorter.
+/// its turn. Only the first offer to this caller lasts a whole claim (2 s). Later offers to the same caller are
+/// shorter.
 #[tokio::test]
 async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
     const OTHERS: usize = 4;
@@ -408,7 +409,7 @@ async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
     }
     let took = released.elapsed();
     // The bound is the sum of the first missed offer (`DELAY`), the four bodies, and one second. The additional second
-    // covers a later offer, which lasts a tenth of a claim, and the heartbeat that ends the offer.
+    // covers a later offer, which lasts a tenth of a claim (2 s), and the heartbeat that ends the offer.
     assert!(
         took < DELAY + OTHERS as u32 * 500 * MS + SECOND + epsilon(),
         "{took:?}"

@@ -92,7 +92,7 @@ async fn without_a_queue_the_servers_know_nobody_who_waits_and_all_enter() {
             let lock = client.lock("k").wait(20 * SECOND);
             callers.spawn(async move { lock.run(async {}).await });
         }
-        // After this number of commands, each caller has tried, or waits for its turn to try.
+        // After this number of commands, each caller has made a try, or waits for its turn to try.
         until(async || client.stats().commands > before + 4 * CALLERS as u64).await;
         let mut keys = store.keys().await;
         keys.dedup();

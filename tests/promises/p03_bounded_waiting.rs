@@ -50,7 +50,7 @@ async fn one_attempt_neither_queues_nor_overtakes() {
         assert_busy(&other.lock("k").try_acquire().await);
         assert!(started.elapsed() < support::epsilon());
         assert_eq!(client.lock("k").status().await.unwrap().waiters, 1);
-        // This attempt arrives while the lock passes to the waiter, but it does not overtake the waiter.
+        // An attempt that arrives while the lock passes to the waiter does not overtake the waiter.
         let lock = other.lock("k");
         let (_, tried) = tokio::join!(guard.release(), lock.try_acquire());
         assert_busy(&tried);
@@ -207,8 +207,8 @@ async fn a_wait_spans_a_reconnect() {
     entering.await.unwrap().unwrap().release().await;
 }
 
-/// A service that passes the time left until its own deadline as `wait` may pass less than a millisecond. Its call then
-/// makes one attempt.
+/// A service that passes the time left until its own deadline as `wait` may pass less than a millisecond. The service's
+/// call then makes one attempt.
 #[tokio::test]
 async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
     on_every_store(|store| async move {

@@ -41,8 +41,8 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
 }
 
 /// Queues several callers of one process, and then makes the process's connections silent without closing them. The
-/// server does not notice, and grants the silent callers the lock. Asserts that all silent callers together delay the
-/// next caller by at most two seconds.
+/// server does not notice that the connections are silent, and grants the lock to the silent callers. Asserts that all
+/// silent callers together delay the next caller by at most two seconds.
 async fn delayed_by_silent(callers: usize) {
     let store = Store::redis().await;
     let proxy = FaultProxy::start(shared_server().await.port()).await;
@@ -78,8 +78,8 @@ async fn a_cohort_that_only_looks_alive_delays_by_two_seconds_at_most() {
     delayed_by_silent(8).await;
 }
 
-/// A script examines at most 2,000 entries of a queue, and stores which process is silent. The next scripts skip the
-/// remaining entries of this process.
+/// A script examines at most 2,000 entries of a queue, and stores which process is silent. The scripts that run next
+/// skip the remaining entries of the silent process.
 #[tokio::test]
 async fn thousands_of_waiters_that_only_look_alive_delay_by_two_seconds_at_most() {
     delayed_by_silent(5000).await;
@@ -118,7 +118,8 @@ async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
         callers.push(caller);
     }
     // When the lease ends, the caller of the other client is in the queue, but the members of the cohort have to queue
-    // again. So that caller may enter before the members. The members enter in their old order.
+    // again. The caller of the other client may therefore enter before the members of the cohort. The members of the
+    // cohort enter in their old order.
     callers.retain(|caller| *caller < MEMBERS);
     assert_eq!(callers, [1, 2, 3]);
 }
@@ -184,7 +185,7 @@ async fn a_lock_that_a_cohort_retains_stays_taken_little_longer_than_its_lease()
 }
 
 /// A member of a cohort leaves while its extension of the lease is still under way to the server. The extension does
-/// not lengthen the lease of the next member.
+/// not lengthen the lease of the next member of the cohort.
 #[tokio::test]
 async fn an_extension_under_way_does_not_reach_the_next_member() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -208,7 +209,8 @@ async fn an_extension_under_way_does_not_reach_the_next_member() {
     first.release().await;
     let second = second.await.unwrap().unwrap();
     assert!(second.remaining() <= LEASE, "{:?}", second.remaining());
-    // The second member confirms its grant after 100 ms. After this pause, the extension has also reached the server.
+    // The second member of the cohort confirms its grant after 100 ms. After this pause, the extension has also reached
+    // the server.
     sleep(300 * MS).await;
     let rest = rest(&client, "k").await;
     assert!(rest <= LEASE, "{rest:?}");

@@ -98,7 +98,8 @@ async fn calls_that_get_no_answer_leave_nothing() {
     }
 }
 
-/// Some members of a cohort are dropped while another member is inside. Each remaining member gets its turn.
+/// Some members of a cohort are dropped while another member holds the lock. Each remaining member of the cohort gets
+/// its turn.
 #[tokio::test]
 async fn waiters_dropped_while_their_neighbours_are_inside() {
     const CALLERS: usize = 7;

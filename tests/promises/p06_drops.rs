@@ -49,7 +49,7 @@ impl Fixture {
             observer: server.connection().await,
             namespace: namespace.clone(),
         };
-        // Opens the connections of both clients before any call is dropped.
+        // The connections of both clients are opened before any call is dropped.
         fixture.dropping.lock("warm").run(async {}).await.unwrap();
         fixture.other.lock("warm").run(async {}).await.unwrap();
         fixture
@@ -70,7 +70,7 @@ impl Fixture {
         keys.expect("the server lists its keys")
     }
 
-    /// Waits until no key is left, and returns how long that took. Panics if it takes longer than `at_most`.
+    /// Waits until no key is left, and returns how long that took. Panics if the wait takes longer than `at_most`.
     async fn until_clean(&mut self, at_most: Duration) -> Duration {
         let started = Instant::now();
         loop {

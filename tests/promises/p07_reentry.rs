@@ -105,7 +105,7 @@ async fn a_hold_lasts_until_the_last_entry_under_it_has_left() {
             })
             .await
             .unwrap();
-        // The call has returned, but the task that it started is still inside.
+        // The call has returned, but the task that it started is still inside the hold.
         assert_busy(&other.lock("k").try_acquire().await);
         go_on.send(()).unwrap();
         task.unwrap().await.unwrap();
@@ -184,8 +184,8 @@ async fn inside_a_lost_hold_an_entry_is_lost() {
 }
 
 proptest! {
-    /// However late siblings are polled, no two of them are inside at once, and siblings that are not polled lose their
-    /// turns.
+    /// However late siblings are polled, no two of their bodies run at once, and siblings that are not polled lose
+    /// their turns.
     #[test]
     fn siblings_that_are_polled_by_chance_take_turns((steps, long) in chance::steps()) {
         chance::runtime().block_on(async {
@@ -197,7 +197,7 @@ proptest! {
     }
 }
 
-/// Asserts that the call was refused because another call of this process is inside.
+/// Asserts that the call was refused because another call of this process holds the lock.
 pub(crate) fn is_stranger(entered: Result<(), LockError>) {
     let with = match entered {
         Err(LockError::Busy { with, .. }) => Some(with),
@@ -310,8 +310,8 @@ fn polled_by_hand_outside_any_runtime_a_nested_call_enters_again() {
     output.unwrap().unwrap();
 }
 
-/// A body drives a task of an executor other than tokio, here `FuturesUnordered`, whose tasks have no tokio task ID.
-/// Such a task is part of the body.
+/// A body drives a task of an executor other than tokio, here `FuturesUnordered`, whose tasks have no tokio task ID. A
+/// task of such an executor is part of the body.
 #[tokio::test]
 async fn a_task_of_another_executor_that_a_body_drives_is_part_of_the_body() {
     on_every_store(|store| async move {

@@ -18,10 +18,10 @@ use crate::stores::{
     MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until, until_free,
 };
 
-/// The maximum time by which a sibling that is not polled delays the next sibling: a claim.
+/// The maximum time by which a sibling that is not polled delays the next sibling: a claim (2 s).
 const DELAY: Duration = Duration::from_secs(2);
 
-/// Runs three siblings in one task. Each sibling stays inside for 10 ms.
+/// Runs three siblings in one task. The body of each sibling takes 10 ms.
 async fn siblings(client: &LockClient) {
     let inside = Room::default();
     let sibling = || client.lock("k").wait(5 * SECOND).run(inside.stay(10 * MS));
@@ -124,8 +124,8 @@ async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
 
-/// A sibling gets its turn while it is not polled. The next sibling enters after a claim, and the first sibling enters
-/// once it is polled again.
+/// A sibling gets its turn while it is not polled. The next sibling enters after a claim (2 s), and the first sibling
+/// enters once it is polled again.
 #[tokio::test]
 async fn a_turn_that_is_not_taken_is_passed_on() {
     on_every_store(|store| async move {
@@ -157,8 +157,8 @@ async fn k_and_x(client: &LockClient, ran: &AtomicBool) -> Result<(), LockError>
     Ok(())
 }
 
-/// A sibling has its turn at one lock, waits for another lock, and is no longer polled. The turn of this sibling passes
-/// to the next sibling.
+/// A sibling has its turn at one lock, waits for another lock, and is no longer polled. The turn of the sibling that is
+/// no longer polled passes to the next sibling.
 #[tokio::test]
 async fn a_turn_whose_body_has_not_begun_is_passed_on() {
     on_stores_with_a_queue(|store| async move {
@@ -175,7 +175,7 @@ async fn a_turn_whose_body_has_not_begun_is_passed_on() {
             .await;
             let left = Instant::now();
             lock.run(async {}).await.unwrap();
-            // The turn passes to the next sibling at most a claim after the end of the first sibling's `wait`.
+            // The turn passes to the next sibling at most a claim (2 s) after the end of the first sibling's `wait`.
             let took = left.elapsed();
             assert!(took < SECOND + DELAY + epsilon(), "{took:?}");
             guard.release().await;
@@ -218,7 +218,7 @@ async fn a_hold_is_not_kept_for_a_body_that_has_not_begun() {
 }
 
 /// A sibling has its turn and has requested a longer lease, but it is not polled when the answer arrives. The turn of
-/// this sibling passes to the next sibling.
+/// the sibling that is no longer polled passes to the next sibling.
 #[tokio::test]
 async fn a_turn_is_passed_on_whose_extension_is_not_read() {
     for store in [Store::redis().await, Store::redlock().await] {

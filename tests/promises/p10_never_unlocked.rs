@@ -43,7 +43,7 @@ async fn refused(client: Option<&LockClient>, id: &str) -> LockError {
     result.expect_err("the call is refused")
 }
 
-// This is a single test, because all its cases count the runs of the same function.
+// All cases are in a single test, because they count the runs of the same function.
 #[tokio::test]
 async fn the_body_is_not_run_without_its_lock() {
     assert_eq!(refused(None, "1").await, LockError::NoClient);
@@ -341,7 +341,7 @@ async fn each_missing_right_on_a_server_is_named() {
     let server = [RedisServer::start().await];
     let url = format!("redis://locks:secret@127.0.0.1:{}/", server[0].port());
     each_missing_right_is_named(&server, &url, Deployment::Single, &[]).await;
-    // Only callers know the names of their locks.
+    // The client cannot check the rights to all keys, because only callers know the names of their locks.
     let unnoticed = ["~order:*", "~redisson_lock_token:*"];
     each_missing_right_is_named(&server, &url, Deployment::Redisson, &unnoticed).await;
 }
@@ -595,7 +595,7 @@ async fn every_unusable_quorum_is_a_typed_error() {
         "{error:?}"
     );
 
-    // A node that evicts keys is not counted, but the other two nodes are a majority.
+    // A node that evicts keys does not count toward a majority, but the other two nodes are a majority.
     let mixed = LockClient::connect(format!(
         "redlock://127.0.0.1:{a},127.0.0.1:{e},127.0.0.1:{b}"
     ));

@@ -261,7 +261,7 @@ async fn a_handoff_needs_no_probe() {
 /// The key of a node's token counter.
 const FENCE: &str = "lock:fence";
 
-/// A Redlock whose nodes have equal token counters, with one client that is connected to all nodes.
+/// A Redlock whose nodes have equal token counters, and one client that is connected to all nodes.
 struct Redlock {
     quorum: Quorum,
     store: Store,
@@ -307,7 +307,7 @@ impl Redlock {
         grants
     }
 
-    /// Acquires `k`, and releases it after all nodes have answered. Otherwise a node that grants the lock late would
+    /// Acquires `k`, and releases it after all nodes have answered. If a node granted the lock late, this node would
     /// need a release of its own.
     async fn call(&self) {
         let guard = hold(&self.client, "k").await;

@@ -1,4 +1,4 @@
-//! A value that records the current hold when it is dropped. Tests use such a value to check in which hold the values
+//! A value that records the current hold when it is dropped. Tests use a [`Witness`] to check in which hold the values
 //! of a body are dropped.
 
 use std::sync::{Arc, OnceLock};

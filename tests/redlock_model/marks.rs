@@ -19,7 +19,7 @@ const MAJORITY: usize = NODES / 2 + 1;
 /// its state.
 const ENOUGH: usize = NODES - MAJORITY + 1;
 /// The leases of the clients, in ticks. At the beginning, every mark already contains the shorter lease. Only the
-/// client with the shorter lease decides when a node that has lost its state counts again.
+/// client with the shorter lease decides when a node that has lost its state counts toward a majority again.
 const LEASES: [u8; 2] = [3, 1];
 const CLIENTS: usize = LEASES.len();
 const HORIZON: u8 = 3;
@@ -38,7 +38,7 @@ enum Broken {
     MarkedOnTheWay,
     /// A lease that a client has written into a mark counts as written even if the node has lost its state since.
     MarkedOnce,
-    /// A client counts a node again after it has read the mark of a single other node.
+    /// A client counts a node toward a majority again after it has read the mark of a single other node.
     OneTells,
 }
 
@@ -59,9 +59,9 @@ struct Node {
 /// The progress of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Client {
-    /// The client writes its lease into the marks of the nodes. For each mark that the client has written, `marked`
-    /// contains the `loss` of the mark's node at that time. Once the client has written a majority of the marks, it
-    /// reads them again, and `found` names the nodes whose marks contained its lease.
+    /// The client writes its lease into the marks of the nodes. The field `marked` describes the marks that the client
+    /// has written: for each of them, the value that the node's `loss` had at that time. Once the client has written a
+    /// majority of the marks, it reads them again, and `found` names the nodes whose marks contained its lease.
     Marks {
         marked: [Option<u8>; NODES],
         found: [bool; NODES],

@@ -118,7 +118,8 @@ impl Tokens {
     /// majority of the nodes has stored the token.
     fn read(&self, state: &mut State, client: usize, node: usize, offer: Option<u8>) {
         let Client::Asks(agreement) = &mut state.clients[client] else {
-            // This node's offer arrives after the client has entered, so the node is sent the token of the hold.
+            // The offer of this node arrives after the client has entered, so the client sends the node the token of
+            // the hold.
             if let (Client::Inside(token), Some(offer)) = (&state.clients[client], offer)
                 && offer != *token
             {

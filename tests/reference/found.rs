@@ -42,9 +42,9 @@ fn a_shutdown_dismisses_who_is_notified() {
     ]);
 }
 
-/// A defect of the engine: nobody woke a caller with `notify` when a retained lock became free. If the caller had seen
-/// a lease at its last try, it tried again only at the end of that lease. If it had seen no lease, it never tried
-/// again.
+/// A defect of the engine: nobody woke a caller with `notify` when a lock became free at the end of its
+/// `hold_at_least`. If the caller had seen a lease at its last try, it tried again only at the end of that lease. If
+/// the caller had seen no lease, it never tried again.
 #[test]
 fn the_end_of_a_kept_lock_wakes_who_is_notified() {
     let at_least = Spec {

@@ -1,7 +1,7 @@
 //! Tests with callers that are polled late, rarely, once, or never again, on servers whose replies are late. The test
-//! cannot predict the results of the calls, but it checks that these laws hold: no two valid holds overlap, tokens rise
-//! in the order of entry, a caller that never held a lock does not report a loss, and a caller that is not polled
-//! delays others by at most one claim.
+//! cannot predict the results of the calls, but it checks four laws. No two valid holds overlap. Tokens rise in the
+//! order of entry. A caller that never held a lock does not report a loss. A caller that is not polled delays others by
+//! at most one claim (2 s).
 //!
 //! The callers of many locks run concurrently, because their pauses take real time. Each round prints its seed. To
 //! repeat a round, set `LATE_SEED` to its seed. `LATE_ROUNDS` sets the number of rounds.
@@ -135,8 +135,8 @@ impl Drop for Visit<'_> {
 /// A pair of locks, and the clients of the processes that use them. Most calls use only the first lock.
 struct Fixture<'a> {
     clients: &'a [LockClient],
-    /// For each process, whether its replies stall for so long that a claim may end before the process confirms its
-    /// grant.
+    /// For each process, whether its replies stall for so long that a claim (2 s) may end before the process confirms
+    /// its grant.
     stalls: [bool; PROCESSES],
     names: [String; 2],
     inside: [Inside; 2],
@@ -246,9 +246,9 @@ impl Fixture<'_> {
         // A caller that holds the lock and is never polled again keeps it, so the test tries the lock only if nobody
         // holds it.
         if self.inside[0].holds.borrow().is_empty() {
-            // Each late caller may miss a turn at this lock. If it wants both locks, it may also miss a turn at the
-            // second lock while it holds this lock. Each missed turn delays this call by one claim (2 s). The bound
-            // allows one further claim for the prompt callers.
+            // Each late caller may miss a turn at this lock. A late caller that wants both locks may also miss a turn
+            // at the second lock while it holds this lock. Each missed turn delays this call by one claim (2 s). The
+            // bound allows one further claim for the prompt callers.
             let claims = u32::try_from(2 * CALLERS + 1).expect("they are few");
             let longest = claims * CLAIM + 2 * SECOND + 5 * SECOND;
             let lock = self.clients[0].lock(&self.names[0]).wait(longest);

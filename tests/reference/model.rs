@@ -74,7 +74,7 @@ pub(crate) struct Hold {
     /// The number of calls that are inside the lock with this hold.
     pub(crate) entries: usize,
     lease: Lease,
-    /// The local deadline, in ms. It has no effect while the lease is renewed for a call inside the hold.
+    /// The local deadline, in ms. The deadline has no effect while the lease is renewed for a call inside the hold.
     promised: u64,
     pub(crate) keep_until: u64,
     /// Whether the server still has the grant.
@@ -89,7 +89,7 @@ pub(crate) struct Hold {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Held {
     pub(crate) hold: HoldId,
-    /// The time until which the lock is retained after the hold is over, or `None` while the hold lasts.
+    /// The time until which the lock stays taken after the hold is over, or `None` while the hold lasts.
     pub(crate) kept_until: Option<u64>,
 }
 

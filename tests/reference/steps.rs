@@ -97,8 +97,8 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
                 steps.push((10, join(model, lines)));
             }
         }
-        // A caller that waits for a lock that its own client holds may be a member of the cohort with the grant. Such
-        // callers are dropped more often than others.
+        // A caller that waits for a lock that its own client holds may be a member of the cohort with the grant.
+        // Callers that may be members of the cohort with the grant are dropped more often than others.
         let members = members(model);
         if !members.is_empty() {
             steps.push((4, select(members).prop_map(Step::Drop).boxed()));
@@ -317,8 +317,8 @@ fn members(model: &Model) -> Vec<CallId> {
 }
 
 /// Returns whether a call with these options may begin. The order in which calls outside the queue and calls with
-/// several locks enter is not determined. Therefore, at most one such call waits for each lock at a time, and at most
-/// one call with several locks waits in total.
+/// several locks enter is not determined. Therefore, at most one call outside the queue waits for each lock at a time,
+/// and at most one call with several locks waits in total.
 fn may_begin(model: &Model, spec: &Spec) -> bool {
     let fits = spec.under.is_none_or(|around| {
         let around = model.calls.get(&around);
@@ -336,10 +336,11 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
 }
 
 /// Returns whether the model can predict who gets a lock next if its grant is removed. The model cannot predict the
-/// next holder if no waiter would notice the removal. The model also cannot predict it if the next waiter may be a
-/// member of the cohort with the grant, because this member returns to the queue only when its process notices the
-/// loss. The same holds for a call that has this lock and waits for its next lock: the call returns to the queue of this
-/// lock when it next confirms its grant, or when its process gets the lock again.
+/// next holder if no waiter would notice the removal. The model also cannot predict the next holder if the next waiter
+/// may be a member of the cohort with the grant, because this member returns to the queue only when its process notices
+/// the loss. In a third case, the model cannot predict the next holder either: a call has this lock and waits for its
+/// next lock. This call returns to the queue of this lock at a time that the model does not know: when it next confirms
+/// its grant, or when its process gets the lock again.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
     let holder = state.held.map(|held| &model.holds[held.hold]);
@@ -350,8 +351,8 @@ fn removable(model: &Model, key: usize) -> bool {
 }
 
 /// Returns whether this call has a minimum hold on a server, and another call of the same client waits for a lock of
-/// this call. If this call ended, the lock would be retained for half an hour, and the client's shutdown would wait
-/// until the lock is free.
+/// this call. If this call ended, its minimum hold would keep the lock taken for half an hour, and the client's
+/// shutdown would wait until the lock is free.
 fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
     let call = &model.calls[&id];
     let waits_itself = |key: &usize| {

@@ -148,8 +148,8 @@ impl System {
         match step {
             Step::Begin(id, spec) => {
                 if let (Some(_), false) = (spec.under, model.rules.own_clock) {
-                    // The nested call may extend the lease of the enclosing call. Before that, the enclosing call must
-                    // have confirmed its grant.
+                    // The nested call may extend the lease of the enclosing call. Before the extension, the enclosing
+                    // call must have confirmed its grant.
                     let lock = self.observer.lock(NAMES[spec.keys[0]]);
                     if lock
                         .status()

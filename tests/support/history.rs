@@ -119,7 +119,7 @@ impl History {
         tracks.entry(key.to_owned()).or_default().queue.push(caller);
     }
 
-    /// Records that a caller has left the queue without a turn. The callers behind it may then enter.
+    /// Records that a caller has left the queue without a turn. The callers behind this caller may then enter.
     pub fn gave_up(&self, key: &str, caller: u64) {
         if let Some(track) = self.tracks().get_mut(key) {
             track.leave_queue(caller);
@@ -458,8 +458,8 @@ mod tests {
     fn a_mutex_passes_and_a_broken_one_fails() {
         let run = |broken: bool| {
             let (history, turn) = (History::new(), Mutex::new(0));
-            // If `broken` is set, both threads are inside at the same time, because neither leaves before the other has
-            // entered.
+            // If `broken` is set, both threads are in the critical section at the same time, because neither leaves
+            // before the other has entered.
             let meeting = std::sync::Barrier::new(2);
             std::thread::scope(|scope| {
                 for _ in 0..2 {

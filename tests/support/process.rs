@@ -29,8 +29,8 @@ fn has_setpriv() -> bool {
     })
 }
 
-/// Returns a command whose process the system kills when this process ends in any way. On systems that cannot do this,
-/// only a process that was started by [`Mortal::start`] is killed when this process ends.
+/// Returns a command whose process the system kills when this process ends in any way. If the system cannot kill a
+/// child when its parent ends, only a process that was started by [`Mortal::start`] is killed when this process ends.
 #[must_use]
 pub fn dies_with_parent(program: impl AsRef<OsStr>) -> Command {
     if has_setpriv() {
@@ -223,7 +223,8 @@ impl Worker {
         Self::of(command)
     }
 
-    /// Starts a process whose standard input [`tell`](Self::tell) writes, and reads its standard output.
+    /// Starts a process, and reads its standard output. The method [`tell`](Self::tell) writes to the standard input of
+    /// the process.
     ///
     /// # Panics
     /// If the process cannot be started.

@@ -26,7 +26,7 @@ use faults::{Faults, Way};
 /// How long a test waits for an event at the proxy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A proxy in front of one server. Dropping it closes its connections.
+/// A proxy in front of one server. Dropping this value closes the proxy's connections.
 #[derive(Debug)]
 pub struct FaultProxy {
     port: u16,
@@ -148,8 +148,8 @@ impl FaultProxy {
         self.faults.cut();
     }
 
-    /// Closes all connections after this many further bytes to the server. Later bytes are lost. If `bytes` is zero,
-    /// the next byte closes the connections and is not delivered.
+    /// Closes all connections after this many further bytes to the server. Bytes that arrive after that are lost. If
+    /// `bytes` is zero, the next byte closes the connections and is not delivered.
     pub fn cut_after_request_bytes(&self, bytes: u64) {
         self.faults.set_budget(Way::Request, bytes);
     }

@@ -2,9 +2,9 @@
 
 use crate::server::RedisServer;
 
-/// Commands that do not count, because a client sends them to set up a connection, to keep it alive, or to read the
-/// statistics. The measured clients connect before the count begins, so this list need not contain all commands that
-/// set up a connection.
+/// Commands that are left out of the count, because a client sends them to set up a connection, to keep it alive, or to
+/// read the statistics. The measured clients connect before the count begins, so this list need not contain all
+/// commands that set up a connection.
 const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setname", "ping"];
 
 /// Commands that normally only scripts run. The server's statistics include these commands, but they do not count as
@@ -69,7 +69,7 @@ impl Sent {
         })
     }
 
-    /// Returns the commands that clients have sent since `self` was read. See [`so_far`](Self::so_far) for `plain`.
+    /// Returns the commands that clients have sent since `self` was read. [`so_far`](Self::so_far) explains `plain`.
     ///
     /// # Panics
     /// If the server cannot be reached.

@@ -27,7 +27,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// The maximum number of attempts to start a server. Another process may take a free port before the server does.
 const TRIES: usize = 10;
 
-/// A Redis server. Only one test uses it, unless it is the [shared server](shared_server).
+/// A Redis server. Only one test uses the server, unless it is the [shared server](shared_server).
 ///
 /// All methods talk to the server in real time, on a thread that keeps running while the test's clock is paused or its
 /// runtime is blocked.
@@ -327,7 +327,7 @@ impl RedisServer {
     }
 
     /// Waits until the server answers, and then returns true. Returns false if the server ends, or does not answer
-    /// within [`START_PATIENCE`]. Answers of another process on the server's port do not count.
+    /// within [`START_PATIENCE`]. Ignores the answers of another process on the server's port.
     async fn answers(&mut self) -> bool {
         let (client, pid) = (self.client(), self.pid());
         let process = self.process.as_mut().expect("it was started");

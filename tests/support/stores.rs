@@ -246,7 +246,7 @@ where
     }
 }
 
-/// Runs a test on every backend that promises an order, and on a group that Sentinels watch. On such a group, a client
+/// Runs a test on every backend that promises an order, and on a group that Sentinels watch. A client of a group
 /// differs from a client of a single server only in how it finds its server, so few tests run there.
 pub async fn on_every_topology_with_a_queue<F, Fut>(test: F)
 where

@@ -111,7 +111,7 @@ impl Chaos {
             Fault::WorkerStopped => {
                 let pid = crew.pid(index);
                 process::signal(pid, "STOP");
-                // Some of these pauses are longer than the lease of 3 s.
+                // Some of the pauses of a stopped process are longer than the lease of 3 s.
                 sleep(self.within(50, 4000)).await;
                 process::signal(pid, "CONT");
             }

@@ -1,4 +1,4 @@
-//! Random choices. The same seed gives the same choices.
+//! Random choices, which depend only on the seed.
 
 /// A SplitMix64 random number generator.
 #[derive(Debug)]

@@ -66,8 +66,8 @@ impl Failover {
         }
     }
 
-    /// Records the wait of a caller, if the failover delayed it. Callers for the keys of slow pollers with long pauses
-    /// do not count, because they also wait for these pollers.
+    /// Records the wait of a caller, if the failover delayed it. The record leaves out callers for the keys of slow
+    /// pollers with long pauses, because these callers also wait for the pollers.
     pub(crate) fn note_wait(&mut self, key: u32, asked: u64, entered: u64) {
         let waited = asked > 0 && asked <= self.promoted && self.killed < entered;
         if waited && key < SLOW_FROM && self.affects(key) {

@@ -33,15 +33,15 @@ const LAG: Duration = Duration::from_secs(60);
 /// busy machine, a debug build may take more than a second to send a request, so requests may reach the server in
 /// another order than the calls were made.
 const ORDER: u64 = 3_000_000_000;
-/// How long, in ns, a slow poller may keep others from entering the lock of a key: a claim of 2 s, a probe interval of
-/// 200 ms, and 1 s for the delays of a loaded machine.
+/// How long, in ns, a slow poller may keep others from entering the lock of a key. The time is the sum of a claim (2
+/// s), a probe interval (200 ms), and 1 s for the delays of a loaded machine.
 const STANDS: u64 = 2_000_000_000 + 200_000_000 + 1_000_000_000;
 const PROGRESS: Duration = Duration::from_secs(10);
 /// The interval in which the host checks whether the run is over.
 const TICK: Duration = Duration::from_millis(200);
-/// How long the remaining keys may take to disappear after a run. The first time is for runs in which all workers clean
-/// up before they end. The second time is for runs with faults or failovers, after which the last leases and queues
-/// must expire.
+/// How long the remaining keys may take to disappear after a run. The first of the two times is for runs in which all
+/// workers clean up before they end. The second of the two times is for runs with faults or failovers, after which the
+/// last leases and queues must expire.
 const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// After the promotion of a replica that lacks a grant, the holder learns of the loss within a third of the lease. The
 /// host adds this time for the delays of a loaded machine.
@@ -286,7 +286,7 @@ pub(crate) async fn run(options: Options) -> bool {
     report(&options, &seen, &trouble, took, memory, &left)
 }
 
-/// Checks the visits and prints the progress, until the time or the number of acquisitions is reached. Then sets
+/// Checks the visits and prints the progress, until the time or the number of acquisitions is reached, and then sets
 /// `enough`. Reads the memory of the host and of a worker after a tenth of the run.
 async fn watch_run(
     options: &Options,
@@ -509,7 +509,8 @@ fn report(
             trouble.unplanned_failovers() == 0,
             "a primary was silent and was replaced, so the results are not those of the planned failovers",
         ),
-        // This check does not apply under faults: a caller may have to reconnect again and again while it waits.
+        // The check for starved callers does not apply under faults, because a caller may have to reconnect again and
+        // again while it waits.
         (
             options.course == Course::Faults || starved == 0,
             "callers waited without an entry",

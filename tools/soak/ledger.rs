@@ -1,5 +1,5 @@
-//! The visits to all keys. The ledger checks visits during the run. Of the checked visits, it keeps only the newest of
-//! each key, so that its memory does not grow over hours.
+//! The visits to all keys. The ledger checks visits during the run. Of the checked visits, the ledger keeps only the
+//! newest of each key, so that its memory does not grow over hours.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -101,13 +101,14 @@ pub(crate) struct Found {
     pub(crate) visits: u64,
     /// The number of callers that entered while the previous caller still held the lock.
     pub(crate) overlaps: u64,
-    /// The number of overlaps, and of entries after that of a higher token, on keys that an operator deletes. These
-    /// events are not faults: a holder learns of the deletion only at its next renewal. Until then, the next holder may
-    /// overlap with this holder, and a call with two keys may begin its body although one of its locks is deleted.
+    /// The number of overlaps, and of entries after that of a higher token, on keys that an operator deletes. Overlaps
+    /// on these keys are not faults: a holder learns of the deletion only at its next renewal. Until then, the next
+    /// holder may overlap with this holder, and a call with two keys may begin its body although one of its locks is
+    /// deleted.
     pub(crate) allowed: u64,
     /// The number of overlaps, and of entries after that of a higher token, after a failover whose new primary lacked
-    /// the grant of the first holder. These events are not faults, because Redis replicates asynchronously: the first
-    /// holder learns of its loss at its next renewal.
+    /// the grant of the first holder. Overlaps after such a failover are not faults, because Redis replicates
+    /// asynchronously: the first holder learns of its loss at its next renewal.
     pub(crate) unreplicated: u64,
     /// The number of visits with a token that another visit had.
     pub(crate) repeated: u64,
@@ -121,7 +122,7 @@ pub(crate) struct Found {
     /// Like `stood`, but for the keys of buffers of futures. Several futures of one buffer may miss their turns one
     /// after another, so these keys may have longer gaps.
     pub(crate) stood_buffered: u64,
-    /// The time, in ns, of the first visit that counts in `overlaps` or in `fallen`.
+    /// The time, in ns, of the first visit that `overlaps` or `fallen` counts.
     pub(crate) first_fault: Option<u64>,
 }
 

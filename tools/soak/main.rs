@@ -43,7 +43,7 @@ pub(crate) struct Options {
     pub(crate) time: Option<Duration>,
     pub(crate) acquisitions: Option<u64>,
     pub(crate) course: Course,
-    /// The number of failovers. It is 0 in the other courses.
+    /// The number of failovers. The number is 0 in a run that causes no failovers.
     pub(crate) failovers: u64,
     pub(crate) write: bool,
     pub(crate) processes: usize,

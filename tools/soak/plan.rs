@@ -22,12 +22,12 @@ pub(crate) const COLD: u32 = 10_000;
 pub(crate) const SLOW_FROM: u32 = 20_000;
 /// In each process, the number of slow pollers that pause for up to three claims, and the number of their keys.
 pub(crate) const SLOW: u32 = 4;
-/// The number of the first key for buffers of futures. The consumer of a buffer pauses for at least half a claim after
-/// each result.
+/// The number of the first key for buffers of futures. The consumer of a buffer pauses for at least half a claim (2 s)
+/// after each result.
 pub(crate) const BUFFERED_FROM: u32 = 30_000;
 /// The number of keys for buffers of futures. All processes share these keys.
 pub(crate) const BUFFERED: u32 = 4;
-/// The number of the first key that an operator deletes from time to time. There are `WARM` such keys.
+/// The number of the first key that an operator deletes from time to time. An operator deletes `WARM` keys.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
 
 /// How a run is disturbed, and the servers on which it takes place.
@@ -92,14 +92,14 @@ impl Course {
         matches!(self, Self::Calm | Self::Moves)
     }
 
-    /// Returns whether the queues of the hot keys are seldom empty. Callers that do not queue may then stay outside for
-    /// their whole `wait`.
+    /// Returns whether the queues of the hot keys are seldom empty. Callers that do not queue may then get no lock
+    /// during their whole `wait`.
     pub(crate) fn has_long_queues(self) -> bool {
         matches!(self, Self::Failovers(_))
     }
 
-    /// Returns how long a body takes between two of its steps at this key, or `None` if it only yields. With a fault, a
-    /// move or a failover, callers should be inside and in the queue.
+    /// Returns how long a body takes between two of its steps at this key, or `None` if it only yields. When a fault, a
+    /// move or a failover happens, some callers should hold the lock, and others should be in the queue.
     pub(crate) fn step_at(self, key: u32) -> Option<Duration> {
         Some(Duration::from_millis(match self {
             _ if key >= SLOW_FROM => 20,
@@ -127,8 +127,8 @@ pub(crate) enum Poller {
     Selected,
     /// The caller polls at random intervals.
     ByHand,
-    /// The caller polls a few times and pauses. Then the caller drops the future, polls it to its end, or lets another
-    /// task poll it.
+    /// The caller polls a few times and pauses. After the pause, the caller drops the future, polls it to its end, or
+    /// lets another task poll it.
     Forgotten,
 }
 
@@ -189,8 +189,9 @@ impl Outcomes {
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the counter for the result of a call. `may_be_busy` is set for a call that makes only one attempt, for
-    /// a call that does not queue, and for a call that may miss its turns. If it is not set, `Busy` counts as `starved`.
+    /// Returns the counter for the result of a call. `may_be_busy` is set for a call that makes only one attempt, for a
+    /// call that does not queue, and for a call that may miss its turns. If `may_be_busy` is not set, `Busy` counts as
+    /// `starved`.
     pub(crate) fn of(&self, result: &Result<(), LockError>, may_be_busy: bool) -> &AtomicU64 {
         match result {
             Ok(()) => &self.completed,

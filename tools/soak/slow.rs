@@ -23,7 +23,7 @@ pub(crate) enum Pace {
     Brief,
     /// The poller locks a key that has no other slow poller, and pauses for up to three claims.
     Claims { key: u32 },
-    /// The poller makes buffers of futures for a few shared keys, and pauses for at least half a claim.
+    /// The poller makes buffers of futures for a few shared keys, and pauses for at least half a claim (2 s).
     Buffers,
 }
 
@@ -84,7 +84,7 @@ impl Task {
         let kind = match pace {
             Pace::Buffers => Poller::Buffered,
             // A poller of these kinds has only one future at a time that it leaves unpolled, so it delays others by at
-            // most one claim.
+            // most one claim (2 s).
             Pace::Claims { .. } => match dice.below(3) {
                 0 => Poller::Selected,
                 1 => Poller::ByHand,
@@ -142,7 +142,7 @@ impl Task {
     /// Returns a call that has not been polled yet.
     fn call(&self, pace: Pace, key: u32, dice: &mut Dice) -> Call {
         let awaits = match pace {
-            // This body ends with its first poll. Otherwise, it would hold the lock during the long pause.
+            // This body ends with its first poll. A longer body would hold the lock during the long pause.
             Pace::Claims { .. } => 0,
             Pace::Brief | Pace::Buffers => u32::try_from(dice.below(3)).unwrap_or(0),
         };

@@ -85,23 +85,23 @@ impl Entry {
         self.ticket.step_out();
     }
 
-    /// Called when the body begins. Makes the entry's turn last until the entry leaves its hold. Returns `false` if the
-    /// turn has already passed to another call.
+    /// The call uses this method when its body begins: the entry's turn then lasts until the entry leaves its hold.
+    /// Returns `false` if the turn has already passed to another call.
     pub(crate) fn take_turn(&self) -> bool {
         self.level.turn().is_none_or(Turn::begin_body)
     }
 
-    /// Called when the body begins. Counts the entry in its hold again. Returns `false` if the hold has ended.
+    /// Called when the body begins. Makes the entry count in its hold again. Returns `false` if the hold has ended.
     pub(crate) fn step_in(&mut self) -> bool {
         self.ticket.step_in()
     }
 
-    /// Whether the entry has its own demand for renewal.
+    /// Whether the entry itself demands that the lease is renewed.
     pub(crate) fn has_demand(&self) -> bool {
         self.demand.is_some()
     }
 
-    /// Replaces the entry's demand for renewal.
+    /// Replaces the entry's demand that the lease is renewed.
     pub(crate) fn set_demand(&mut self, demand: Option<RenewalDemand>) {
         self.demand = demand;
     }

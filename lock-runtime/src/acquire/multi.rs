@@ -195,15 +195,15 @@ impl MultiAcquisition {
         let taken = self.unless_lost(async {
             match unless_shut_down(&first.shared, until, taking).await? {
                 // The poll that reads the answer also turns the grants into entries. If `unless_lost` then finds that
-                // an earlier lock is lost, it drops the new entries, which gives the grants back.
+                // an earlier lock is lost, it drops the new entries. Dropping the entries gives their grants back.
                 Some(Ok(MultiAnswer::Granted(grants))) => {
                     let entries = spec.iter().zip(grants);
                     let entries = entries.map(|(spec, grant)| one::begin(spec, grant));
                     Ok(Some(Ok(entries.collect::<Vec<_>>())))
                 }
                 Some(Ok(MultiAnswer::Busy(index))) => Ok(Some(Err(index))),
-                // After such an error, `enter` takes the locks one by one, so that the error names the lock that causes
-                // it.
+                // After an error of this request, `enter` takes the locks one by one, so that the error names the lock
+                // that causes it.
                 Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),
                 // If too few nodes of a Redlock have answered, `enter` takes the locks one by one, because a request
                 // for a single lock is repeated until `wait` is over.
@@ -310,7 +310,7 @@ impl MultiAcquisition {
         }
         for (entry, spec) in self.entries.iter_mut().zip(spec) {
             if !entry.take_turn() {
-                // The turn has passed to another call, because the body did not begin within `wait` plus a claim.
+                // The turn has passed to another call, because the body did not begin within `wait` plus a claim (2 s).
                 return Err(busy_with_sibling(spec, budget));
             }
             if !entry.step_in() {

@@ -48,8 +48,8 @@ pub(crate) async fn enter(
     Ok(entered.recorded_by(record))
 }
 
-/// Runs `entering`, which enters the locks of `specs`, unless the client is shut down. Counts and logs a failure. Returns
-/// the record of the call in addition to the output.
+/// Runs `entering`, which enters the locks of `specs`, unless the client is shut down. Counts and logs a failure. The
+/// record of the call is returned together with the output.
 pub(crate) async fn counted<T>(
     specs: &[AcquireSpec],
     // `entering` is pinned, because a future that is passed by value would be stored twice in the caller's future.
@@ -79,7 +79,7 @@ pub(crate) async fn counted<T>(
 }
 
 /// Enters one lock of a call nested in `enclosing`, without counting a failure. If waiting for the lock could deadlock,
-/// tries only once.
+/// makes only one try.
 pub(crate) async fn enter_one(
     spec: &AcquireSpec,
     budget: &Budget,
@@ -210,8 +210,8 @@ pub(crate) async fn confirm(
     }
 }
 
-/// Extends the lease of an enclosing call's hold as far as a re-entry needs. Returns the re-entry's demand for renewal,
-/// if it has one.
+/// Extends the lease of an enclosing call's hold as far as a re-entry needs. Returns the re-entry's demand that the
+/// lease is renewed, if the re-entry has one.
 async fn extend_enclosing(
     spec: &AcquireSpec,
     budget: &Budget,

@@ -25,9 +25,9 @@ const DROPPED: &str = "dropped";
 pub(crate) struct CallRecord(Option<Box<Recorded>>);
 
 struct Recorded {
-    /// Covers the whole call.
+    /// The span that covers the whole call.
     call: Span,
-    /// Covers the wait for the locks, and later the hold.
+    /// The span that covers the wait for the locks, and later the span that covers the hold.
     phase: Span,
     shared: Arc<Shared>,
     label: &'static str,
@@ -36,7 +36,7 @@ struct Recorded {
 }
 
 impl CallRecord {
-    /// Begins the record of a call that asks for these locks. There must be at least one.
+    /// Begins the record of a call that asks for these locks. There must be at least one lock.
     pub(crate) fn begin(specs: &[AcquireSpec]) -> Self {
         let first = &specs[0];
         let call = tracing::info_span!(

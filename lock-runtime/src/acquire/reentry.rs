@@ -87,8 +87,8 @@ pub(crate) struct Level(Option<Arc<Inner>>);
 struct Inner {
     depth: usize,
     turns: Turns,
-    /// The entry's turn among the calls nested in the same call. This turn ends when the entry and all calls nested in
-    /// the entry have ended.
+    /// The entry's turn among the calls nested in the same call. The entry's turn ends when the entry and all calls
+    /// nested in the entry have ended.
     own_turn: Turn,
     outer: Level,
 }
@@ -137,7 +137,7 @@ pub(crate) struct MultiCall {
 }
 
 impl MultiCall {
-    /// Makes the call's holds visible to its own body.
+    /// Lets the body of the call find the call's holds.
     pub(crate) fn show(&self, holds: Vec<Arc<HoldState>>) {
         let shown = self.holds.set(holds);
         debug_assert!(shown.is_ok(), "a call is entered once");
@@ -153,8 +153,8 @@ fn is_of(hold: &HoldState, shared: &Arc<Shared>) -> bool {
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
     level: Level,
-    /// Whether the frame belongs to a body that a guard's `run` method runs. Such a body needs no turn among siblings,
-    /// because it belongs to the guard's own entry.
+    /// Whether the frame belongs to a body that a guard's `run` method runs. A body that a guard's `run` method runs
+    /// needs no turn among siblings, because it belongs to the guard's own entry.
     lent: bool,
     /// The state that all frames of a call with several locks share; `None` for a call with one lock.
     several: Option<Arc<MultiCall>>,

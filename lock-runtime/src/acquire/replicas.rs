@@ -30,7 +30,7 @@ pub(crate) async fn with_replicas(
     let hold = entry.hold().clone();
     let until = replicas_until(spec, budget);
     // The caller might never be polled again to read the answer, so the hold is given back if its body has not begun
-    // one claim after `until`.
+    // one claim (2 s) after `until`.
     hold.wait_for_body(until + CLAIM);
     let waiting = pin!(replicated(spec, budget, vec![hold], true));
     let answer = unless_shut_down(&spec.shared, until + 2 * LEAVE_PATIENCE, waiting).await;
@@ -106,8 +106,8 @@ pub(crate) async fn replicated(
     }
 }
 
-/// Makes the backend wait for replicas. If `are_new` is true, each hold is given back one claim after the answer unless
-/// its body has begun by then, because the caller might never be polled again.
+/// Makes the backend wait for replicas. If `are_new` is true, each hold is given back one claim (2 s) after the answer
+/// unless its body has begun by then, because the caller might never be polled again.
 async fn replicate(
     spec: &AcquireSpec,
     holds: Vec<Arc<HoldState>>,

@@ -25,7 +25,8 @@ pub(crate) struct AcquireSpec {
     pub(crate) renewals: Arc<Renewals>,
     pub(crate) key: LockKey,
     pub(crate) name: LockName,
-    /// What spans and metrics call this lock: the template of its key, or the label that the caller has set.
+    /// The name under which spans and metrics report this lock: the template of its key, or the label that the caller
+    /// has set.
     pub(crate) label: &'static str,
     pub(crate) terms: Terms,
 }
@@ -47,7 +48,7 @@ impl AcquireSpec {
     }
 }
 
-/// The time limits of one call. All steps of the call share them.
+/// The time limits of one call. All steps of the call share these limits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     started: Moment,

@@ -6,11 +6,12 @@
 //! timer, the engine's thread measures real time.
 //!
 //! A renewable lease lasts as long as its hold, so the engine never renews it. If a hold has a fixed lease and a nested
-//! call has a renewable lease, the hold's lease does not end while the nested call is inside and within its `max_hold`.
-//! When the nested call leaves, or its `max_hold` has passed, the hold's lease lasts at least for another lease time of
-//! the nested call. No thread watches callers that are not polled. Instead, the waiters check the time limits of the
-//! caller to which the lock was offered or granted. If that caller does not take its offer in time, or does not begin
-//! its body in time, a waiter ends the caller's grant, and the lock is offered to the next waiter.
+//! call has a renewable lease, the hold's lease does not end while the nested call holds the lock and its `max_hold`
+//! has not passed. When the nested call leaves, or its `max_hold` has passed, the hold's lease lasts for at least as
+//! long as the lease that the nested call asked for, counted from that moment. No thread watches callers that are not
+//! polled. Instead, the waiters check the time limits of the caller to which the lock was offered or granted. If that
+//! caller does not take its offer in time, or does not begin its body in time, a waiter ends the caller's grant. The
+//! lock is then offered to the next waiter.
 
 use std::{
     cmp::Reverse,
@@ -49,8 +50,8 @@ use crate::{
 const CLOCK: TokioClock = TokioClock;
 
 /// The time for which a grant stays in the registry after its local deadline. At the deadline, the call drops the body
-/// whose lease is lost. This body therefore ends before the next holder's body starts, unless the runtime is too busy
-/// to poll the call within this time.
+/// whose lease is lost. The body that has lost its lease therefore ends before the next holder's body starts, unless
+/// the runtime is too busy to poll the call within this time.
 const MARGIN: Duration = Duration::from_millis(2);
 
 /// The registries that clients share by name. A registry exists as long as one of its clients exists.
@@ -106,15 +107,15 @@ struct State {
     common: Common,
     locks: HashMap<LockName, Slot>,
     /// The locks that stay taken after their holds have ended (`hold_at_least`), each with the moment at which it
-    /// becomes free. The earliest of these moments is on top.
+    /// becomes free. The lock that becomes free first is on top of the heap.
     retained: BinaryHeap<Reverse<(Moment, LockName)>>,
 }
 
 /// The state that all locks of a registry share.
 struct Common {
     fence: u64,
-    /// The callers to wake after the mutex is unlocked. They are not woken earlier, because a woken caller may be
-    /// polled at once, and then locks the mutex.
+    /// The callers to wake after the mutex is unlocked. These callers are not woken earlier, because a woken caller may
+    /// be polled at once, and then locks the mutex.
     woken: Vec<Arc<Notify>>,
 }
 
@@ -153,8 +154,8 @@ struct Waiter {
     deadline: Moment,
     /// How long an offer to this waiter lasts.
     claim: Duration,
-    /// Wakes the waiter when the lock is offered to it and when it becomes the head of the queue. Also wakes the head
-    /// of the queue when the end of the holder's grant has changed.
+    /// Wakes the waiter when the lock is offered to it and when it becomes the head of the queue. The head of the queue
+    /// is also woken when the end of the holder's grant has changed.
     look: Arc<Notify>,
 }
 
@@ -168,7 +169,7 @@ enum View {
 
 impl Registry {
     fn new() -> Self {
-        // Tokens are counted up from the system clock's time, in microseconds, at which the registry is created. They
+        // Tokens are counted up from the system clock's time, in microseconds, at which the registry is created. Tokens
         // therefore rise even across a restart of the process, unless the clock is set back by more than the time
         // between the two starts.
         let micros = SystemTime::now()
@@ -317,8 +318,8 @@ impl Slot {
             .binary_search_by_key(&ticket, |waiter| waiter.ticket)
     }
 
-    /// Offers the lock, for the time of a claim, to the first waiter whose `wait` has not ended. If there is no such
-    /// waiter, frees the lock.
+    /// Offers the lock, for the time of a claim (2 s), to the first waiter whose `wait` has not ended. If there is no
+    /// such waiter, frees the lock.
     fn grant_next(&mut self, common: &mut Common) {
         self.held = None;
         let now = CLOCK.now();
@@ -408,7 +409,7 @@ impl MemoryAttempt {
             if let Some(held) = &mut slot.held
                 && held.owner == request.owner
             {
-                // The owner takes its offer, and its lease begins now.
+                // The owner takes its offer, so the owner's lease begins now.
                 let until = end(request.lease);
                 held.until = until.map(|until| until + MARGIN);
                 held.stage = Stage::Entered;

@@ -85,8 +85,9 @@ impl Clock for TokioClock {
                 runtime = calling_runtime();
                 timer.set(new_timer(instant));
             }
-            // A timer panics if it is polled after its runtime has ended. The check above does not prevent this panic,
-            // because the runtime may end while one of its threads polls the caller.
+            // A timer panics if it is polled after its runtime has ended. The check whether the timer still fits the
+            // runtime does not prevent this panic, because the runtime may end while one of its threads polls the
+            // caller.
             let polled = catch_unwind(AssertUnwindSafe(|| timer.as_mut().poll(cx)));
             polled.unwrap_or_else(|_| {
                 timer.set(engine_timer(instant));

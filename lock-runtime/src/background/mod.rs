@@ -242,7 +242,7 @@ impl Context {
         OwnerId::from_u128(self.unique())
     }
 
-    /// Returns a random number. Callers use it to vary the length of their pauses.
+    /// Returns a random number. Callers use this number to vary the length of their pauses.
     pub(crate) fn chance(&self) -> u32 {
         u32::try_from(self.random.bits() >> 96).unwrap_or_default()
     }
@@ -286,8 +286,9 @@ impl Context {
     }
 
     /// Polls a future that nobody awaits, until the future is ready or [`HANDOFF_PATIENCE`] has passed. The engine
-    /// collects such futures for [`HANDOFF_DELAY`], and then polls them together, because most of them are ready by
-    /// then. Waking the engine's thread for each future separately would cost more than all other work for the futures.
+    /// collects futures that nobody awaits for [`HANDOFF_DELAY`], and then polls them together, because most of them
+    /// are ready by then. Waking the engine's thread for each future separately would cost more than all other work for
+    /// the futures.
     pub(crate) fn finish(self: &Arc<Self>, future: BoxFuture<'static, ()>) {
         let mut unfinished = lock(&self.unfinished);
         unfinished.push(future);

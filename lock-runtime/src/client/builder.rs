@@ -342,12 +342,12 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets a function that is called once for each body that still runs after 80 % of its fixed lease, in addition to the
-    /// log event. The function runs in the task of the call, while the body is polled, so it must not block. If it
-    /// panics, the call panics.
+    /// Sets a function that is called once for each body that still runs after 80 % of its fixed lease, in addition to
+    /// the log event. The function runs in the task of the call, while the body is polled, so it must not block. If the
+    /// function panics, the call panics.
     ///
-    /// The moment of the warning passes unnoticed while the body does not return to its task, for instance during a
-    /// blocking call. A guard has a warning only while [`LockGuard::run`](crate::LockGuard::run) runs a body.
+    /// While the body does not return to its task, for instance during a blocking call, no warning is given. A guard
+    /// has a warning only while [`LockGuard::run`](crate::LockGuard::run) runs a body.
     ///
     /// ```
     /// # use lock_runtime::LockClient;
@@ -371,14 +371,14 @@ impl LockClientBuilder {
     /// The engine calls the provider for each new connection, also when it connects again after a loss. Connections
     /// that are made at the same time share one call. A call takes at most 10 s, on a thread on which it may block. If
     /// the provider returns an error or does not answer, [`connect`](Self::connect) returns
-    /// [`ConnectError::NoCredentials`]; a client that was connected before tries again until it has a connection, and
-    /// the calls that wait for the connection wait up to their `wait`. The text of the provider's error appears in logs
-    /// and errors, so it must not contain secrets.
+    /// [`ConnectError::NoCredentials`]. A client that was connected before tries again until it has a connection. Calls
+    /// that need this connection wait for it, up to their `wait`. The text of the provider's error appears in logs and
+    /// errors, so it must not contain secrets.
     ///
     /// An open connection keeps the credentials with which it has logged in. Redis does not close the connections of a
-    /// user whose password changes. It closes them if the user is deleted, and some services close a connection when
-    /// its token expires: in this case return [`Credentials::valid_for`], so that each connection logs in again in
-    /// time.
+    /// user whose password changes. Redis closes the connections of a user that is deleted, and some services close a
+    /// connection when its token expires. In the second case, return [`Credentials::valid_for`], so that each
+    /// connection logs in again in time.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -410,7 +410,7 @@ impl LockClientBuilder {
     }
 
     /// Sets the certificates of the authorities that the client trusts, instead of those that the operating system
-    /// trusts. They apply to all TLS connections of the client, also to those with Sentinels.
+    /// trusts. The certificates apply to all TLS connections of the client, also to those with Sentinels.
     ///
     /// ```no_run
     /// use lock_runtime::{LockClient, Pem};
@@ -450,8 +450,8 @@ impl LockClientBuilder {
     }
 
     /// Sets the name that the certificates of the servers have to contain, instead of the host in the server's address.
-    /// The client also sends this name to the server (SNI). Use it if the address is an IP address or a tunnel, and if
-    /// a Redis Cluster or Sentinels name the servers by IP addresses.
+    /// The client also sends this name to the server (SNI). Set this name if the address is an IP address or a tunnel,
+    /// or if a Redis Cluster or Sentinels name the servers by IP addresses.
     ///
     /// # Errors
     /// Connecting returns the same errors as for [`tls_root_certificates`](Self::tls_root_certificates).

@@ -106,11 +106,11 @@ impl LockClient {
     ///
     /// Each server has a mark, the key `lock:fence:whole`, in which clients record the longest lease in use. Before a
     /// client requests a longer lease, it records the new maximum on a majority of the servers. A server that has lost
-    /// its state has lost its mark too, and its votes do not count until the longest recorded lease has passed. The
-    /// client reads the longest recorded lease from the marks of other servers: of both other servers if there are
-    /// three servers, or of three other servers if there are five. If all servers answer, the client uses the marks
-    /// that exist, even if there are fewer. If the client cannot read enough marks, the votes of the server that lost
-    /// its mark do not count for a day, the longest possible lease.
+    /// its state has lost its mark too, and its votes do not count toward a majority until the longest recorded lease
+    /// has passed. The client reads the longest recorded lease from the marks of other servers: of both other servers
+    /// if there are three servers, or of three other servers if there are five. If all servers answer, the client uses
+    /// the marks that exist, even if there are fewer. If the client cannot read enough marks, the votes of the server
+    /// that lost its mark do not count for a day, the longest possible lease.
     ///
     /// # Errors
     /// [`ConnectError`] says what is wrong and what to do. The error never contains a password.

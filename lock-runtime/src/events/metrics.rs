@@ -31,7 +31,7 @@ pub const METRIC_BUCKETS: [f64; 18] = [
 ];
 
 /// Registers the units and the descriptions of all metrics with the installed recorder of the crate `metrics`. Call
-/// this function after the recorder is installed. Metrics are recorded without it, too.
+/// this function after the recorder is installed. Metrics are recorded even if this function is not called.
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub fn describe_metrics() {

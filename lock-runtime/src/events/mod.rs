@@ -41,7 +41,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Locks that were granted. Re-entries are not counted.
+    /// Locks that were granted. This counter does not count re-entries.
     acquired,
     /// Re-entries into the hold of an enclosing call.
     reentered,

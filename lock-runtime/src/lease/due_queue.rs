@@ -84,8 +84,8 @@ impl<T> Default for DueQueue<T> {
 }
 
 impl<T: Scheduled> DueQueue<T> {
-    /// Adds an item, unless [`DueEntry::end`] was called for it. Returns `true` if the schedule's owner has to wake
-    /// before its timer fires.
+    /// Adds an item to the schedule, unless [`DueEntry::end`] was called for the item. Returns `true` if the schedule's
+    /// owner has to wake before its timer fires.
     pub(crate) fn insert(&mut self, item: &Arc<T>, due: Moment) -> bool {
         if !item.due_entry().is_scheduled() {
             return false;
@@ -100,7 +100,7 @@ impl<T: Scheduled> DueQueue<T> {
         earlier
     }
 
-    /// Removes an item. Returns `false` if the item was not in the schedule.
+    /// Removes an item from the schedule. Returns `false` if the item was not in the schedule.
     pub(crate) fn remove(&mut self, item: &T) -> bool {
         let Some((due, place)) = item.due_entry().take() else {
             return false;
@@ -146,7 +146,7 @@ impl<T: Scheduled> DueQueue<T> {
         (taken, self.armed)
     }
 
-    /// Removes all items.
+    /// Removes all items from the schedule.
     pub(crate) fn clear(&mut self) {
         for item in std::mem::take(&mut self.due).into_values().flatten() {
             item.due_entry().take();

@@ -70,7 +70,7 @@ pub(crate) struct HoldState {
     pub(crate) key: LockKey,
     pub(crate) name: LockName,
     pub(crate) token: FencingToken,
-    /// What metrics call this lock.
+    /// The name under which metrics report this lock.
     label: &'static str,
     pub(crate) terms: LeaseTerms,
     due_entry: DueEntry,
@@ -82,7 +82,7 @@ pub(crate) struct HoldState {
     tracked: Mutex<Option<TrackedTask>>,
     lease: Mutex<Lease>,
     lost: OnceLock<LossReason>,
-    /// Notified when the lease is lost. For an in-process lock, also notified when the deadline has moved.
+    /// Notified when the lease is lost. For an in-process lock, tasks are also notified when the deadline has moved.
     lost_now: Notify,
     /// Whether the engine has warned that the body has used most of its fixed lease.
     warned: AtomicBool,
@@ -157,8 +157,9 @@ impl HoldState {
         hold
     }
 
-    /// Makes the engine give the hold back if its body has not begun by `until`. Otherwise, a call that is never polled
-    /// again would keep the lock. If the call is polled after the hold was given back, it acquires the lock again.
+    /// Makes the engine give the hold back if its body has not begun by `until`. Without this limit, a call that is
+    /// never polled again would keep the lock. If the call is polled after the hold was given back, it acquires the
+    /// lock again.
     pub(crate) fn wait_for_body(self: &Arc<Self>, until: Moment) {
         let wait = |now| (now != Self::GIVEN_UP).then_some(AtomicMoment::nanos(until));
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
@@ -380,15 +381,15 @@ impl HoldState {
         self.ask(Extend::To(self.terms.time)).await.map(drop)
     }
 
-    /// Makes a fixed lease last its whole time from now, however long the lock has been held already, because the body
-    /// begins only now. `Ok` means only that the backend has answered: [`loss`](Self::loss) says whether the lease is
-    /// lost.
+    /// Restarts a fixed lease, because the body begins only now: the whole time of the lease counts from now, however
+    /// long the lock has been held already. `Ok` means only that the backend has answered: [`loss`](Self::loss) says
+    /// whether the lease is lost.
     pub(crate) async fn restart(self: Arc<Self>) -> Result<(), BackendError> {
         self.ask(Extend::Restart(self.terms.time)).await.map(drop)
     }
 
-    /// Has an effect only if the backend itself maintains leases. The backend then keeps this lease valid at least
-    /// until `until`, and for as long as entries demand renewal.
+    /// This method has an effect only if the backend itself maintains leases. The backend then keeps this lease valid
+    /// at least until `until`, and for as long as entries demand renewal.
     pub(crate) fn promise(&self, until: Moment) {
         self.update_lease(|lease| lease.promise(until));
     }
@@ -597,7 +598,7 @@ impl HoldState {
             .is_ok()
     }
 
-    /// Returns the renewal plan that meets the demands of all entries; `None` if the lease is fixed.
+    /// Returns the renewal plan that meets the demands of all entries in the hold; `None` if the lease is fixed.
     pub(crate) fn plan(&self) -> Option<Plan> {
         lock(&self.lease).plan()
     }
@@ -633,7 +634,7 @@ impl HoldState {
     }
 }
 
-/// An entry's demand for renewal. Dropping this value ends the demand.
+/// An entry's demand that the engine renews the lease. Dropping this value ends the demand.
 #[derive(Debug)]
 pub(crate) struct RenewalDemand {
     hold: Arc<HoldState>,

@@ -61,7 +61,7 @@ pub(crate) struct Lease {
     confirmed: Duration,
     /// Whether the grant lasts only for its claim (2 s), because the grant has not been confirmed yet.
     claim: bool,
-    /// The renewals that entries demand.
+    /// The renewals that the entries (the calls inside the hold) demand.
     plans: Vec<Plan>,
 }
 
@@ -97,7 +97,7 @@ impl Lease {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
-    /// Whether at least two thirds of the confirmed time are left. Otherwise, no body starts.
+    /// Whether at least two thirds of the confirmed time are left. If less time is left, no body starts.
     pub(crate) fn is_fresh(&self, now: Moment) -> bool {
         self.deadline
             .is_none_or(|deadline| deadline.since(now) >= self.confirmed * 2 / 3)
@@ -171,7 +171,7 @@ impl Lease {
         policy::most_demanding(&self.plans)
     }
 
-    /// Adds an entry's demand for renewal.
+    /// Adds an entry's demand that the lease is renewed.
     pub(crate) fn add(&mut self, plan: Plan) {
         self.plans.push(plan);
     }
@@ -341,7 +341,7 @@ mod tests {
         lease.promise(at(115));
         assert_eq!(lease.backend_deadline(), None);
         lease.remove(nested, at(112));
-        // The end of a demand does not shorten the lease.
+        // The end of a demand for renewal does not shorten the lease.
         assert_eq!(lease.backend_deadline(), Some(at(130)));
         lease.add(nested);
         lease.remove(nested, at(128));

@@ -12,7 +12,7 @@ use lock_core::{
 const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 
 /// Due times are rounded down to equally spaced moments, so that many holds are due at the same moment, and share
-/// renewal commands. Each third of a lease contains at least this number of such moments.
+/// renewal commands. Each third of a lease contains at least this number of equally spaced moments.
 const STEPS: u32 = 32;
 
 /// How a lease is renewed.

@@ -99,8 +99,8 @@ impl RenewalScheduler {
     }
 
     /// Brings the next renewal or check of a hold forward to `due`, unless it is due earlier. Has no effect while a
-    /// renewal of the hold is in progress, because the hold is then not in the schedule. In this case, `apply_answer`
-    /// brings the hold forward when the renewal ends.
+    /// renewal of the hold is in progress, because the hold is then not in the schedule. For a hold whose renewal is in
+    /// progress, `apply_answer` brings the next renewal forward when the current renewal ends.
     pub(crate) fn bring_forward(&self, hold: &Arc<HoldState>, due: Moment) {
         if lock(&self.schedule).bring_forward(hold, due) {
             self.earlier.notify_one();
@@ -162,7 +162,7 @@ impl RenewalScheduler {
         schedule.remove(hold);
     }
 
-    /// Stops all renewals and checks. Called when the client has ended.
+    /// Stops all renewals and checks. The engine calls this method when the client has ended.
     pub(crate) fn end(&self) {
         let mut schedule = lock(&self.schedule);
         self.ending.begin();
@@ -295,8 +295,8 @@ impl SentRenewal {
     }
 }
 
-/// Whether a hold still needs renewals or checks. Also detects a deadline that has passed, and gives back a hold whose
-/// body has not begun in time.
+/// Whether a hold still needs renewals or checks. This function also detects a deadline that has passed, and gives back
+/// a hold whose body has not begun in time.
 fn needs_renewal(hold: &HoldState) -> bool {
     hold.due_entry().is_scheduled()
         && hold.loss().is_none()

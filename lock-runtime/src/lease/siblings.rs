@@ -165,7 +165,8 @@ impl Queue {
             .binary_search_by_key(&ticket, |waiter| waiter.ticket)
     }
 
-    /// Checks whether it is this caller's turn. If not, queues the caller, unless it is in the queue already.
+    /// Checks whether it is this caller's turn. If it is not, queues the caller, unless the caller is in the queue
+    /// already.
     fn look(&mut self, caller: &mut Caller, now: Moment) -> View {
         let ticket = caller.ticket;
         self.settle(now);

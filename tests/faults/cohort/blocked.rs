@@ -1,4 +1,4 @@
-//! Row 44: a member that blocks the runtime of its cohort.
+//! Row 44 of `docs/faults.md`: a member that blocks the runtime of its cohort.
 
 use std::{thread, time::Duration};
 
@@ -35,7 +35,7 @@ impl OneThread {
     }
 }
 
-/// Returns a cohort whose callers run on one thread, with its second member inside.
+/// Returns a cohort whose callers run on one thread, and whose second member holds the lock.
 async fn second_inside(thread: &OneThread, renew: bool) -> (Fixture, Stored, Entered) {
     let mut fixture = Fixture::start().await;
     let url = fixture.server.url();
@@ -59,9 +59,9 @@ async fn second_inside(thread: &OneThread, renew: bool) -> (Fixture, Stored, Ent
     (fixture, cohort, second)
 }
 
-/// Row 44: a member blocks the runtime of its cohort for longer than the lease, and for longer than a claim. The
-/// engine's own thread renews the lease nevertheless. The other members have their turns after the blocking member has
-/// left.
+/// Row 44 of `docs/faults.md`: a member blocks the runtime of its cohort for longer than the lease, and for longer than
+/// a claim (2 s). The engine's own thread renews the lease nevertheless. The other members of the cohort have their
+/// turns after the blocking member has left.
 #[tokio::test]
 async fn row_44_runtime_blocked_in_a_cohort_that_is_renewed() {
     row(44, async |_| {
@@ -83,8 +83,9 @@ async fn row_44_runtime_blocked_in_a_cohort_that_is_renewed() {
     .await;
 }
 
-/// Row 44: a member with a fixed lease blocks its runtime until that lease has ended. The caller behind the cohort
-/// enters next. The other members then queue again, ahead of callers that queue later.
+/// Row 44 of `docs/faults.md`: a member of a cohort has a fixed lease, and blocks its runtime until that lease has
+/// ended. The caller behind the cohort enters next. The other members of the cohort then queue again, ahead of callers
+/// that queue later.
 #[tokio::test]
 async fn row_44_runtime_blocked_in_a_cohort_that_is_not_renewed() {
     row(44, async |seen| {

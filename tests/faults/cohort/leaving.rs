@@ -80,8 +80,8 @@ async fn shutting_down_does_not_wait_for_a_lock_that_is_kept() {
     }
 }
 
-/// The first calls of a runtime do not block one another. Each call finds the lock free, even if the background release
-/// of the previous call is not confirmed yet.
+/// The calls that a runtime makes first do not block one another. Each call finds the lock free, even if the background
+/// release of the previous call is not confirmed yet.
 #[tokio::test]
 async fn the_first_calls_of_a_runtime_are_not_in_their_own_way() {
     for store in [

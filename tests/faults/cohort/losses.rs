@@ -1,5 +1,5 @@
-//! Rows 40, 42, 45, 48: cohorts whose process is killed or stopped, cohorts whose grant is lost, and waiters of four
-//! processes.
+//! Rows 40, 42, 45, 48 of `docs/faults.md`: cohorts whose process is killed or stopped, cohorts whose grant is lost,
+//! and waiters of four processes.
 
 use std::{
     sync::{Arc, Mutex},
@@ -27,9 +27,9 @@ use crate::{
 /// Runs as a worker process: its callers queue for `k` in the order of their numbers. Callers that are neighbours in
 /// the queue are granted the lock as a cohort.
 ///
-/// The caller whose number is `WORKER_STAYS` prints `entered <number> <token>`, and stays inside until its lease is
+/// The caller whose number is `WORKER_STAYS` prints `entered <number> <token>`, and keeps the lock until its lease is
 /// lost. Each other caller leaves at once and prints `visit <number> <token> <entered> <left>`. If `WORKER_NESTED` is
-/// 1, caller 0 re-enters the lock with a lease of a minute while it is inside.
+/// 1, caller 0 re-enters the lock with a lease of a minute while it holds the lock.
 #[tokio::test]
 #[ignore = "run as a process of its own by the other tests"]
 async fn worker_process() {
@@ -117,9 +117,10 @@ async fn rest(redis: &mut MultiplexedConnection) -> Duration {
     time_to_live(redis).await.expect("it is held")
 }
 
-/// Row 40: two processes are killed, the first while the member `stays` of its cohort is inside, the second while its
-/// callers queue. When the lease of the member inside has ended, the callers of the test's own clients enter in the
-/// order of the queue. Returns the time from the end of the lease until the first of these callers enters.
+/// Row 40 of `docs/faults.md`: two processes are killed. The first is killed while the member `stays` of its cohort
+/// holds the lock, and the second while its callers queue. When the lease of this member has ended, the callers of the
+/// test's own clients enter in the order of the queue. Returns the time from the end of the lease until the first of
+/// these callers enters.
 async fn killed_in_a_cohort(stays: usize) -> Duration {
     const LEASE: Duration = Duration::from_millis(1500);
     const MEMBERS: usize = 64;
@@ -187,8 +188,8 @@ enum Removal {
     FlushAll,
 }
 
-/// Row 42: an operator deletes the grant of a cohort after the cohort's second member has been inside for `inside`.
-/// Returns the time from the deletion until the second member is notified of the loss.
+/// Row 42 of `docs/faults.md`: an operator deletes the grant of a cohort after the cohort's second member has held the
+/// lock for `inside`. Returns the time from the deletion until the second member of the cohort is notified of the loss.
 async fn removed(removal: Removal, inside: Duration) -> Duration {
     const LEASE: Duration = Duration::from_millis(900);
     const MEMBERS: usize = 5;
@@ -208,8 +209,8 @@ async fn removed(removal: Removal, inside: Duration) -> Duration {
     let mut second = waiters.next().await;
     second.loses();
     sleep(inside).await;
-    // Holds back probes of the other client until the third member has entered. A probe of the other client would find
-    // the lock free, and grant it to a caller of the other client.
+    // Holds back the probes of the other client until the third member of the cohort has entered. A probe of the other
+    // client would find the lock free, and grant it to a caller of the other client.
     proxy.hold_requests(true);
     let removed = Instant::now();
     let mut command = match removal {
@@ -224,15 +225,15 @@ async fn removed(removal: Removal, inside: Duration) -> Duration {
     let lost = second.guard.run(std::future::pending::<()>()).await;
     let took = removed.elapsed();
     assert_lost(&lost);
-    // The next member enters under a new grant.
+    // The next member of the cohort enters under a new grant.
     let third = waiters.next().await;
     assert_eq!(third.caller, 2);
     assert!(third.token() > cohort.token + MEMBERS as u64 - 1);
-    // The remaining members return to their places at the next probe of their session.
+    // The remaining members of the cohort return to their places at the next probe of their session.
     let returned = third.at.saturating_duration_since(removed);
     assert!(returned < 200 * MS + epsilon(), "{returned:?}");
     proxy.hold_requests(false);
-    // The release of the second member does not affect the grant of the third member.
+    // The release of the second member of the cohort does not affect the grant of the third member.
     second.leave().await;
     assert_eq!(third.guard.loss(), None);
     until(async || queue_length(&server).await == 2).await;
@@ -244,9 +245,9 @@ async fn removed(removal: Removal, inside: Duration) -> Duration {
     took
 }
 
-/// Row 42: an operator deletes the grant of a cohort, and another process takes the lock. Each turn is shorter than the
-/// round trip of a probe, so the member that was inside when the probe was sent has left when the answer arrives. The
-/// session still learns from the answer that the grant is lost.
+/// Row 42 of `docs/faults.md`: an operator deletes the grant of a cohort, and another process takes the lock. Each turn
+/// is shorter than the round trip of a probe, so the member of the cohort that held the lock when the probe was sent
+/// has left when the answer arrives. The session still learns from the answer that the grant is lost.
 #[tokio::test]
 async fn row_42_turns_pass_during_a_probe() {
     row(42, async |seen| {
@@ -294,7 +295,7 @@ async fn row_42_turns_pass_during_a_probe() {
         );
         guard.release().await;
         for member in members {
-            // The member that was inside at the deletion may return `Lost`.
+            // The member of the cohort that held the lock at the deletion may return `Lost`.
             let _ = member.await.unwrap();
         }
     })
@@ -310,8 +311,9 @@ async fn queue_length(server: &RedisServer) -> usize {
 #[tokio::test]
 async fn row_42_grant_of_a_cohort_deleted() {
     row(42, async |seen| {
-        // If the caller had to wait, the engine confirms the hold 100 ms after the grant. The confirmation finds the
-        // first deletion, which comes before it. A probe finds the second deletion, which comes after it.
+        // If the caller had to wait, the engine confirms the hold 100 ms after the grant. The first deletion comes
+        // before this confirmation, so the confirmation finds it. The second deletion comes after the confirmation, so
+        // a probe finds it.
         for inside in [Duration::ZERO, 120 * MS] {
             let took = removed(Removal::Del, inside).await;
             seen.within("the holder is notified after the deletion", 300 * MS, took);
@@ -329,9 +331,9 @@ async fn row_42_flushall_in_a_cohort() {
     .await;
 }
 
-/// Row 42: the process of a cohort is stopped for longer than the lease, and the caller behind the cohort enters. When
-/// the process continues, the member inside is notified of the loss. The members that have not been inside queue again,
-/// ahead of a caller that has queued in the meantime.
+/// Row 42 of `docs/faults.md`: the process of a cohort is stopped for longer than the lease, and the caller behind the
+/// cohort enters. When the process continues, the member of the cohort that held the lock is notified of the loss. The
+/// members of the cohort that have not had their turns queue again, ahead of a caller that has queued in the meantime.
 #[tokio::test]
 async fn row_42_process_of_a_cohort_stopped() {
     const MEMBERS: usize = 4;
@@ -359,7 +361,8 @@ async fn row_42_process_of_a_cohort_stopped() {
         waiters.queue(lock).await;
         worker.signal("CONT");
         worker.until("lost 1").await;
-        // The queue contains the caller that has queued in the meantime, and the members that have not been inside yet.
+        // The queue contains the caller that has queued in the meantime, and the members of the cohort that have not
+        // had their turns yet.
         waiters.until_queued(1 + MEMBERS - 2).await;
         assert_eq!(next.guard.loss(), None);
         let newest = next.token();
@@ -385,8 +388,9 @@ async fn row_42_process_of_a_cohort_stopped() {
     .await;
 }
 
-/// Row 45: the first member of a cohort re-enters the lock with a lease of a minute. The process is killed while the
-/// second member is inside. The lock is free when the lease of the second member has ended.
+/// Row 45 of `docs/faults.md`: the first member of a cohort re-enters the lock with a lease of a minute. The process is
+/// killed while the second member of the cohort holds the lock. The lock is free when the second member's lease has
+/// ended.
 #[tokio::test]
 async fn row_45_killed_after_a_longer_nested_lease() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -411,7 +415,8 @@ async fn row_45_killed_after_a_longer_nested_lease() {
         let cohort = until_cohort(&server, 3).await;
         worker.until("entered 1 ").await;
         let entered = Instant::now();
-        // The second member enters before the engine has restarted the lease for it, so the test waits for the restart.
+        // The second member of the cohort enters before the engine has restarted the lease for it, so the test waits
+        // for the restart.
         let mut left = Duration::MAX;
         until(async || {
             left = rest(&mut redis).await;
@@ -445,7 +450,8 @@ async fn row_45_killed_after_a_longer_nested_lease() {
     .await;
 }
 
-/// Row 48: a thousand callers of four processes queue at the same time. Several callers of a process share a request.
+/// Row 48 of `docs/faults.md`: a thousand callers of four processes queue at the same time. Several callers of a
+/// process share a request.
 #[tokio::test]
 async fn row_48_a_thousand_queue_in_groups() {
     const PROCESSES: usize = 4;

@@ -1,4 +1,4 @@
-//! Rows 39, 41, 43, 46, 47: events during the turns of a cohort whose process keeps running.
+//! Rows 39, 41, 43, 46, 47 of `docs/faults.md`: events during the turns of a cohort whose process keeps running.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,19 @@ use crate::{
 /// The moment at which a member of a cohort is cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum When {
-    /// The member is cancelled while it is in the queue.
+    /// The member of the cohort is cancelled while it is in the queue.
     Before,
     /// The member is cancelled after the server has granted the lock to the cohort, but before the push reaches its
     /// process.
     AtThePush,
-    /// The member is cancelled while it waits for its turn and the first member is inside.
+    /// The member of the cohort is cancelled while it waits for its turn and the first member holds the lock.
     After,
-    /// The member is cancelled after its turn has come, but before it is polled.
+    /// The member of the cohort is cancelled after its turn has come, but before it is polled.
     AtItsTurn,
 }
 
-/// Cancels `callers` at the moment `when`, and lets the other members enter. Returns the time between the end of the
-/// last turn of the cohort and the entry of the caller behind the cohort.
+/// Cancels `callers` at the moment `when`, and lets the other members of the cohort enter. Returns the time between the
+/// end of the last turn of the cohort and the entry of the caller behind the cohort.
 async fn cancelled(callers: &[usize], when: When) -> Duration {
     let mut fixture = Fixture::start().await;
     let guard = holder(&fixture.direct).await;
@@ -97,8 +97,8 @@ async fn cancelled(callers: &[usize], when: When) -> Duration {
     took
 }
 
-/// Row 39: members of a cohort are cancelled. The other members have their turns in order, and then the caller behind
-/// the cohort enters.
+/// Row 39 of `docs/faults.md`: members of a cohort are cancelled. The other members have their turns in order, and then
+/// the caller behind the cohort enters.
 #[tokio::test]
 async fn row_39_members_cancelled() {
     row(39, async |seen| {
@@ -114,8 +114,8 @@ async fn row_39_members_cancelled() {
                 );
             }
         }
-        // The first member is not cancelled here, because its turn comes with the push. Row 8 and the tests of the
-        // promises drop callers at the moment of the push.
+        // The first member of the cohort is not cancelled here, because its turn comes with the push. Row 8 and the
+        // tests of the promises drop callers at the moment of the push.
         for caller in [1, middle, last] {
             let took = cancelled(&[caller], When::AtItsTurn).await;
             seen.within(
@@ -128,8 +128,9 @@ async fn row_39_members_cancelled() {
     .await;
 }
 
-/// Row 41: the connection breaks while a member of a cohort is inside. The member inside keeps the lock, and the other
-/// members have their turns. Returns the time from the end of the last turn until the caller behind the cohort enters.
+/// Row 41 of `docs/faults.md`: the connection breaks while a member of a cohort holds the lock. This member keeps the
+/// lock, and the other members of the cohort have their turns. Returns the time from the end of the last turn until the
+/// caller behind the cohort enters.
 async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     let mut fixture = Fixture::start().await;
     let (cohort, first) = fixture.inside(30 * SECOND).await;
@@ -152,7 +153,7 @@ async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     assert_eq!(fixture.waiters.queued().await, 1, "a member queues twice");
     assert_eq!((second.caller, second.token()), (1, cohort.token + 1));
     second.leave().await;
-    // The connection breaks again, and this time a member leaves before the client is connected again.
+    // The connection breaks again, and this time a member of a cohort leaves before the client is connected again.
     let third = fixture.waiters.next().await;
     cut(&fixture).await;
     third.leave().await;
@@ -200,8 +201,8 @@ async fn row_41_connection_killed_in_the_middle_of_a_cohort() {
     .await;
 }
 
-/// Row 43: the server grants the lock to a cohort, and the push that reports the grant is lost although the connection
-/// stays up. A probe finds the grant, and the first member enters.
+/// Row 43 of `docs/faults.md`: the server grants the lock to a cohort, and the push that reports the grant is lost
+/// although the connection stays up. A probe finds the grant, and the first member of the cohort enters.
 #[tokio::test]
 async fn row_43_push_of_a_cohort_lost() {
     const GIVE_WITHOUT_A_WORD: &str = "
@@ -238,8 +239,8 @@ async fn row_43_push_of_a_cohort_lost() {
             assert_eq!((entered.caller, entered.token()), (caller, token));
             entered.leave().await;
         }
-        // The test's script has overwritten the grant of `guard`, so the release of `guard` must not affect the
-        // members.
+        // The test's script has overwritten the grant of `guard`, so the release of `guard` must not affect the members
+        // of the cohort.
         guard.release().await;
         fixture.waiters.pass([BEHIND]).await;
         fixture.end().await;
@@ -247,8 +248,8 @@ async fn row_43_push_of_a_cohort_lost() {
     .await;
 }
 
-/// Row 46: a member in the middle of a cohort leaves before its `hold_at_least` is over. The next member enters when
-/// this minimum hold is over.
+/// Row 46 of `docs/faults.md`: a member in the middle of a cohort leaves before its `hold_at_least` is over. The next
+/// member of the cohort enters when this minimum hold is over.
 #[tokio::test]
 async fn row_46_member_that_keeps_the_lock() {
     const AT_LEAST: Duration = SECOND;
@@ -286,9 +287,9 @@ async fn row_46_member_that_keeps_the_lock() {
     .await;
 }
 
-/// Row 47: callers of one client are neighbours in the queue, but have different leases and waits. Only callers with
-/// the same lease become members of one cohort. A caller whose `wait` is over before the grant does not become a
-/// member, and a member whose `wait` ends before its turn is skipped.
+/// Row 47 of `docs/faults.md`: callers of one client are neighbours in the queue, but have different leases and waits.
+/// Only callers with the same lease become members of one cohort. A caller whose `wait` is over before the grant does
+/// not become a member of the cohort, and a member whose `wait` ends before its turn is skipped.
 #[tokio::test]
 async fn row_47_mixed_leases_and_waits() {
     row(47, async |_| {
@@ -333,7 +334,7 @@ async fn row_47_mixed_leases_and_waits() {
                 let entered = fixture.waiters.next().await;
                 assert_eq!((entered.caller, entered.token()), (caller, token));
                 if caller == 2 {
-                    // Member 2 stays inside until the `wait` of member 3 is over.
+                    // Member 2 keeps the lock until the `wait` of member 3 is over.
                     let (gone, error) = fixture.waiters.refused().await;
                     assert!(matches!(error, LockError::Busy { .. }), "{error}");
                     assert_eq!(gone, 3);
@@ -375,7 +376,7 @@ async fn a_cohort_has_up_to_64_members() {
 }
 
 /// To another process, `status` shows the first member of a cohort as the holder and the other members as waiting,
-/// whichever member is inside.
+/// whichever member has the turn.
 #[tokio::test]
 async fn another_process_sees_the_first_member_and_counts_the_others_as_waiting() {
     let mut fixture = Fixture::start().await;

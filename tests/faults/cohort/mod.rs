@@ -57,7 +57,7 @@ impl Fixture {
     }
 
     /// Queues the members and the caller behind them, and waits until the server has granted the lock to the cohort and
-    /// the first member is inside. Returns the grant and the first member.
+    /// the first member has entered. Returns the grant and the first member.
     async fn inside(&mut self, lease: Duration) -> (Stored, Entered) {
         let guard = holder(&self.direct).await;
         self.queued(lease).await;

@@ -1,5 +1,5 @@
-//! Members of a cohort in unusual situations: a member has extended the lease, the grant is found late or is lost, a
-//! member is not polled, or its runtime is not driven.
+//! Members of a cohort in unusual situations. A member has extended the lease, or is not polled, or its runtime is not
+//! driven; or the client finds the grant late, or the grant is lost.
 
 use std::{
     future::Future,
@@ -75,8 +75,8 @@ async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     assert!(too_much.lock().unwrap().is_empty(), "{too_much:?}");
 }
 
-/// While the waiters' own process holds the lock, nothing arrives on the waiters' connection for longer than a claim.
-/// The cohort of the waiters enters in its turn nevertheless.
+/// While the waiters' own process holds the lock, nothing arrives on the waiters' connection for longer than a claim (2
+/// s). The cohort of the waiters enters in its turn nevertheless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
     let server = RedisServer::start().await;
@@ -96,7 +96,7 @@ async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
             .unwrap();
     });
     until_waiting(&other, 7).await;
-    // The pause is longer than a claim.
+    // The pause is longer than a claim (2 s).
     tokio::time::sleep(2500 * MS).await;
     guard.release().await;
     callers.join_all().await;
@@ -123,8 +123,8 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
                 .elapsed();
             entered.lock().unwrap().push(caller);
             // One body deletes the grant at least 370 ms after the first member has entered, and ends 60 ms later. When
-            // it ends, a third of the lease has passed, so the engine has to confirm the grant with the server before
-            // the next body starts.
+            // this body ends, a third of the lease has passed, so the engine has to confirm the grant with the server
+            // before the next body starts.
             if inside > 370 * MS && !deleted.swap(true, Ordering::SeqCst) {
                 let mut connection = server.connection().await;
                 let _: i64 = ask(&mut connection, redis::cmd("DEL").arg(NAME)).await;
@@ -141,8 +141,8 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
     assert_eq!(*entered.lock().unwrap(), (0..20).collect::<Vec<_>>());
 }
 
-/// A push that reports a grant is lost, and the client finds the grant when the claim (2 s) has almost ended. No body
-/// starts in the little time that is left of the claim.
+/// A push that reports a grant is lost, and the client finds the grant when the claim (2 s) has almost ended. Too
+/// little of the claim is left, so no body starts in that time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_body_starts_on_the_last_moment_of_a_claim() {
     let server = RedisServer::start().await;
@@ -165,8 +165,8 @@ async fn no_body_starts_on_the_last_moment_of_a_claim() {
     }
 }
 
-/// If a member is not polled when its turn comes, the callers behind it wait for a claim. The other members of the
-/// cohort keep their order.
+/// If a member is not polled when its turn comes, the callers behind it wait for a claim (2 s). The other members of
+/// the cohort keep their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_is_not_polled_is_awaited_for_a_claim() {
     let server = RedisServer::start().await;

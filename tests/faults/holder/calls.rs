@@ -1,4 +1,5 @@
-//! Rows 4 to 8, 34: bodies that block, hang or panic, calls that are dropped, and concurrent calls of one task.
+//! Rows 4 to 8, 34 of `docs/faults.md`: bodies that block, hang or panic, calls that are dropped, and concurrent calls
+//! of one task.
 
 use std::{
     future::Future,
@@ -21,8 +22,8 @@ fn time_to_live(redis: &mut redis::Connection) -> Duration {
     Duration::from_millis(left.try_into().unwrap_or(0))
 }
 
-/// Row 4: every thread of the holder's runtime is blocked for ten times the length of a lease. The engine renews the
-/// lease nevertheless.
+/// Row 4 of `docs/faults.md`: every thread of the holder's runtime is blocked for ten times the length of a lease. The
+/// engine renews the lease nevertheless.
 #[tokio::test]
 async fn row_04_runtime_blocked() {
     const LEASE: Duration = SECOND;
@@ -64,8 +65,8 @@ async fn row_04_runtime_blocked() {
     .await;
 }
 
-/// Row 5: a body hangs, and `max_hold` ends the renewal of its lease. The next caller enters at most one lease after
-/// `max_hold`.
+/// Row 5 of `docs/faults.md`: a body hangs, and `max_hold` ends the renewal of its lease. The next caller enters at
+/// most one lease after `max_hold`.
 #[tokio::test]
 async fn row_05_body_hangs() {
     row(5, async |seen| {
@@ -96,7 +97,7 @@ async fn panics() -> Result<(), LockError> {
     panic!("as it shall");
 }
 
-/// Row 6: a body panics, and the engine releases its lock at once, with exactly one script.
+/// Row 6 of `docs/faults.md`: a body panics, and the engine releases its lock at once, with exactly one script.
 #[tokio::test]
 async fn row_06_body_panics() {
     row(6, async |seen| {
@@ -157,7 +158,7 @@ async fn row_07_body_dropped_at_each_await() {
     .await;
 }
 
-/// Row 8: calls are dropped at random instants and leave nothing behind.
+/// Row 8 of `docs/faults.md`: calls are dropped at random instants and leave nothing behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_08_dropped_at_random_instants() {
     const CALLERS: u64 = 10;
@@ -219,8 +220,8 @@ async fn siblings() -> Result<(), LockError> {
     a.and(b).and(c)
 }
 
-/// Row 34: several calls that one task runs concurrently on the same key take turns, with and without an enclosing call
-/// that holds the key.
+/// Row 34 of `docs/faults.md`: several calls that one task runs concurrently on the same key take turns, with and
+/// without an enclosing call that holds the key.
 #[tokio::test]
 async fn row_34_siblings() {
     row(34, async |_| {

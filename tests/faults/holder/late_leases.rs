@@ -67,8 +67,8 @@ async fn a_renewed_lease_that_began_late_is_renewed() {
     assert_eq!(lost.unwrap(), None);
 }
 
-/// A call reads the answer that grants it the lock only after the lease has ended. The call was never inside, so it
-/// reports no loss, and acquires the lock again within its `wait`.
+/// A call reads the answer that grants it the lock only after the lease has ended. The body of the call never began, so
+/// the call reports no loss, and acquires the lock again within its `wait`.
 #[tokio::test]
 async fn a_grant_that_is_read_after_its_end_is_acquired_again() {
     for store in [Store::redis().await, Store::redlock().await] {

@@ -1,4 +1,5 @@
-//! Rows 49 to 51: callers that are polled late, only once more, or never again, and answers that arrive late.
+//! Rows 49 to 51 of `docs/faults.md`: callers that are polled late, only once more, or never again, and answers that
+//! arrive late.
 
 use std::{
     future::Future,
@@ -21,11 +22,11 @@ use tokio::time::sleep;
 
 use crate::fixture::{MS, SECOND, client, until};
 
-/// How long a waiter that is not polled may delay others: the length of a claim, plus at most 200 ms until the next
-/// heartbeat notices the end of the claim.
+/// How long a waiter that is not polled may delay others: the length of a claim (2 s), plus at most 200 ms until the
+/// next heartbeat notices the end of the claim.
 const DELAY: Duration = Duration::from_millis(2200);
 
-/// Asserts that nobody enters while another body is inside, and that tokens rise.
+/// Asserts that no body begins while another body runs under the lock, and that tokens rise.
 #[derive(Debug, Default)]
 struct Judge {
     inside: AtomicBool,
@@ -33,7 +34,7 @@ struct Judge {
 }
 
 impl Judge {
-    /// Runs as the body of a call, and stays inside for `time`.
+    /// Runs as the body of a call, and holds the lock for `time`.
     async fn body(self: Arc<Self>, who: &'static str, time: Duration) {
         let token = Hold::current().expect("a body has a hold").token().get();
         assert!(
@@ -83,8 +84,8 @@ async fn queue(mut future: Pin<&mut impl Future>, lock: &Lock, waiters: usize) {
     assert!(!poll(future.as_mut()), "it has to wait");
 }
 
-/// The same lock from three clients, each of which stands for a process: the first holder, a process with slow callers,
-/// and another process.
+/// The same lock from three clients, each of which stands for a process: the first holder, a process whose callers are
+/// polled late, and another process.
 struct Three {
     holder: Lock,
     slow: Lock,
@@ -140,7 +141,8 @@ async fn polled_late(server: &RedisServer, key: &str, gaps: [u32; 2], neighbour:
     }
 }
 
-/// Row 49: a waiter is polled late at any of its awaits, alone and in a cohort. All callers enter, one at a time.
+/// Row 49 of `docs/faults.md`: a waiter is polled late at any of its awaits, alone and in a cohort. All callers enter,
+/// one at a time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_49_polled_late() {
     row(49, async |_| {
@@ -158,8 +160,8 @@ async fn row_49_polled_late() {
     .await;
 }
 
-/// Row 49: a caller is not polled when the answer that grants it the lock arrives. When the caller is polled again, it
-/// enters after the callers that have entered in the meantime.
+/// Row 49 of `docs/faults.md`: a caller is not polled when the answer that grants it the lock arrives. When the caller
+/// is polled again, it enters after the callers that have entered in the meantime.
 // The runtime has a single thread, so no answer arrives during a poll.
 #[tokio::test]
 async fn row_49_an_answer_is_read_late() {
@@ -220,8 +222,8 @@ async fn replies_stall(server: &RedisServer, key: &str, begin: u32, time: u32, b
     }
 }
 
-/// Row 50: replies stall once, around a grant, a confirmation, a renewal or a release. If the lease of a running body
-/// ends during the stall, that body ends before the next caller enters.
+/// Row 50 of `docs/faults.md`: replies stall once, around a grant, a confirmation, a renewal or a release. If the lease
+/// of a running body ends during the stall, that body ends before the next caller enters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_50_replies_stall() {
     row(50, async |_| {
@@ -237,8 +239,8 @@ async fn row_50_replies_stall() {
     .await;
 }
 
-/// Row 51: a waiter is never polled again, alone and in a cohort. The other callers enter after a claim, regardless of
-/// the lease.
+/// Row 51 of `docs/faults.md`: a waiter is never polled again, alone and in a cohort. The other callers enter after a
+/// claim (2 s), regardless of the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_forgotten() {
     row(51, async |seen| {
@@ -276,8 +278,8 @@ async fn row_51_forgotten() {
     .await;
 }
 
-/// Row 51: a waiter is not polled while its own task waits for the same lock in another call, as can happen with
-/// `select!`. The other call enters after a claim.
+/// Row 51 of `docs/faults.md`: a waiter is not polled while its own task waits for the same lock in another call, as
+/// can happen with `select!`. The other call enters after a claim (2 s).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_the_other_branch_wants_the_same_lock() {
     row(51, async |seen| {
@@ -308,8 +310,8 @@ async fn both(client: &LockClient) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Row 51: a caller never reads the reply that grants it the lock. The tested calls are a waiting call, a call with a
-/// `wait` of zero, and a call with several keys.
+/// Row 51 of `docs/faults.md`: a caller never reads the reply that grants it the lock. The tested calls are a waiting
+/// call, a call with a `wait` of zero, and a call with several keys.
 // The runtime has a single thread, so no answer arrives during a poll.
 #[tokio::test]
 async fn row_51_an_answer_is_never_read() {
@@ -339,9 +341,10 @@ async fn row_51_an_answer_is_never_read() {
     .await;
 }
 
-/// Row 51: after the body of a call has ended, the call is polled only once more, although its release takes several
-/// steps. The next member of the cohort enters nevertheless. If the call has a minimum hold, the next member enters
-/// when the minimum hold is over. If the call has extended its lease, the next member enters with a lease of its own.
+/// Row 51 of `docs/faults.md`: after the body of a call has ended, the call is polled only once more, although its
+/// release takes several steps. The next member of the cohort enters nevertheless. If the call has a minimum hold, the
+/// next member of the cohort enters when the minimum hold is over. If the call has extended its lease, the next member
+/// of the cohort enters with a lease of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_a_release_is_never_polled() {
     row(51, async |seen| {
@@ -388,8 +391,9 @@ async fn row_51_a_release_is_never_polled() {
     .await;
 }
 
-/// Row 51: a call has been granted a lock, and is never polled again. The body of the call has not begun yet, because
-/// the lease has to be confirmed first, or because the call waits for another lock. Another caller enters.
+/// Row 51 of `docs/faults.md`: a call has been granted a lock, and is never polled again. The body of the call has not
+/// begun yet, because the lease has to be confirmed first, or because the call waits for another lock. Another caller
+/// enters.
 #[tokio::test]
 async fn row_51_no_body_begins() {
     row(51, async |seen| {
@@ -438,8 +442,8 @@ async fn both_soon(client: &LockClient) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Row 51: the `wait` of a caller ends while the request that queues the caller is unanswered. The caller is polled
-/// twice more, and then never again. It does not delay the other callers of its process.
+/// Row 51 of `docs/faults.md`: the `wait` of a caller ends while the request that queues the caller is unanswered. The
+/// caller is polled twice more, and then never again. This caller does not delay the other callers of its process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_forgotten_while_it_leaves() {
     row(51, async |seen| {

@@ -1,4 +1,5 @@
-//! Rows 1 to 3, 20, 21, 33, 36: processes that are killed, or stopped and continued, and a runtime that is shut down.
+//! Rows 1 to 3, 20, 21, 33, 36 of `docs/faults.md`: processes that are killed, or stopped and continued, and a runtime
+//! that is shut down.
 
 use std::time::{Duration, Instant};
 
@@ -77,7 +78,7 @@ async fn queue(client: &LockClient) {
 /// The number of callers of one worker process.
 const WAITERS: usize = 250;
 
-/// Queues [`WAITERS`] callers. Each caller prints its number and token when it is inside.
+/// Queues [`WAITERS`] callers. Each caller prints its number and token when it has entered.
 async fn waiters(client: &LockClient) {
     // The first call opens the connection. If callers request the lock before the connection is open, their order in
     // the queue is not defined.
@@ -95,8 +96,8 @@ async fn waiters(client: &LockClient) {
     println!("\nended");
 }
 
-/// Row 1: the holder is killed. The next waiter enters when the holder's lease has ended, regardless of the waiters'
-/// leases.
+/// Row 1 of `docs/faults.md`: the holder is killed. The next waiter enters when the holder's lease has ended,
+/// regardless of the waiters' leases.
 async fn holder_killed(url: &str) {
     row(1, async |seen| {
         let lease = 1500;
@@ -164,8 +165,8 @@ async fn next_word(worker: &mut Worker) -> String {
     }
 }
 
-/// Row 2: the holder is stopped for longer than its lease, and then continued. The holder is notified of the loss
-/// before the next await in its body completes.
+/// Row 2 of `docs/faults.md`: the holder is stopped for longer than its lease, and then continued. The holder is
+/// notified of the loss before the next await in its body completes.
 #[tokio::test]
 async fn row_02_holder_stopped_and_continued() {
     row(2, async |seen| {
@@ -196,8 +197,8 @@ async fn row_02_holder_stopped_and_continued() {
     .await;
 }
 
-/// Row 3: the holder's machine is suspended for longer than the lease. During the suspension, the monotonic clock of
-/// the machine and the timers that use this clock stand still.
+/// Row 3 of `docs/faults.md`: the holder's machine is suspended for longer than the lease. During the suspension, the
+/// monotonic clock of the machine and the timers that use this clock stand still.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn row_03_holder_suspended() {
@@ -234,7 +235,8 @@ async fn row_03_holder_suspended() {
     .await;
 }
 
-/// Row 20: a thousand callers in four processes wait for one lock. They enter in the order in which they queued.
+/// Row 20 of `docs/faults.md`: a thousand callers in four processes wait for one lock. The callers enter in the order
+/// in which they queued.
 #[tokio::test]
 async fn row_20_a_thousand_waiters() {
     const PROCESSES: usize = 4;
@@ -284,8 +286,8 @@ async fn row_20_a_thousand_waiters() {
             order.iter().copied().eq(queued),
             "not in the order of their queueing"
         );
-        // The test counts the scripts that are sent after all callers have queued. From then on, each caller sends at
-        // most one script, its release, and each process sends five probes a second.
+        // The test counts the scripts that are sent after all callers have queued. After a caller has queued, it sends
+        // at most one script, its release. Each process also sends five probes a second.
         let callers = u64::try_from(PROCESSES * WAITERS).unwrap();
         let looks =
             u64::try_from(took.as_millis() / 200 + 1).unwrap() * u64::try_from(PROCESSES).unwrap();
@@ -300,8 +302,8 @@ async fn row_20_a_thousand_waiters() {
     .await;
 }
 
-/// Row 21: a process is killed while its caller waits in the queue. The next release skips the dead caller at once.
-/// `server` is the server that stores the lock.
+/// Row 21 of `docs/faults.md`: a process is killed while its caller waits in the queue. When the lock is next released,
+/// the release skips the dead caller at once. `server` is the server that stores the lock.
 async fn queued_process_killed(url: &str, server: &RedisServer) {
     row(21, async |seen| {
         let client = client(url).await;
@@ -353,8 +355,8 @@ async fn row_21_queued_process_killed_in_a_cluster() {
     queued_process_killed(&cluster.url(), &cluster.servers[primary]).await;
 }
 
-/// Row 33: a runtime is shut down while one of its tasks holds a lock and another of its tasks waits for the same lock.
-/// Neither a grant nor a queue entry is left on the server.
+/// Row 33 of `docs/faults.md`: a runtime is shut down while one of its tasks holds a lock and another of its tasks
+/// waits for the same lock. Neither a grant nor a queue entry is left on the server.
 #[tokio::test]
 async fn row_33_runtime_shut_down_while_held_and_while_waiting() {
     row(33, async |seen| {
@@ -395,8 +397,8 @@ async fn row_33_runtime_shut_down_while_held_and_while_waiting() {
     .await;
 }
 
-/// Row 36: a waiting process is granted the lock while it is stopped, and continues after the grant has ended. The body
-/// of the waiting call never starts on that grant, and the call queues again.
+/// Row 36 of `docs/faults.md`: a waiting process is granted the lock while it is stopped, and continues after the grant
+/// has ended. The body of the waiting call never starts on that grant, and the call queues again.
 #[tokio::test]
 async fn row_36_waiter_stopped_past_its_grant() {
     row(36, async |_| {
@@ -413,7 +415,7 @@ async fn row_36_waiter_stopped_past_its_grant() {
         let newer = next.token().get();
         assert!(newer > stale);
         waiter.signal("CONT");
-        // The waiter is in the queue again and not inside.
+        // The waiter is in the queue again, and does not hold the lock.
         until_waiting(&client, 1).await;
         assert_eq!(next.loss(), None);
         next.release().await;

@@ -1,4 +1,4 @@
-//! Row 37: the process of the first waiter in the queue is stopped or killed.
+//! Row 37 of `docs/faults.md`: the process of the first waiter in the queue is stopped or killed.
 
 use std::time::Instant;
 
@@ -6,9 +6,9 @@ use support::server::RedisServer;
 
 use crate::fixture::{SECOND, client, entering, row, until_waiting, worker};
 
-/// Row 37: the process of the first waiter is stopped or killed. A stopped process keeps its socket open, and an
-/// unrelated subscriber receives every push, so the server cannot detect that the waiter's process is not listening.
-/// The next waiter enters after a claim (2 s).
+/// Row 37 of `docs/faults.md`: the process of the first waiter is stopped or killed. A stopped process keeps its socket
+/// open, and an unrelated subscriber receives every push, so the server cannot detect that the waiter's process is not
+/// listening. The next waiter enters after a claim (2 s).
 #[tokio::test]
 async fn row_37_stopped_waiter_and_stray_subscriber() {
     row(37, async |seen| {

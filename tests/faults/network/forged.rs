@@ -1,4 +1,4 @@
-//! Row 58: forged and repeated pushes.
+//! Row 58 of `docs/faults.md`: forged and repeated pushes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -121,8 +121,8 @@ async fn wait_for(client: LockClient, room: Arc<Room>, who: usize) {
     lock.run(room.visit(who)).await.unwrap();
 }
 
-/// Row 58: an attacker lists the channels, receives every push, and publishes forged pushes. No caller enters because
-/// of a forged push.
+/// Row 58 of `docs/faults.md`: an attacker lists the channels, receives every push, and publishes forged pushes. No
+/// caller enters because of a forged push.
 #[tokio::test]
 async fn row_58_forged_pushes() {
     log::keep();
@@ -139,7 +139,7 @@ async fn row_58_forged_pushes() {
             until_waiting(&holder, who + 1).await;
         }
 
-        // So far the forger knows only the names of the channels.
+        // Up to this point, the forger knows only the names of the channels.
         let first = guard.token().get() + 1;
         for channel in forger.channels().await {
             let owner = Uuid::new_v4().simple();
@@ -156,7 +156,7 @@ async fn row_58_forged_pushes() {
         guard.release().await;
         let (channel, told) = forger.hear_grant_to(3).await;
         assert_eq!(entries.recv().await, Some((0, first)));
-        // Now the forger knows the owners of a cohort whose first member is inside.
+        // Now the forger knows the owners of a cohort whose first member holds the lock.
         let owners: Vec<&str> = told
             .split('|')
             .filter(|field| field.contains(' '))
@@ -201,9 +201,9 @@ async fn row_58_forged_pushes() {
     .await;
 }
 
-/// Row 58: an attacker repeats the push of an old grant while another caller is inside. A member of the old grant's
-/// cohort has queued again, because the member before it overran the lease. The repeated push does not let the queued
-/// member enter.
+/// Row 58 of `docs/faults.md`: an attacker repeats the push of an old grant while another caller holds the lock. A
+/// member of the old grant's cohort has queued again, because the member before it overran the lease. The repeated push
+/// does not let the queued member of the cohort enter.
 #[tokio::test]
 async fn row_58_repeated_push() {
     log::keep();
@@ -212,8 +212,8 @@ async fn row_58_repeated_push() {
         let (one, two) = (client(&server.url()).await, client(&server.url()).await);
         let mut forger = Forger::on(&server).await;
         // Each attempt begins at another moment between two heartbeats. If a heartbeat comes right at the end of the
-        // lease, the second member of the cohort queues again in time, and enters before the other caller. In such an
-        // attempt, the test does not repeat the push.
+        // lease, the second member of the cohort queues again in time, and enters before the other caller. If that
+        // happens, the test does not repeat the push in this attempt.
         let mut repeated = 0;
         for attempt in 0..12 {
             repeated += u32::from(is_repeated(&one, &two, &mut forger, attempt * 70 * MS).await);
@@ -259,8 +259,8 @@ async fn is_repeated(
     let (second, inside) = entries.recv().await.unwrap();
     let token = inside.token();
     if second == 'c' {
-        // Waits until the second member is queued again. During the pause of 700 ms, the process of the second member
-        // forgets the old grant.
+        // Waits until the second member of the cohort is queued again. During the pause of 700 ms, the process of the
+        // second member of the cohort forgets the old grant.
         until_waiting(two, 1).await;
         outstays.release().await;
         tokio::time::sleep(700 * MS).await;

@@ -1,4 +1,4 @@
-//! Row 19: pushes that are lost, and connections that break when a lock is granted.
+//! Row 19 of `docs/faults.md`: pushes that are lost, and connections that break when a lock is granted.
 
 use std::time::Instant;
 
@@ -7,8 +7,8 @@ use support::{proxy::FaultProxy, server::RedisServer};
 
 use crate::fixture::{MS, NAME, QUEUE, SECOND, client, entering, left, row, until, until_waiting};
 
-/// Row 19: the server grants the lock, and the push that reports the grant is lost although the connection stays up.
-/// The next probe finds the grant, and the waiter enters.
+/// Row 19 of `docs/faults.md`: the server grants the lock, and the push that reports the grant is lost although the
+/// connection stays up. The next probe finds the grant, and the waiter enters.
 #[tokio::test]
 async fn row_19_push_lost() {
     row(19, async |seen| {
@@ -42,8 +42,8 @@ async fn row_19_push_lost() {
     }).await;
 }
 
-/// Row 19: the connection of a waiter is cut when the server grants the lock to the waiter. The waiter keeps its place
-/// in the queue, and enters first.
+/// Row 19 of `docs/faults.md`: the connection of a waiter is cut when the server grants the lock to the waiter. The
+/// waiter keeps its place in the queue, and enters first.
 #[tokio::test]
 async fn row_19_connection_cut_at_the_grant() {
     row(19, async |seen| {
@@ -75,9 +75,9 @@ async fn row_19_connection_cut_at_the_grant() {
     .await;
 }
 
-/// Row 19: the connection of hundreds of waiters is cut while they are granted their locks and while some of them give
-/// up. The lock of a running body is never granted to another caller, and no grant is left for a caller that has given
-/// up.
+/// Row 19 of `docs/faults.md`: the connection of hundreds of waiters is cut while they are granted their locks and
+/// while some of them give up. The lock of a running body is never granted to another caller, and no grant is left for
+/// a caller that has given up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_19_hundreds_reconnect_while_they_are_granted_or_give_up() {
     row(19, async |_| {

@@ -1,4 +1,4 @@
-//! Rows 9 to 11, 13, 38: requests and replies that are late, lost or duplicated.
+//! Rows 9 to 11, 13, 38 of `docs/faults.md`: requests and replies that are late, lost or duplicated.
 
 use std::{
     sync::mpsc,
@@ -15,8 +15,8 @@ use crate::fixture::{
     until_waiting,
 };
 
-/// Row 9: the reply that carries a grant is lost, because its connection breaks. The retried request gets the same
-/// grant.
+/// Row 9 of `docs/faults.md`: the reply that carries a grant is lost, because its connection breaks. The retried
+/// request gets the same grant.
 #[tokio::test]
 async fn row_09_reply_of_the_grant_lost() {
     row(9, async |_| {
@@ -37,9 +37,9 @@ async fn row_09_reply_of_the_grant_lost() {
     .await;
 }
 
-/// Row 10: a request reaches the server only after its caller has given up, and grants nothing. `kill` says whether the
-/// server permits the client to close its old connections. Without this permission, each request carries a time limit,
-/// after which the request's script does nothing.
+/// Row 10 of `docs/faults.md`: a request reaches the server only after its caller has given up, and grants nothing.
+/// `kill` says whether the server permits the client to close its old connections. Without this permission, each
+/// request carries a time limit, after which the request's script does nothing.
 async fn late_request(kill: bool) {
     let server = RedisServer::start().await;
     if !kill {
@@ -97,7 +97,8 @@ async fn row_10_late_request_where_connections_cannot_be_killed() {
     .await;
 }
 
-/// Row 11: the reply of a release is lost, and the client sends the release again. The next holder keeps its grant.
+/// Row 11 of `docs/faults.md`: the reply of a release is lost, and the client sends the release again. The next holder
+/// keeps its grant.
 #[tokio::test]
 async fn row_11_release_sent_twice() {
     row(11, async |_| {
@@ -130,8 +131,8 @@ async fn row_11_release_sent_twice() {
     .await;
 }
 
-/// Row 11: a client sends the same release twice, and the lock has a minimum hold. The lock stays taken until the
-/// minimum hold is over.
+/// Row 11 of `docs/faults.md`: a client sends the same release twice, and the lock has a minimum hold. The lock stays
+/// taken until the minimum hold is over.
 #[tokio::test]
 async fn row_11_lock_kept_twice() {
     row(11, async |_| {
@@ -162,7 +163,8 @@ async fn row_11_lock_kept_twice() {
     .await;
 }
 
-/// Row 13: a socket is half open. The client ends the hold at its own deadline at the latest, and connects again.
+/// Row 13 of `docs/faults.md`: a socket is half open. The client ends the hold at its own deadline at the latest, and
+/// connects again.
 #[tokio::test]
 async fn row_13_half_open_socket() {
     row(13, async |seen| {
@@ -201,8 +203,8 @@ async fn row_13_half_open_socket() {
     .await;
 }
 
-/// Row 13: a socket is half open. Callers repeat their unanswered requests over a new connection. The engine cannot
-/// close the old connection on the server, because the engine's own connection is half open too.
+/// Row 13 of `docs/faults.md`: a socket is half open. Callers repeat their unanswered requests over a new connection.
+/// The engine cannot close the old connection on the server, because the engine's own connection is half open too.
 #[tokio::test]
 async fn row_13_callers_ask_again() {
     row(13, async |seen| {
@@ -234,8 +236,8 @@ async fn row_13_callers_ask_again() {
     .await;
 }
 
-/// Row 38: a request stalls on its way to the server. The client reconnects, acquires the lock and releases it. When
-/// the server then reads the stalled request, it grants nothing.
+/// Row 38 of `docs/faults.md`: a request stalls on its way to the server. The client reconnects, acquires the lock and
+/// releases it. When the server then reads the stalled request, the server grants nothing.
 #[tokio::test]
 async fn row_38_old_socket_is_read_late() {
     row(38, async |_| {
@@ -267,8 +269,8 @@ async fn row_38_old_socket_is_read_late() {
     .await;
 }
 
-/// Row 38: a resent request stalls on its way to the server. A push grants the lock to the owner of the request. The
-/// owner releases the lock over another connection before the server reads the request.
+/// Row 38 of `docs/faults.md`: a resent request stalls on its way to the server. A push grants the lock to the owner of
+/// the request. The owner releases the lock over another connection before the server reads the request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_38_request_that_was_sent_again_is_read_late() {
     row(38, async |_| {
@@ -325,8 +327,8 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
     .await;
 }
 
-/// Row 38: a caller resends its request, is offered its turn by a push, and is cancelled before the server reads the
-/// resent request. Neither a grant nor a place in the queue is left behind.
+/// Row 38 of `docs/faults.md`: a caller resends its request, is offered its turn by a push, and is cancelled before the
+/// server reads the resent request. Neither a grant nor a place in the queue is left behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_38_caller_leaves_with_its_offer() {
     row(38, async |_| {

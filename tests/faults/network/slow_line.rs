@@ -1,4 +1,4 @@
-//! Row 18: connections with a long round trip, with jitter, and with bytes that arrive one by one.
+//! Row 18 of `docs/faults.md`: connections with a long round trip, with jitter, and with bytes that arrive one by one.
 
 use std::time::Instant;
 
@@ -6,7 +6,8 @@ use support::{history::History, proxy::FaultProxy, server::RedisServer};
 
 use crate::fixture::{MS, SECOND, client, left, row, until_waiting};
 
-/// Row 18: a connection with a round trip of 200 ms. Connecting takes a few round trips, and an acquisition takes one.
+/// Row 18 of `docs/faults.md`: a connection with a round trip of 200 ms. Connecting takes a few round trips, and an
+/// acquisition takes one.
 #[tokio::test]
 async fn row_18_slow_line() {
     row(18, async |seen| {
@@ -32,8 +33,8 @@ async fn row_18_slow_line() {
     .await;
 }
 
-/// Row 18: a connection with a round trip of 200 ms, with jitter, and with bytes that arrive one by one. The holder
-/// counts its lease as shorter by one round trip, and every caller enters.
+/// Row 18 of `docs/faults.md`: a connection with a round trip of 200 ms, with jitter, and with bytes that arrive one by
+/// one. The holder counts its lease as shorter by one round trip, and every caller enters.
 #[tokio::test]
 async fn row_18_jitter_and_split_bytes() {
     const CALLERS: u32 = 8;
@@ -63,8 +64,8 @@ async fn row_18_jitter_and_split_bytes() {
         let start = Instant::now();
         guard.release().await;
         waiting.join_all().await;
-        // The bound allows each caller three round trips of up to 240 ms: one for the push of its grant, one for a
-        // heartbeat if the push arrives late in the claim, and one for its release.
+        // The bound allows each caller three round trips of up to 240 ms. One is for the push of its grant, one is for
+        // a heartbeat if the push arrives near the end of the claim (2 s), and one is for its release.
         let most = CALLERS * 3 * 240 * MS;
         seen.within("all callers enter after the release", most, start.elapsed());
         history.check().assert_clean(CALLERS as usize);

@@ -23,7 +23,7 @@ async fn both() -> Result<(), LockError> {
 }
 
 /// A majority of the nodes grants the lock to a waiter that is not polled. The engine gives the grants back after at
-/// most a claim, and the waiter requests the lock again when it is polled.
+/// most a claim (2 s), and the waiter requests the lock again when it is polled.
 #[tokio::test]
 async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
     let quorum = Quorum::start(3).await;
@@ -61,7 +61,7 @@ async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
 }
 
 /// A waiter is polled so rarely that it misses each grant. Only the first missed grant keeps other callers out for a
-/// claim. The engine gives back later grants sooner.
+/// claim (2 s). The engine gives back each later grant after a shorter time.
 #[tokio::test]
 async fn a_waiter_that_misses_its_grants_keeps_a_quorum_for_less_time() {
     let quorum = Quorum::start(3).await;
@@ -213,7 +213,7 @@ async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
 
 /// A call for two keys reads its grants when most of their lease is over, so it gives them back and requests the locks
 /// again. The servers have forgotten the script that gives back grants, so the client has to send this script again,
-/// and it runs after the second request. It does not end the grants of the second request.
+/// and it runs after the second request. The late script does not end the grants of the second request.
 #[tokio::test]
 async fn grants_that_are_given_back_do_not_end_the_next_ones() {
     let quorum = Quorum::start(3).await;

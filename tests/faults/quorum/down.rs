@@ -1,4 +1,4 @@
-//! Rows 29 and 30: nodes that are down.
+//! Rows 29 and 30 of `docs/faults.md`: nodes that are down.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,7 +9,8 @@ use tokio::time::sleep;
 use super::{CLAIM, MARK, NODE_PATIENCE, OTHERS_GRANT, client, contend, until_empty, warm};
 use crate::fixture::{MS, NAME, SECOND, epsilon, row, token_of, until};
 
-/// Row 29: one of five nodes is killed and another is stopped. No two holds overlap, and callers still acquire locks.
+/// Row 29 of `docs/faults.md`: one of five nodes is killed and another is stopped. No two holds overlap, and callers
+/// still acquire locks.
 #[tokio::test]
 async fn row_29_two_of_five_down() {
     row(29, async |seen| {
@@ -55,8 +56,8 @@ async fn row_29_two_of_five_down() {
     .await;
 }
 
-/// Row 30: three of five nodes are stopped. Nobody acquires the lock. The client gives back the grants of single nodes:
-/// at once on the two nodes that are up, and on the three stopped nodes when they continue.
+/// Row 30 of `docs/faults.md`: three of five nodes are stopped. Nobody acquires the lock. The client gives back the
+/// grants of single nodes: at once on the two nodes that are up, and on the three stopped nodes when they continue.
 #[tokio::test]
 async fn row_30_three_of_five_down() {
     row(30, async |seen| {
@@ -124,14 +125,14 @@ async fn a_node_that_starts_late_gets_no_old_releases() {
         let lock = client.lock("k").lease(300 * MS).wait(5 * SECOND);
         lock.run(async {}).await.unwrap();
     }
-    // The engine retries a release for at least a claim, which is longer than the leases of this test.
+    // The engine retries a release for at least a claim (2 s), which is longer than the leases of this test.
     sleep(CLAIM + epsilon()).await;
     let connections = client.stats().connections;
     let node = &mut quorum.servers[2];
     node.restart().await;
     until(async || client.stats().connections >= connections + 2).await;
-    // Another client notices that the node has lost its state. The node counts toward a majority again after its
-    // quarantine.
+    // Another client notices that the node has lost its state. After a while (its quarantine), the node counts toward a
+    // majority again.
     let _other = super::client(&url, SECOND).await;
     let mut asked = node.connection().await;
     until(async || {
@@ -144,8 +145,8 @@ async fn a_node_that_starts_late_gets_no_old_releases() {
     assert!(scripts < CALLS / 4, "{scripts} scripts");
 }
 
-/// A node that was down when a lock was granted has no grant to release. Calls during a long outage of the node
-/// therefore leave no releases that wait for the node, however long the leases are.
+/// A node that was down when a lock was granted has no grant to release. After calls during a long outage of the node,
+/// therefore, no releases wait for the node, however long the leases are.
 #[tokio::test]
 async fn a_node_gets_no_releases_of_grants_that_it_missed() {
     const CALLS: u64 = 200;

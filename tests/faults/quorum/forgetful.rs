@@ -1,4 +1,5 @@
-//! Row 31: nodes that restart without their state, and nodes that were silent when a lock was granted.
+//! Row 31 of `docs/faults.md`: nodes that restart without their state, and nodes that were silent when a lock was
+//! granted.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +14,9 @@ use tokio::{task::JoinSet, time::sleep};
 use super::{BACKOFF, MARK, client, is_held_on, until_empty};
 use crate::fixture::{MS, NAME, SECOND, epsilon, row, token_of, until};
 
-/// Row 31: a lock is held on two of three nodes, and one of these two restarts without its state. Until the lease has
-/// ended, no client counts the restarted node and the third node as a majority, whether or not the client saw the
-/// restart.
+/// Row 31 of `docs/faults.md`: a lock is held on two of three nodes, and one of these two restarts without its state.
+/// Until the lease has ended, no client counts the restarted node and the third node as a majority, whether or not the
+/// client saw the restart.
 #[tokio::test]
 async fn row_31_node_returns_empty() {
     row(31, async |seen| {
@@ -68,7 +69,7 @@ async fn row_31_node_returns_empty() {
         }
         guard.release().await;
 
-        // By this time, the restarted node counts again, and forms a majority with the third node.
+        // The restarted node now counts toward a majority again, and forms one with the third node.
         quorum.servers[0].kill();
         for client in [witness, newcomer] {
             let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
@@ -80,15 +81,17 @@ async fn row_31_node_returns_empty() {
     .await;
 }
 
-/// Row 31: nodes that have never been used count toward a majority at once if all nodes are up. If a node is down, the
-/// unused nodes do not count yet, because the missing node may be the only one that stores a lease.
+/// Row 31 of `docs/faults.md`: nodes that have never been used count toward a majority at once if all nodes are up. If
+/// a node is down, the unused nodes do not count toward a majority yet, because the missing node may be the only one
+/// that stores a lease.
 #[tokio::test]
 async fn row_31_a_beginning_needs_all_nodes() {
     row(31, async |_| {
         let mut quorum = Quorum::start(3).await;
         quorum.servers[0].kill();
         let client = client(&quorum.url(), SECOND).await;
-        // The call waits for longer than the quarantine of a node that lost its state.
+        // The call waits for longer than a node that lost its state is kept from counting toward a majority (its
+        // quarantine).
         let refused = client.lock("k").wait(6 * SECOND).acquire().await;
         let Err(LockError::Unreachable { detail, .. }) = refused else {
             panic!("{refused:?}");
@@ -101,7 +104,7 @@ async fn row_31_a_beginning_needs_all_nodes() {
 
         let beginning = Quorum::start(3).await;
         let client = self::client(&beginning.url(), 30 * SECOND).await;
-        // The call's `wait` is far shorter than a quarantine, which lasts for the longest lease in use.
+        // The call's `wait` is far shorter than the quarantine of a node, which lasts for the longest lease in use.
         let lock = client.lock("k").wait(5 * SECOND);
         lock.acquire().await.unwrap().release().await;
     })
@@ -135,9 +138,9 @@ async fn excluded_until_the_end(clients: &[LockClient], guard: &LockGuard, lease
     }
 }
 
-/// Row 31: a node restarts without its state while a client with short leases uses the quorum. The node is not counted
-/// until the longest lease that any client uses has passed. Neither the client with short leases nor a client that
-/// connects later shortens this quarantine.
+/// Row 31 of `docs/faults.md`: a node restarts without its state while a client with short leases uses the quorum. The
+/// node is not counted until the longest lease that any client uses has passed. Neither the client with short leases
+/// nor a client that connects later shortens this quarantine.
 #[tokio::test]
 async fn row_31_another_clients_lock_ends_no_quarantine() {
     row(31, async |_| {
@@ -162,8 +165,8 @@ async fn row_31_another_clients_lock_ends_no_quarantine() {
     .await;
 }
 
-/// Row 31: `FLUSHALL` deletes the state of a running node. The flushed node does not count until the leases that it
-/// stored before have ended.
+/// Row 31 of `docs/faults.md`: `FLUSHALL` deletes the state of a running node. The flushed node does not count until
+/// the leases that it stored before have ended.
 #[tokio::test]
 async fn row_31_a_flushed_node_is_not_counted() {
     row(31, async |_| {
@@ -179,8 +182,9 @@ async fn row_31_a_flushed_node_is_not_counted() {
     .await;
 }
 
-/// A node loses its state, and one client after another notices the loss. The first client sets the time at which the
-/// node's quarantine begins. Clients that notice the loss later do not change this time.
+/// A node loses its state, and one client after another notices the loss. The first client sets the time from which the
+/// node does not count toward a majority (the node's quarantine). Clients that notice the loss later do not change this
+/// time.
 #[tokio::test]
 async fn a_quarantine_begins_when_the_first_client_notices() {
     const LEASE: Duration = Duration::from_secs(20);
@@ -211,8 +215,9 @@ async fn a_quarantine_begins_when_the_first_client_notices() {
                 None => super::client(&url, LEASE).await,
             };
             node.reset_stats().await;
-            // A client notices the loss when it requests a lock, and then reads the node's mark. Each call sends two
-            // scripts to the node, so the client has read the mark after about six calls (12 scripts).
+            // A client notices the loss when it requests a lock. The client then reads the node's mark, a key that
+            // shows whether the node has its state. Each call sends two scripts to the node, so the client has read the
+            // mark after about six calls (12 scripts).
             until(async || {
                 client.lock("k").run(async {}).await.unwrap();
                 node.scripts().await >= 12
@@ -230,9 +235,9 @@ async fn a_quarantine_begins_when_the_first_client_notices() {
     }
 }
 
-/// A body with `hold_at_least` returns, and the lease is far shorter than the minimum hold. The lock is retained on two
-/// of three nodes, and one of these two nodes loses its state. The node that lost its state does not count before the
-/// minimum hold is over.
+/// A body with `hold_at_least` returns, and the lease is far shorter than the minimum hold. The lock stays taken for
+/// the rest of the minimum hold on two of three nodes, and one of these two nodes loses its state. The node that lost
+/// its state does not count toward a majority before the minimum hold is over.
 #[tokio::test]
 async fn a_retained_lock_outlives_the_loss_of_a_node() {
     const LEAST: Duration = Duration::from_secs(6);

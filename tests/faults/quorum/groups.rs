@@ -27,9 +27,10 @@ async fn mark_on(server: &RedisServer) -> String {
     ask(&mut connection, redis::cmd("GET").arg(MARK)).await
 }
 
-/// A lock is held on the primary of a group and on one of two further servers. Sentinels promote a replica that lacks the
-/// grant, but has the mark. Until the lease has ended, the promoted replica does not complete a majority with the server
-/// that missed the grant. After the longest lease in use, the group counts again.
+/// A lock is held on the primary of a group and on one of two further servers. Sentinels promote a replica that lacks
+/// the grant, but has the node's mark, a key that shows whether a node has its state. Until the lease has ended, the
+/// promoted replica does not complete a majority with the server that missed the grant. After the longest lease in use,
+/// the group counts toward a majority again.
 #[tokio::test]
 async fn a_promoted_replica_without_the_newest_grant_is_not_counted() {
     const LEASE: Duration = Duration::from_secs(30);
@@ -56,8 +57,8 @@ async fn a_promoted_replica_without_the_newest_grant_is_not_counted() {
     group.servers[0].kill();
     for replica in &group.servers[1..] {
         replica.continue_process();
-        // The holder knows its token. With this token counter, the holder does not notice by its token that the replica
-        // lacks the grant, as if the holder's process had died.
+        // The holder knows its token, by which it could notice that the replica lacks the grant. With the token counter
+        // that the test sets here, the holder does not notice this, like a holder whose process has died.
         let mut redis = replica.connection().await;
         let writable = ["CONFIG", "SET", "replica-read-only", "no"];
         ask::<()>(&mut redis, redis::cmd(writable[0]).arg(&writable[1..])).await;
@@ -78,12 +79,12 @@ async fn a_promoted_replica_without_the_newest_grant_is_not_counted() {
     }
     assert!(tries > 5, "the failover took too long: {tries} tries");
     assert!(mark_on(primary).await.starts_with("lost|"));
-    // Only one node still has the grant, so the holder would be told of the loss at its next check.
+    // Only one node still has the grant, so the holder would be notified of the loss at its next check.
     let outcome = guard.release().await;
     assert!(matches!(outcome, ReleaseOutcome::Lost(_)), "{outcome:?}");
     let next = other.lock("k").wait(5 * SECOND).acquire().await.unwrap();
     next.release().await;
-    // The group counts again: it completes a majority while another node is down.
+    // The group counts toward a majority again: the group completes a majority while another node is down.
     servers[0].kill();
     let guard = other.lock("k").wait(2 * LEASE).acquire().await.unwrap();
     assert!(promoted.elapsed() > LEASE - 2 * SECOND, "{promoted:?}");
@@ -93,7 +94,7 @@ async fn a_promoted_replica_without_the_newest_grant_is_not_counted() {
 
 /// Three groups: the primary of one of them is killed while a caller is inside and 20 callers of two clients wait. The
 /// holder keeps its lock, and the waiters enter one at a time, with rising tokens, although the promoted replica does
-/// not count yet.
+/// not count toward a majority yet.
 #[tokio::test]
 async fn a_failover_in_one_of_three_groups_admits_one_caller_at_a_time() {
     const WAITERS: usize = 20;
@@ -131,7 +132,8 @@ async fn a_failover_in_one_of_three_groups_admits_one_caller_at_a_time() {
     history.check().assert_clean(WAITERS + 1);
 }
 
-/// The mark of a group contains the replication ID of its primary. The mark of a server contains none.
+/// The mark of a group contains the replication ID of its primary. The mark of a single server contains no replication
+/// ID.
 #[tokio::test]
 async fn the_mark_of_a_group_names_its_primary() {
     let group = SentinelGroup::start().await;

@@ -31,7 +31,7 @@ async fn nothing_is_left_on_a_node_that_was_silent() {
         sleep(20 * MS).await;
     }
     quorum.servers[2].continue_process();
-    // This reply shows that the node has carried out all requests that it received before.
+    // The reply to this command shows that the node has carried out all requests that it received before.
     let mut asked = quorum.servers[2].connection().await;
     let () = ask(&mut asked, &redis::cmd("PING")).await;
     let mut seen = Vec::new();
@@ -137,8 +137,8 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
     }
     let mut late = 0;
     for _ in 0..50 {
-        // A client waits at least 20 ms for a node, so it still receives the answers. By then, less than half of the
-        // lease (16 ms) is left.
+        // A client waits at least 20 ms for a node, so it still receives the answers. When the answers arrive, less
+        // than half of the lease (16 ms) is left.
         let refused = client.lock("k").lease(16 * MS).try_acquire().await;
         let Err(LockError::Unreachable { detail, .. }) = refused else {
             panic!("{refused:?}");
@@ -195,8 +195,8 @@ async fn answers_after_the_nodes_patience_are_given_back() {
 }
 
 /// A node's connection breaks while a request for the lock is on its way. The caller acquires the lock on the other
-/// nodes, and releases it over a new connection. Then the node reads the request. The time limit of the request has
-/// passed, so the node does nothing.
+/// nodes, and releases it over a new connection. After that, the node reads the request. The time limit of the request
+/// has passed, so the node does nothing.
 #[tokio::test]
 async fn a_node_refuses_a_request_that_arrives_after_the_release() {
     let quorum = Quorum::start(3).await;
@@ -232,7 +232,7 @@ async fn a_node_refuses_a_request_that_arrives_after_the_release() {
 }
 
 /// The clocks of the nodes and the client may drift apart by 1 % of a lease and 2 ms, so a client treats each lease as
-/// shorter by that much.
+/// shorter by 1 % and 2 ms.
 #[tokio::test]
 async fn a_lease_leaves_room_for_clocks_that_drift() {
     let quorum = Quorum::start(3).await;

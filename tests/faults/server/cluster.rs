@@ -17,9 +17,9 @@ use tokio::time::sleep;
 use super::load::Load;
 use crate::fixture::{MS, NAME, SECOND, client, row, until_waiting};
 
-/// Row 28: the slots of all locks move from primary to primary, again and again, while a caller is inside, 20 callers
-/// of two clients wait, and five others keep acquiring locks of their own. The holder keeps its lock, and the waiters
-/// enter one at a time, with rising tokens.
+/// Row 28 of `docs/faults.md`: the slots of all locks move from primary to primary, again and again. Meanwhile, one
+/// caller holds the lock, 20 callers of two clients wait for it, and five other callers keep acquiring locks of their
+/// own. The holder keeps its lock, and the waiters enter one at a time, with rising tokens.
 #[tokio::test]
 async fn row_28_slots_move_under_load() {
     row(28, async |seen| {
@@ -63,9 +63,9 @@ async fn row_28_slots_move_under_load() {
     .await;
 }
 
-/// Row 28: the move of a slot takes longer than a lease. The grant of a held lock moves first, and its lease is renewed
-/// on the new primary. Other callers of the lock wait until the whole slot has moved. A caller that gives up in the
-/// meantime breaks no connection of its client.
+/// Row 28 of `docs/faults.md`: the move of a slot takes longer than a lease. The grant of a held lock moves first, and
+/// its lease is renewed on the new primary. Other callers of the lock wait until the whole slot has moved. A caller
+/// that gives up in the meantime breaks no connection of its client.
 async fn slow_move(cluster: ClusterServers, choose_target: impl Fn(usize) -> usize) {
     let (holder, other) = (client(&cluster.url()).await, client(&cluster.url()).await);
     let guard = holder
@@ -133,9 +133,9 @@ async fn row_28_a_hold_outlives_a_slow_move_to_a_server_that_joins() {
     .await;
 }
 
-/// Row 28: the primary of a lock is killed while a caller is inside, 20 callers of two clients wait, and five others
-/// keep acquiring locks of their own. The primary's replica, which has the grant and the queue, becomes the new
-/// primary. The holder keeps its lock, and the waiters enter one at a time.
+/// Row 28 of `docs/faults.md`: the primary of a lock is killed. Meanwhile, one caller holds the lock, 20 callers of two
+/// clients wait for it, and five other callers keep acquiring locks of their own. The primary's replica, which has the
+/// grant and the queue, becomes the new primary. The holder keeps its lock, and the waiters enter one at a time.
 #[tokio::test]
 async fn row_28_a_primary_dies() {
     row(28, async |seen| {
@@ -151,8 +151,8 @@ async fn row_28_a_primary_dies() {
     .await;
 }
 
-/// Row 28: a server joins the cluster, and takes over the slot of a lock that has a holder and waiters. The holder
-/// keeps its lock, and the waiters enter one at a time.
+/// Row 28 of `docs/faults.md`: a server joins the cluster, and takes over the slot of a lock that has a holder and
+/// waiters. The holder keeps its lock, and the waiters enter one at a time.
 #[tokio::test]
 async fn row_28_a_server_joins() {
     row(28, async |_| {
@@ -166,9 +166,9 @@ async fn row_28_a_server_joins() {
     .await;
 }
 
-/// Row 28: a slot has moved, and a client with a waiting caller has not noticed the move yet. When the lock is
-/// released, the waiting caller does not enter at the same time as a caller that is granted the lock on the new
-/// primary.
+/// Row 28 of `docs/faults.md`: a slot has moved, and a client with a waiting caller has not noticed the move yet. When
+/// the lock is released, the waiting caller does not enter at the same time as a caller that is granted the lock on the
+/// new primary.
 #[tokio::test]
 async fn row_28_a_moved_waiter_does_not_enter_beside_another() {
     const ROUNDS: usize = 20;
@@ -213,8 +213,9 @@ async fn row_28_a_moved_waiter_does_not_enter_beside_another() {
     .await;
 }
 
-/// Row 28: a slot is taken from its primary, and later given to another primary. A waiting caller, whose client has
-/// learned that no server stores the slot, acquires the lock soon after a server stores the slot again.
+/// Row 28 of `docs/faults.md`: a slot is taken from its primary, and later given to another primary. A waiting caller,
+/// whose client has learned that no server stores the slot, acquires the lock soon after a server stores the slot
+/// again.
 #[tokio::test]
 async fn row_28_a_slot_has_no_primary_for_a_while() {
     row(28, async |seen| {

@@ -8,9 +8,9 @@ use support::{assert_lost, sentinels::SentinelGroup};
 use super::load::{FAILOVER, Load};
 use crate::fixture::{SECOND, client, row, token, until};
 
-/// Row 27: the primary is killed while a caller is inside, 20 callers of two clients wait, and five others keep
-/// acquiring locks of their own. The replicas have the grant and the queue. The holder keeps its lock, and the waiters
-/// enter one at a time, with rising tokens.
+/// Row 27 of `docs/faults.md`: the primary is killed. Meanwhile, one caller holds the lock, 20 callers of two clients
+/// wait for it, and five other callers keep acquiring locks of their own. The replicas have the grant and the queue.
+/// The holder keeps its lock, and the waiters enter one at a time, with rising tokens.
 #[tokio::test]
 async fn row_27_failover_under_load() {
     row(27, async |seen| {
@@ -27,8 +27,8 @@ async fn row_27_failover_under_load() {
     .await;
 }
 
-/// Row 27: the promoted replica lacks the grant, because replication had stopped before the grant. The first holder is
-/// notified, and another caller enters with a greater token.
+/// Row 27 of `docs/faults.md`: the promoted replica lacks the grant, because replication had stopped before the grant.
+/// The first holder is notified, and another caller enters with a greater token.
 #[tokio::test]
 async fn row_27_grant_not_replicated() {
     row(27, async |seen| {
@@ -69,8 +69,8 @@ async fn row_27_grant_not_replicated() {
     .await;
 }
 
-/// Row 27: an operator orders a failover although the primary is up. The old primary becomes a replica, and the client
-/// connects to the new primary as soon as a Sentinel announces it.
+/// Row 27 of `docs/faults.md`: an operator orders a failover although the primary is up. The old primary becomes a
+/// replica, and the client connects to the new primary as soon as a Sentinel announces it.
 #[tokio::test]
 async fn row_27_ordered_failover() {
     row(27, async |seen| {
@@ -101,9 +101,9 @@ async fn row_27_ordered_failover() {
     .await;
 }
 
-/// Row 27: the Sentinels lose the primary, but a client still reaches it. The old primary does not learn that a replica
-/// has replaced it. The client leaves the old primary when the Sentinels name the new one, so it does not enter while a
-/// caller of the new primary is inside.
+/// Row 27 of `docs/faults.md`: the Sentinels lose the primary, but a client still reaches it. The old primary does not
+/// learn that a replica has replaced it. The client leaves the old primary when the Sentinels name the new one, so none
+/// of its callers enters while a caller of the new primary holds the lock.
 #[tokio::test]
 async fn row_27_the_announced_primary_counts() {
     row(27, async |seen| {
@@ -134,8 +134,9 @@ async fn row_27_the_announced_primary_counts() {
     .await;
 }
 
-/// Row 27: as above, but the client also loses its Sentinel, so the old primary still grants locks to it. The tokens of
-/// both primaries rise in the order of their grants.
+/// Row 27 of `docs/faults.md`: the Sentinels lose the primary, and a client that still reaches the primary loses its
+/// Sentinel. The old primary therefore still grants locks to the client. The tokens of both primaries rise in the order
+/// of their grants.
 #[tokio::test]
 async fn row_27_both_primaries_grant() {
     row(27, async |_| {

@@ -1,5 +1,5 @@
-//! Callers that use locks while servers fail or slots move: one holds a lock, 20 wait for it, and five call again and
-//! again with locks of their own.
+//! Callers that use locks while servers fail or slots move: one caller holds a lock, 20 callers wait for it, and five
+//! callers keep acquiring locks of their own.
 
 use std::{
     sync::{
@@ -49,8 +49,8 @@ pub(super) struct Finished {
 }
 
 impl Load {
-    /// Starts the callers, and returns when the holder is inside and the waiters are queued. The lease of the holder is
-    /// renewed.
+    /// Starts the callers, and returns when the holder has entered and the waiters are queued. The lease of the holder
+    /// is renewed.
     pub(super) async fn start(url: &str, lease: Duration) -> Self {
         let holder = client(url).await;
         let others = [client(url).await, client(url).await];

@@ -1,4 +1,4 @@
-//! Rows 12, 22, 23: an operator's commands to the server, and a release that comes too late.
+//! Rows 12, 22, 23 of `docs/faults.md`: an operator's commands to the server, and a release that comes too late.
 
 use std::{
     sync::{Arc, Mutex},
@@ -13,8 +13,8 @@ use support::{
 
 use crate::fixture::{MS, NAME, SECOND, client, left, row, until};
 
-/// Row 12: a caller releases its lock after the lease has ended, while another caller is inside. The late release does
-/// not affect the other caller.
+/// Row 12 of `docs/faults.md`: a caller releases its lock after the lease has ended, while another caller holds the
+/// lock. The late release does not affect the other caller.
 #[tokio::test]
 async fn row_12_release_after_expiry() {
     row(12, async |_| {
@@ -37,7 +37,7 @@ async fn row_12_release_after_expiry() {
     .await;
 }
 
-/// Row 22: an operator runs `SCRIPT FLUSH` before every operation of a client. No operation fails.
+/// Row 22 of `docs/faults.md`: an operator runs `SCRIPT FLUSH` before every operation of a client. No operation fails.
 #[tokio::test]
 async fn row_22_scripts_flushed() {
     row(22, async |_| {
@@ -63,7 +63,8 @@ async fn row_22_scripts_flushed() {
     .await;
 }
 
-/// Row 23: an operator deletes the key of a held lock, or all keys. The holder is notified, and tokens keep rising.
+/// Row 23 of `docs/faults.md`: an operator deletes the key of a held lock, or all keys. The holder is notified, and
+/// tokens keep rising.
 #[tokio::test]
 async fn row_23_key_deleted_and_flushall() {
     row(23, async |_| {
@@ -105,7 +106,8 @@ async fn row_23_key_deleted_and_flushall() {
     .await;
 }
 
-/// Row 23: an operator deletes all keys while callers wait. The waiters queue again and enter in their order.
+/// Row 23 of `docs/faults.md`: an operator deletes all keys while callers wait. The waiters queue again and enter in
+/// their order.
 #[tokio::test]
 async fn row_23_flushall_while_waiting() {
     row(23, async |seen| {

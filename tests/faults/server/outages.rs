@@ -1,5 +1,5 @@
-//! Rows 14 to 17, 24 to 26, 32: a server that is killed, paused, out of memory or read-only, and a server whose clock
-//! jumps.
+//! Rows 14 to 17, 24 to 26, 32 of `docs/faults.md`: a server that is killed, paused, out of memory or read-only, and a
+//! server whose clock jumps.
 
 use std::{
     fs,
@@ -40,8 +40,8 @@ async fn tell(server: &RedisServer, command: &str) {
         .unwrap_or_else(|error| panic!("{command}: {error}"));
 }
 
-/// Row 14: the server is killed and restarts without its state. Another caller is granted the lock, and the holder is
-/// notified of the loss.
+/// Row 14 of `docs/faults.md`: the server is killed and restarts without its state. Another caller is granted the lock,
+/// and the holder is notified of the loss.
 #[tokio::test]
 async fn row_14_killed_and_nothing_persisted() {
     row(14, async |seen| {
@@ -72,7 +72,7 @@ async fn row_14_killed_and_nothing_persisted() {
     .await;
 }
 
-/// Row 15: the server is killed after it has persisted everything. The hold and the queue survive.
+/// Row 15 of `docs/faults.md`: the server is killed after it has persisted everything. The hold and the queue survive.
 #[tokio::test]
 async fn row_15_killed_with_everything_persisted() {
     row(15, async |seen| {
@@ -115,7 +115,7 @@ async fn row_15_killed_with_everything_persisted() {
     .await;
 }
 
-/// Row 16: the server is paused for half the length of a lease. The hold survives.
+/// Row 16 of `docs/faults.md`: the server is paused for half the length of a lease. The hold survives.
 #[tokio::test]
 async fn row_16_paused_for_half_a_lease() {
     row(16, async |_| {
@@ -139,8 +139,8 @@ async fn row_16_paused_for_half_a_lease() {
     .await;
 }
 
-/// Row 17: the server is paused for twice the length of a lease. The holder loses the lease, and the next caller enters
-/// after the pause.
+/// Row 17 of `docs/faults.md`: the server is paused for twice the length of a lease. The holder loses the lease, and
+/// the next caller enters after the pause.
 #[tokio::test]
 async fn row_17_paused_for_two_leases() {
     row(17, async |seen| {
@@ -174,8 +174,8 @@ async fn row_17_paused_for_two_leases() {
     .await;
 }
 
-/// Row 24: the server is out of memory. Nobody can acquire a free lock, but holders can release their locks, which then
-/// pass to waiters.
+/// Row 24 of `docs/faults.md`: the server is out of memory. Nobody can acquire a free lock, but holders can release
+/// their locks, which then pass to waiters.
 #[tokio::test]
 async fn row_24_out_of_memory() {
     row(24, async |seen| {
@@ -213,7 +213,8 @@ async fn row_24_out_of_memory() {
     .await;
 }
 
-/// Row 25: a client refuses a server that may evict held locks, unless the client is configured to allow eviction.
+/// Row 25 of `docs/faults.md`: a client refuses a server that may evict held locks, unless the client is configured to
+/// allow eviction.
 #[tokio::test]
 async fn row_25_evicting() {
     row(25, async |_| {
@@ -235,7 +236,7 @@ async fn row_25_evicting() {
 }
 
 /// Asserts that the server grants nothing in its present state: a call returns an error at most 200 ms after the end of
-/// its `wait`. Then asserts that another call, which waits while `over` ends that state, is granted the lock.
+/// its `wait`. After that, asserts that another call, which waits while `over` ends that state, is granted the lock.
 async fn nobody_enters(
     client: &LockClient,
     server: &RedisServer,
@@ -273,7 +274,7 @@ async fn nobody_enters(
     until(async || !left(server).await.iter().any(ours)).await;
 }
 
-/// Row 26: the server refuses writes, because it has too few replicas.
+/// Row 26 of `docs/faults.md`: the server refuses writes, because it has too few replicas.
 #[tokio::test]
 async fn row_26_noreplicas() {
     row(26, async |seen| {
@@ -353,8 +354,8 @@ async fn row_26_loading() {
     .await;
 }
 
-/// Row 32: the server's clock jumps forward by twice the length of a lease. Another caller enters, and the holder is
-/// notified of the loss.
+/// Row 32 of `docs/faults.md`: the server's clock jumps forward by twice the length of a lease. Another caller enters,
+/// and the holder is notified of the loss.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn row_32_clock_forward() {
@@ -381,8 +382,8 @@ async fn row_32_clock_forward() {
     .await;
 }
 
-/// Row 32: the server's clock jumps back by an hour. After the jump, no grant lasts longer than one lease, and tokens
-/// keep rising.
+/// Row 32 of `docs/faults.md`: the server's clock jumps back by an hour. After the jump, no grant lasts longer than one
+/// lease, and tokens keep rising.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn row_32_clock_back() {

@@ -11,9 +11,9 @@ use tokio::time::sleep;
 
 use crate::fixture::{MS, NAME, NAMESPACE, SECOND, client, row, token, until};
 
-/// Row 28: a primary is demoted, and promoted again without the grants that another primary made in between. The next
-/// token is greater than those of the other primary, although the client has been connected to the first primary all
-/// the time, and has noticed nothing.
+/// Row 28 of `docs/faults.md`: a primary is demoted, and promoted again without the grants that another primary made in
+/// between. The next token of the first primary is greater than the tokens of the other primary. This holds although
+/// the client stayed connected to the first primary and noticed nothing.
 #[tokio::test]
 async fn row_28_a_primary_is_promoted_again() {
     row(28, async |_| {
@@ -40,9 +40,9 @@ async fn row_28_a_primary_is_promoted_again() {
     .await;
 }
 
-/// Row 28: a replica replaces a primary whose process is stopped, and grants a lock. When the old primary continues, it
-/// does not know of the new one yet, and grants the lock to a caller, too. This grant comes later, so it has the
-/// greater token.
+/// Row 28 of `docs/faults.md`: a replica replaces a primary whose process is stopped, and grants a lock. When the old
+/// primary continues, it does not know the new primary yet, so the old primary also grants the lock to a caller. This
+/// grant comes later, so it has the greater token.
 #[tokio::test]
 async fn row_28_a_stopped_primary_continues() {
     row(28, async |_| {
@@ -73,8 +73,9 @@ async fn row_28_a_stopped_primary_continues() {
     .await;
 }
 
-/// Row 28: as above, but the callers wait for a replica. The old primary has no replica any longer, so no caller enters
-/// on a grant of the old primary while a caller of the new primary is inside.
+/// Row 28 of `docs/faults.md`: a replica replaces a primary whose process is stopped, and the callers wait for a
+/// replica. The old primary has no replica any longer, so no caller enters on a grant of the old primary while a caller
+/// of the new primary holds the lock.
 #[tokio::test]
 async fn row_28_a_stopped_primary_has_no_replica() {
     row(28, async |_| {
@@ -110,8 +111,9 @@ async fn row_28_a_stopped_primary_has_no_replica() {
     .await;
 }
 
-/// Row 28: a primary is cut off from the other servers, and still claims a slot that another primary has taken over. A
-/// client that connects hears from the isolated primary first, but believes the others.
+/// Row 28 of `docs/faults.md`: a primary is cut off from the other servers, and still claims a slot that another
+/// primary has taken over. A client that connects gets the answer of the isolated primary first, but uses the answers
+/// of the other servers.
 #[tokio::test]
 async fn row_28_an_isolated_primary_does_not_decide() {
     row(28, async |_| {
@@ -125,7 +127,7 @@ async fn row_28_an_isolated_primary_does_not_decide() {
         let isolated = cluster.primary_of(slot).await;
         let others: Vec<_> = (0..3).filter(|number| *number != isolated).collect();
         isolate(&cluster, isolated, &others).await;
-        // The other servers give the slot to one of them, which then has the greatest epoch.
+        // The other servers agree that one of them stores the slot. This server then has the greatest epoch.
         let (slot_text, to) = (slot.to_string(), others[0]);
         cluster.tell::<()>(to, &["ADDSLOTS", &slot_text]).await;
         cluster.tell::<redis::Value>(to, &["BUMPEPOCH"]).await;
@@ -146,7 +148,7 @@ async fn row_28_an_isolated_primary_does_not_decide() {
             .url(cluster.url())
             .namespace(NAMESPACE);
         let connecting = tokio::spawn(builder.connect_within(20 * SECOND));
-        // The isolated primary answers in this time.
+        // During this time, the isolated primary answers.
         sleep(200 * MS).await;
         for other in &others {
             cluster.servers[*other].continue_process();
@@ -162,8 +164,8 @@ async fn row_28_an_isolated_primary_does_not_decide() {
     .await;
 }
 
-/// Row 28: a primary does not answer while a client holds locks on all primaries, many of which are renewed at the same
-/// moment. Only the leases of the locks on the silent primary end.
+/// Row 28 of `docs/faults.md`: a primary does not answer while a client holds locks on all primaries, many of which are
+/// renewed at the same moment. Only the leases of the locks on the silent primary end.
 #[tokio::test]
 async fn row_28_a_silent_primary_costs_no_other_lease() {
     const LOCKS: usize = 60;
@@ -198,7 +200,7 @@ async fn row_28_a_silent_primary_costs_no_other_lease() {
     .await;
 }
 
-/// Makes a server and the others forget each other, so that no message between them counts.
+/// Makes a server and the other servers forget each other, so that they ignore each other's messages.
 async fn isolate(cluster: &ClusterServers, isolated: usize, others: &[usize]) {
     let id: String = cluster.tell(isolated, &["MYID"]).await;
     for other in others {
@@ -216,8 +218,8 @@ async fn epoch(cluster: &ClusterServers, server: usize) -> u64 {
     epochs.next().unwrap().trim().parse().unwrap()
 }
 
-/// Row 28: a primary without a replica is killed. Each idle client asks the other servers at most twice a second which
-/// primary stores which slot.
+/// Row 28 of `docs/faults.md`: a primary without a replica is killed. Each idle client asks the other servers at most
+/// twice a second which primary stores which slot.
 #[tokio::test]
 async fn row_28_idle_clients_ask_rarely_while_a_primary_is_dead() {
     const CLIENTS: u64 = 3;
@@ -229,7 +231,7 @@ async fn row_28_idle_clients_ask_rarely_while_a_primary_is_dead() {
             idle.push(client(&cluster.url()).await);
         }
         cluster.servers[0].kill();
-        // The first tries follow each other faster.
+        // The first questions of an idle client follow each other faster.
         sleep(2 * SECOND).await;
         let before = map_reads(&cluster.servers[1]).await;
         sleep(MEASURED as u32 * SECOND).await;

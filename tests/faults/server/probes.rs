@@ -1,4 +1,4 @@
-//! Rows 54 to 57: what probes detect, how soon they detect it, and how much they cost the server.
+//! Rows 54 to 57 of `docs/faults.md`: what probes detect, how soon they detect it, and how much they cost the server.
 
 use std::{
     sync::Arc,
@@ -23,8 +23,8 @@ use crate::{
     waiters::{Waiters, holder},
 };
 
-/// Row 54: a process waits for thousands of keys over a slow connection. The connection stays up, and the process
-/// probes at most one key every 150 µs on average.
+/// Row 54 of `docs/faults.md`: a process waits for thousands of keys over a slow connection. The connection stays up,
+/// and the process probes at most one key every 150 µs on average.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_54_thousands_of_waited_keys() {
     const KEYS: usize = 6000;
@@ -75,8 +75,8 @@ async fn row_54_thousands_of_waited_keys() {
     .await;
 }
 
-/// Row 55: leases end without a release, at different moments between two probes. A waiter enters within 50 ms of the
-/// end of a lease.
+/// Row 55 of `docs/faults.md`: leases end without a release, at different moments between two probes. A waiter enters
+/// within 50 ms of the end of a lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_55_a_lease_ends() {
     row(55, async |seen| {
@@ -103,8 +103,8 @@ async fn row_55_a_lease_ends() {
     .await;
 }
 
-/// Row 55: bodies outlast their fixed leases, and a caller of the same client waits. The caller enters within 50 ms of
-/// the end of a lease.
+/// Row 55 of `docs/faults.md`: bodies outlast their fixed leases, and a caller of the same client waits. The caller
+/// enters within 50 ms of the end of a lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_55_a_lease_of_the_same_client_ends() {
     row(55, async |seen| {
@@ -132,9 +132,9 @@ async fn row_55_a_lease_of_the_same_client_ends() {
     .await;
 }
 
-/// Row 56: in the queue, the waiters of a stopped process alternate with waiters of another process. All waiters of the
-/// stopped process together delay the others by at most one claim. When the process continues, its waiters return to
-/// their old places.
+/// Row 56 of `docs/faults.md`: in the queue, the waiters of a stopped process alternate with waiters of another
+/// process. All waiters of the stopped process together delay the others by at most one claim (2 s). When the process
+/// continues, its waiters return to their old places.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_56_a_stopped_process_with_many_waiters() {
     row(56, async |seen| {
@@ -176,8 +176,8 @@ async fn row_56_a_stopped_process_with_many_waiters() {
     .await;
 }
 
-/// Row 57: up to half a million entries in a queue are dead, because the `wait` of their callers is over or their
-/// process has ended. No script blocks the server for long, and a live waiter enters.
+/// Row 57 of `docs/faults.md`: up to half a million entries in a queue are dead, because the `wait` of their callers is
+/// over or their process has ended. No script blocks the server for long, and a live waiter enters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_57_dead_entries() {
     row(57, async |seen| {
@@ -265,7 +265,7 @@ async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
 }
 
 /// Returns the time from a release until two waiters of a live process have entered, if a waiter of a silent process is
-/// queued ahead of each of them. Asserts that the waiters of the live process enter in order.
+/// queued ahead of each of these two waiters. Asserts that the waiters of the live process enter in order.
 async fn delayed_by_silent_waiters(lease: Duration) -> Duration {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;
@@ -297,8 +297,8 @@ async fn each_silent_waiter_with_a_short_lease_delays_the_others() {
 }
 
 /// A holder overruns its fixed lease while another caller of its process is in the queue. If the lease is between 0.5 s
-/// and 2.5 s long, the server removes this waiter from the queue. The waiter returns to its place at the next probe of
-/// its process.
+/// and 2.5 s long, the server removes the other caller from the queue. This caller returns to its place at the next
+/// probe of its process.
 #[tokio::test]
 async fn a_place_of_a_process_whose_holder_overruns_its_lease_returns_at_its_next_probe() {
     for (lease, is_set_aside) in [(600, true), (2400, true), (2800, false)] {

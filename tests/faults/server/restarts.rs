@@ -1,4 +1,4 @@
-//! Row 53: the server restarts, and the IDs of its connections start again at one.
+//! Row 53 of `docs/faults.md`: the server restarts, and the IDs of its connections start again at one.
 
 use lock_runtime::LockClient;
 use support::{proxy::FaultProxy, server::RedisServer};
@@ -8,9 +8,9 @@ use crate::fixture::{client, row, until};
 const CLIENTS: usize = 8;
 const STRANGERS: usize = 60;
 
-/// Restarts the server while the lock clients cannot connect. Plain Redis clients, the strangers, connect first and get
-/// the connection IDs that the lock clients had before. Asserts that the lock clients do not close the connections of
-/// the strangers when they connect again.
+/// Restarts the server while the lock clients cannot connect. Plain Redis clients (the strangers) connect before the
+/// lock clients, and get the connection IDs that the lock clients had before. Asserts that the lock clients do not
+/// close the connections of the strangers when they connect again.
 async fn restarted(
     server: &mut RedisServer,
     ours: &str,
@@ -47,7 +47,7 @@ async fn restarted(
     assert_eq!(closed.count(), 0, "connections of strangers were closed");
 }
 
-/// Row 53: the clients connect over TCP.
+/// Row 53 of `docs/faults.md`: the clients connect over TCP.
 #[tokio::test]
 async fn row_53_restarted_tcp() {
     row(53, async |_| {
@@ -61,7 +61,7 @@ async fn row_53_restarted_tcp() {
     .await;
 }
 
-/// Row 53: the clients connect over a Unix socket, where all connections have the same address.
+/// Row 53 of `docs/faults.md`: the clients connect over a Unix socket, where all connections have the same address.
 #[tokio::test]
 async fn row_53_restarted_unix() {
     row(53, async |_| {

@@ -1,4 +1,4 @@
-//! Row 52: clients shut down while the server is killed or stopped.
+//! Row 52 of `docs/faults.md`: clients shut down while the server is killed or stopped.
 
 use std::{
     future::Future,
@@ -30,7 +30,8 @@ async fn shut_down(client: &LockClient) -> Duration {
     start.elapsed()
 }
 
-/// Row 52: a shutdown ends every waiting call, whether the call is queued, waits for a notification or spins.
+/// Row 52 of `docs/faults.md`: a shutdown ends every waiting call, whether the call is queued, waits for a notification
+/// or spins.
 #[tokio::test]
 async fn row_52_waiting_when_the_server_is_gone() {
     for gone in GONE {
@@ -79,8 +80,8 @@ async fn row_52_waiting_when_the_server_is_gone() {
     }
 }
 
-/// Row 52: while the server does not answer, a shutdown waits for a hold until the lease of the hold has ended, but for
-/// at most ten seconds.
+/// Row 52 of `docs/faults.md`: while the server does not answer, a shutdown waits for a hold until the lease of the
+/// hold has ended, but for at most ten seconds.
 #[tokio::test]
 async fn row_52_holding_when_the_server_is_gone() {
     const SHORT: Duration = Duration::from_secs(3);
@@ -119,8 +120,8 @@ async fn row_52_holding_when_the_server_is_gone() {
     }
 }
 
-/// Row 52: the server does not answer for longer than the silence limit of a connection, and answers again before the
-/// shutdown ends. The shutdown waits until the body of the hold has ended.
+/// Row 52 of `docs/faults.md`: the server does not answer for longer than the silence limit of a connection, and
+/// answers again before the shutdown ends. The shutdown waits until the body of the hold has ended.
 #[tokio::test]
 async fn row_52_the_server_comes_back() {
     row(52, async |_| {
@@ -143,8 +144,8 @@ async fn row_52_the_server_comes_back() {
     .await;
 }
 
-/// Row 52: the future of a shutdown is dropped before it completes. All renewals of the client end nevertheless, and a
-/// second shutdown ends at once.
+/// Row 52 of `docs/faults.md`: the future of a shutdown is dropped before it completes. All renewals of the client end
+/// nevertheless, and a second shutdown ends at once.
 #[tokio::test]
 async fn row_52_a_shutdown_that_is_given_up() {
     const LEASE: Duration = Duration::from_secs(2);
@@ -179,8 +180,9 @@ async fn row_52_a_shutdown_that_is_given_up() {
     .await;
 }
 
-/// Row 52: one primary of a Redis Cluster does not answer. A shutdown waits for the hold whose primary answers, however
-/// long its body takes, and keeps renewing its lease. Only the hold of the silent primary is bounded.
+/// Row 52 of `docs/faults.md`: one primary of a Redis Cluster does not answer. A shutdown waits for the hold whose
+/// primary answers, however long its body takes, and keeps renewing its lease. The shutdown limits only the time for
+/// which it waits for the hold of the silent primary.
 #[tokio::test]
 async fn row_52_one_primary_of_a_cluster_is_gone() {
     const LEASE: Duration = Duration::from_secs(3);

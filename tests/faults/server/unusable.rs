@@ -1,4 +1,4 @@
-//! Row 35: servers that cannot be used.
+//! Row 35 of `docs/faults.md`: servers that cannot be used.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use tokio::{
 
 use crate::fixture::{SECOND, row};
 
-/// Row 35: connecting to an unusable server returns a specific variant of `ConnectError` within `wait`. The error does
-/// not show the password of the URL.
+/// Row 35 of `docs/faults.md`: connecting to an unusable server returns a specific variant of `ConnectError` within
+/// `wait`. The error does not show the password of the URL.
 #[tokio::test]
 async fn row_35_unusable_servers() {
     row(35, async |seen| {
@@ -142,8 +142,8 @@ async fn answer_in_resp2(listener: TcpListener) {
     }
 }
 
-/// Row 35: the user of a running client loses a right. A call that needs this right returns an error that names the
-/// right.
+/// Row 35 of `docs/faults.md`: the user of a running client loses a right. A call that needs this right returns an
+/// error that names the right.
 #[tokio::test]
 async fn row_35_right_taken_away() {
     row(35, async |seen| {

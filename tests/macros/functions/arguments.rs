@@ -95,8 +95,8 @@ async fn patterns_are_taken_apart_in_the_body() {
     .await;
 }
 
-/// An enum with a single variant. A pattern in a signature can destructure such an enum, because the pattern always
-/// matches.
+/// An enum with a single variant. A pattern in a signature can destructure an enum with a single variant, because the
+/// pattern always matches.
 enum Only {
     One(String),
 }

@@ -56,8 +56,8 @@ async fn above_tokio_main() {
 
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns one client for all tests of this process. With such a client, the tests of a suite can lock a resource that
-/// they share.
+/// Returns one client for all tests of this process. With one client for all tests, the tests of a suite can lock a
+/// resource that they share.
 async fn shared() -> &'static LockClient {
     static SHARED: OnceCell<LockClient> = OnceCell::const_new();
     let connect = async || LockClient::connect("memory:").await.unwrap();

@@ -249,8 +249,8 @@ async fn questions() {
     guarded("k", Ok(Some(4)), async || other_questions(&[1, 0, 3]).await).await;
 }
 
-/// The body fails before its first await, so two calls cannot overlap, and the test does not use `guarded`. It checks
-/// that the key is free after the call.
+/// The body fails before its first await, so two calls cannot overlap, and the test does not use `guarded`. Instead,
+/// the test checks that the key is free after the call.
 #[tokio::test]
 async fn a_question_before_any_await() {
     let client = lock_runtime::LockClient::connect("memory:").await.unwrap();

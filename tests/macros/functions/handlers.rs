@@ -1,5 +1,5 @@
-//! Handlers of an axum router. Their keys and clients are parts of extractors: the placeholder `<id>` stands for the
-//! number in an argument `Path(id): Path<u64>`, and `<id.0>` for the number in an argument `id: Path<u64>`.
+//! Handlers of an axum router. The handlers' keys and clients are parts of extractors: the placeholder `<id>` stands
+//! for the number in an argument `Path(id): Path<u64>`, and `<id.0>` for the number in an argument `id: Path<u64>`.
 
 use axum::{
     Router,

@@ -121,7 +121,7 @@ async fn begun_while_waiting<T>(call: impl Future<Output = Locked<T>>) -> Vec<&'
 /// Attributes expand from top to bottom. If `#[instrument]` is above `#[distributed_lock]`, its span covers only the
 /// body. If `#[instrument]` is below `#[distributed_lock]`, the span also covers the wait for the lock.
 ///
-/// These cases are a single test, because `tracing` caches whether a span is enabled. If the first thread that reached
+/// All cases are in a single test, because `tracing` caches whether a span is enabled. If the first thread that reached
 /// a span had no subscriber, the span would stay disabled for all tests.
 #[tokio::test]
 async fn a_span_covers_the_waiting_if_it_stands_below() {

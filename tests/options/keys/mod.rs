@@ -338,7 +338,8 @@ async fn cost_of_waiting(call: impl AsyncFn() -> Result<(), LockError>) -> u64 {
 
 /// A call first requests all its locks in one script. If a lock is not free, the call then requests each lock
 /// separately. If the leases are fixed, the call also extends the lease of its first lock before it waits for the
-/// second lock, and restarts that lease when the body starts. Each of these steps costs one more script.
+/// second lock, and restarts that lease when the body starts. The separate requests, the extension and the restart cost
+/// one more script each.
 #[tokio::test]
 async fn locks_that_are_not_free_are_requested_one_by_one() {
     let (together, one_by_one, released) = (1, 2, 2);

@@ -63,7 +63,8 @@ impl<'a> Jvm<'a> {
         ask(&mut self.redis, redis::cmd(verb).arg(args)).await
     }
 
-    /// Acquires the lock, and returns `None`. If somebody else holds the lock, returns the time left in ms.
+    /// Acquires the lock, and returns `None`. If somebody else holds the lock, returns the time left of that holder's
+    /// lease in ms.
     async fn try_lock(&mut self, lease: Duration) -> Option<i64> {
         let script = "
             if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
@@ -159,7 +160,7 @@ async fn client(cluster: &ClusterServers) -> LockClient {
     builder.layout(Layout::Redisson).connect().await.unwrap()
 }
 
-/// Both wait for each other, and each release wakes the other side long before the end of the lease.
+/// The JVM and this crate wait for each other, and each release wakes the other side long before the end of the lease.
 async fn wake_each_other(cluster: &ClusterServers, lock: &str, sharded: bool) {
     let client = client(cluster).await;
     let mut jvm = Jvm::at(cluster, lock).await;
@@ -273,7 +274,8 @@ async fn tokens_rise_together_with_those_of_a_fenced_lock() {
     assert_eq!(keys, [""; 0]);
 }
 
-/// Redisson cannot use such a lock in a cluster either, because the lock and its channel would lie in two slots.
+/// Redisson cannot use a lock with such a name in a cluster either, because the lock and its channel would lie in two
+/// slots.
 #[tokio::test]
 async fn a_brace_without_a_hash_tag_is_refused() {
     let client = client(shared_cluster().await).await;

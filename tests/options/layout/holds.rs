@@ -43,11 +43,11 @@ async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try
         let lock = client.lock("k").lease(2 * SECOND).renew(true);
         let guard = lock.acquire().await.unwrap();
         let _: i64 = jvm.ask(change[0], &change[1..]).await;
-        // The next renewal cuts the changed lease to the length that the holder requested.
+        // The next renewal shortens the changed lease to the length that the holder requested.
         until(async || (0..=2000).contains(&Jvm::at(&store, "k").await.left().await)).await;
         assert!(guard.remaining() <= 2 * SECOND, "{:?}", guard.remaining());
         guard.release().await;
-        // A fixed lease is not renewed, so the next attempt of another caller cuts it.
+        // A fixed lease is not renewed, so the next attempt of another caller shortens it.
         let lock = client.lock("k").lease(2 * SECOND).renew(false);
         let guard = lock.acquire().await.unwrap();
         let _: i64 = jvm.ask(change[0], &change[1..]).await;
@@ -58,7 +58,7 @@ async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try
         drop(guard);
         until(async || store.keys().await.is_empty()).await;
     }
-    // The attempt of another caller does not cut a lease that `extend` has lengthened.
+    // The attempt of another caller does not shorten a lease that `extend` has lengthened.
     let guard = client.lock("k").lease(2 * SECOND).acquire().await.unwrap();
     guard.extend(10 * SECOND).await.unwrap();
     let busy = client.lock("k").try_acquire().await;
@@ -125,8 +125,8 @@ async fn tokens_rise_together_with_those_of_a_fenced_lock() {
     let counter = format!("redisson_lock_token:{{{}}}", jvm.lock);
     let mut newest = hold(&client, "k").await.token().get();
     until(async || store.keys().await.is_empty()).await;
-    // This crate does not create Redisson's token counter. In the first round, the counter is 1, as after the first
-    // token of a JVM. In the second round, the counter is far ahead of this crate's tokens.
+    // This crate does not create Redisson's token counter. In the first round, the counter is 1, as it is after a JVM
+    // has taken the first token. In the second round, the counter is far ahead of this crate's tokens.
     let ahead = (newest + 1_000_000).to_string();
     for theirs in ["1", &ahead] {
         jvm.ask::<()>("SET", &[&counter, theirs]).await;

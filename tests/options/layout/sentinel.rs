@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Jvm;
 use crate::stores::{MS, SECOND, hold, until};
 
-/// Both sides wait for each other at the first primary, and, after a failover, at the second one.
+/// The JVM and this crate wait for each other at the first primary, and after a failover at the second primary.
 #[tokio::test]
 async fn both_wake_each_other_before_and_after_a_failover() {
     let mut group = SentinelGroup::start().await;

@@ -124,8 +124,8 @@ impl System {
             held.kept_until.is_some() || model.clients[model.holds[held.hold].client].closed
         };
         if !model.rules.own_clock && state.held.as_ref().is_some_and(seen_as_a_block) {
-            // The lock is retained, or the holder's client is shut down. So the status comes from the server, which
-            // does not know which member of a cohort had the turn.
+            // The lock stays taken after its hold (`hold_at_least`), or the holder's client is shut down. In both
+            // cases, the status comes from the server, which does not know which member of a cohort had the turn.
             let (queued, _) = self.entries(key).await;
             return if token.is_some() && queued == state.queue.len() {
                 Ok(())

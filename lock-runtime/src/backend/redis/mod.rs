@@ -1,9 +1,9 @@
 //! Locks on one Redis server, 6.2 or later, or on a server that is compatible with Redis.
 //!
 //! All guarantees hold on a server that keeps its state. A server loses state if it is killed without persistence, if
-//! it evicts keys, or if it is a promoted replica that lacks the newest writes. After such a loss, the server can grant
-//! a held lock to a second caller. The first holder notices the loss only at its next renewal or check, so two callers
-//! may hold the lock until then. Fencing tokens keep rising after such a loss.
+//! it evicts keys, or if it is a promoted replica that lacks the newest writes. After a loss of its state, the server
+//! can grant a held lock to a second caller. The first holder notices the loss only at its next renewal or check, so
+//! two callers may hold the lock until then. Fencing tokens keep rising after a loss of state.
 
 pub(crate) mod preflight;
 pub(crate) mod protocol;
@@ -56,8 +56,8 @@ pub(crate) struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// Creates the backend, without connecting to the server. Before the first session connects, it checks whether the
-    /// server can be used for locks, unless [`connect`](Self::connect) has checked the server already.
+    /// Creates the backend, without connecting to the server. Before the first session connects, the session checks
+    /// whether the server can be used for locks, unless [`connect`](Self::connect) has checked the server already.
     pub(crate) fn open(
         config: RedisConfig,
         context: &Arc<Context>,

@@ -1,4 +1,4 @@
-// These modes are not supported yet. The message says what to write instead.
+// The modes below are not supported yet. The message says what to write instead.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", mode = read)]

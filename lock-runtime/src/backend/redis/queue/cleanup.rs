@@ -31,16 +31,16 @@ pub(crate) struct Sent {
 
 /// The time limit for each step of a clean-up over the connection that carried the acquisition's newest request.
 const SAME_CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
-/// The time limit for one try to clean up over the home session.
+/// The time limit for one try to clean up over the engine's home session.
 const HOME_PATIENCE: Duration = Duration::from_secs(2);
 /// The time that a clean-up waits for the acquisition's own connection, whose runtime might be blocked. After this
-/// time, the clean-up also sends a request to leave over the home session.
+/// time, the clean-up also sends a request to leave the queue over the home session (the engine's own session).
 const HEDGE: Duration = Duration::from_millis(20);
 
-/// Gives back the turn `offer` of an abandoned acquisition. If no turn was offered, removes the owner from the queue.
-/// If a request that the caller sent itself is unanswered, the server may still carry it out and grant the lock again.
-/// A request to leave is then sent as well, after the turn was given back. Drops `gone` after the first answer to a
-/// request to leave, because the server has then removed the owner.
+/// Gives back `offer`, the turn that an abandoned acquisition was offered. If no turn was offered, removes the owner
+/// from the queue. If a request that the caller sent itself is unanswered, the server may still carry it out and grant
+/// the lock again. A request to leave is then sent as well, after the turn was given back. Drops `gone` after the first
+/// answer to a request to leave, because the server has then removed the owner.
 pub(crate) async fn give_up(
     server: Arc<Server>,
     sent: Sent,
@@ -49,7 +49,7 @@ pub(crate) async fn give_up(
 ) {
     if let Some(token) = offer {
         sent.session.waiters.remove(&sent.request);
-        // No request of this owner may be sent after its turn is released.
+        // No request under this owner name may be sent after its turn is released.
         end(&server, &sent).await;
         let name = sent.request.names.lock.clone();
         let ends = server.now() + sent.request.lease;
@@ -61,7 +61,7 @@ pub(crate) async fn give_up(
     remove(server, sent, gone).await;
 }
 
-/// Revokes requests if their callers did not read the answers in time. Gives back the locks that these answers may have
+/// Revokes requests whose callers did not read the answers in time. Gives back the locks that these answers may have
 /// granted.
 pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
     for request in session.unanswered.overdue(now) {
@@ -99,8 +99,8 @@ async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
 }
 
 /// Waits until the server can no longer carry out requests that were sent over a broken connection. When a connection
-/// breaks, the server may not have read all requests that were sent over it, and may carry them out later. Returns at
-/// the latest when `request` can no longer have an effect.
+/// breaks, the server may not have read all requests that were sent over it. The server may carry out the unread
+/// requests later. Returns when `request` can no longer have an effect, if not earlier.
 pub(crate) async fn until_closed(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -138,13 +138,13 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
 }
 
 /// Removes everything that an acquisition may have left on the server. If all requests of the acquisition are answered,
-/// the request to leave is sent over the home session, because the runtime of the acquisition's session might be
-/// blocked or have ended. If a request is unanswered, the request to leave is sent over the acquisition's own
+/// the request to leave is sent over the engine's home session, because the runtime of the acquisition's session might
+/// be blocked or have ended. If a request is unanswered, the request to leave is sent over the acquisition's own
 /// connection, so that it arrives after the unanswered request. If the acquisition's connection does not answer, the
 /// engine closes that connection on the server, and sends the request to leave over the home session.
 ///
-/// Drops `gone` after the first answer to a request to leave. If an unanswered request has an effect after that, a
-/// further request to leave removes this effect.
+/// Drops `gone` after the first answer to a request to leave the queue. If an unanswered request has an effect after
+/// that, a further request to leave removes this effect.
 async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     let gone = Mutex::new(Some(gone));
     sent.session.waiters.remove(&sent.request);
@@ -173,7 +173,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
         std::future::pending::<()>().await;
     };
     // If a request of the session is under way on a runtime that no longer runs, `end` waits a long time. Meanwhile,
-    // `hedge` sends a request to leave over the home session.
+    // `hedge` sends a request to leave over the engine's home session.
     let ended = tokio::select! {
         biased;
         ended = end(&server, &sent) => ended,
@@ -206,8 +206,8 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
                 tracing::warn!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), %error, "an abandoned acquisition runs out by itself");
                 return;
             }
-            // The server has answered the request to leave. It carries out the requests of a connection in order, so no
-            // request of this acquisition is under way any longer.
+            // The server has answered the request to leave. The server carries out the requests of a connection in
+            // order, so no request of this acquisition is under way any longer.
             Some(Err(CallError::Moved(to))) => {
                 server.sessions.moved(&to);
                 settled = true;

@@ -61,13 +61,13 @@ impl Entry {
 /// The outcome of passing a turn on.
 #[derive(Debug)]
 pub(crate) enum Passed {
-    /// No known cohort contains the token.
+    /// No cohort that this process knows contains the token.
     Unknown,
     /// The turn was offered to the next member.
     On,
     /// The member that leaves no longer has the turn.
     Stale,
-    /// No member is left. The grant with this first token has to be released.
+    /// No member is left. The grant with this token (the token of the cohort's first member) has to be released.
     Ended(u64),
     /// The local deadline of the grant has passed, and members are still waiting in this session.
     Late(Arc<Session>),
@@ -78,21 +78,22 @@ pub(crate) enum Passed {
 pub(crate) enum Known {
     /// The request names the holder's own token, because the holder belongs to no known cohort.
     Itself,
-    /// The request names this token, the first token of the holder's cohort. The holder has the turn.
+    /// The request names this token, which is the token of the first member of the holder's cohort. The holder has the
+    /// turn.
     Turn(u64),
     /// No request may be sent, because the holder has lost its turn.
     Over,
 }
 
-/// The tasks that a heartbeat has to carry out for the cohorts of a session.
+/// The tasks that a heartbeat (the periodic task of a session) has to carry out for the session's cohorts.
 #[derive(Debug, Default)]
 pub(crate) struct Chores {
     /// The turns that were not taken in time, each with its lock and its token.
     pub(crate) missed: Vec<(LockName, u64)>,
     /// The locks whose waiting members queue again, because the local deadline of the grant has passed.
     pub(crate) requeue: Vec<LockName>,
-    /// The grants that have to be released because no member takes the turn, each with the token of its last turn and
-    /// its local deadline.
+    /// The grants that have to be released because no member takes the turn. Each grant comes with the token of its
+    /// last turn and with its local deadline.
     pub(crate) release: Vec<(LockName, FencingToken, Moment)>,
     /// The offers that have to be renewed, each with its token and the new lease.
     pub(crate) renew: Vec<(LockName, FencingToken, Duration)>,
@@ -127,7 +128,8 @@ impl Cohorts {
     }
 
     /// Creates the cohort of a grant that the server pushed, or described in an answer, unless the cohort is known
-    /// already. A suspended cohort is created again if the answer to a request describes its grant.
+    /// already. A suspended cohort (one whose local deadline has passed) is created again if the answer to a request
+    /// describes its grant.
     pub(crate) fn take_up(
         &self,
         session: &Arc<Session>,
@@ -194,7 +196,7 @@ impl Cohorts {
             cohorts.insert(name.clone(), entry)
         };
         if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
-            // The server has lost the replaced grant, so its members queue again.
+            // A newer grant has replaced this grant, so the server has lost it. The members of its cohort queue again.
             chores.requeue.insert(0, replaced.session);
         }
         chores
@@ -233,7 +235,7 @@ impl Cohorts {
     }
 
     /// Returns the lease of the cohort in which the member with this token has the turn, if the grant may last longer
-    /// than this lease, and other members are still waiting. Otherwise returns `None`.
+    /// than this lease, and other members are still waiting. Returns `None` in all other cases.
     pub(crate) fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {
         self.with(name, |entry| {
             let cohort = &entry.cohort;
@@ -328,17 +330,17 @@ impl Cohorts {
         self.with(name, confirm).unwrap_or(false)
     }
 
-    /// Removes the cohort of the grant with this first token, because the server has confirmed the release. If callers
-    /// are waiting for the lock, only marks the cohort as released. Does nothing while a member of the cohort has the
-    /// turn.
+    /// Removes the cohort whose first member has this token, because the server has confirmed the release of its grant.
+    /// If callers are waiting for the lock, only marks the cohort as released. This method does nothing while a member
+    /// of the cohort has the turn.
     pub(crate) fn forget(&self, name: &LockName, first: FencingToken) {
         self.forget_if(name, |cohort| cohort.first() == first.get());
     }
 
     /// Removes the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. This
     /// method is called when the server has confirmed the release by this member, or when the lease of the grant has
-    /// ended. An earlier member has only passed on its turn, so its release does not end the grant. The first member is
-    /// such a member, too, although its token is also the token of the grant.
+    /// ended. An earlier member has only passed on its turn, so its release does not end the grant. The release by the
+    /// first member does not end the grant either, although the token of this member is also the token of the grant.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
         self.forget_if(name, |cohort| cohort.turn().token == token.get());
     }
@@ -358,8 +360,8 @@ impl Cohorts {
         }
     }
 
-    /// Ends the cohort of the grant with this first token, because the server no longer has the grant. Returns the
-    /// session in which the cohort's members wait, or `None` if this process does not know the grant.
+    /// Ends the cohort whose first member has this token, because the server no longer has the cohort's grant. Returns
+    /// the session in which the cohort's members wait, or `None` if this process does not know the grant.
     pub(crate) fn lose(&self, name: &LockName, first: u64) -> Option<Arc<Session>> {
         self.with(name, |entry| {
             if entry.cohort.first() != first {
@@ -370,9 +372,10 @@ impl Cohorts {
         })?
     }
 
-    /// Returns whether the server has lost the grant with the first token `granted`. This method is called after a
-    /// request that was sent at `asked` has shown that an owner of this grant has neither a place nor a grant on the
-    /// server. The result is false if the cohort is over, or if this process did not know the grant before `asked`.
+    /// Returns whether the server has lost the grant of the cohort whose first member has the token `granted`. This
+    /// method is called after a request that was sent at `asked` has shown that an owner of this grant has neither a
+    /// place nor a grant on the server. The result is false if the cohort is over, or if this process did not know the
+    /// grant before `asked`.
     pub(crate) fn has_lost(&self, name: &LockName, granted: u64, asked: Moment) -> bool {
         self.with(name, |entry| {
             let cohort = &entry.cohort;
@@ -382,7 +385,7 @@ impl Cohorts {
     }
 
     /// Returns the lease of the cohort in which the member with this token has the turn, if other members are still
-    /// waiting. Otherwise returns `None`.
+    /// waiting. Returns `None` in all other cases.
     pub(crate) fn lease_of_others(&self, name: &LockName, token: FencingToken) -> Option<Duration> {
         self.with(name, |entry| {
             let others = entry.cohort.has_turn(token.get()) && entry.has_waiting(name);
@@ -390,15 +393,15 @@ impl Cohorts {
         })?
     }
 
-    /// Keeps the lock taken after the member with this token has left. Returns false if that member does not have the
-    /// turn, or the lock is retained already.
+    /// Keeps the lock taken after the member with this token has left. Returns false if the member with this token does
+    /// not have the turn, or if the lock is retained already.
     pub(crate) fn retain(&self, name: &LockName, token: FencingToken) -> bool {
         self.with(name, |entry| entry.cohort.retain(token.get()))
             .unwrap_or(false)
     }
 
-    /// Ends the cohort in which the member with this token has the turn. Returns the first token of the cohort's grant,
-    /// or `None` if there is no such cohort.
+    /// Ends the cohort in which the member with this token has the turn. Returns the token by which the server
+    /// identifies the cohort's grant, or `None` if there is no such cohort.
     pub(crate) fn end(&self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
         self.with(name, |entry| {
             if !entry.cohort.has_turn(token.get()) {
@@ -416,8 +419,8 @@ impl Cohorts {
         })?
     }
 
-    /// Returns the newest turn of the grant with this first token, and the number of members that are still waiting.
-    /// Returns `None` if this process does not know the grant.
+    /// Returns the newest turn in the cohort whose first member has this token, and the number of members that are
+    /// still waiting. Returns `None` if this process does not know the grant.
     pub(crate) fn seen(&self, name: &LockName, first: u64) -> Option<(Turn, usize)> {
         self.with(name, |entry| {
             (entry.cohort.first() == first).then(|| (entry.cohort.turn(), entry.waiting(name)))

@@ -45,7 +45,7 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
         }
         let Some(connection) = session.connected() else {
             // The requests of this batch are sent over the session's next connection. If the session is already
-            // connected again, this task sends them itself.
+            // connected again, this task itself sends the requests.
             waiters.put_back(&name, &batch);
             waiters.end_sending(&name);
             if session.connected().is_some() && waiters.begin_sending(&name) {
@@ -85,8 +85,9 @@ async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) 
         tokio::task::yield_now().await;
         let to_come = server.cohorts.to_come(name);
         match to_come {
-            // No member of a cohort has the turn. If callers of this session are queued, they get the lock before the
-            // new callers, so the wait does not delay the turns of the new callers.
+            // The process has no cohort for this lock in which a member has the turn. If callers of this session are
+            // queued, they get the lock before the new callers, so the wait does not delay the turns of the new
+            // callers.
             None => break,
             // A short cohort that has changed since the last check may end before a request is answered, so the cohort
             // is checked again.

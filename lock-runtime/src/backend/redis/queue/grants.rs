@@ -64,8 +64,8 @@ pub(crate) fn take_up_described(
     !session.unanswered.has(&grant.owners) && take_up(server, session, name, grant)
 }
 
-/// Renews the grant of an offer in a task of the engine, because the grant has too little time left for the member to
-/// take its turn.
+/// Renews the grant of an offer in a task of the engine, because the grant has too little time left for the member of
+/// the cohort to take its turn.
 pub(crate) fn confirm_offer(
     server: &Arc<Server>,
     name: LockName,
@@ -121,8 +121,8 @@ pub(crate) fn carry_out_chores(
 /// Ends the turn of the holder with this token. If another member of the cohort is waiting, that member gets the turn.
 /// Usually, this needs no command to the server. If the release needs several commands, it runs in a task of the
 /// engine, so that it does not depend on when the caller is polled. The engine sends these commands over the connection
-/// that carries all renewals, so that a command that shortens a lease cannot arrive after the next member has extended
-/// the lease.
+/// that carries all renewals, so that a command that shortens a lease cannot arrive after the next member of the cohort
+/// has extended the lease.
 pub(crate) async fn release(
     server: &Arc<Server>,
     name: &LockName,
@@ -156,8 +156,9 @@ async fn release_in_steps(
         return retain(server, name, token, until, lease).await;
     }
     while let Some(lease) = server.cohorts.stretched(name, token.get(), server.now()) {
-        // The grant may last longer than the lease that the next member asked for. The lease is restarted before the
-        // next member gets the turn, because a later restart could shorten a lease that the next member has extended.
+        // The grant may last longer than the lease that the next member of the cohort asked for. The lease is restarted
+        // before the next member of the cohort gets the turn, because a later restart could shorten a lease that the
+        // next member has extended.
         if renew(server, name, token, Extend::Restart(lease)).await? == Renewed::NotHeld {
             break;
         }
@@ -165,7 +166,7 @@ async fn release_in_steps(
     release_turn(server, name, token, retain_until).await
 }
 
-/// Offers the turn to the next member, or releases the grant if no member is waiting.
+/// Offers the turn to the next member of the cohort, or releases the grant if no member is waiting.
 async fn release_turn(
     server: &Arc<Server>,
     name: &LockName,
@@ -178,8 +179,8 @@ async fn release_turn(
         Passed::Stale => return Ok(Released::NotHeld),
         Passed::On => return Ok(Released::Released),
         Passed::Late(session) => {
-            // The waiting members queue again. If the server still has the grant, they share this grant again. A
-            // release would instead grant the lock to other callers.
+            // The waiting members of the cohort queue again. If the server still has the grant, these members share the
+            // grant again. If the grant were released instead, the server would grant the lock to other callers.
             session.requeue(Some(name));
             return Ok(Released::NotHeld);
         }
@@ -211,7 +212,7 @@ async fn release_grant(
     args.extend(retain_until.map(Arg::Until));
     args.extend([Arg::Floor, Arg::Text(claim_ms())]);
     let answered = match server.run(name, script, &keys, &args).await {
-        // The key of the lock no longer stores a grant of this layout.
+        // The Redis key of the lock now stores data that is not a grant of this layout.
         Err(BackendError::WrongLayout) => return Ok(Released::NotHeld),
         released => released?,
     };
@@ -224,7 +225,7 @@ async fn release_grant(
 }
 
 /// Ends the cohort in which the member with this token has the turn, because the server no longer has the cohort's
-/// grant. The waiting members queue again.
+/// grant. The waiting members of the cohort queue again.
 pub(crate) fn lose(server: &Arc<Server>, name: &LockName, token: FencingToken) {
     if let Known::Turn(first) = server.cohorts.known(name, token) {
         server.lose_cohort(name, first);
@@ -291,8 +292,8 @@ fn release_at(
         tokio::select! {
             biased;
             () = server.context.sleep_until(moment) => give_back(server.clone(), name, token, ends).await,
-            // The client is shutting down, so no other member gets a turn. One command makes the server retain the lock
-            // until `moment`, even without this process.
+            // The client is shutting down, so no other member of the cohort gets a turn. One command makes the server
+            // retain the lock until `moment`, even without this process.
             () = server.shutdown.begun() => {
                 if let Some(first) = server.cohorts.end(&name, token) {
                     let retaining = release_grant(&server, &name, first, Some(moment));

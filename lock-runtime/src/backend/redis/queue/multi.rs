@@ -86,8 +86,8 @@ async fn acquire_on_one_runtime(
         if attempts.is_empty() {
             unsure = false;
             let under_way = requests.iter().map(|request| {
-                // Each attempt has a new owner, so that the clean-up of an earlier attempt does not give back the lock
-                // of this attempt.
+                // Each attempt has a new owner name, so that the clean-up of an earlier attempt does not give back the
+                // lock of this attempt.
                 let request = Request {
                     owner: server.context.new_owner(),
                     ..request.clone()

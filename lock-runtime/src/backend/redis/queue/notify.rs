@@ -1,6 +1,7 @@
 //! Acquisitions with the strategy `notify`, whose callers have no place in the queue. A release wakes the sessions of
-//! such callers, and one caller of each session tries to get the lock. In the native layout, a session that has to be
-//! woken has a marker in the queue: an entry behind all owners. A release wakes the session only if no owner is queued.
+//! the callers that wait with `notify`, and one caller of each session tries to get the lock. In the native layout, a
+//! session that has to be woken has a marker in the queue: an entry behind all owners. A release wakes the session only
+//! if no caller with a place is in the queue.
 
 use std::{
     sync::{Arc, Weak},
@@ -113,9 +114,9 @@ impl Caller {
         lock(&callers.queue).end_try(*number, self.server.context.now());
     }
 
-    /// Subscribes to the channel on which Redisson announces releases. If the session was not subscribed before, it may
-    /// have missed a release, so a caller tries again. If the server does not answer soon, the task goes on after this
-    /// method has returned.
+    /// Subscribes to the channel on which Redisson announces releases. If the session was not subscribed before, the
+    /// session may have missed a release, so a caller tries again. If the server does not answer soon, the task goes on
+    /// after this method has returned.
     async fn listen(&self) -> Result<(), BackendError> {
         if self.server.layout() == Layout::Native {
             return Ok(()); // the try that found the lock busy has added a marker to the queue

@@ -107,7 +107,8 @@ pub(crate) async fn renew_on_node(
 /// A grant to renew, and the text that identifies this grant on the server.
 struct GrantToRenew<'a> {
     name: &'a LockName,
-    /// The token of the grant, and on a node of a Redlock also its owner, because the token alone is not unique there.
+    /// The token of the grant, and on a node of a Redlock also its owner, because on a node the token alone is not
+    /// unique.
     id: String,
     extend: Extend,
 }

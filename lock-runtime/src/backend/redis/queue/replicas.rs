@@ -80,7 +80,7 @@ struct Asked<'a> {
 
 impl Asked<'_> {
     /// Sends the request over a connection that no other call uses, and waits for the answer. Gives up if the
-    /// connection of the home session breaks, or if its server is no longer the primary.
+    /// connection of the engine's home session breaks, or if its server is no longer the primary.
     async fn ask(&self) -> Result<Replicated, CallError> {
         let (sessions, name) = (&self.server.sessions, self.names[0]);
         let home = sessions.home_connection(name).await;
@@ -107,7 +107,7 @@ impl Asked<'_> {
         let mut redis = connection.redis.clone();
         let keys: Vec<_> = self.names.iter().map(|name| name.as_str()).collect();
         // `WAIT` counts the replicas that have the newest write of its own connection, so the script first writes each
-        // grant again over this connection, without a change. With "0" as the lease, the script extends no lease.
+        // grant again over this connection, without a change. The lease "0" tells the script to extend no lease.
         let mut args = vec!["touch"];
         args.extend(self.ids.iter().flat_map(|id| [id.as_str(), "0"]));
         let sent = self.server.now();
@@ -127,7 +127,8 @@ impl Asked<'_> {
             return Ok(Replicated::NotHeld);
         };
         let known_until = sent + less_drift(Duration::from_millis(shortest));
-        // The limit of `WAIT` leaves time for the answer to arrive before `until`. A limit of 0 would mean no limit.
+        // The limit of `WAIT` leaves time for the answer to arrive before `until`. A limit of 0 would tell `WAIT` to
+        // wait without a limit.
         let answered = self.server.now();
         let round_trip = answered.since(sent);
         let limit = self.until.since(answered).saturating_sub(round_trip);

@@ -42,9 +42,9 @@ pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// When to repeat a command that was not carried out, or whose answer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// Repeat the command at once, over another connection. The server may have carried it out.
+    /// Repeat the command at once, over another connection. The server may have carried out the command.
     Now,
-    /// Repeat the command after [`RETRY_PAUSE`]. The server has not carried it out.
+    /// Repeat the command after [`RETRY_PAUSE`]. The server has not carried out the command.
     Later,
 }
 
@@ -191,8 +191,8 @@ impl Server {
         Ok(retry)
     }
 
-    /// Returns whether the lock has moved away from the server of this session. If it has, removes its waiters from the
-    /// session, so that they queue again on the other server.
+    /// Returns whether the lock has moved away from the server of this session. If the lock has moved, removes the
+    /// lock's waiters from the session, so that they queue again on the other server.
     pub(crate) fn dismiss_moved(&self, session: &Arc<Session>, name: &LockName) -> bool {
         let has_moved = !self.sessions.serves(session, name);
         if has_moved {
@@ -201,8 +201,8 @@ impl Server {
         has_moved
     }
 
-    /// Ends the cohort of the grant with this first token, because the server no longer has the grant. Queues the
-    /// waiting members again.
+    /// Ends the cohort whose first member has this token, because the server no longer has the cohort's grant. Queues
+    /// the waiting members of the cohort again.
     pub(crate) fn lose_cohort(&self, name: &LockName, first: u64) {
         if let Some(session) = self.cohorts.lose(name, first) {
             session.requeue(Some(name));
@@ -255,8 +255,8 @@ impl Server {
         }
     }
 
-    /// Returns whether the server answers within this time, and can carry out requests. In a Redis Cluster, asks the
-    /// server that stores `name`, or all servers if `name` is `None`.
+    /// Returns whether the server answers within this time, and whether it can carry out requests. In a Redis Cluster,
+    /// asks the server that stores `name`, or all servers if `name` is `None`.
     pub(crate) async fn is_answering(&self, name: Option<&LockName>, within: Duration) -> bool {
         let nodes = self.sessions.nodes_of(name);
         let asking = nodes.iter().map(|node| node.is_answering(within));
@@ -264,7 +264,7 @@ impl Server {
         !answering.is_empty() && answering.into_iter().all(|answers| answers)
     }
 
-    /// Begins the shutdown of the client. After this call, no caller waits or starts to wait.
+    /// Begins the shutdown of the client. After this call, no caller keeps waiting or starts to wait for a lock.
     pub(crate) fn begin_shutdown(&self) {
         self.shutdown.begin();
         self.sessions.dismiss_waiters();
@@ -275,7 +275,8 @@ impl Server {
     }
 
     /// Tracks a task of an acquisition, so that the shutdown waits for the end of the task. During the shutdown, no
-    /// acquisition begins, so a task that begins then belongs to a lock that is held, and is tracked as a release.
+    /// acquisition begins. A task that begins during the shutdown therefore belongs to a lock that is held, and is
+    /// tracked as a release.
     pub(crate) fn track_acquisition(&self) -> TrackedTask {
         if self.is_shutting_down() {
             self.track_release(self.now() + CLAIM)
@@ -302,7 +303,7 @@ impl Server {
     }
 
     /// Waits until all background releases have ended, but not beyond `until`, and not beyond the end of the last lease
-    /// of their locks. Then closes all connections.
+    /// of their locks. After the wait, closes all connections.
     pub(crate) async fn close(&self, until: Moment) {
         let released_by = lock(&self.released_by).unwrap_or(until);
         let released = drained(&self.releases);

@@ -47,7 +47,7 @@ pub(crate) mod waiters;
 /// The period of the heartbeat, and the longest time between two probes of a lock that callers wait for. A session
 /// whose callers wait for very many locks probes each of these locks less often.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
-/// The first and the longest pause between two tries to connect.
+/// The pause after the first failed try to connect, and the longest pause between two tries.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 /// The time for which a new connection has to last before the outage counts as over. This time applies only if the
 /// previous connection was given up because its server was no longer a master, or because a request came too late.
@@ -80,12 +80,13 @@ enum State {
 
 pub(crate) struct Session {
     /// The secret from which the name of the notification channel is derived. Only this process and the server know the
-    /// session id.
+    /// id of the session.
     pub(crate) session_id: Arc<str>,
     channel: String,
     context: Arc<Context>,
     driver: OnceLock<Weak<dyn Driver>>,
-    /// Whether a message without a valid signature has arrived. Only the first such message is logged as a warning.
+    /// Whether a message without a valid signature has arrived. Only the first message without a valid signature is
+    /// logged as a warning.
     forged: AtomicBool,
     state: Watched<State>,
     runtime: OnceLock<Handle>,
@@ -278,9 +279,9 @@ impl Session {
         quiet && self.waiters.is_empty() && self.unanswered.is_empty()
     }
 
-    /// Sends the requests of the queued callers again, with their old places: only those for the lock `only`, or all of
-    /// them if `only` is `None`. This is necessary after a reconnect, after the server has lost a queue or a grant, and
-    /// after the local deadline of a grant has passed.
+    /// Sends the requests of the queued callers again, with their old places. Sends only the requests for the lock
+    /// `only`, or all requests if `only` is `None`. The engine calls this method after a reconnect, after the server
+    /// has lost a queue or a grant, and after the local deadline of a grant has passed.
     pub(crate) fn requeue(self: &Arc<Self>, only: Option<&LockName>) {
         for name in self.waiters.requeue(only) {
             self.enqueue(&name);

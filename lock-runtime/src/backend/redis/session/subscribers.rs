@@ -63,8 +63,8 @@ pub(crate) struct TryQueue {
     seats: BTreeMap<Number, Seat>,
     newest: Number,
     turn: Turn,
-    /// Whether a release was announced during the current try. If so, the server may have answered the try before the
-    /// release, and the turn is offered again after the try.
+    /// Whether a release was announced during the current try. If a release was announced, the server may have answered
+    /// the try before the release, so the turn is offered again after the try.
     is_stale: bool,
     /// Whether a task of the engine opens the turn if it is not taken in time.
     is_watched: bool,
@@ -167,7 +167,7 @@ impl TryQueue {
         }
     }
 
-    /// Removes a caller. If this caller had the turn, the turn is offered to another caller.
+    /// Removes a caller that no longer waits. If this caller had the turn, the turn is offered to another caller.
     pub(crate) fn leave(&mut self, caller: Number, now: Moment) {
         self.seats.remove(&caller);
         if self.turn.is_of(caller) {

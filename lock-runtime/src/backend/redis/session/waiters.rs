@@ -24,7 +24,7 @@ pub(crate) type OfferResult = Result<u64, BackendError>;
 /// A caller that has a place in the queue, or whose request is being sent.
 struct Waiting {
     request: Arc<AcquireRequest>,
-    /// Whether this caller is counted in [`WaitList::queued`].
+    /// Whether [`WaitList::queued`] counts this caller.
     queued: bool,
     /// Sends the caller its offer or an error; `None` after the caller was sent one of them.
     sender: Option<oneshot::Sender<OfferResult>>,
@@ -213,8 +213,8 @@ impl Waiters {
         waiting.is_some_and(|waiting| waiting.sender.is_some())
     }
 
-    /// Records the first token of a grant for each owner of the grant that is waiting. Returns false if this grant or a
-    /// later one was recorded before for one of these owners.
+    /// Records, for each owner of a grant that is still waiting, the token by which the server identifies the grant.
+    /// Returns false if this grant or a later one was recorded before for one of these owners.
     pub(crate) fn note_grant(&self, name: &LockName, owners: &[OwnerId], first: u64) -> bool {
         let waiters = lock(&self.0);
         let Some(list) = waiters.get(name) else {
@@ -314,9 +314,9 @@ impl Waiters {
         with_some.collect()
     }
 
-    /// Returns a receiver that completes when the next request for the lock has to be sent: when no caller of this
-    /// session has a place in the lock's queue any longer, or when enough callers for one request have joined. Returns
-    /// `None` if one of these conditions already holds.
+    /// Returns a receiver that completes when the next request for the lock has to be sent. This is the case when no
+    /// caller of this session has a place in the lock's queue any longer, or when enough callers for one request have
+    /// joined. Returns `None` if one of these conditions already holds.
     pub(crate) fn batch_ready(&self, name: &LockName) -> Option<oneshot::Receiver<()>> {
         let mut waiters = lock(&self.0);
         let list = waiters.get_mut(name)?;
@@ -403,7 +403,7 @@ impl Unanswered {
         lock(&self.0).remove(&owner);
     }
 
-    /// Removes and returns the requests that were sent a claim ago or earlier.
+    /// Removes and returns the requests that were sent a claim (2 s) ago or earlier.
     pub(crate) fn overdue(&self, now: Moment) -> Vec<Arc<AcquireRequest>> {
         let mut unanswered = lock(&self.0);
         let overdue = unanswered.extract_if(|_, request| request.is_overdue(now));

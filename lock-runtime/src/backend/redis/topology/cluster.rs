@@ -86,8 +86,8 @@ impl SlotMap {
 
 /// One server's description of the cluster.
 struct View {
-    /// Decides which of several views is used. A server that considers the cluster to be working comes before one that
-    /// does not. If both agree on this, the newer configuration epoch decides.
+    /// Decides which of several servers' descriptions is used. A server that considers the cluster to be working comes
+    /// before one that does not. If the two servers agree on this, the newer configuration epoch decides.
     newness: (bool, u64),
     /// The ranges of slots, each as its first slot, its last slot and its primary.
     ranges: Vec<(u16, u16, ConnectionAddr)>,
@@ -205,7 +205,8 @@ impl Cluster {
         }
     }
 
-    /// Waits for a connection of this session. Fails if the session has ended, or if another primary stores the lock.
+    /// Waits for a connection of the session `session`. Fails if the session has ended, or if another primary stores
+    /// the lock.
     pub(crate) async fn connection(
         &self,
         session: &Arc<Session>,
@@ -282,7 +283,7 @@ impl Cluster {
 
     /// Connects to the servers of the cluster, reads the map, and checks all primaries. Succeeds if more than half of
     /// the primaries answer and all of these pass the check: the cluster can then replace the other primaries. A
-    /// primary that does not answer is checked before a session connects to it.
+    /// primary that does not answer now is checked later, before a session connects to it.
     pub(crate) async fn check(
         self: &Arc<Self>,
         required: ServerCheck,

@@ -1,7 +1,7 @@
 //! The topologies. A topology determines which server stores a lock, and which session serves the lock.
 //!
-//! In a Redis Cluster, a lock can move to another server. The callers that wait for such a lock get a new session with
-//! the other server, and keep their places in the queue.
+//! In a Redis Cluster, a lock can move to another server. The callers that wait for a lock that has moved get a new
+//! session with the other server, and keep their places in the queue.
 
 use std::{
     sync::{Arc, Weak},
@@ -118,7 +118,7 @@ impl Topology {
         }
     }
 
-    /// Waits for a connection of the home session with the server that stores a lock.
+    /// Waits for a connection of the engine's home session with the server that stores a lock.
     pub(crate) async fn home_connection(
         &self,
         name: &LockName,
@@ -129,8 +129,8 @@ impl Topology {
         }
     }
 
-    /// Returns the home session with the server of this session. Returns `None` if that server stores no locks any
-    /// longer.
+    /// Returns the engine's home session with the server of this session. Returns `None` if that server stores no locks
+    /// any longer.
     pub(crate) fn home_beside(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
         match self {
             Self::Single(sessions) => Some(sessions.home().clone()),
@@ -173,7 +173,7 @@ impl Topology {
         }
     }
 
-    /// Forgets a session that has ended.
+    /// Removes a session that has ended from the sessions of its server.
     pub(crate) fn retire(&self, session: &Arc<Session>) {
         match self {
             Self::Single(sessions) => sessions.retire(session),

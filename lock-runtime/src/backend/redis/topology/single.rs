@@ -1,4 +1,5 @@
-//! The sessions with one server. A lock is served by the session of the calling runtime, or by the home session.
+//! The sessions with one server. A lock is served by the session of the calling runtime, or by the engine's home
+//! session.
 
 use std::{
     collections::hash_map::Entry,
@@ -59,8 +60,8 @@ impl Sessions {
         &self.connector
     }
 
-    /// Returns the session of the calling runtime. Returns the home session if the caller runs on no runtime, or on
-    /// a runtime that cannot run a session: one that is shut down, or that was built without I/O.
+    /// Returns the session of the calling runtime. Returns the engine's home session if the caller runs on no runtime,
+    /// or on a runtime that cannot run a session: one that is shut down, or that was built without I/O.
     pub(crate) fn nearest(&self) -> Arc<Session> {
         let engine = self.connector.context.handle();
         let runtime = Handle::try_current().ok().filter(|runtime| {
@@ -87,7 +88,7 @@ impl Sessions {
         session.unwrap_or_else(|| self.home().clone())
     }
 
-    /// Waits for a connection of `session`, or of the home session if `session` has ended.
+    /// Waits for a connection of `session`, or of the engine's home session if `session` has ended.
     pub(crate) async fn connection_of(
         &self,
         session: Arc<Session>,

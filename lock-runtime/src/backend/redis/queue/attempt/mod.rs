@@ -37,20 +37,20 @@ pub(crate) struct RedisAttempt {
     /// wake the caller's session when the lock is free.
     notified: bool,
     state: AttemptState,
-    /// The newest request of the current owner, and the session that sends this request. `None` before the owner's
-    /// first request.
+    /// The newest request under the current owner name, and the session that sends this request. `None` before the
+    /// owner's first request.
     pub(crate) sent: Option<Sent>,
-    /// Receives the offer of a turn. The receiver is created before the owner is queued.
+    /// Receives the offer of a turn. The receiver is created before the caller is queued.
     offers: Option<oneshot::Receiver<OfferResult>>,
     /// While this task exists, a shutdown of the client waits for this attempt and its clean-up. `None` before the
     /// first request.
     pub(crate) task: Option<TrackedTask>,
-    /// Whether an earlier owner of this acquisition may have been granted the lock, and the current owner has sent no
-    /// request yet.
+    /// Whether the server may have granted the lock to an earlier owner name of this acquisition, and no request was
+    /// sent under the current owner name yet.
     may_hold: bool,
     /// The runtime that polled the caller when its session was chosen.
     runtime: Option<runtime::Id>,
-    /// The previous owner's request, and a receiver that completes when the clean-up has removed the previous owner
+    /// The request under the previous owner name, and a receiver that completes when the clean-up has removed that name
     /// from the server. Set only if the caller may not have read the answer to this request.
     cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
 }
@@ -99,9 +99,9 @@ impl RedisAttempt {
         self.state.on(event)
     }
 
-    /// Continues with a new owner, which takes over the place of the old owner. A late answer to a request of the old
-    /// owner does not count for the new owner. A background task gives back the turn of the old owner, or removes its
-    /// queue entry.
+    /// Continues under a new owner name, which takes over the place of the old one. A late answer to a request under
+    /// the old name does not count for the new name. A background task gives back the turn that was offered to the old
+    /// owner name, or removes this name from the queue.
     pub(crate) fn start_over(&mut self) {
         let offer = self.take_offer();
         let mut place = None;
@@ -111,8 +111,8 @@ impl RedisAttempt {
             old.session.waiters.remove(&old.request);
             if !old.request.is_revoked() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
-                // If the runtime of the session has ended, the answer that names the old owner's place may have arrived
-                // without being read.
+                // If the runtime of the session has ended, the answer that contains the place of the old owner name may
+                // have arrived without being read.
                 let is_unsure = !old.request.is_settled()
                     || (place.is_none() && old.request.carried_by().is_some());
                 let request = is_unsure.then(|| old.request.clone());
@@ -129,9 +129,9 @@ impl RedisAttempt {
         self.request.owner = self.server.context.new_owner();
     }
 
-    /// Waits until the clean-up has removed the previous owner from the server. Until then, the previous owner may hold
-    /// the lock because of its unanswered request, and the new owner would find the lock taken. If that request got a
-    /// place in the queue, the new owner takes over the place.
+    /// Waits until the clean-up has removed the previous owner name from the server. Before the removal, the lock may
+    /// be granted to the previous name because of an unanswered request, and a request under the new name would find
+    /// the lock taken. If the unanswered request got a place in the queue, the new owner name takes over the place.
     pub(crate) async fn cleaned(&mut self) {
         if let Some((old, is_gone)) = &mut self.cleaning {
             let _ = is_gone.await;
@@ -178,7 +178,7 @@ impl RedisAttempt {
     async fn carry_out(&mut self, step: Step) -> Result<Step, BackendError> {
         match step {
             Step::AwaitTurn => return self.turn().await,
-            // Boxed, so that the future stays small while the caller waits for its turn.
+            // The future is boxed, so that the caller's future stays small while the caller waits for its turn.
             Step::TakeTurn(token) | Step::Confirm(token) => {
                 return Box::pin(self.take_turn(token)).await;
             }
@@ -191,7 +191,7 @@ impl RedisAttempt {
 
     /// Sends one request, alone or in a batch with the requests of other callers, and returns the next step.
     async fn ask(&mut self) -> Result<Step, BackendError> {
-        // Boxed, so that the future stays small while the caller waits for its turn.
+        // The future is boxed, so that the caller's future stays small while the caller waits for its turn.
         let Some((sent, connection)) = Box::pin(self.route()).await? else {
             return Ok(Step::Ask);
         };
@@ -218,7 +218,7 @@ impl RedisAttempt {
         request.carry(&connection);
         let reply = request.acquire(&connection).await;
         if let Ok(Reply::Granted(_) | Reply::Busy) = reply {
-            // After this line no request of this owner is under way.
+            // After this line, no request under this owner name is under way.
             request.end().await;
             // The reply to another request may describe the same grant. The waiter is removed while this request still
             // counts as unanswered, so that the other reply does not lead to a second offer of the grant.
@@ -246,8 +246,8 @@ impl RedisAttempt {
                 self.state.on(Event::Queued)
             }
             Ok(Reply::Late) => {
-                // The server's clock was set forward, or the request was delayed. This connection is given up, so that
-                // the next one reads the server's time again.
+                // The server's clock was set forward, or the request was delayed. The connection is given up, so that
+                // the next connection reads the server's time again.
                 connection.health.mark_demoted();
                 self.state.on(Event::NotReady)
             }
@@ -286,7 +286,7 @@ impl RedisAttempt {
     /// engine renews the grant first, so that the renewal does not depend on when this future is polled.
     async fn take_turn(&mut self, token: u64) -> Result<Step, BackendError> {
         let sent = self.sent.as_ref().expect("what is offered was asked for");
-        // After this line no request of this owner is under way.
+        // After this line, no request under this owner name is under way.
         sent.request.end().await;
         loop {
             let name = &self.request.name;
@@ -350,7 +350,7 @@ impl RedisAttempt {
                 Err(_) if !session.has_ended() => return Ok(None),
                 Err(_) => {
                     // The runtime of the session has ended. When the attempt is dropped, its clean-up removes the owner
-                    // from the server.
+                    // name from the server.
                     self.server.sessions.connected(&self.request.name).await?;
                     return Ok(Some(Leaving::Left));
                 }
@@ -361,8 +361,8 @@ impl RedisAttempt {
                 self.settle(Event::Unsent);
                 return try_once(&self.server, &self.request).await.map(Some);
             }
-            // The request to leave or an earlier request may be granted the lock. The caller then gets the lock, if it
-            // reads the answer in time.
+            // The server may grant the lock in its answer to the request to leave, or to an earlier request. The caller
+            // then gets the lock, if it reads the answer in time.
             if !request.ask() {
                 return Ok(Some(Leaving::Left));
             }
@@ -399,7 +399,7 @@ impl RedisAttempt {
                     return Ok(Some(match self.take_last_turn().await? {
                         Some(grant) => Leaving::Granted(grant),
                         // The caller's turn is still to come, or has passed. When the attempt is dropped, its clean-up
-                        // removes the owner from the cohort or from the server.
+                        // removes the owner name from the cohort or from the server.
                         None => Leaving::Left,
                     }));
                 }
@@ -413,8 +413,8 @@ impl RedisAttempt {
     }
 }
 
-/// Tries once to take a lock for which the caller has waited. The try has a new owner, so that late answers to earlier
-/// requests do not count.
+/// Tries once to take a lock for which the caller has waited. The try has a new owner name, so that late answers to
+/// earlier requests have no effect.
 pub(crate) async fn try_once(
     server: &Arc<Server>,
     request: &Request,
@@ -481,8 +481,8 @@ impl Attempt for RedisAttempt {
     }
 
     /// Leaves the queue. If another runtime polls the caller now, the runtime of the caller's session may have ended. A
-    /// task of the engine then removes the owner from the queue, and a new owner tries once to get the lock. The same
-    /// happens if the lock has moved to another server.
+    /// task of the engine then removes the owner name from the queue, and the caller tries once more to get the lock,
+    /// under a new owner name. The caller does the same if the lock has moved to another server.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             if !self.may_hold {

@@ -8,18 +8,18 @@
 //! 3. If a request was not answered, the server may have granted the lock. After an unanswered request, the refusal of
 //!    a later request does not settle the acquisition. An acquisition that is dropped before it is settled gives the
 //!    lock back.
-//! 4. An acquisition that has missed its turn, or has not read an answer in time, starts over with a new owner, at the
-//!    same place in the queue. Answers to requests of the previous owner do not count for the new owner.
+//! 4. An acquisition that has missed its turn, or has not read an answer in time, starts over under a new owner name,
+//!    at the same place in the queue. Answers to requests under the previous name do not count for the new name.
 
 use lock_core::{
     backend::{Answer, BackendError},
     lease::Grant,
 };
 
-/// The phase of the acquisition with its current owner.
+/// The phase of the acquisition under its current owner name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Phase {
-    /// No request was sent for this owner.
+    /// No request was sent under this owner name.
     Unsent,
     /// The caller itself, not its session, has sent a request, and has not read the answer.
     Asked,
@@ -62,7 +62,7 @@ pub(crate) enum Event {
     /// The turn is still offered to the caller, but the engine has to renew the grant before the caller can take its
     /// turn.
     Unconfirmed,
-    /// The turn has been passed on to another member, or the server has lost the grant.
+    /// The turn has been passed on to another member of the cohort, or the server has lost the grant.
     Missed,
     /// The caller needs another session, because its session has ended, because the lock has moved to another server,
     /// or because another runtime polls the caller now.
@@ -83,7 +83,7 @@ pub(crate) enum Step {
     Ask,
     /// Sends the request after a pause.
     AskLater,
-    /// Tries once to get the lock, with a new owner that is not queued.
+    /// Tries once to get the lock, under a new owner name that is not queued.
     AskOnce,
     /// Awaits the offer of a turn.
     AwaitTurn,
@@ -91,7 +91,8 @@ pub(crate) enum Step {
     TakeTurn(u64),
     /// Lets the engine renew the grant of the offer with this token, and asks the cohort again.
     Confirm(u64),
-    /// Gives back the current owner's turn or place in the background, and sends a request with a new owner.
+    /// Gives back the turn or the place of the current owner name in the background, and sends a request under a new
+    /// owner name.
     StartOver,
     /// Returns this answer.
     Return(Answer),
@@ -101,17 +102,18 @@ pub(crate) enum Step {
     Nothing,
 }
 
-/// The state of one acquisition. An acquisition that misses its turn continues with a new owner and the same state.
+/// The state of one acquisition. An acquisition that misses its turn continues under a new owner name, with the same
+/// state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AttemptState {
     phase: Phase,
-    /// The place in the queue that the newest queued owner of this acquisition had. The next owner takes over this
+    /// The newest place in the queue that an owner name of this acquisition had. The next owner name takes over this
     /// place.
     place: Option<u64>,
     /// The number of offers that the acquisition has missed, plus the number of answers that it did not read in time.
     missed: u32,
-    /// Whether a connection broke before the answer to a request of the current owner came. The server may have carried
-    /// out that request.
+    /// Whether a connection broke before the answer to a request under the current owner name came. The server may have
+    /// carried out that request.
     unsure: bool,
 }
 
@@ -225,7 +227,7 @@ impl AttemptState {
         }
     }
 
-    /// Switches to a new owner. If the previous owner had a place, the new owner takes over this place.
+    /// Switches to a new owner name. If the previous name had a place in the queue, the new name takes over this place.
     pub(crate) fn start_over(&mut self, place: Option<u64>) {
         if self.phase != Phase::Settled {
             self.phase = Phase::Unsent;
@@ -414,7 +416,7 @@ mod tests {
         let mut state = waiting();
         state.start_over(Some(5));
         assert_eq!(state.place(), Some(5));
-        // The second owner was never queued, so the third owner gets the place of the first owner.
+        // The second owner name was never queued, so the third name gets the place of the first name.
         state.start_over(None);
         assert_eq!(state.place(), Some(5));
     }
@@ -440,7 +442,8 @@ mod tests {
         let mut state = after(&[Event::Asks, Event::Broken, Event::Asks]);
         assert_eq!(state.on(Event::Refused(refused())), Step::Fail(refused()));
         assert!(!state.is_settled());
-        // The unanswered request belonged to the previous owner, so the new owner has nothing to give back.
+        // The unanswered request was sent under the previous owner name, so there is nothing to give back under the new
+        // name.
         state.start_over(None);
         state.on(Event::Asks);
         state.on(Event::Refused(refused()));

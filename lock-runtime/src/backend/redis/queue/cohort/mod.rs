@@ -8,13 +8,14 @@
 //! # Rules
 //! 1. At most one member of a cohort has the turn. The turn is `Offered` to this member, the member holds the lock
 //!    (`Inside`), or the member has left and the lock stays taken (`Retained`).
-//! 2. A member takes its turn by one change of the state in memory, while it is polled. At this moment, its offer must
-//!    not have been passed on, and the grant must have enough time left. An answer from the server alone never lets a
-//!    member take its turn.
+//! 2. A member takes its turn by one change of the state in memory, while it is polled. The change is allowed only if
+//!    the member's offer has not been passed on, and if the grant has enough time left. An answer from the server alone
+//!    never lets a member take its turn.
 //! 3. A request to the server belongs to the member that had the turn when the request was sent. If this member no
-//!    longer has the turn, the answer is ignored.
-//! 4. The engine passes the turn to the next member if an offer is not taken within a claim, or within the lease if the
-//!    lease is shorter. If the member has missed offers before, the engine passes its turn on sooner.
+//!    longer has the turn, the cohort ignores the answer to the request.
+//! 4. The engine passes the turn to the next member if an offer is not taken within a claim (2 s), or within the lease
+//!    if the lease is shorter. If the member has missed offers before, the engine passes its turn on after a shorter
+//!    time.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -47,14 +48,14 @@ enum State {
     /// The member has left, and the lock stays taken until the minimum hold time is over.
     Retained,
     /// No member is left, or the server has lost the grant. An ended cohort is kept until the release is confirmed,
-    /// because the release names the grant by the cohort's first token.
+    /// because the release names the grant by the token of the cohort's first member.
     Ended,
     /// The server has confirmed the release. A released cohort is kept while callers wait for the lock, so that late
     /// messages about its grant are recognized.
     Released,
     /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, it
-    /// answers their requests with the grant, and the engine forms the cohort again. A suspended cohort is kept until the
-    /// member that had the turn leaves.
+    /// answers the members' requests with the grant, and the engine forms the cohort again. A suspended cohort (one
+    /// whose local deadline has passed) is kept until the member that had the turn leaves.
     Suspended,
 }
 
@@ -107,9 +108,9 @@ pub(crate) struct Cohort {
     to_come: VecDeque<OwnerId>,
     /// The local deadline of the grant. Before this moment, the server grants the lock to nobody else.
     until: Moment,
-    /// The time that the grant had left when an answer of the server last changed the local deadline. Before the first
-    /// such change, the value is that of [`GrantSnapshot::confirmed`]. A member may take its turn only while the grant
-    /// has at least two thirds of this time left.
+    /// The time that the grant had left when an answer of the server last changed the local deadline. Before the local
+    /// deadline changes for the first time, the value is that of [`GrantSnapshot::confirmed`]. A member may take its
+    /// turn only while the grant has at least two thirds of this time left.
     confirmed: Duration,
     /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
     /// before this restart no longer change the deadline.
@@ -141,7 +142,7 @@ impl Cohort {
         })
     }
 
-    /// Returns the first token of the cohort, by which the server identifies the grant.
+    /// Returns the token of the cohort's first member, by which the server identifies the grant.
     pub(crate) fn first(&self) -> u64 {
         self.tokens.start
     }
@@ -167,8 +168,8 @@ impl Cohort {
         self.tokens.contains(&token)
     }
 
-    /// Returns whether the member with this token has the turn. A member that has left still has the turn while the
-    /// lock is retained.
+    /// Returns whether the member with this token has the turn. A member that has left still has the turn while its
+    /// minimum hold time keeps the lock taken (retained).
     pub(crate) fn has_turn(&self, token: u64) -> bool {
         self.turn.token == token && !self.is_over()
     }
@@ -203,8 +204,8 @@ impl Cohort {
     }
 
     /// Removes the first of the members whose turn is still to come, and returns this member with its token. Returns
-    /// `None` if no such member is left, if the local deadline has passed, or if the cohort is over. The calling code
-    /// offers the member its turn, unless the member has left.
+    /// `None` if no member whose turn is still to come is left, if the local deadline has passed, or if the cohort is
+    /// over. The calling code offers the member its turn, unless the member has left.
     pub(crate) fn next(&mut self, now: Moment) -> Option<Turn> {
         if self.is_over() || self.until <= now {
             return None;
@@ -322,8 +323,8 @@ impl Cohort {
         self.until.max(extended) > now + self.lease
     }
 
-    /// Keeps the lock taken after the member with this token has left. Returns false if that member does not have the
-    /// turn, or the lock is retained already.
+    /// Keeps the lock taken after the member with this token has left. Returns false if the member with this token does
+    /// not have the turn, or if the lock is retained already.
     pub(crate) fn retain(&mut self, token: u64) -> bool {
         let retains = self.has_turn(token) && self.state != State::Retained;
         if retains {

@@ -24,7 +24,7 @@ fn offer_next(cohort: &mut Cohort, now: Moment) -> Option<Turn> {
 }
 
 /// Returns the cohort of a grant with this lease. At time 0, the server granted the lock to owners 1, 2, …, with tokens
-/// 10, 11, …. The grant is valid for a claim, or for the lease if the lease is shorter.
+/// 10, 11, …. The grant is valid for a claim (2 s), or for the lease if the lease is shorter.
 fn pushed(owners: u128, lease: Duration) -> Cohort {
     let owners: Vec<_> = (1..=owners).map(|one| owner(one).to_string()).collect();
     let grant = format!("10|{}|session_id|{}", lease.as_millis(), owners.join(" "));
@@ -78,7 +78,7 @@ fn a_member_enters_on_its_offer_once() {
     };
     assert_eq!(grant.token, FencingToken::new(10));
     assert!(grant.queued);
-    // The grant is valid for a claim, minus the possible clock drift.
+    // The grant is valid for a claim (2 s), minus the possible clock drift.
     assert_eq!(grant.valid_until, Some(at(0) + less_drift(CLAIM)));
     assert_eq!(cohort.enter(10, at(2)), Seat::Missed);
     assert!(cohort.is_inside(owner(1)) && !cohort.is_inside(owner(2)));

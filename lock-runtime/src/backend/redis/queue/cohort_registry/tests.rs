@@ -300,7 +300,7 @@ fn an_offer_that_nobody_takes_is_passed_on_and_the_last_one_released() {
     let (mut a, mut b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a, &b], at(0));
     assert_eq!(a.offered(), Some(7));
-    // The lease is shorter than a claim, so each offer is valid for one lease. The grant is renewed in time.
+    // The lease is shorter than a claim (2 s), so each offer is valid for one lease. The grant is renewed in time.
     assert!(fixture.confirm(7, at(1500), at(500)));
     let chores = fixture.heartbeat_chores(at(1000));
     assert_eq!(chores.missed, [(fixture.name.clone(), 7)]);
