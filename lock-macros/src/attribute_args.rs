@@ -1,4 +1,4 @@
-//! First stage: parses the attribute's arguments into [`Args`].
+//! First stage: parses the attribute's arguments into [`Args`], which has a field for each option.
 
 use std::time::Duration;
 

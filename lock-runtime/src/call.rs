@@ -1,4 +1,5 @@
-//! Runs a body (the code that the locks guard): acquires the locks, runs the body, and releases the locks.
+//! Runs a body (the code that the locks guard): acquires the locks, polls the body, drops it if a lease is lost, and
+//! releases the locks.
 //!
 //! Only the code that polls or drops a body is generic over the body's type. The other code works on `dyn` [`Body`], so
 //! it is compiled once instead of once for each of the hundreds of body types that a service may have.

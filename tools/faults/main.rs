@@ -1,8 +1,8 @@
-//! Runs the fault matrix many times, and writes the results into `docs/faults.md`: `cargo run --release --bin faults --
-//! --write`. Without `--write`, the program prints the table. `--runs N` runs each scenario N times instead of 20
-//! times. `--again row_36` repeats row 36, and keeps the results of the other rows. Run `cargo run --bin mutants --
-//! row_` first: the table lists the mutants of each row, and marks the mutants that the `mutants` command has not
-//! recorded as caught.
+//! Runs the fault matrix many times, and writes the results into `docs/faults.md`:
+//! `cargo run --release --bin faults -- --write`. Without `--write`, the program prints the table. `--runs N` runs each
+//! scenario N times instead of 20 times. `--again row_36` repeats row 36, and keeps the results of the other rows. Run
+//! `cargo run --bin mutants -- row_` first: the table lists the mutants of each row, and marks the mutants that the
+//! `mutants` command has not recorded as caught.
 
 use std::{
     collections::BTreeMap,

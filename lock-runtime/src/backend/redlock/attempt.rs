@@ -1,5 +1,5 @@
 //! One acquisition of a lock from a quorum. In each round, the acquisition asks all nodes once, under a new owner.
-//! Rounds are repeated until a majority grants the lock.
+//! Rounds are repeated until a majority grants the lock, and enough of the lease is left.
 
 use std::{
     sync::{Arc, Mutex},

@@ -1,4 +1,4 @@
-//! The nodes of a client, and the decisions that a majority of these nodes makes.
+//! The nodes of a client. Asks all nodes, and counts whether a majority of them agrees.
 
 use std::{
     collections::HashMap,

@@ -1,6 +1,6 @@
-//! A session: a connection to one server, which is made again when it breaks, a notification channel, and the callers
-//! that wait for messages on this channel. The session also determines when each lock that its callers wait for is
-//! probed: when the holder's lease ends, but at the latest 200 ms after the previous probe.
+//! A session: a connection to one server, a notification channel, and the callers that wait for messages on this
+//! channel. This file decides when a broken connection is made again (the pause between two tries), and when each lock
+//! that callers wait for is probed: when the holder's lease ends, but at the latest 200 ms after the previous probe.
 //!
 //! A session runs on the runtime of its callers, so that a command needs no switch to another thread. The engine has a
 //! session of its own, the home session, for everything that has to outlive a caller's runtime.

@@ -1,4 +1,4 @@
--- Shared by the scripts that grant locks.
+-- Computes the fencing token of a new grant. Shared by the scripts that grant locks.
 
 -- Takes the next `count` tokens and returns the first. `floor`, the token floor, is the server's time in µs when the
 -- caller's connection was made. If the counter is below the floor, the server may have lost its state and the old
