@@ -36,7 +36,7 @@ use pair::{Pair, START, encode, words};
 
 /// How often a sequence is tried before a difference fails the test. If the real server is slow, a single try may show
 /// a difference.
-const TRIES: usize = 3;
+const TRIES: usize = 10;
 /// The beginnings of lines that have to occur in the replies: most kinds of answers that scripts give, messages,
 /// errors, and a token.
 const OUTCOMES: [&str; 18] = [
