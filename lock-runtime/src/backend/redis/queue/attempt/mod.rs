@@ -255,8 +255,8 @@ impl RedisAttempt {
                 Ok(Retry::Later) => self.state.on(Event::NotReady),
                 Ok(Retry::Now) => self.state.on(Event::Broken),
                 Err(error) => {
-                    // The refusal is final if the server has refused every request of this owner. Such a refusal also
-                    // means that there is nothing to give back once the last request under this owner name has ended.
+                    // The refusal is final if the server has refused every request under this owner name. After a final
+                    // refusal, there is nothing to give back once the last of these requests has ended.
                     if self.state.is_refusal_final() {
                         request.end().await;
                         self.settle(Event::Refused(error))
