@@ -22,9 +22,9 @@ pub(crate) const INSIDE: &str = "inside";
 pub(crate) enum Pace {
     /// Thinks for this long, as if it checked a card or printed a label.
     Thinks(Duration),
-    /// Does not buy, but stays inside the lock for this long and leaves.
+    /// Does not buy, but holds the lock for this long and leaves.
     Stays(Duration),
-    /// Stays inside the purchase until its process is killed.
+    /// Does not end the purchase until its process is killed.
     Dies,
     /// Awaits the shop's permission to continue. The shop gives this permission once other buyers have bought, or once
     /// it is clear that the lock never expires.

@@ -45,7 +45,7 @@ pub enum ConnectError {
         reached: usize,
         /// The number of usable servers that the client needs: a majority of the servers in the URL.
         needed: usize,
-        /// Why each of the other servers is unusable.
+        /// For each of the remaining servers, why it is unusable.
         failures: Vec<ConnectError>,
     },
     /// The client's default options are out of range or contradict each other.

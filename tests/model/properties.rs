@@ -139,7 +139,7 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     }
     // After a loss of state, the server may grant the lock to a caller again while the caller still holds the lock with
     // the older grant, or after the caller has left. If the push of the newer grant is lost, nobody gives that grant
-    // back. The newer grant then lasts until its claim ends, as the promise `CLAIM` checks.
+    // back. If nobody gives it back, the newer grant lasts until its claim ends, as the promise `CLAIM` checks.
     let (left, at_first) = (&state.faults, &protocol.scenario.faults);
     let lost_state = left.state_losses < at_first.state_losses || left.restarts < at_first.restarts;
     let lost_push = state.observed.lost_push == Some(grant.token);

@@ -53,7 +53,8 @@ pub(crate) enum Action {
     Poll(CallerId),
     /// The engine gives up the grant in a reply that a slow caller (one that is polled late or never) has not read.
     Revoke(CallerId),
-    /// The heartbeat suspends a cohort, passes on its offer, or renews the grant of its offer.
+    /// The heartbeat makes the waiting members of a cohort queue again, passes on the cohort's offer, or renews the
+    /// grant of the offer.
     TendCohort(ProcessId, Chore),
     /// A caller that holds the lock loses its hold, because the local deadline has passed.
     Lose(CallerId),

@@ -22,7 +22,8 @@ impl Authority {
     pub(crate) fn new(name: &str) -> Self {
         let key = KeyPair::generate().expect("a new key");
         let mut params = CertificateParams::new([]).expect("no names");
-        // The default name is that of the certificates which it issues, so OpenSSL would take them for self-signed.
+        // With the default name, the authority and its certificates would have the same name, so OpenSSL would take the
+        // certificates for self-signed ones.
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let certificate = params.self_signed(&key).expect("a certificate").pem();

@@ -354,8 +354,8 @@ async fn on_a_redlock_one_script_in_and_one_out_for_each_node() {
     assert_eq!(redlock.since(&before).await, [20; 3]);
 }
 
-/// The token counter of one node is ahead of the others. The client then sends the agreed token to the nodes that have
-/// offered another token.
+/// The token counter of one node is ahead of the others. If the counters differ, the client sends the agreed token to
+/// the nodes that have offered another token.
 #[tokio::test]
 async fn on_a_redlock_counters_that_differ_cost_a_second_round_trip() {
     let redlock = Redlock::start().await;

@@ -259,8 +259,8 @@ impl ClusterServers {
     }
 
     /// Waits until all running servers know each other's epochs, and no two servers have the same epoch. If a move of a
-    /// slot ends after this wait, the target gets the greatest epoch. Earlier messages of the source then do not assign
-    /// the slot to the source again.
+    /// slot ends after this wait, the target gets the greatest epoch. Because of this epoch, earlier messages of the
+    /// source do not assign the slot to the source again.
     async fn until_epochs_agree(&self) {
         let asked = Instant::now();
         loop {

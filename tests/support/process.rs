@@ -43,7 +43,7 @@ pub fn dies_with_parent(program: impl AsRef<OsStr>) -> Command {
 }
 
 /// A shell that outlives this process for a moment. The shell's standard input ends when this process ends in any way.
-/// The shell then kills the registered processes and removes the registered folders.
+/// When its input ends, the shell kills the registered processes and removes the registered folders.
 #[derive(Debug)]
 struct Executor {
     shell: Child,

@@ -13,7 +13,8 @@ use crate::{
 
 /// The number of primaries.
 const PRIMARIES: u64 = 3;
-/// One of this many moves is slow: the slot stays between two primaries for up to [`SLOWEST`].
+/// The number of moves of which one is slow. In a slow move, the slot stays between two primaries for up to
+/// [`SLOWEST`].
 const SLOW_ONE_IN: u64 = 8;
 const SLOWEST: Duration = Duration::from_millis(500);
 

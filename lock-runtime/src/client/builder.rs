@@ -152,9 +152,9 @@ impl LockClientBuilder {
     /// `unix:`), or the primary of a group that Sentinels watch (`redis+sentinel://`, `rediss+sentinel://`). Each URL has
     /// its own user, password and database. A URL `redlock://a,b,c` is shorter if all nodes are servers with the same user.
     ///
-    /// After a failover in a group, the promoted replica may lack the newest grants. The group then does not count toward
-    /// a majority for the length of the longest lease in use, as a server that has lost its state. [`LockClient::connect`]
-    /// describes what a Redlock guarantees.
+    /// After a failover in a group, the promoted replica may lack the newest grants. After the promotion, the group
+    /// does not count toward a majority for the length of the longest lease in use, like a server that has lost its
+    /// state. [`LockClient::connect`] describes what a Redlock guarantees.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), lock_runtime::ConnectError> {
@@ -364,9 +364,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets a provider of the user and the password, for tokens that expire and for passwords that change. The user and
-    /// the password in the URL are then not used. All connections to Redis servers use the provider; Sentinels have
-    /// [credentials of their own](Self::sentinel_credentials).
+    /// Sets a provider of the user and the password, for tokens that expire and for passwords that change. With a
+    /// provider, the user and the password in the URL are not used. All connections to Redis servers use the provider;
+    /// Sentinels have [credentials of their own](Self::sentinel_credentials).
     ///
     /// The engine calls the provider for each new connection, also when it connects again after a loss. Connections
     /// that are made at the same time share one call. A call takes at most 10 s, on a thread on which it may block. If

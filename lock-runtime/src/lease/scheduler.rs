@@ -119,8 +119,8 @@ impl RenewalScheduler {
     }
 
     /// Continues in the background each release whose caller has not read the answer in time. Returns the moment of the
-    /// next check. The timer stays set when a release is confirmed. A later release then does not have to wake the
-    /// scheduler.
+    /// next check. The timer stays set when a release is confirmed. Because the timer stays set, a later release does
+    /// not have to wake the scheduler.
     fn finish_releases(&self, now: Moment) -> Option<Moment> {
         let mut late = Vec::new();
         let next = {

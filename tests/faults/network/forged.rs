@@ -212,7 +212,7 @@ async fn row_58_repeated_push() {
         let (one, two) = (client(&server.url()).await, client(&server.url()).await);
         let mut forger = Forger::on(&server).await;
         // Each attempt begins at another moment between two heartbeats. If a heartbeat comes right at the end of the
-        // lease, the second member of the cohort queues again in time, and enters before the other caller. If that
+        // lease, the second member of the cohort queues again so early that it enters before the other caller. If that
         // happens, the test does not repeat the push in this attempt.
         let mut repeated = 0;
         for attempt in 0..12 {

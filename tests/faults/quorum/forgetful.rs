@@ -69,7 +69,7 @@ async fn row_31_node_returns_empty() {
         }
         guard.release().await;
 
-        // The restarted node now counts toward a majority again, and forms one with the third node.
+        // The restarted node now counts toward a majority again, so this node and the third node are a majority.
         quorum.servers[0].kill();
         for client in [witness, newcomer] {
             let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();

@@ -202,8 +202,8 @@ async fn releases_are_announced_on_shard_channels_both_ways() {
     }
 }
 
-/// The servers do not know the commands for shard channels, like servers before version 7.0. Redisson then uses plain
-/// channels.
+/// The servers do not know the commands for shard channels, like servers before version 7.0. On servers without these
+/// commands, Redisson uses plain channels.
 #[tokio::test]
 async fn without_shard_channels_releases_are_announced_on_plain_channels() {
     let cluster = ClusterServers::start_without_shard_channels(2).await;

@@ -290,7 +290,8 @@ impl Server {
         self.unsettled.token()
     }
 
-    /// Tracks a background release. The shutdown need not wait beyond `lease_ends`, because the lease expires then.
+    /// Tracks a background release. The shutdown need not wait beyond `lease_ends`, because the lease expires at that
+    /// moment.
     pub(crate) fn track_release(&self, lease_ends: Moment) -> TrackedTask {
         let mut released_by = lock(&self.released_by);
         *released_by = (*released_by).max(Some(lease_ends));

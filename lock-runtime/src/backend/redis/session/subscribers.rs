@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(takers(&mut queue, [2]), []);
         queue.check_turn(at(2000));
         assert_eq!(takers(&mut queue, [2, 1]), [2]);
-        // The late end of the old try does not end the new try.
+        // Caller 1 ends its old try late. The new try, of caller 2, continues nevertheless.
         queue.end_try(1, at(2000));
         queue.leave(1, at(2000));
         assert_eq!(queue.turn, Turn::Trying(2, at(0)));

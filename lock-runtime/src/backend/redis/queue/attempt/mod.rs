@@ -255,8 +255,8 @@ impl RedisAttempt {
                 Ok(Retry::Later) => self.state.on(Event::NotReady),
                 Ok(Retry::Now) => self.state.on(Event::Broken),
                 Err(error) => {
-                    // The refusal is final if the server has refused every request of this owner. Once the owner's last
-                    // request has ended, there is then nothing to give back.
+                    // The refusal is final if the server has refused every request under this owner name. After a final
+                    // refusal, there is nothing to give back once the last of these requests has ended.
                     if self.state.is_refusal_final() {
                         request.end().await;
                         self.settle(Event::Refused(error))
@@ -482,7 +482,8 @@ impl Attempt for RedisAttempt {
 
     /// Leaves the queue. If another runtime polls the caller now, the runtime of the caller's session may have ended. A
     /// task of the engine then removes the owner name from the queue, and the caller tries once more to get the lock,
-    /// under a new owner name. The caller does the same if the lock has moved to another server.
+    /// under a new owner name. If the lock has moved to another server, the owner name is also removed, and the caller
+    /// also tries once more.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             if !self.may_hold {

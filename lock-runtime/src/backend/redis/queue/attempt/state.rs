@@ -215,7 +215,8 @@ impl AttemptState {
             }
             Event::Left { was_queued } => {
                 // If the sender of a request stops waiting before the connection has written the request, the
-                // connection skips the request. The caller then does not know whether the lock is free.
+                // connection skips the request. After a skipped request, the caller does not know whether the lock is
+                // free.
                 let was_skipped = self.phase == Phase::Asked && !was_queued;
                 self.phase = Phase::Settled;
                 if was_skipped {
