@@ -40,7 +40,12 @@ fn main() -> ExitCode {
     let earlier = seen.join("outcomes");
     let mut outcomes = BTreeMap::new();
     if let Some(row) = &again {
-        let earlier = fs::read_to_string(&earlier).expect("there was a run before");
+        let Ok(earlier) = fs::read_to_string(&earlier) else {
+            eprintln!(
+                "--again keeps the results of an earlier run, and there was none in this checkout"
+            );
+            return ExitCode::FAILURE;
+        };
         outcomes.extend(earlier.lines().filter_map(outcome));
         let _ = fs::remove_file(seen.join(row));
     } else {
