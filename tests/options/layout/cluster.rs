@@ -464,6 +464,48 @@ async fn a_lock_is_released_while_its_slot_moves() {
     }
 }
 
+/// A slot moves, and begins to move again before the caller has got an answer from its new primary. The servers have
+/// carried out no request of the caller, so that the caller asks again soon, and does not wait for a clean-up.
+#[tokio::test]
+async fn a_caller_asks_on_while_a_slot_moves_again_and_again() {
+    let cluster = ClusterServers::start(2).await;
+    let client = client(&cluster).await;
+    hold(&client, "k").await.release().await;
+    let slot = cluster.slot_of("k").await;
+    let to = 1 - cluster.primary_of(slot).await;
+    cluster.begin_move(slot, to).await;
+    let lock = client.lock("k").wait(60 * SECOND);
+    let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    let asks_on = async || {
+        let before = client.stats().commands;
+        let asking = until(async || client.stats().commands > before + 40);
+        timeout(10 * SECOND, asking).await
+    };
+    asks_on()
+        .await
+        .expect("the caller asks on during the first move");
+    for key in cluster.servers[1 - to].keys().await {
+        cluster.move_key(slot, &key, to).await;
+    }
+    // The servers carry out no script between the two moves.
+    let pause = async |words: &[&str]| {
+        for server in &cluster.servers {
+            let mut pausing = redis::cmd("CLIENT");
+            ask::<()>(&mut server.connection().await, pausing.arg(words)).await;
+        }
+    };
+    pause(&["PAUSE", "60000", "WRITE"]).await;
+    cluster.end_move(slot, to).await;
+    cluster.begin_move(slot, 1 - to).await;
+    pause(&["UNPAUSE"]).await;
+    asks_on()
+        .await
+        .expect("the caller asks on during the second move");
+    assert!(!waiting.is_finished());
+    cluster.end_move(slot, 1 - to).await;
+    waiting.await.unwrap().release().await;
+}
+
 /// If only the connection for shard channels breaks, the waiters subscribe again.
 #[tokio::test]
 async fn a_new_connection_for_shard_channels_listens_again() {

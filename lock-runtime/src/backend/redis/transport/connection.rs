@@ -118,6 +118,13 @@ impl CallError {
     }
 }
 
+impl CallError {
+    /// Returns whether the server has answered that it does not carry out the command now.
+    pub(crate) fn is_not_carried_out(&self) -> bool {
+        matches!(self, Self::NotReady(_) | Self::Moved(_) | Self::Ask(_))
+    }
+}
+
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
