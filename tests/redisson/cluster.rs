@@ -2,7 +2,7 @@
 
 use lock_runtime::{Layout, LockClient, Strategy};
 use support::{
-    assert_busy,
+    assert_busy, clock,
     cluster::{ClusterServers, shared_cluster},
     server::{RedisServer, ask},
     stores::{MS, SECOND, hold, until},
@@ -136,4 +136,92 @@ async fn in_a_cluster_tokens_of_its_fenced_lock_and_ours_rise_together() {
         assert!(newest < theirs && theirs < ours, "{newest} {theirs} {ours}");
         newest = ours;
     }
+}
+
+/// One stay of a holder inside the lock. Its times are from the clock that all processes of the machine share, in ns.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Visit {
+    entered: u64,
+    left: u64,
+    /// The fencing token, if the holder was in Rust.
+    token: Option<u64>,
+}
+
+/// The slot of a lock moves all the time, and holders in Rust and on the JVM exclude each other. The JVM does not listen
+/// for releases, because Redisson may miss a release or return an error while it moves a subscription.
+#[tokio::test]
+async fn in_a_cluster_both_exclude_each_other_while_the_slot_moves() {
+    const EACH: usize = 25;
+    let cluster = ClusterServers::start(3).await;
+    let mut service = service(&cluster).await;
+    let lock = Uuid::new_v4().simple().to_string();
+    let threads = ["b", "c"];
+    for thread in threads {
+        service.tell(thread, &format!("poll {lock} {EACH} 2 3000"));
+    }
+    let mut running = JoinSet::new();
+    for caller in 0..4 {
+        let strategy = [Strategy::Notify, Strategy::Spin][caller % 2];
+        let lock = client(&cluster).await.lock(&*lock).strategy(strategy);
+        let lock = lock.wait(20 * SECOND);
+        running.spawn(async move {
+            let mut visits = Vec::new();
+            for _ in 0..EACH {
+                let guard = lock.acquire().await.unwrap();
+                let entered = clock::now();
+                sleep(2 * MS).await;
+                visits.push(Visit {
+                    entered,
+                    left: clock::now(),
+                    token: Some(guard.token().get()),
+                });
+                guard.release().await;
+            }
+            visits
+        });
+    }
+    let visiting = async {
+        let mut visits = Vec::new();
+        while let Some(ended) = running.join_next().await {
+            visits.extend(ended.unwrap());
+        }
+        for thread in threads {
+            for visit in service.answer(thread).await.split(',') {
+                let (entered, left) = visit.split_once('-').expect(visit);
+                visits.push(Visit {
+                    entered: entered.parse().unwrap(),
+                    left: left.parse().unwrap(),
+                    token: None,
+                });
+            }
+        }
+        visits
+    };
+    let mut moves = 0;
+    let moving = async {
+        let slot = cluster.slot_of(&lock).await;
+        loop {
+            let from = cluster.primary_of(slot).await;
+            cluster.move_slot(slot, (from + 1 + moves % 2) % 3).await;
+            moves += 1;
+            // A caller can acquire the lock only while its slot does not move.
+            sleep(50 * MS).await;
+        }
+    };
+    let mut visits = tokio::select! {
+        visits = visiting => visits,
+        () = moving => unreachable!("the slot moves until the end"),
+    };
+    assert_eq!(visits.len(), 6 * EACH);
+    assert!(moves > 3, "{moves}");
+    visits.sort();
+    for pair in visits.windows(2) {
+        assert!(pair[0].left <= pair[1].entered, "{pair:?}");
+    }
+    let tokens: Vec<_> = visits.iter().filter_map(|visit| visit.token).collect();
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    println!(
+        "the slot has moved {moves} times during {} holds",
+        visits.len()
+    );
 }

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use lock_runtime::{ConnectError, Layout, LockClient, LockError, Strategy};
+use lock_runtime::{ConnectError, Layout, LockClient, LockError, ReleaseOutcome, Strategy};
 use redis::{Client, FromRedisValue, PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use support::{
     cluster::{ClusterServers, shared_cluster},
@@ -433,6 +433,79 @@ async fn after_a_slot_has_moved_waiters_listen_at_its_new_primary() {
         jvm.until_listeners(0).await;
     }
     assert!(fastest < 100 * MS, "{fastest:?}");
+}
+
+/// While a slot moves, a server runs a script with several keys only if it stores all of them. Redisson needs a single key
+/// to acquire a lock, so the clients of this crate need a single key to release a lock.
+#[tokio::test]
+async fn a_lock_is_released_while_its_slot_moves() {
+    let cluster = ClusterServers::start(2).await;
+    let client = client(&cluster).await;
+    let slot = cluster.slot_of("k").await;
+    for (has_moved, at_least) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut lock = client.lock("k").lease(30 * SECOND);
+        if at_least {
+            lock = lock.hold_at_least(10 * MS);
+        }
+        let guard = lock.acquire().await.unwrap();
+        let from = cluster.primary_of(slot).await;
+        cluster.begin_move(slot, 1 - from).await;
+        if has_moved {
+            cluster.move_key(slot, "k", 1 - from).await;
+        }
+        let status = timeout(5 * SECOND, client.lock("k").status()).await;
+        let status = status.expect("a server tells the status").unwrap();
+        assert_eq!(status.holder.unwrap().token, Some(guard.token()));
+        let released = timeout(5 * SECOND, guard.release()).await;
+        assert_eq!(
+            released.expect("a server releases"),
+            ReleaseOutcome::Released
+        );
+        until(async || !cluster.keys().await.contains(&"k".to_owned())).await;
+        cluster.end_move(slot, 1 - from).await;
+    }
+}
+
+/// A slot moves, and begins to move again before the caller has got an answer from its new primary. The servers have
+/// carried out no request of the caller, so that the caller asks again soon, and does not wait for a clean-up.
+#[tokio::test]
+async fn a_caller_asks_on_while_a_slot_moves_again_and_again() {
+    let cluster = ClusterServers::start(2).await;
+    let client = client(&cluster).await;
+    hold(&client, "k").await.release().await;
+    let slot = cluster.slot_of("k").await;
+    let to = 1 - cluster.primary_of(slot).await;
+    cluster.begin_move(slot, to).await;
+    let lock = client.lock("k").wait(60 * SECOND);
+    let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    let asks_on = async || {
+        let before = client.stats().commands;
+        let asking = until(async || client.stats().commands > before + 40);
+        timeout(10 * SECOND, asking).await
+    };
+    asks_on()
+        .await
+        .expect("the caller asks on during the first move");
+    for key in cluster.servers[1 - to].keys().await {
+        cluster.move_key(slot, &key, to).await;
+    }
+    // The servers carry out no script between the two moves.
+    let pause = async |words: &[&str]| {
+        for server in &cluster.servers {
+            let mut pausing = redis::cmd("CLIENT");
+            ask::<()>(&mut server.connection().await, pausing.arg(words)).await;
+        }
+    };
+    pause(&["PAUSE", "60000", "WRITE"]).await;
+    cluster.end_move(slot, to).await;
+    cluster.begin_move(slot, 1 - to).await;
+    pause(&["UNPAUSE"]).await;
+    asks_on()
+        .await
+        .expect("the caller asks on during the second move");
+    assert!(!waiting.is_finished());
+    cluster.end_move(slot, 1 - to).await;
+    waiting.await.unwrap().release().await;
 }
 
 /// If only the connection for shard channels breaks, the waiters subscribe again.

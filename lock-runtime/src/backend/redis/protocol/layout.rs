@@ -73,6 +73,16 @@ impl Names {
         keys
     }
 
+    /// Returns the keys for the scripts that release the lock, or take its owner out of the queue. In Redisson's layout,
+    /// these scripts use only the key of the grant. A server of a cluster runs a script with a single key also while the
+    /// key's slot moves. It refuses a script with several keys unless it stores all of them.
+    pub(crate) fn keys_to_release(&self) -> Vec<&str> {
+        match self.claim {
+            Some(_) => self.keys(),
+            None => vec![self.grant()],
+        }
+    }
+
     /// Returns the key that stores the session whose waiter was last granted the lock; `None` in Redisson's layout.
     pub(crate) fn claim(&self) -> Option<&str> {
         self.claim.as_deref()

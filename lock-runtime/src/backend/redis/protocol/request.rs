@@ -345,7 +345,7 @@ impl AcquireRequest {
         give_up: bool,
     ) -> Result<Left, CallError> {
         let leaving = {
-            let keys = self.names.keys();
+            let keys = self.names.keys_to_release();
             let (owner, member, tail) = (self.owner.to_string(), self.member(), self.tail());
             let args = [
                 owner.as_str(),

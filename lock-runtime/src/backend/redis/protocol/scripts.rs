@@ -12,6 +12,8 @@ const GRANT_NEXT: &str = include_str!("native/grant_next.lua");
 const MARK: &str = include_str!("quorum/mark.lua");
 /// Documents the stored state of a lock in Redisson's layout, and finds the owner of a lock.
 const REDISSON_OWNER: &str = include_str!("redisson/owner.lua");
+/// Names the channel of a lock in Redisson's layout.
+const REDISSON_CHANNEL: &str = include_str!("redisson/channel.lua");
 /// Announces a free lock in Redisson's layout.
 const REDISSON_TELL: &str = include_str!("redisson/tell.lua");
 /// Announces a free lock in Redisson's layout in a Redis Cluster.
@@ -45,13 +47,13 @@ scripts! {
 
     REDISSON_ACQUIRE = NEXT_TOKEN, REDISSON_OWNER, REDISSON_GRANT, include_str!("redisson/acquire.lua");
     REDISSON_MULTI_ACQUIRE = NEXT_TOKEN, REDISSON_OWNER, REDISSON_GRANT, include_str!("redisson/multi_acquire.lua");
-    REDISSON_RELEASE = REDISSON_OWNER, REDISSON_TELL, include_str!("redisson/release.lua");
-    REDISSON_RETAIN = REDISSON_OWNER, REDISSON_TELL, include_str!("redisson/retain.lua");
-    REDISSON_LEAVE = REDISSON_OWNER, REDISSON_TELL, include_str!("redisson/leave.lua");
+    REDISSON_RELEASE = REDISSON_OWNER, REDISSON_CHANNEL, REDISSON_TELL, include_str!("redisson/release.lua");
+    REDISSON_RETAIN = REDISSON_OWNER, REDISSON_CHANNEL, REDISSON_TELL, include_str!("redisson/retain.lua");
+    REDISSON_LEAVE = REDISSON_OWNER, REDISSON_CHANNEL, REDISSON_TELL, include_str!("redisson/leave.lua");
     REDISSON_RENEW = REDISSON_OWNER, include_str!("redisson/renew.lua");
     REDISSON_STATUS = REDISSON_OWNER, include_str!("redisson/status.lua");
 
-    REDISSON_CLUSTER_RELEASE = REDISSON_OWNER, REDISSON_CLUSTER_TELL, include_str!("redisson/release.lua");
-    REDISSON_CLUSTER_RETAIN = REDISSON_OWNER, REDISSON_CLUSTER_TELL, include_str!("redisson/retain.lua");
-    REDISSON_CLUSTER_LEAVE = REDISSON_OWNER, REDISSON_CLUSTER_TELL, include_str!("redisson/leave.lua");
+    REDISSON_CLUSTER_RELEASE = REDISSON_OWNER, REDISSON_CHANNEL, REDISSON_CLUSTER_TELL, include_str!("redisson/release.lua");
+    REDISSON_CLUSTER_RETAIN = REDISSON_OWNER, REDISSON_CHANNEL, REDISSON_CLUSTER_TELL, include_str!("redisson/retain.lua");
+    REDISSON_CLUSTER_LEAVE = REDISSON_OWNER, REDISSON_CHANNEL, REDISSON_CLUSTER_TELL, include_str!("redisson/leave.lua");
 }

@@ -7,6 +7,7 @@ use lock_core::{
     backend::{BackendError, BoxFuture, Extend, Holder, Released, Renewed, Status},
     fencing::FencingToken,
     key::LockName,
+    layout::Layout,
     lease::{CLAIM, Moment},
 };
 use redis::Value;
@@ -201,7 +202,7 @@ async fn release_grant(
     retain_until: Option<Moment>,
 ) -> Result<Released, BackendError> {
     let names = server.names(name);
-    let keys = names.keys();
+    let keys = names.keys_to_release();
     let retain_until = retain_until.filter(|until| *until > server.now());
     let (script, grant) = match retain_until {
         None => (server.scripts.release, format!("{token}|")),
@@ -369,7 +370,11 @@ async fn release_until(
 /// Reads the holder of a lock.
 pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Status, BackendError> {
     let names = server.names(name);
-    let keys = [names.grant(), names.companion()];
+    let keys = match server.layout() {
+        Layout::Native => vec![names.grant(), names.companion()],
+        // A server answers a script with a single key also while the key's slot moves.
+        Layout::Redisson => vec![names.grant()],
+    };
     let answered = server.run(name, server.scripts.status, &keys, &[]).await?;
     type Seen = (usize, Option<u64>, Option<String>, i64, usize);
     let (queued, token, owner, left, others): Seen =

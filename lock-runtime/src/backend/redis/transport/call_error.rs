@@ -65,6 +65,11 @@ impl CallError {
             _ => Self::Broken(text),
         }
     }
+
+    /// Returns whether the server has answered that it does not carry out the command now.
+    pub(crate) fn is_not_carried_out(&self) -> bool {
+        matches!(self, Self::NotReady(_) | Self::Moved(_) | Self::Ask(_))
+    }
 }
 
 impl fmt::Display for CallError {

@@ -1,6 +1,8 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
@@ -9,6 +11,7 @@ import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
+import org.redisson.client.RedisException;
 import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
 import org.redisson.config.SentinelServersConfig;
@@ -30,6 +33,8 @@ import org.redisson.config.SentinelServersConfig;
  * THREAD count NAME                   answers how many times the thread holds the lock
  * THREAD force NAME                   unlocks the lock, whoever holds it; answers whether the lock was held
  * THREAD visit NAME COUNTER TIMES MS  locks TIMES times for MS each; answers how often COUNTER showed another holder
+ * THREAD poll NAME TIMES MS LEASE_MS  tries until it has locked TIMES times for MS each, and does not listen for releases;
+ *                                     answers when it entered and left, in ns of the system's monotonic clock
  * </pre>
  */
 public final class Service {
@@ -126,6 +131,25 @@ public final class Service {
                     lock.unlock();
                 }
                 return crowded;
+            }
+            case "poll" -> {
+                List<String> visits = new ArrayList<>();
+                while (visits.size() < Integer.parseInt(order[3])) {
+                    try {
+                        if (!lock.tryLock(0, Long.parseLong(order[5]), TimeUnit.MILLISECONDS)) {
+                            Thread.sleep(1);
+                            continue;
+                        }
+                        long entered = System.nanoTime();
+                        Thread.sleep(Long.parseLong(order[4]));
+                        visits.add(entered + "-" + System.nanoTime());
+                        lock.unlock();
+                    } catch (RedisException error) {
+                        // Redisson has given up a command. If the lock is held, its lease ends by itself.
+                        System.err.println(order[0] + ": " + error);
+                    }
+                }
+                return String.join(",", visits);
             }
             default -> throw new IllegalArgumentException(order[1]);
         }

@@ -1,7 +1,7 @@
 -- Ends an acquisition. If the caller already holds the lock, 'abandon' releases the lock, and 'enter' returns the
 -- grant.
 --
--- KEYS: lock, counter
+-- KEYS: lock
 -- ARGV: 1 owner, 2 `owner|session_id|lease|wait`, 3 and 4 unused, 5 'enter' or 'abandon'
 local field, holder, token = ours(KEYS[1])
 if holder ~= uuid(ARGV[1]) then
@@ -9,7 +9,7 @@ if holder ~= uuid(ARGV[1]) then
 end
 if ARGV[5] == 'abandon' then
   redis.call('DEL', KEYS[1])
-  tell(KEYS[2])
+  tell(KEYS[1])
   return { 'left' }
 end
 -- The caller was granted the lock before this script ran, so the caller enters.

@@ -1,11 +1,11 @@
 -- Frees the lock.
 --
--- KEYS: lock, counter
+-- KEYS: lock
 -- ARGV: 1 `token|`
 local field, _, token = ours(KEYS[1])
 if not field or token .. '|' ~= ARGV[1] then
   return 0 -- the lock is not held with this token: nothing was changed
 end
 redis.call('DEL', KEYS[1])
-tell(KEYS[2])
+tell(KEYS[1])
 return 1 -- released

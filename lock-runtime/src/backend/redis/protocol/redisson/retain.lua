@@ -1,7 +1,7 @@
 -- Keeps the lock taken after its holder has left, until the minimum hold time is over. During this time, nobody can
 -- renew the lock, because it is stored with token 0.
 --
--- KEYS: lock, counter
+-- KEYS: lock
 -- ARGV: 1 token, 2 the end of the minimum hold time (server time in µs), 3 the longest time for which to retain the
 --       lock, in ms
 local field, owner, token = ours(KEYS[1])
@@ -17,5 +17,5 @@ else
   redis.call('HSET', KEYS[1], owner .. ':0', string.format('%.0f', left)) -- before HDEL, so the hash is never empty
   redis.call('HDEL', KEYS[1], field)
 end
-tell(KEYS[2]) -- the message makes the waiters try again, and read the new time left
+tell(KEYS[1]) -- the message makes the waiters try again, and read the new time left
 return 1 -- released, or retained

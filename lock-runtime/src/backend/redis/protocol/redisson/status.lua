@@ -1,6 +1,6 @@
 -- Reads the holder of a lock. Returns the same fields as native/status.lua.
 --
--- KEYS: lock, counter
+-- KEYS: lock
 local _, owner, token = ours(KEYS[1])
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   owner = owner or string.match(field, '^(%x+%-%x+%-%x+%-%x+%-%x+):')

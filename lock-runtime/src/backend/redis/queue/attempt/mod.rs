@@ -109,7 +109,7 @@ impl RedisAttempt {
             place = old.request.place();
             old.session.unanswered.remove(old.request.owner);
             old.session.waiters.remove(&old.request);
-            if !old.request.is_revoked() {
+            if !old.request.is_revoked() && !self.state.is_unsent() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
                 // If the runtime of the session has ended, the answer that contains the place of the old owner name may
                 // have arrived without being read.
@@ -250,6 +250,11 @@ impl RedisAttempt {
                 // the next connection reads the server's time again.
                 connection.health.mark_demoted();
                 self.state.on(Event::NotReady)
+            }
+            // The session sends no request of a caller that is not queued.
+            Err(error) if error.is_not_carried_out() && self.offers.is_none() => {
+                self.server.note_failure(error)?;
+                self.state.on(Event::NotCarriedOut)
             }
             Err(error) => match self.server.note_failure(error) {
                 Ok(Retry::Later) => self.state.on(Event::NotReady),

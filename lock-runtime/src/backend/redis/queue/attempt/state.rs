@@ -19,7 +19,7 @@ use lock_core::{
 /// The phase of the acquisition under its current owner name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Phase {
-    /// No request was sent under this owner name.
+    /// No request was sent under this owner name, or the server has answered all of its requests and carried out none.
     Unsent,
     /// The caller itself, not its session, has sent a request, and has not read the answer.
     Asked,
@@ -47,6 +47,9 @@ pub(crate) enum Event {
     Queued,
     /// The server cannot carry out the request now, or the request reached the server too late.
     NotReady,
+    /// Like `NotReady`, but the caller itself has sent the only request under way. So if no connection broke before, no
+    /// request of the current owner was carried out.
+    NotCarriedOut,
     /// The connection broke, and the server may have carried out the request.
     Broken,
     /// The server refuses the request.
@@ -152,6 +155,11 @@ impl AttemptState {
         !self.unsure && self.phase == Phase::Asked
     }
 
+    /// Returns whether no request of the current owner can have changed anything on the server.
+    pub(crate) fn is_unsent(&self) -> bool {
+        self.phase == Phase::Unsent
+    }
+
     /// Applies an event, and returns the next step of the acquisition.
     pub(crate) fn on(&mut self, event: Event) -> Step {
         if self.phase == Phase::Settled {
@@ -173,6 +181,12 @@ impl AttemptState {
                 Step::AwaitTurn
             }
             Event::NotReady => Step::AskLater,
+            Event::NotCarriedOut => {
+                if self.is_refusal_final() {
+                    self.phase = Phase::Unsent;
+                }
+                Step::AskLater
+            }
             Event::Broken => {
                 self.unsure = true;
                 Step::Ask
@@ -272,6 +286,7 @@ mod tests {
             Event::Busy,
             Event::Queued,
             Event::NotReady,
+            Event::NotCarriedOut,
             Event::Broken,
             Event::Refused(refused()),
             Event::Revoked,
@@ -322,6 +337,24 @@ mod tests {
             assert_eq!(state.on(event), Step::Return(answer));
             assert!(state.is_settled());
         }
+    }
+
+    #[test]
+    fn only_an_answer_proves_that_nothing_was_carried_out() {
+        let proof = |events: &[Event]| after(events).is_unsent();
+        assert!(proof(&[]));
+        assert!(proof(&[Event::Asks, Event::NotCarriedOut]));
+        assert!(!proof(&[Event::Asks]));
+        assert!(!proof(&[Event::Asks, Event::NotCarriedOut, Event::Asks]));
+        assert!(!proof(&[Event::Asks, Event::NotReady]));
+        assert!(!proof(&[Event::Joins, Event::NotCarriedOut]));
+        let broken = [
+            Event::Asks,
+            Event::Broken,
+            Event::Asks,
+            Event::NotCarriedOut,
+        ];
+        assert!(!proof(&broken));
     }
 
     #[test]
