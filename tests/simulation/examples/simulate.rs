@@ -3,6 +3,7 @@
 //!
 //! - `--seconds N`, `--minutes N`: the length of the run (10 s by default).
 //! - `--processor-seconds N`: the processor time after which the run ends.
+//! - `--seeds N`: runs this number of seeds, however long it takes.
 //! - `--from N`: the first seed (by default derived from the current time).
 //! - `--threads N`: the number of seeds that run at once (by default one for each core).
 //! - `--store NAME`: runs only seeds with this backend: `redis`, `redisson`, `redlock`, `sentinel` or
@@ -16,6 +17,7 @@
 
 use std::{
     fs,
+    ops::Range,
     path::PathBuf,
     process::ExitCode,
     sync::{
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
     let (mut seed, mut steps) = (None, Vec::new());
     let (mut first, mut processor) = (false, Duration::MAX);
     let mut store = None;
+    let mut seeds = u64::MAX;
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         if arg == "--first" {
@@ -77,6 +80,10 @@ fn main() -> ExitCode {
                 time = Duration::MAX;
                 processor = Duration::from_secs(number());
             }
+            "--seeds" => {
+                time = Duration::MAX;
+                seeds = number();
+            }
             "--from" => from = number(),
             "--threads" => threads = usize::try_from(number()).expect("few threads"),
             "--store" => store = Some(value.clone()),
@@ -90,7 +97,10 @@ fn main() -> ExitCode {
     }
     match seed {
         Some(seed) => one(seed, &steps),
-        None => many(from, threads, (time, processor), first, store.as_deref()),
+        None => {
+            let seeds = from..from.saturating_add(seeds);
+            many(seeds, threads, (time, processor), first, store.as_deref())
+        }
     }
 }
 
@@ -110,25 +120,28 @@ fn one(seed: u64, steps: &[usize]) -> ExitCode {
     ExitCode::from(u8::from(!outcome.violations.is_empty()))
 }
 
-/// Runs seeds, beginning with `from`, until the time or the processor time is over or, if `first` is set, until one of
-/// them fails.
+/// Runs these seeds in order, until the time or the processor time is over or, if `first` is set, until one of them
+/// fails.
 fn many(
-    from: u64,
+    seeds: Range<u64>,
     threads: usize,
     (time, processor): (Duration, Duration),
     first: bool,
     store: Option<&str>,
 ) -> ExitCode {
     let began = Instant::now();
-    let (next, over) = (AtomicU64::new(from), AtomicBool::new(false));
+    let (next, over) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
     let total = Mutex::new(Total::default());
-    println!("seeds from {from}, {threads} at once");
+    println!("seeds from {}, {threads} at once", seeds.start);
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while began.elapsed() < time && used() < processor && !over.load(Ordering::Acquire)
                 {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if !seeds.contains(&seed) {
+                        break;
+                    }
                     if store.is_some_and(|name| Plan::of(seed).store.name() != name) {
                         continue;
                     }

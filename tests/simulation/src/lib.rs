@@ -1,6 +1,8 @@
 //! Runs the real engine and the real scripts in a simulated world with simulated time. A seed determines all that
 //! happens in it: the delays, the faults and the calls.
 
+use mimalloc::MiMalloc;
+
 pub mod callers;
 pub mod chance;
 pub mod faults;
@@ -17,3 +19,8 @@ pub mod stop;
 mod topology;
 mod watchdog;
 pub mod world;
+
+/// A run allocates small objects all the time, in the engine as well as in Lua. With this allocator, a run takes less
+/// time than with the allocator of the system.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;

@@ -7,10 +7,7 @@ use std::{
     mem,
 };
 
-use mlua::{
-    BString, Either, Function, Lua, LuaOptions, StdLib, Table, Value, Variadic,
-    state::{GcIncParams, GcMode},
-};
+use mlua::{BString, Either, Function, Lua, LuaOptions, StdLib, Table, Value, Variadic};
 
 use super::{
     super::{
@@ -54,9 +51,6 @@ struct Arguments {
     ends: Vec<usize>,
 }
 
-/// The interpreter collects garbage when its memory has grown to this percentage of what was in use after the last
-/// collection. Most of what is in use are the compiled scripts, so a collection finds little garbage unless it waits.
-const GC_PAUSE: i32 = 1_000;
 /// The name of every script in error messages.
 const CHUNK: &str = "@user_script";
 
@@ -66,7 +60,6 @@ impl Engine {
         // With this option, a script's `pcall` does not catch a panic of the server.
         let options = LuaOptions::new().catch_rust_panics(false);
         let lua = Lua::new_with(libraries, options)?;
-        lua.gc_set_mode(GcMode::Incremental(GcIncParams::default().pause(GC_PAUSE)));
         let send = lua.create_function(send)?;
         let sha1hex = lua.create_function(|lua, text: mlua::LuaString| {
             let digest = sha1_smol::Sha1::from(&*text.as_bytes())

@@ -20,7 +20,7 @@ if not held then
   return token
 end
 local token, lease, owner = string.match(held, '^(%d+)|(%d+)|[^|]*|(%x+)$')
-if owner == string.match(ARGV[1], '(%x+)$') then
+if owner == string.match(ARGV[1], '^%d+|[^|]*|(%x+)$') then
   return tonumber(token) -- an earlier request was carried out, so the caller already holds the lock
 end
 -- Caps the time left of the grant at its lease. More time than the lease is left if the server's clock was set back, or

@@ -9,7 +9,7 @@ if ARGV[6] ~= '' then
     return { 'late' } -- nothing was changed, because the caller no longer waits for this request
   end
 end
-local owner = string.match(ARGV[1], '(%x+)$')
+local owner = string.match(ARGV[1], '^%d+|[^|]*|(%x+)$')
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return take(KEYS[1], KEYS[2], KEYS[3], owner, ARGV[2], ARGV[3]) -- granted, with the whole lease left
 end

@@ -12,7 +12,7 @@ end
 local owners, granted = {}, {}
 for i = 2, #KEYS, 2 do
   redis.call('GET', KEYS[i + 1]) -- reports a key of the wrong type before anything is written
-  owners[i] = string.match(ARGV[4 + i / 2], '(%x+)$')
+  owners[i] = string.match(ARGV[4 + i / 2], '^%d+|[^|]*|(%x+)$')
   if redis.call('EXISTS', KEYS[i]) == 1 then
     local field, holder, token = ours(KEYS[i])
     local left = field and clamp(KEYS[i], field)
