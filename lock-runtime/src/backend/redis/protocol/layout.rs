@@ -129,6 +129,9 @@ pub(crate) struct Scripts {
     pub(crate) leave: &'static Lazy<Script>,
     pub(crate) renew: &'static Lazy<Script>,
     pub(crate) status: &'static Lazy<Script>,
+    /// Reads the queue; `None` in Redisson's layout, which has no queue. Loaded when it is first used, because only
+    /// people read queues.
+    pub(crate) waiters: Option<&'static Lazy<Script>>,
     /// The scripts that only this layout has.
     others: &'static [&'static Lazy<Script>],
 }
@@ -141,6 +144,7 @@ static NATIVE: Scripts = Scripts {
     leave: &scripts::LEAVE,
     renew: &scripts::RENEW,
     status: &scripts::STATUS,
+    waiters: Some(&scripts::WAITERS),
     others: &[&scripts::QUEUE, &scripts::UNSUBSCRIBE, &scripts::PROBE],
 };
 
@@ -152,6 +156,7 @@ static REDISSON: Scripts = Scripts {
     leave: &scripts::REDISSON_LEAVE,
     renew: &scripts::REDISSON_RENEW,
     status: &scripts::REDISSON_STATUS,
+    waiters: None,
     others: &[],
 };
 
@@ -164,6 +169,7 @@ static REDISSON_IN_CLUSTER: Scripts = Scripts {
     leave: &scripts::REDISSON_CLUSTER_LEAVE,
     renew: &scripts::REDISSON_RENEW,
     status: &scripts::REDISSON_STATUS,
+    waiters: None,
     others: &[],
 };
 
@@ -188,6 +194,7 @@ impl Scripts {
             leave,
             renew,
             status,
+            waiters: _,
             others,
         } = self;
         let all = [
