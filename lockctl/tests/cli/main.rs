@@ -1,0 +1,8 @@
+//! Tests of the command-line tool, on real Redis processes.
+
+mod arguments;
+mod list;
+mod release;
+mod run;
+mod tool;
+mod watch;
