@@ -12,7 +12,7 @@ use lock_runtime::{ConnectError, LockError};
 pub(crate) const TABLE: &str = "\
 Exit codes:
   0    done
-  1    the answer is no: nobody holds the lock
+  1    the answer is no: nobody holds the lock, or `doctor` has a finding
   2    the command line is not valid
   69   the server cannot be reached
   70   the server refuses the request, or its answer is not understood

@@ -1,5 +1,6 @@
 //! `lockctl` shows and controls the locks of `lock-runtime`.
 
+mod doctor;
 mod exit;
 mod inspect;
 mod list;
@@ -74,6 +75,8 @@ enum Command {
     Run(run::RunArgs),
     /// Ends the present hold of a lock by force
     Release(release::ReleaseArgs),
+    /// Checks whether the servers are fit for locks, and says what to do
+    Doctor,
     /// Writes the completions for a shell to stdout
     Completions {
         /// The shell
@@ -126,6 +129,9 @@ async fn serve(cli: Cli) -> Result<Exit, Failure> {
         let text = "`--read-only` refuses this command";
         return Err(Failure::Text(Exit::NotPermitted, text.into()));
     }
+    if matches!(cli.command, Command::Doctor) {
+        return doctor::doctor(&cli.server, cli.output).await;
+    }
     let client = cli.server.builder()?.connect().await?;
     let done = match &cli.command {
         Command::List(args) => list::list(&client, cli.output, args).await,
@@ -133,7 +139,7 @@ async fn serve(cli: Cli) -> Result<Exit, Failure> {
         Command::Watch(args) => watch::watch(&client, cli.output, args).await,
         Command::Run(args) => run::run(&client, args).await,
         Command::Release(args) => release::release(&client, cli.output, args).await,
-        Command::Completions { .. } | Command::Man => {
+        Command::Doctor | Command::Completions { .. } | Command::Man => {
             Ok(Exit::Done) // handled above
         }
     };

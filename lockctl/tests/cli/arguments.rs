@@ -87,6 +87,7 @@ fn help_completions_and_manual_name_every_subcommand() {
         "watch",
         "run",
         "release",
+        "doctor",
         "completions",
         "man",
     ];

@@ -1,6 +1,7 @@
 //! Tests of the command-line tool, on real Redis processes.
 
 mod arguments;
+mod doctor;
 mod list;
 mod release;
 mod run;

@@ -209,11 +209,25 @@ async fn signals_are_passed_on() {
 async fn what_a_command_leaves_behind_ends_before_the_release() {
     let (client, url) = connected().await;
     let key = key();
-    let script = "sh -c 'trap \"sleep 0.3; exit\" TERM; echo $$; while :; do sleep 0.05; done' >&3 & read pid";
-    let script = format!("exec 3>&1; {script}; exit 4");
-    let mut run = start(&url, &key, &[], &script);
+    // The process that is left behind looks at the lock when it is told to end.
+    let script = r#"
+        ready=$(mktemp -u)
+        (
+            trap '"$LOCKCTL" inspect "$LOCK_KEY" >/dev/null; echo "held $?"; exit' TERM
+            sh -c 'echo "$PPID"'; touch "$ready"
+            while :; do sleep 0.05; done
+        ) &
+        until [ -e "$ready" ]; do sleep 0.01; done
+        rm "$ready"
+        exit 4
+    "#;
+    let mut command = lockctl(&url, &["run", "--key", &key, "--", "sh", "-c", script]);
+    command
+        .env("LOCK_URL", &url)
+        .env("LOCKCTL", env!("CARGO_BIN_EXE_lockctl"));
+    let mut run = Running::start(command);
     let pid = run.line();
-    until(|| !is_alive(&pid) || run.child.try_wait().unwrap().is_none());
+    assert_eq!(run.line(), "held 0");
     assert_eq!(run.code(), Some(4));
     assert!(!is_alive(&pid), "the process {pid} was left behind");
     assert!(is_free(&client, &key).await);
