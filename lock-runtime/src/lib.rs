@@ -96,7 +96,7 @@ pub use lock_core::{
     fencing::FencingToken,
     key::{KeyError, KeyPart, LockKey, MAX_KEY_BYTES, MAX_KEYS, escape},
     layout::Layout,
-    options::{Backoff, OnLost, OptionsError, Release, Strategy},
+    options::{AccessMode, Backoff, OnLost, OptionsError, Release, Strategy},
     owner::OwnerId,
 };
 pub use lock_macros::distributed_lock;

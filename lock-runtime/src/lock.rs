@@ -226,6 +226,7 @@ impl Lock {
         by: &str,
     ) -> Result<ForcedRelease, LockError> {
         let (key, _) = self.name()?;
+        self.settings.client.may_change(&key)?;
         let released = self.ask(|backend, name| {
             if backend.maintains_leases() {
                 let refusal = "in-process locks cannot be released by force";

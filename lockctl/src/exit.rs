@@ -147,7 +147,9 @@ impl From<LockError> for Failure {
             LockError::Lost { .. } => Exit::Lost,
             LockError::Unreachable { .. } => Exit::Unreachable,
             LockError::InvalidKey(_) | LockError::InvalidOptions(_) => Exit::Usage,
-            LockError::Refused { detail, .. } if detail.to_string().contains("NOPERM") => {
+            LockError::Refused { detail, .. }
+                if detail.to_string().to_uppercase().contains("NOPERM") =>
+            {
                 Exit::NotPermitted
             }
             _ => Exit::Refused,

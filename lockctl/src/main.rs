@@ -13,7 +13,7 @@ use std::{io, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use lock_runtime::{Layout, LockClient, LockClientBuilder};
+use lock_runtime::{AccessMode, Layout, LockClient, LockClientBuilder};
 
 use crate::{
     exit::{Exit, Failure},
@@ -29,7 +29,7 @@ struct Cli {
     /// The format of the output
     #[arg(long, short, global = true, value_enum, default_value_t)]
     output: Format,
-    /// Refuses `run` and `release`
+    /// Refuses `run` and `release`, and needs only the rights of a viewer
     #[arg(long, global = true, env = "LOCKCTL_READ_ONLY", value_parser = clap::builder::FalseyValueParser::new())]
     read_only: bool,
     #[command(subcommand)]
@@ -132,7 +132,11 @@ async fn serve(cli: Cli) -> Result<Exit, Failure> {
     if matches!(cli.command, Command::Doctor) {
         return doctor::doctor(&cli.server, cli.output).await;
     }
-    let client = cli.server.builder()?.connect().await?;
+    let mut builder = cli.server.builder()?;
+    if cli.read_only {
+        builder = builder.access_mode(AccessMode::ReadOnly);
+    }
+    let client = builder.connect().await?;
     let done = match &cli.command {
         Command::List(args) => list::list(&client, cli.output, args).await,
         Command::Inspect(args) => inspect::inspect(&client, cli.output, args).await,

@@ -159,12 +159,8 @@ async fn supervise(
     };
     group.give_terminal_back();
     group.end_the_rest(args.grace).await;
-    // The lock may have been lost in the last moment, while nobody looked.
-    Ok(if is_lost || guard.loss().is_some() {
-        Exit::Lost
-    } else {
-        status
-    })
+    // A command that ends before anybody notices the loss has its own code, as a call has its own value.
+    Ok(if is_lost { Exit::Lost } else { status })
 }
 
 /// The requests of other processes and of the terminal to this process, which are passed on to the command.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lock_runtime::{ForcedRelease, LockClient, LockError, LossReason};
+use lock_runtime::{AccessMode, ConnectError, ForcedRelease, LockClient, LockError, LossReason};
 use support::{
     assert_lost, log,
     server::{RedisServer, ask, shared_server},
@@ -248,4 +248,78 @@ async fn a_right_that_is_missing_is_named() {
         panic!("{refused:?}");
     };
     assert!(detail.to_string().contains("scan"), "{detail}");
+}
+
+/// The rights that `docs/guides/lockctl.md` lists for a viewer of one server.
+fn rights_of_a_viewer() -> Vec<String> {
+    let guide = std::fs::read_to_string(support::root().join("docs/guides/lockctl.md")).unwrap();
+    let line = guide
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER viewer"));
+    line.unwrap().split(' ').map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_viewer_reads_locks_and_changes_none() {
+    let server = RedisServer::start().await;
+    let mut redis = server.connection().await;
+    let words = rights_of_a_viewer();
+    let mut user = redis::cmd(&words[0]);
+    user.arg(&words[1..]);
+    let _: () = ask(&mut redis, &user).await;
+    let holder = LockClient::connect(server.url()).await.unwrap();
+    let guard = hold(&holder, "k").await;
+    let waiting = tokio::spawn(holder.lock("k").wait(60 * SECOND).acquire());
+    until_waiting(&holder, "k", 1).await;
+
+    let url = server.url().replace("redis://", "redis://viewer:secret@");
+    let builder = || LockClient::builder().url(url.as_str());
+    let viewer = builder()
+        .access_mode(AccessMode::ReadOnly)
+        .connect()
+        .await
+        .unwrap();
+    assert_eq!(listed(&viewer, "").await, ["k"]);
+    let lock = viewer.lock("k");
+    let status = lock.status().await.unwrap();
+    assert_eq!(status.holder.unwrap().token, Some(guard.token()));
+    assert_eq!(
+        (status.waiters, lock.waiters(9).await.unwrap().len()),
+        (1, 1)
+    );
+    let calls = server.calls().await;
+    let refused = viewer.lock("free").acquire().await;
+    assert!(
+        matches!(refused, Err(LockError::Refused { .. })),
+        "{refused:?}"
+    );
+    let refused = viewer.locks(["free", "other"]).acquire().await;
+    assert!(
+        matches!(refused, Err(LockError::Refused { .. })),
+        "{refused:?}"
+    );
+    let refused = lock.force_release(guard.token(), "a viewer").await;
+    assert!(
+        matches!(refused, Err(LockError::Refused { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(server.calls().await.get("eval"), calls.get("eval"));
+
+    // The server refuses, too.
+    let denied = builder().connect().await.unwrap_err();
+    assert!(
+        matches!(denied, ConnectError::Permission { .. }),
+        "{denied:?}"
+    );
+    let mut less = redis::cmd("ACL");
+    less.arg(&["SETUSER", "viewer", "-zcard"]);
+    let _: () = ask(&mut redis, &less).await;
+    let denied = builder()
+        .access_mode(AccessMode::ReadOnly)
+        .connect()
+        .await
+        .unwrap_err();
+    assert!(denied.to_string().contains("+zcard"), "{denied}");
+    assert_eq!(guard.loss(), None);
+    waiting.abort();
 }

@@ -12,22 +12,15 @@ use support::{
     stores::until_waiting,
 };
 
-use crate::tool::{Ran, lockctl, output};
+use crate::tool::{Ran, key, lockctl, output};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Returns a client with a namespace of its own, and the words that select this namespace.
 async fn client(url: &str) -> (LockClient, String) {
-    let namespace = uuid();
+    let namespace = key();
     let client = LockClient::builder().url(url).namespace(&namespace);
     (client.connect().await.unwrap(), namespace)
-}
-
-fn uuid() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/uuid")
-        .unwrap()
-        .trim()
-        .to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,4 +6,5 @@ mod list;
 mod release;
 mod run;
 mod tool;
+mod viewer;
 mod watch;

@@ -5,16 +5,9 @@ use std::time::Duration;
 use lock_runtime::{LockClient, LossReason};
 use support::{server::shared_server, stores::until_waiting};
 
-use crate::tool::output;
+use crate::tool::{Terminal, key, output};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-fn key() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/uuid")
-        .unwrap()
-        .trim()
-        .to_owned()
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_holder_is_told_and_the_next_has_a_higher_token() {
@@ -85,4 +78,27 @@ async fn the_log_names_the_user_and_the_host() {
         by.contains(&format!("@{} (lockctl, pid ", host.trim())),
         "{by}"
     );
+}
+
+/// On a terminal, the tool asks for the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_at_a_terminal_types_the_key() {
+    let url = shared_server().await.url();
+    let client = LockClient::connect(&url).await.unwrap();
+    let key = key();
+    let held = client.lock(&key).acquire().await.unwrap();
+    let script = format!(r#"touch "$READY"; "$LOCKCTL" release {key} --force; echo "code $?""#);
+    let (_, text) = Terminal::new().run(&url, &script, "another\n");
+    assert!(
+        text.contains("Type the key") && text.contains("code 2"),
+        "{text}"
+    );
+    assert!(client.lock(&key).status().await.unwrap().holder.is_some());
+    let (_, text) = Terminal::new().run(&url, &script, &format!("{key}\n"));
+    assert!(
+        text.contains("released") && text.contains("code 0"),
+        "{text}"
+    );
+    assert!(client.lock(&key).status().await.unwrap().holder.is_none());
+    drop(held);
 }

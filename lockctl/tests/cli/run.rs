@@ -1,10 +1,6 @@
 //! `run`: the lock, the command, its signals and the exit codes.
 
-use std::{
-    path::PathBuf,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use lock_runtime::{LockClient, redis::cmd};
 use support::{
@@ -12,18 +8,10 @@ use support::{
     stores::until_waiting,
 };
 
-use crate::tool::{Running, is_alive, lockctl, output, until};
+use crate::tool::{Running, Terminal, is_alive, key, lockctl, output, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// Returns a key that no other test uses.
-fn key() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/uuid")
-        .unwrap()
-        .trim()
-        .to_owned()
-}
 
 async fn connected() -> (LockClient, String) {
     let url = shared_server().await.url();
@@ -267,54 +255,6 @@ async fn a_signal_ends_the_wait_for_the_lock() {
     guard.release().await;
 }
 
-/// The settings of a terminal session in which `lockctl run` runs in the foreground.
-struct Terminal {
-    folder: PathBuf,
-}
-
-impl Terminal {
-    fn new() -> Self {
-        let folder = std::env::temp_dir().join(format!("lockctl-{}", key()));
-        std::fs::create_dir(&folder).unwrap();
-        Self { folder }
-    }
-
-    /// Runs a script in a terminal of its own, whose keyboard sends `typed` after the script has written the file
-    /// `ready`.
-    fn run(&self, url: &str, script: &str, typed: &str) -> (Option<i32>, String) {
-        let path = self.folder.join("script");
-        std::fs::write(&path, script).unwrap();
-        let ready = self.folder.join("ready");
-        let command = format!("sh {} ", path.display());
-        let mut child = Command::new("script")
-            .args(["-qec", &command, "/dev/null"])
-            .env("LOCK_URL", url)
-            .env("LOCKCTL", env!("CARGO_BIN_EXE_lockctl"))
-            .env("READY", &ready)
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .expect("util-linux has the program `script`");
-        until(|| ready.exists());
-        let mut keyboard = child.stdin.take().unwrap();
-        std::io::Write::write_all(&mut keyboard, typed.as_bytes()).unwrap();
-        let ended = std::thread::spawn(move || child.wait_with_output().unwrap())
-            .join()
-            .unwrap();
-        drop(keyboard);
-        (
-            ended.status.code(),
-            String::from_utf8_lossy(&ended.stdout).into_owned(),
-        )
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
 /// In the foreground of a terminal, the command reads the keyboard and is interrupted by Ctrl-C, and the script that has
 /// called `lockctl` has the terminal again afterwards.
 #[tokio::test(flavor = "multi_thread")]
@@ -344,6 +284,27 @@ async fn the_command_has_the_terminal() {
     let (_, text) = terminal.run(&url, &script, "\x03");
     assert!(
         text.contains("interrupted") && text.contains("code 9"),
+        "{text}"
+    );
+}
+
+/// Ctrl-Z stops the command and the tool, so that the shell takes the terminal, and `fg` continues both.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_can_be_stopped_and_continued() {
+    let (_, url) = connected().await;
+    let terminal = Terminal::new();
+    let key = key();
+    let script = format!(
+        r#"
+        set -m
+        "$LOCKCTL" run -k {key} -- sh -c 'touch "$READY"; read line; echo "got $line"; exit 6'
+        read line; echo "the shell got $line"
+        fg >/dev/null; echo "code $?"
+        "#
+    );
+    let (_, text) = terminal.run(&url, &script, "\x1aone\ntwo\n");
+    assert!(
+        text.contains("the shell got one") && text.contains("got two") && text.contains("code 6"),
         "{text}"
     );
 }

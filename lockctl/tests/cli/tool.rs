@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
+    path::PathBuf,
     process::{Child, ChildStdout, Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -133,5 +134,59 @@ pub(crate) fn until(mut question: impl FnMut() -> bool) {
             "it has not come true"
         );
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Returns a key that no other test uses.
+pub(crate) fn key() -> String {
+    let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid");
+    uuid.expect("Linux has it").trim().to_owned()
+}
+
+/// A terminal in which a shell runs `lockctl`.
+pub(crate) struct Terminal {
+    folder: PathBuf,
+}
+
+impl Terminal {
+    pub(crate) fn new() -> Self {
+        let folder = std::env::temp_dir().join(format!("lockctl-{}", key()));
+        std::fs::create_dir(&folder).unwrap();
+        Self { folder }
+    }
+
+    /// Runs a script in a terminal of its own, whose keyboard sends `typed` after the script has written the file
+    /// `ready`.
+    pub(crate) fn run(&self, url: &str, script: &str, typed: &str) -> (Option<i32>, String) {
+        let path = self.folder.join("script");
+        std::fs::write(&path, script).unwrap();
+        let ready = self.folder.join("ready");
+        let command = format!("bash {}", path.display());
+        let mut child = Command::new("script")
+            .args(["-qec", &command, "/dev/null"])
+            .env("LOCK_URL", url)
+            .env("LOCKCTL", env!("CARGO_BIN_EXE_lockctl"))
+            .env("READY", &ready)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("util-linux has the program `script`");
+        until(|| ready.exists());
+        let mut keyboard = child.stdin.take().unwrap();
+        std::io::Write::write_all(&mut keyboard, typed.as_bytes()).unwrap();
+        let ended = std::thread::spawn(move || child.wait_with_output().unwrap())
+            .join()
+            .unwrap();
+        drop(keyboard);
+        (
+            ended.status.code(),
+            String::from_utf8_lossy(&ended.stdout).into_owned(),
+        )
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -6,7 +6,7 @@ use lock_runtime::LockClient;
 use serde_json::Value;
 use support::{server::RedisServer, stores::until_waiting};
 
-use crate::tool::{Running, lockctl, output};
+use crate::tool::{Running, Terminal, lockctl, output};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -82,5 +82,22 @@ async fn a_server_that_comes_back_is_watched_again() {
     assert!(
         line.contains("\"acquired\"") && line.contains(&b.token().to_string()),
         "{line}"
+    );
+}
+
+/// On a terminal, the table is drawn again at each look.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_shows_a_table() {
+    let server = RedisServer::start().await;
+    let url = server.url();
+    let client = LockClient::connect(&url).await.unwrap();
+    let held = client.lock("order:42").acquire().await.unwrap();
+    let script = r#"touch "$READY"; "$LOCKCTL" watch --looks 2 --interval 10ms; echo "code $?""#;
+    let (_, text) = Terminal::new().run(&url, script, "");
+    assert_eq!(text.matches("order:42").count(), 2, "{text}");
+    assert_eq!(text.matches("1 held").count(), 2, "{text}");
+    assert!(
+        text.contains(&held.token().to_string()) && text.contains("code 0"),
+        "{text}"
     );
 }

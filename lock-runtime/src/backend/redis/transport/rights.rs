@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use lock_core::{
     key::{FENCE, LockKey},
     layout::{DEFAULT_NAMESPACE, Layout},
+    options::AccessMode,
 };
 use once_cell::sync::Lazy;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
@@ -27,6 +28,8 @@ use crate::backend::redis::{
 pub(crate) const CHECK_CHANNEL: &str = "lock:session:check";
 /// The pattern of the channels on which Redisson announces that a lock is free.
 pub(crate) const REDISSON_CHANNELS: &str = "&redisson_lock__channel:*";
+/// The commands that read locks, in the scripts of all layouts.
+const READING: &[&str] = &["get", "pttl", "zrange", "zcard", "hget", "hkeys"];
 /// The hash of no script.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 
@@ -37,6 +40,7 @@ static RIGHTS: Lazy<Script> = Lazy::new(|| Script::new("rights", &[include_str!(
 pub(crate) struct Needs {
     pub(crate) layout: Layout,
     pub(crate) namespace: Option<Arc<str>>,
+    pub(crate) access: AccessMode,
     /// Whether the client's calls wait for replicas by default.
     pub(crate) replicas: bool,
     /// Whether the server is a node of a Redlock, which has a mark beside its token counter.
@@ -64,7 +68,12 @@ impl Needs {
             &[]
         };
         let scripts = [EVERY_SCRIPT, of_layout, of_cluster, of_redlock];
-        scripts.into_iter().flatten()
+        let access = self.access;
+        let is_needed = move |command: &&ScriptCommand| match access {
+            AccessMode::Full => true,
+            AccessMode::ReadOnly => READING.contains(&command.right),
+        };
+        scripts.into_iter().flatten().filter(is_needed)
     }
 
     /// Returns the name of a key that does not exist, in the namespace. No native lock has a key of this name, because
@@ -91,6 +100,7 @@ impl Needs {
             or: None,
             pattern: fence.to_owned(),
         };
+        let reads_only = self.access == AccessMode::ReadOnly;
         let of = |key: &str| {
             let key = LockKey::new(key).ok()?;
             let name = self.layout.name(self.namespace.as_deref(), &key).ok()?;
@@ -99,6 +109,7 @@ impl Needs {
         let (Layout::Native, Some(names), Some(tagged)) = (self.layout, of("check"), of("{check}"))
         else {
             return match of("check") {
+                _ if reads_only => Vec::new(),
                 Some(names) if is_cluster => vec![NeededKey {
                     name: names.fence().to_owned(),
                     or: None,
@@ -120,6 +131,9 @@ impl Needs {
                 pattern: format!("~{{{namespace}:*"),
             })
             .collect();
+        if reads_only {
+            return keys;
+        }
         if is_cluster {
             keys.push(NeededKey {
                 name: names.fence().to_owned(),
