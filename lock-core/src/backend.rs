@@ -154,6 +154,20 @@ pub struct Holder {
     pub remaining: Option<Duration>,
 }
 
+/// A caller that waits in the queue of a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiter {
+    /// The identity of the acquisition that waits.
+    pub owner: OwnerId,
+    /// A short name of the waiter's session. Waiters with the same name wait in one process, on one tokio runtime.
+    pub session: String,
+    /// How long the caller has been in the queue, by the server's clock.
+    pub queued_for: Duration,
+    /// How much longer the caller waits, by the server's clock. Zero if the caller's process has ended, or has not
+    /// removed the caller from the queue yet.
+    pub remaining: Duration,
+}
+
 /// Why a backend could not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -194,6 +208,13 @@ pub trait Attempt: Send {
     /// Leaves the queue, or returns the grant if the lock was granted before the attempt could leave. Either answer
     /// ends the attempt.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>>;
+}
+
+/// A walk through the locks of a store, in steps.
+pub trait Scan: Send {
+    /// Returns the names that the next step has found, which may be none, or `None` after the last step. A name may be
+    /// returned several times. If the future is dropped, the next call repeats the step.
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Vec<LockName>>, BackendError>>;
 }
 
 /// A store of locks. All methods may be called from any thread. Methods that do not return a future never block.
@@ -290,6 +311,24 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Reads who holds the lock, and how many waiters it has.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
+    /// Begins a walk through the names of locks that are held. A name is returned if the stored name contains `part`;
+    /// the caller filters the names further. Each step of the walk takes little of the server's time.
+    fn scan(&self, part: &str) -> Result<Box<dyn Scan>, BackendError> {
+        let _ = part;
+        Err(only_on_a_server())
+    }
+
+    /// Reads the first waiters in the queue of a lock, at most `limit`, in the order of the queue. Callers that wait
+    /// without a place in the queue are not included.
+    fn waiters<'a>(
+        &'a self,
+        name: &'a LockName,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Waiter>, BackendError>> {
+        let _ = (name, limit);
+        Box::pin(std::future::ready(Err(only_on_a_server())))
+    }
+
     /// Returns the number of the shard that stores a lock. In a Redis Cluster, this number is the lock's hash slot.
     /// [`acquire_multi`](Self::acquire_multi) can take locks in one step only if their shards are equal.
     fn shard(&self, name: &LockName) -> u16 {
@@ -321,6 +360,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Waits until each background release is done or its lease has ended, but not beyond `until`, and then closes the
     /// backend.
     fn close(&self, until: Moment) -> BoxFuture<'_, ()>;
+}
+
+/// Returns the answer of a backend that stores its locks in this process.
+fn only_on_a_server() -> BackendError {
+    let refusal = "in-process locks cannot be listed, and have no queue that others can read";
+    BackendError::Refused(refusal.into())
 }
 
 #[cfg(test)]

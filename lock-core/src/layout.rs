@@ -1,7 +1,7 @@
 //! How locks are stored on a server, and how the layout affects the names of locks and the ways to wait for locks.
 
 use crate::{
-    key::{KeyError, LockKey, LockName},
+    key::{KeyError, LockKey, LockName, escape},
     options::Strategy,
 };
 
@@ -60,6 +60,41 @@ impl Layout {
             Self::Native => LockName::new(namespace.unwrap_or(DEFAULT_NAMESPACE), key),
             Self::Redisson => LockName::plain(namespace, key),
         }
+    }
+
+    /// Returns the namespace as it is written in the names of locks, without the braces and the colon. Returns `None` if
+    /// the names have no namespace.
+    #[must_use]
+    pub fn stored_namespace(self, namespace: Option<&str>) -> Option<String> {
+        match self {
+            Self::Native => Some(escape(namespace.unwrap_or(DEFAULT_NAMESPACE))),
+            Self::Redisson => namespace.map(str::to_owned),
+        }
+    }
+
+    /// Returns the key of the lock that is stored under `stored`. Returns `None` if no lock of this namespace has this
+    /// name.
+    ///
+    /// ```
+    /// # use lock_core::{key::LockKey, layout::Layout};
+    /// let key = |stored| Layout::Native.key_in(Some("shop"), stored).map(|key| key.to_string());
+    /// assert_eq!(key("{shop:order:42}"), Some("order:42".to_owned()));
+    /// assert_eq!(key("shop:{order:42}:pay"), Some("{order:42}:pay".to_owned()));
+    /// assert_eq!(key("{shop:order:42}:queue"), None);
+    /// assert_eq!(key("{bookshop:order:42}"), None);
+    /// ```
+    #[must_use]
+    pub fn key_in(self, namespace: Option<&str>, stored: &str) -> Option<LockKey> {
+        let name = LockName::stored(stored);
+        let key = match (self, namespace) {
+            (Self::Redisson, Some(namespace)) => {
+                stored.strip_prefix(namespace)?.strip_prefix(':')?
+            }
+            _ => self.key(&name),
+        };
+        let key = LockKey::new(key).ok()?;
+        // The name may belong to another namespace, to the queue of a lock, or to no lock.
+        (self.name(namespace, &key).ok()? == name).then_some(key)
     }
 
     /// Returns the key that a lock's name contains, in the form in which callers write it. In Redisson's layout a name

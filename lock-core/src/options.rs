@@ -22,6 +22,16 @@ pub enum OnLost {
     Continue,
 }
 
+/// What a client does with locks, which decides the rights that its Redis user needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AccessMode {
+    /// Takes, renews and releases locks.
+    #[default]
+    Full,
+    /// Only reads who holds locks and who waits for them.
+    ReadOnly,
+}
+
 /// How a caller waits for a lock that is not free.
 ///
 /// Callers with different strategies can share one lock. A release passes the lock to the first caller in the queue, if

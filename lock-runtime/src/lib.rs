@@ -66,6 +66,7 @@ mod lease;
 mod lock;
 mod multi_lock;
 mod options;
+mod scan;
 
 #[doc(hidden)]
 #[path = "private.rs"]
@@ -86,17 +87,18 @@ pub use events::{LeaseWarning, Stats};
 pub use guard::{Hold, Holds, LockGuard, MultiLockGuard};
 pub use in_current_hold::{InCurrentHold, WithinHold};
 pub use lease::release::ReleaseOutcome;
-pub use lock::Lock;
+pub use lock::{ForcedRelease, Lock};
 pub use lock_core::{
     advice::{Advice, Detail},
-    backend::{Holder, Status},
+    backend::{Holder, Status, Waiter},
     error::{BusyWith, FromLockError, LockError, LockResult, LossReason, MapErrResult, SkipResult},
     fencing::FencingToken,
     key::{KeyError, KeyPart, LockKey, MAX_KEY_BYTES, MAX_KEYS, escape},
     layout::Layout,
-    options::{Backoff, OnLost, OptionsError, Release, Strategy},
+    options::{AccessMode, Backoff, OnLost, OptionsError, Release, Strategy},
     owner::OwnerId,
 };
 pub use lock_macros::distributed_lock;
 pub use multi_lock::MultiLock;
 pub use redis;
+pub use scan::LockScan;

@@ -1,10 +1,14 @@
 //! The explicit API for one lock.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::{Future, ready},
+    time::Duration,
+};
 
 use lock_core::{
-    backend::Status,
+    backend::{Backend, BackendError, BoxFuture, Released, Status, Waiter},
     error::LockError,
+    fencing::FencingToken,
     key::{KeyError, LockKey, LockName},
     options::{OnLost, Release, Strategy},
 };
@@ -13,9 +17,19 @@ use crate::{
     acquire::{Locks, deadline::bounded, one, reentry, spec::AcquireSpec},
     background::Context,
     call::Run,
+    events::TARGET,
     guard::LockGuard,
     options::{ClientHandle, Settings, option_setters},
 };
+
+/// The result of a [forced release](Lock::force_release).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ForcedRelease {
+    /// The hold with the given token was ended.
+    Released,
+    /// The lock is not held with the given token. Nothing was changed.
+    NotHeld,
+}
 
 /// One lock of a client, and the options for acquiring it.
 ///
@@ -148,6 +162,91 @@ impl Lock {
     /// Returns [`LockError::Unreachable`], [`LockError::Refused`], [`LockError::WrongLayout`],
     /// [`LockError::InvalidKey`] or [`LockError::ShutDown`].
     pub async fn status(&self) -> Result<Status, LockError> {
+        self.ask(|backend, name| backend.status(name)).await
+    }
+
+    /// Reads the first waiters in the queue of the lock, at most `limit` and at most 1,000, in the order of the queue.
+    /// The method takes at most `wait`, and its answer may be stale when it arrives.
+    ///
+    /// Callers that wait with [`Strategy::Notify`] or [`Strategy::Spin`] have no place in the queue, and are not
+    /// returned. A Redlock and Redisson's layout have no queue.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`status`](Self::status), and [`LockError::Refused`] for in-process locks.
+    ///
+    /// ```no_run
+    /// # async fn example(client: lock_runtime::LockClient) -> Result<(), lock_runtime::LockError> {
+    /// for waiter in client.lock("order:42").waiters(10).await? {
+    ///     println!("{} waits for {:?}, at most {:?} longer", waiter.owner, waiter.queued_for, waiter.remaining);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn waiters(&self, limit: usize) -> Result<Vec<Waiter>, LockError> {
+        self.ask(|backend, name| backend.waiters(name, limit)).await
+    }
+
+    /// Ends the hold with this token, whoever has it. The next waiter enters with a higher fencing token, or the lock is
+    /// free. [`status`](Self::status) returns the token of the present hold. If that hold has ended meanwhile, the
+    /// method changes nothing.
+    ///
+    /// The former holder is told: at its next renewal or check, at most a third of its lease later, its body is dropped,
+    /// and its call returns [`LockError::Lost`]. **Until then, its body can run beside that of the next holder.** Release
+    /// a lock by force only if its holder is known to be stuck, or if the guarded resource refuses lower
+    /// [tokens](crate::Hold::token). If several callers of one session share a grant, the others queue again.
+    ///
+    /// `by` names the person or the program that releases the lock. It appears in the event of level `WARN` that reports
+    /// the release. The method takes at most `wait`.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`status`](Self::status). After [`LockError::Unreachable`], the hold may or may not
+    /// have ended. In-process locks cannot be released by force, because their holders do not check their leases: for
+    /// these, the method returns [`LockError::Refused`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the hold may or may not be ended.
+    ///
+    /// ```no_run
+    /// # async fn example(client: lock_runtime::LockClient) -> Result<(), lock_runtime::LockError> {
+    /// let lock = client.lock("order:42");
+    /// if let Some(token) = lock.status().await?.holder.and_then(|holder| holder.token) {
+    ///     let outcome = lock.force_release(token, "alice, incident 7").await?;
+    ///     println!("token {token}: {outcome:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn force_release(
+        &self,
+        token: FencingToken,
+        by: &str,
+    ) -> Result<ForcedRelease, LockError> {
+        let (key, _) = self.name()?;
+        self.settings.client.may_change(&key)?;
+        let released = self.ask(|backend, name| {
+            if backend.maintains_leases() {
+                let refusal = "in-process locks cannot be released by force";
+                return Box::pin(ready(Err(BackendError::Refused(refusal.into()))));
+            }
+            backend.release(name, token, None)
+        });
+        Ok(match released.await? {
+            Released::Released => {
+                tracing::warn!(target: TARGET, key = %key, token = %token, by, "lock released by force");
+                ForcedRelease::Released
+            }
+            Released::NotHeld => ForcedRelease::NotHeld,
+        })
+    }
+
+    /// Asks the backend about the lock. Takes at most `wait`.
+    async fn ask<T>(
+        &self,
+        question: impl for<'a> FnOnce(
+            &'a dyn Backend,
+            &'a LockName,
+        ) -> BoxFuture<'a, Result<T, BackendError>>,
+    ) -> Result<T, LockError> {
         let (key, name) = self.name()?;
         let Settings {
             client, options, ..
@@ -155,8 +254,8 @@ impl Lock {
         let backend = &client.shared.backend;
         let started = backend.now();
         let deadline = started + options.wait.unwrap_or(client.defaults.wait);
-        match bounded(backend, deadline, backend.status(&name)).await {
-            Some(status) => status.map_err(|error| {
+        match bounded(backend, deadline, question(&**backend, &name)).await {
+            Some(answer) => answer.map_err(|error| {
                 LockError::from_backend(error, &key, backend.now().since(started))
             }),
             None => Err(LockError::Unreachable {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lock_core::{
     error::LockError,
     key::{KeyError, LockKey, LockName, MAX_KEYS},
-    options::{Defaults, LockOptions},
+    options::{AccessMode, Defaults, LockOptions},
 };
 
 use crate::{
@@ -21,6 +21,20 @@ pub(crate) struct ClientHandle {
     pub(crate) renewals: Arc<Renewals>,
     pub(crate) namespace: Option<Arc<str>>,
     pub(crate) defaults: Defaults,
+    pub(crate) access: AccessMode,
+}
+
+impl ClientHandle {
+    /// Returns an error if the client may not change the lock of this key.
+    pub(crate) fn may_change(&self, key: &LockKey) -> Result<(), LockError> {
+        match self.access {
+            AccessMode::Full => Ok(()),
+            AccessMode::ReadOnly => Err(LockError::Refused {
+                key: key.clone(),
+                detail: "the client was built with `AccessMode::ReadOnly`".into(),
+            }),
+        }
+    }
 }
 
 /// The client and options of a lock. For options that are not set, the client's defaults apply.
@@ -57,6 +71,7 @@ impl Settings {
 
     pub(crate) fn one(&self, key: Result<LockKey, KeyError>) -> Result<AcquireSpec, LockError> {
         let key = key?;
+        self.client.may_change(&key)?;
         let name = self.name(&key)?;
         let terms = self.options.complete(&self.client.defaults)?;
         Ok(AcquireSpec {

@@ -13,6 +13,7 @@ mod logs;
 mod map_err;
 mod multi_lock;
 mod on_busy;
+mod operate;
 mod release;
 mod replicas;
 mod runtimes;

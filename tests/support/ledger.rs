@@ -125,7 +125,14 @@ fn each_sentence_of_the_ledger_is_one_that_users_read() {
 #[test]
 fn each_test_of_the_ledger_exists() {
     let mut tests = BTreeSet::new();
-    for folder in ["tests", "lock-core", "lock-macros", "lock-runtime", "tools"] {
+    for folder in [
+        "tests",
+        "lock-core",
+        "lock-macros",
+        "lock-runtime",
+        "lockctl",
+        "tools",
+    ] {
         functions(&root().join(folder), &mut tests);
     }
     for row in ledger() {

@@ -11,7 +11,7 @@ use std::{
 use lock_core::{
     backend::Backend,
     layout::Layout,
-    options::{Backoff, Defaults, LockOptions, Release, Replicas, Strategy},
+    options::{AccessMode, Backoff, Defaults, LockOptions, Release, Replicas, Strategy},
 };
 
 use crate::{
@@ -71,6 +71,7 @@ pub struct LockClientBuilder {
     namespace: Option<String>,
     defaults: Defaults,
     allow_eviction: bool,
+    access: AccessMode,
     client_name: Option<String>,
     /// The user and the password for the Sentinels.
     sentinel_credentials: Option<(String, String)>,
@@ -132,6 +133,7 @@ impl LockClientBuilder {
             namespace: None,
             defaults: Defaults::default(),
             allow_eviction: false,
+            access: AccessMode::default(),
             client_name: None,
             sentinel_credentials: None,
             on_lease_warning: None,
@@ -321,6 +323,32 @@ impl LockClientBuilder {
     /// the holder notices the loss, a second caller can hold the lock too.
     pub fn allow_eviction(mut self, allow: bool) -> Self {
         self.allow_eviction = allow;
+        self
+    }
+
+    /// Sets what the client does with locks: [`AccessMode::Full`] by default.
+    ///
+    /// With [`AccessMode::ReadOnly`], the client sends nothing that changes a lock: acquisitions and forced releases return
+    /// [`LockError::Refused`](crate::LockError::Refused), and the client can read the [status](crate::Lock::status) of
+    /// locks, their [waiters](crate::Lock::waiters) and the [list](LockClient::scan) of all locks. Its Redis user needs
+    /// only the rights of a viewer, which `docs/guides/acl.md` lists. A client of a Redlock needs all rights, because it
+    /// writes its longest lease into the nodes when it connects.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_runtime::{AccessMode, LockClient};
+    ///
+    /// let viewer = LockClient::builder()
+    ///     .url("redis://viewer:secret@locks.internal/")
+    ///     .access_mode(AccessMode::ReadOnly)
+    ///     .connect()
+    ///     .await?;
+    /// println!("{:?}", viewer.lock("order:42").status().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn access_mode(mut self, access: AccessMode) -> Self {
+        self.access = access;
         self
     }
 
@@ -552,6 +580,7 @@ impl LockClientBuilder {
             counters,
             namespace: self.namespace,
             defaults: self.defaults,
+            access: self.access,
             on_lease_warning: self.on_lease_warning,
         })
     }
@@ -573,6 +602,12 @@ impl LockClientBuilder {
             provider: self.provider.clone(),
         };
         let needs = |is_redlock| Needs {
+            // A node of a Redlock stores marks, which every client writes.
+            access: if is_redlock {
+                AccessMode::Full
+            } else {
+                self.access
+            },
             layout,
             namespace: self.namespace.as_deref().map(Into::into),
             replicas: self.defaults.replicas.count > 0,
@@ -644,6 +679,7 @@ struct Unconnected {
     counters: Arc<Counters>,
     namespace: Option<String>,
     defaults: Defaults,
+    access: AccessMode,
     on_lease_warning: Option<OnLeaseWarning>,
 }
 
@@ -661,6 +697,7 @@ impl Unconnected {
             shared,
             namespace: self.namespace.map(Into::into),
             defaults: self.defaults,
+            access: self.access,
         })
     }
 }

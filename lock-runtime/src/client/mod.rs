@@ -18,6 +18,7 @@ use crate::{
     lock::Lock,
     multi_lock::MultiLock,
     options::ClientHandle,
+    scan::LockScan,
 };
 
 /// How long a shutdown waits for acquisitions in progress to end.
@@ -202,6 +203,34 @@ impl LockClient {
     /// [`lock`](Self::lock).
     pub fn locks(&self, keys: impl IntoIterator<Item = impl Into<String>>) -> MultiLock {
         MultiLock::new(self.0.clone(), keys.into_iter().map(LockKey::new))
+    }
+
+    /// Walks through the keys of all locks of the client's namespace that are held and whose keys begin with `prefix`.
+    /// An empty prefix selects all locks.
+    ///
+    /// Each step examines a few hundred keys of one server (`SCAN`), in less than a millisecond of the server's time,
+    /// however many keys the server stores. A lock that is held from the beginning to the end of the walk is found,
+    /// unless it moves to another server of a Redis Cluster meanwhile. The Redis user needs the additional right
+    /// `+scan`. In [Redisson's layout](crate::Layout::Redisson), other keys look like locks, so each key of the
+    /// namespace is returned.
+    ///
+    /// # Errors
+    /// Returns [`LockError::InvalidKey`] if the prefix has characters that no key has. In-process locks cannot be
+    /// listed: [`next_page`](LockScan::next_page) returns [`LockError::Refused`].
+    ///
+    /// ```no_run
+    /// # async fn example(client: lock_runtime::LockClient) -> Result<(), lock_runtime::LockError> {
+    /// let mut scan = client.scan("order:")?;
+    /// while let Some(keys) = scan.next_page().await? {
+    ///     for key in keys {
+    ///         println!("{key}: {:?}", client.lock(key.as_str()).status().await?);
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn scan(&self, prefix: impl Into<String>) -> Result<LockScan, LockError> {
+        LockScan::new(self.0.clone(), prefix.into())
     }
 
     /// Returns the counts of this client's events so far.

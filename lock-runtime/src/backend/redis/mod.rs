@@ -18,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 use lock_core::{
     backend::{
         Attempt, Backend, BackendError, BoxFuture, Extend, MultiAnswer, Released, Renewed,
-        Replicated, Request, Status, ToRenew,
+        Replicated, Request, Scan, Status, ToRenew, Waiter,
     },
     fencing::FencingToken,
     key::LockName,
@@ -35,6 +35,7 @@ use self::{
         notify::NotifiedAttempt,
         renew_commands::{BATCH_LIMIT, renew, renew_all},
         replicas::replicate,
+        scan::ServerScan,
         server::Server,
     },
     transport::connector::Destination,
@@ -162,6 +163,18 @@ impl Backend for RedisBackend {
 
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>> {
         Box::pin(grants::status(&self.server, name))
+    }
+
+    fn scan(&self, part: &str) -> Result<Box<dyn Scan>, BackendError> {
+        Ok(Box::new(ServerScan::new([self.server.clone()], part)?))
+    }
+
+    fn waiters<'a>(
+        &'a self,
+        name: &'a LockName,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Waiter>, BackendError>> {
+        Box::pin(grants::waiters(&self.server, name, limit))
     }
 
     fn begin_shutdown(&self) {

@@ -65,7 +65,7 @@ use futures_util::future::join_all;
 use lock_core::{
     backend::{
         Attempt, Backend, BackendError, BoxFuture, Extend, MultiAnswer, Released, Renewed, Request,
-        Status,
+        Scan, Status, Waiter,
     },
     fencing::FencingToken,
     key::LockName,
@@ -80,8 +80,10 @@ use self::{
     quorum::Quorum,
 };
 use crate::{
-    backend::redis::transport::connector::Destination, background::Context,
-    connect_error::ConnectError, events::Counters,
+    backend::redis::{queue::scan::ServerScan, transport::connector::Destination},
+    background::Context,
+    connect_error::ConnectError,
+    events::Counters,
 };
 
 /// The settings for the connections to the nodes, and the lease that the client writes into the nodes' marks when it
@@ -240,6 +242,19 @@ impl Backend for RedlockBackend {
 
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>> {
         Box::pin(self.quorum.status(name))
+    }
+
+    fn scan(&self, part: &str) -> Result<Box<dyn Scan>, BackendError> {
+        let servers = self.quorum.nodes.iter().map(|node| node.server().clone());
+        Ok(Box::new(ServerScan::new(servers, part)?))
+    }
+
+    fn waiters<'a>(
+        &'a self,
+        _: &'a LockName,
+        _: usize,
+    ) -> BoxFuture<'a, Result<Vec<Waiter>, BackendError>> {
+        Box::pin(std::future::ready(Ok(Vec::new()))) // a Redlock has no queue
     }
 
     fn begin_shutdown(&self) {

@@ -4,6 +4,7 @@ use futures_util::future::join_all;
 use lock_core::{
     key::{FENCE, LockKey},
     layout::{DEFAULT_NAMESPACE, Layout},
+    options::AccessMode,
 };
 use once_cell::sync::Lazy;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
@@ -26,6 +27,8 @@ use crate::backend::redis::{
 pub(crate) const CHECK_CHANNEL: &str = "lock:session:check";
 /// The pattern of the channels on which Redisson announces that a lock is free.
 pub(crate) const REDISSON_CHANNELS: &str = "&redisson_lock__channel:*";
+/// The commands that read locks, in the scripts of all layouts.
+const READING: &[&str] = &["get", "pttl", "zrange", "zcard", "hget", "hkeys"];
 /// The hash of no script.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 
@@ -55,7 +58,12 @@ fn scripts_of(
         &[]
     };
     let scripts = [EVERY_SCRIPT, of_layout, of_cluster, of_redlock];
-    scripts.into_iter().flatten()
+    let access = needs.access;
+    let is_needed = move |command: &&ScriptCommand| match access {
+        AccessMode::Full => true,
+        AccessMode::ReadOnly => READING.contains(&command.right),
+    };
+    scripts.into_iter().flatten().filter(is_needed)
 }
 
 /// Returns the name of a key that does not exist, in the namespace. No native lock has a key of this name, because
@@ -82,6 +90,7 @@ fn keys_of(needs: &Needs, is_cluster: bool) -> Vec<NeededKey> {
         or: None,
         pattern: fence.to_owned(),
     };
+    let reads_only = needs.access == AccessMode::ReadOnly;
     let of = |key: &str| {
         let key = LockKey::new(key).ok()?;
         let name = needs.layout.name(needs.namespace.as_deref(), &key).ok()?;
@@ -90,6 +99,7 @@ fn keys_of(needs: &Needs, is_cluster: bool) -> Vec<NeededKey> {
     let (Layout::Native, Some(names), Some(tagged)) = (needs.layout, of("check"), of("{check}"))
     else {
         return match of("check") {
+            _ if reads_only => Vec::new(),
             Some(names) if is_cluster => vec![NeededKey {
                 name: names.fence().to_owned(),
                 or: None,
@@ -111,6 +121,9 @@ fn keys_of(needs: &Needs, is_cluster: bool) -> Vec<NeededKey> {
             pattern: format!("~{{{namespace}:*"),
         })
         .collect();
+    if reads_only {
+        return keys;
+    }
     if is_cluster {
         keys.push(NeededKey {
             name: names.fence().to_owned(),

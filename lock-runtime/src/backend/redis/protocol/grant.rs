@@ -103,6 +103,11 @@ pub(crate) fn channel(session_id: &str) -> String {
     format!("lock:session:{}", sha1(&[session_id]))
 }
 
+/// Returns a name of a session that does not reveal the session id: the first digits in the name of its channel.
+pub(crate) fn short_name(session_id: &str) -> String {
+    sha1(&[session_id])[..8].to_owned()
+}
+
 fn sha1(parts: &[&str]) -> String {
     let mut sha1 = sha1_smol::Sha1::new();
     parts.iter().for_each(|part| sha1.update(part.as_bytes()));

@@ -139,6 +139,9 @@ pub(crate) struct Scripts {
     pub(crate) leave: &'static Lazy<Script>,
     pub(crate) renew: &'static Lazy<Script>,
     pub(crate) status: &'static Lazy<Script>,
+    /// Reads the queue; `None` in Redisson's layout, which has no queue. Loaded when it is first used, because only
+    /// people read queues.
+    pub(crate) waiters: Option<&'static Lazy<Script>>,
     /// The scripts that only this layout has.
     others: &'static [&'static Lazy<Script>],
 }
@@ -151,6 +154,7 @@ static NATIVE: Scripts = Scripts {
     leave: &scripts::LEAVE,
     renew: &scripts::RENEW,
     status: &scripts::STATUS,
+    waiters: Some(&scripts::WAITERS),
     others: &[&scripts::QUEUE, &scripts::UNSUBSCRIBE, &scripts::PROBE],
 };
 
@@ -162,6 +166,7 @@ static REDISSON: Scripts = Scripts {
     leave: &scripts::REDISSON_LEAVE,
     renew: &scripts::REDISSON_RENEW,
     status: &scripts::REDISSON_STATUS,
+    waiters: None,
     others: &[],
 };
 
@@ -174,6 +179,7 @@ static REDISSON_IN_CLUSTER: Scripts = Scripts {
     leave: &scripts::REDISSON_CLUSTER_LEAVE,
     renew: &scripts::REDISSON_RENEW,
     status: &scripts::REDISSON_STATUS,
+    waiters: None,
     others: &[],
 };
 
@@ -198,6 +204,7 @@ impl Scripts {
             leave,
             renew,
             status,
+            waiters: _,
             others,
         } = self;
         let all = [

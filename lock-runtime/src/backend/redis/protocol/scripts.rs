@@ -38,6 +38,7 @@ scripts! {
     PROBE = NEXT_TOKEN, GRANT_NEXT, include_str!("native/probe.lua");
     RENEW = include_str!("native/renew.lua");
     STATUS = include_str!("native/status.lua");
+    WAITERS = include_str!("native/waiters.lua");
 
     QUORUM_PROBE = MARK, include_str!("quorum/probe.lua");
     QUORUM_ADMIT = MARK, include_str!("quorum/admit.lua");

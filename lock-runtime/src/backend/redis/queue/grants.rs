@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{BackendError, BoxFuture, Extend, Holder, Released, Renewed, Status},
+    backend::{BackendError, BoxFuture, Extend, Holder, Released, Renewed, Status, Waiter},
     fencing::FencingToken,
     key::LockName,
     layout::Layout,
@@ -16,7 +16,7 @@ use crate::{
     backend::redis::{
         protocol::{
             command::{Arg, claim_ms},
-            grant::{GrantSnapshot, read_owner},
+            grant::{GrantSnapshot, read_owner, short_name},
             request::not_understood,
         },
         queue::{
@@ -28,6 +28,9 @@ use crate::{
     },
     events::{TARGET, count},
 };
+
+/// The maximum number of waiters that one command reads, so that the command takes little of the server's time.
+const WAITERS_AT_MOST: usize = 1000;
 
 /// Creates the cohort of a grant that the server pushed, or described in an answer, unless the cohort is known already.
 /// Returns true if the grant is new to this process, and a waiter was offered a turn.
@@ -393,5 +396,43 @@ pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Stat
             remaining: u64::try_from(left).ok().map(Duration::from_millis),
         }),
         waiters: queued + others,
+    })
+}
+
+/// Reads the first waiters in the queue of a lock.
+pub(crate) async fn waiters(
+    server: &Arc<Server>,
+    name: &LockName,
+    limit: usize,
+) -> Result<Vec<Waiter>, BackendError> {
+    let Some(script) = server.scripts.waiters else {
+        return Ok(Vec::new()); // this layout has no queue
+    };
+    let names = server.names(name);
+    let last = limit.min(WAITERS_AT_MOST).to_string();
+    let keys = [names.companion()];
+    let answered = server.run(name, script, &keys, &[Arg::Text(&last)]).await?;
+    let (now, entries): (u64, Vec<(String, f64)>) =
+        redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
+    let waiters = entries.iter();
+    Ok(waiters
+        .filter_map(|(entry, place)| read_waiter(entry, *place, now))
+        .collect())
+}
+
+/// Parses an entry of a queue. Returns `None` for a session that waits without a place.
+fn read_waiter(entry: &str, place: f64, now: u64) -> Option<Waiter> {
+    let mut fields = entry.split('|');
+    let owner = read_owner(fields.next()?)?;
+    let session_id = fields.next()?;
+    let wait: u64 = fields.nth(1)?.parse().ok()?;
+    // A place is a whole number below 2^53.
+    let place = Duration::from_micros(place as u64);
+    let now = Duration::from_micros(now);
+    Some(Waiter {
+        owner,
+        session: short_name(session_id),
+        queued_for: now.saturating_sub(place),
+        remaining: (place + Duration::from_millis(wait)).saturating_sub(now),
     })
 }

@@ -12,4 +12,5 @@ pub(crate) mod multi;
 pub(crate) mod notify;
 pub(crate) mod renew_commands;
 pub(crate) mod replicas;
+pub(crate) mod scan;
 pub(crate) mod server;

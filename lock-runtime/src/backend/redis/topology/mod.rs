@@ -230,7 +230,8 @@ impl Topology {
         }
     }
 
-    fn nodes(&self) -> Vec<Arc<Sessions>> {
+    /// Returns all known servers that store locks.
+    pub(crate) fn nodes(&self) -> Vec<Arc<Sessions>> {
         match self {
             Self::Single(sessions) => vec![sessions.clone()],
             Self::Cluster(cluster) => cluster.nodes(),

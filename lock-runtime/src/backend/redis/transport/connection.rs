@@ -347,6 +347,22 @@ impl Connection {
         said.map(drop).map_err(|error| self.failed(&error))
     }
 
+    /// Runs one step of a walk through the server's keys that match `pattern`.
+    pub(crate) async fn scan(
+        &self,
+        cursor: u64,
+        pattern: &str,
+        count: usize,
+    ) -> Result<Value, CallError> {
+        let mut command = redis::cmd("SCAN");
+        command.arg(cursor).arg("MATCH").arg(pattern);
+        command.arg("COUNT").arg(count);
+        let found = self.send(&command).await;
+        found
+            .map(|(value, _)| value)
+            .map_err(|error| self.failed(&error))
+    }
+
     /// Checks whether the server answers. Sends `TIME`, because the handshake uses this command, too, so the Redis user
     /// is permitted to run it.
     pub(crate) async fn ask_time(&self) -> Result<(), CallError> {

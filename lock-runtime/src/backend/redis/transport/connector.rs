@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::layout::Layout;
+use lock_core::{layout::Layout, options::AccessMode};
 use redis::{
     AsyncConnectionConfig, ConnectionAddr, ProtocolVersion, RedisError, aio::MultiplexedConnection,
 };
@@ -39,6 +39,7 @@ pub(crate) struct Destination {
 pub(crate) struct Needs {
     pub(crate) layout: Layout,
     pub(crate) namespace: Option<Arc<str>>,
+    pub(crate) access: AccessMode,
     /// Whether the client's calls wait for replicas by default.
     pub(crate) replicas: bool,
     /// Whether the server is a node of a Redlock, which has a mark beside its token counter.

@@ -1,0 +1,104 @@
+//! `lockctl inspect`: the holder and the queue of one lock.
+
+use std::fmt::Write;
+
+use clap::Args;
+use lock_runtime::{LockClient, Waiter};
+use serde::Serialize;
+
+use crate::{
+    exit::{Exit, Failure},
+    list::{Held, lease_left},
+    output::{Format, millis, people, table, write_one},
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// The key of the lock
+    key: String,
+    /// How many waiters to show, from the head of the queue; at most 1000
+    #[arg(long, default_value_t = 100)]
+    limit: usize,
+}
+
+#[derive(Serialize)]
+struct Report {
+    key: String,
+    held: bool,
+    holder: Option<Held>,
+    waiting: usize,
+    queue: Vec<Queued>,
+}
+
+#[derive(Serialize)]
+struct Queued {
+    position: usize,
+    owner: String,
+    session: String,
+    queued_ms: u64,
+    gives_up_in_ms: u64,
+}
+
+pub(crate) async fn inspect(
+    client: &LockClient,
+    format: Format,
+    args: &InspectArgs,
+) -> Result<Exit, Failure> {
+    let lock = client.lock(&args.key);
+    let (status, waiters) =
+        futures_util::future::join(lock.status(), lock.waiters(args.limit)).await;
+    let (status, waiters) = (status?, waiters?);
+    let report = Report {
+        key: args.key.clone(),
+        held: status.holder.is_some(),
+        holder: Held::of(&args.key, &status),
+        waiting: status.waiters,
+        queue: waiters.iter().enumerate().map(queued).collect(),
+    };
+    write_one(format, &report, || text(&report, &waiters))?;
+    Ok(if report.held { Exit::Done } else { Exit::No })
+}
+
+fn queued((index, waiter): (usize, &Waiter)) -> Queued {
+    Queued {
+        position: index + 1,
+        owner: waiter.owner.to_string(),
+        session: waiter.session.clone(),
+        queued_ms: millis(waiter.queued_for),
+        gives_up_in_ms: millis(waiter.remaining),
+    }
+}
+
+fn text(report: &Report, waiters: &[Waiter]) -> String {
+    let mut text = format!("key         {}\n", report.key);
+    let mut line = |title: &str, value: &str| {
+        let _ = writeln!(text, "{title:<12}{value}");
+    };
+    match &report.holder {
+        None => line("state", "free"),
+        Some(held) => {
+            line("state", "held");
+            line("owner", &held.owner);
+            let token = held.token.map(|token| token.to_string());
+            line("token", token.as_deref().unwrap_or("none"));
+            line("lease left", &lease_left(held.lease_left_ms));
+        }
+    }
+    line("waiting", &report.waiting.to_string());
+    if waiters.is_empty() {
+        text.truncate(text.trim_end().len());
+        return text;
+    }
+    let rows = waiters.iter().enumerate().map(|(index, waiter)| {
+        vec![
+            (index + 1).to_string(),
+            waiter.session.clone(),
+            people(waiter.queued_for),
+            people(waiter.remaining),
+            waiter.owner.to_string(),
+        ]
+    });
+    let titles = ["#", "SESSION", "WAITS FOR", "GIVES UP IN", "OWNER"];
+    let _ = write!(text, "\n{}", table(&titles, rows));
+    text
+}

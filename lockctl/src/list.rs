@@ -1,0 +1,175 @@
+//! `lockctl list`: the locks that are held.
+
+use clap::Args;
+use futures_util::future::join_all;
+use lock_runtime::{FencingToken, LockClient, LockError, LockKey, Status};
+use serde::Serialize;
+use wildmatch::WildMatch;
+
+use crate::{
+    exit::{Exit, Failure},
+    output::{Format, List, Row, millis, people},
+};
+
+/// The number of locks whose states are asked for at the same time. Each is one command.
+const AT_A_TIME: usize = 64;
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Selects keys: `*` stands for any text, `?` for one character. A pattern without `*` and `?` selects the keys that
+    /// begin with it
+    #[arg(default_value = "*")]
+    pattern: Pattern,
+}
+
+/// A pattern of keys.
+#[derive(Debug, Clone)]
+pub(crate) struct Pattern {
+    /// The text before the first wildcard. The server selects keys by this text.
+    prefix: String,
+    wild: WildMatch,
+}
+
+impl From<&str> for Pattern {
+    fn from(text: &str) -> Self {
+        let prefix = text.split(['*', '?']).next().unwrap_or_default();
+        let wild = if prefix.len() == text.len() {
+            format!("{text}*")
+        } else {
+            text.to_owned()
+        };
+        Self {
+            prefix: prefix.to_owned(),
+            wild: WildMatch::new(&wild),
+        }
+    }
+}
+
+/// A lock that is held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Held {
+    pub(crate) key: String,
+    /// The fencing token; absent for a holder without a token, such as a Redisson lock.
+    pub(crate) token: Option<u64>,
+    pub(crate) lease_left_ms: Option<u64>,
+    pub(crate) waiting: usize,
+    pub(crate) owner: String,
+}
+
+impl Held {
+    /// Returns `None` if nobody holds the lock.
+    pub(crate) fn of(key: &str, status: &Status) -> Option<Self> {
+        let holder = status.holder.as_ref()?;
+        Some(Self {
+            key: key.to_owned(),
+            token: holder.token.map(FencingToken::get),
+            lease_left_ms: holder.remaining.map(millis),
+            waiting: status.waiters,
+            owner: holder.owner.to_string(),
+        })
+    }
+}
+
+impl Row for Held {
+    const TITLES: &'static [&'static str] = &["KEY", "TOKEN", "LEASE LEFT", "WAITING", "OWNER"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.key.clone(),
+            self.token
+                .map_or_else(|| "-".into(), |token| token.to_string()),
+            lease_left(self.lease_left_ms),
+            self.waiting.to_string(),
+            self.owner.clone(),
+        ]
+    }
+
+    fn order(&self) -> &str {
+        &self.key
+    }
+}
+
+pub(crate) fn lease_left(ms: Option<u64>) -> String {
+    ms.map_or_else(
+        || "-".into(),
+        |ms| people(std::time::Duration::from_millis(ms)),
+    )
+}
+
+/// Passes each lock that is held and selected to `each`. Returns whether the walk went through all pages: `each` ends it
+/// by returning an error.
+pub(crate) async fn walk(
+    client: &LockClient,
+    pattern: &Pattern,
+    mut each: impl FnMut(Vec<Held>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut scan = client.scan(pattern.prefix.as_str())?;
+    while let Some(keys) = scan.next_page().await? {
+        let selected: Vec<_> = keys
+            .into_iter()
+            .filter(|key| pattern.wild.matches(key.as_str()))
+            .collect();
+        for keys in selected.chunks(AT_A_TIME) {
+            let found = join_all(keys.iter().map(|key| held(client, key))).await;
+            let found: Result<Vec<_>, _> = found.into_iter().collect();
+            each(found?.into_iter().flatten().collect())?;
+        }
+    }
+    Ok(())
+}
+
+async fn held(client: &LockClient, key: &LockKey) -> Result<Option<Held>, LockError> {
+    match client.lock(key.as_str()).status().await {
+        Ok(status) => Ok(Held::of(key.as_str(), &status)),
+        // Another program stores something else under a name that looks like the name of a lock.
+        Err(LockError::WrongLayout { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) async fn list(
+    client: &LockClient,
+    format: Format,
+    args: &ListArgs,
+) -> Result<Exit, Failure> {
+    let mut list = List::new(format);
+    walk(client, &args.pattern, |page| {
+        for held in page {
+            list.push(held)?;
+        }
+        list.flush()
+    })
+    .await?;
+    if list.end()? == 0 && format == Format::Table {
+        println_or_close("no lock is held")?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Writes a line to stdout.
+pub(crate) fn println_or_close(line: &str) -> Result<(), Failure> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_without_wildcards_is_a_prefix() {
+        let selects = |pattern: &str, key: &str| {
+            let pattern = Pattern::from(pattern);
+            key.starts_with(&pattern.prefix) && pattern.wild.matches(key)
+        };
+        assert!(selects("order:", "order:42"));
+        assert!(selects("order:42", "order:42"));
+        assert!(!selects("order:*:pay", "order:42"));
+        assert!(selects("order:*:pay", "order:42:pay"));
+        assert!(selects("*:42", "order:42"));
+        assert!(!selects("order:?", "order:42"));
+        assert!(selects("*", "{order:42}:pay"));
+    }
+}

@@ -1,0 +1,212 @@
+//! `lockctl` shows and controls the locks of `lock-runtime`.
+
+mod doctor;
+mod exit;
+mod inspect;
+mod list;
+mod output;
+mod release;
+mod run;
+mod watch;
+
+use std::{io, time::Duration};
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use lock_runtime::{AccessMode, Layout, LockClient, LockClientBuilder};
+
+use crate::{
+    exit::{Exit, Failure},
+    output::Format,
+};
+
+/// Shows and controls the distributed locks of lock-runtime.
+#[derive(Debug, Parser)]
+#[command(name = "lockctl", version, after_help = exit::TABLE)]
+struct Cli {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// The format of the output
+    #[arg(long, short, global = true, value_enum, default_value_t)]
+    output: Format,
+    /// Refuses `run` and `release`, and needs only the rights of a viewer
+    #[arg(long, global = true, env = "LOCKCTL_READ_ONLY", value_parser = clap::builder::FalseyValueParser::new())]
+    read_only: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Where the locks are stored.
+#[derive(Debug, Clone, Args)]
+struct ServerArgs {
+    /// The server: `redis://`, `rediss://`, `unix:`, `redis+sentinel://`, `redis+cluster://` or `redlock://`. Several
+    /// URLs are the nodes of a Redlock
+    #[arg(long, short, global = true, env = "LOCK_URL", hide_env_values = true)]
+    url: Vec<String>,
+    /// The namespace of the locks
+    #[arg(long, short, global = true, env = "LOCK_NAMESPACE")]
+    namespace: Option<String>,
+    /// How the locks are stored
+    #[arg(long, global = true, value_enum, default_value_t)]
+    layout: LayoutName,
+    /// How long to wait for an answer of the server
+    #[arg(long, global = true, default_value = "3s", value_parser = humantime::parse_duration)]
+    patience: Duration,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum LayoutName {
+    /// The layout of lock-runtime.
+    #[default]
+    Native,
+    /// The layout of Redisson's `RLock`. `list` and `watch` then show all keys that look like locks.
+    Redisson,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Lists the locks that are held
+    List(list::ListArgs),
+    /// Shows the holder and the queue of a lock
+    Inspect(inspect::InspectArgs),
+    /// Shows the locks that are held as they change: a table on a terminal, otherwise a line for each change
+    Watch(watch::WatchArgs),
+    /// Runs a command while holding a lock
+    Run(run::RunArgs),
+    /// Ends the present hold of a lock by force
+    Release(release::ReleaseArgs),
+    /// Checks whether the servers are fit for locks, and says what to do
+    Doctor,
+    /// Writes the completions for a shell to stdout
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Writes the manual page to stdout
+    Man,
+}
+
+fn main() -> Exit {
+    if let Some(exit) = run::become_command(std::env::args_os()) {
+        return exit;
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help that was asked for goes to stdout, whose reader may have left.
+            let _ = error.print();
+            return if error.use_stderr() {
+                Exit::Usage
+            } else {
+                Exit::Done
+            };
+        }
+    };
+    execute(cli).unwrap_or_else(Failure::report)
+}
+
+fn execute(cli: Cli) -> Result<Exit, Failure> {
+    match cli.command {
+        Command::Completions { shell } => {
+            // The completions are rendered first, because the generator panics if stdout is closed.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "lockctl", &mut script);
+            write(&script)
+        }
+        Command::Man => write(&man()?),
+        _ => {
+            log_to_stderr();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            runtime.block_on(serve(cli))
+        }
+    }
+}
+
+async fn serve(cli: Cli) -> Result<Exit, Failure> {
+    if cli.read_only && matches!(cli.command, Command::Run(_) | Command::Release(_)) {
+        let text = "`--read-only` refuses this command";
+        return Err(Failure::Text(Exit::NotPermitted, text.into()));
+    }
+    if matches!(cli.command, Command::Doctor) {
+        return doctor::doctor(&cli.server, cli.output).await;
+    }
+    let mut builder = cli.server.builder()?;
+    if cli.read_only {
+        builder = builder.access_mode(AccessMode::ReadOnly);
+    }
+    let client = builder.connect().await?;
+    let done = match &cli.command {
+        Command::List(args) => list::list(&client, cli.output, args).await,
+        Command::Inspect(args) => inspect::inspect(&client, cli.output, args).await,
+        Command::Watch(args) => watch::watch(&client, cli.output, args).await,
+        Command::Run(args) => run::run(&client, args).await,
+        Command::Release(args) => release::release(&client, cli.output, args).await,
+        Command::Doctor | Command::Completions { .. } | Command::Man => {
+            Ok(Exit::Done) // handled above
+        }
+    };
+    client.shutdown().await;
+    done
+}
+
+impl ServerArgs {
+    fn builder(&self) -> Result<LockClientBuilder, Failure> {
+        let layout = match self.layout {
+            LayoutName::Native => Layout::Native,
+            LayoutName::Redisson => Layout::Redisson,
+        };
+        let mut builder = LockClient::builder().wait(self.patience).layout(layout);
+        builder = match &self.url[..] {
+            [] => {
+                let text = "no server: add `--url`, or set the environment variable LOCK_URL";
+                return Err(Failure::Text(Exit::BadSettings, text.into()));
+            }
+            [url] => builder.url(url),
+            urls => builder.redlock_nodes(urls.iter().cloned()),
+        };
+        if let Some(namespace) = &self.namespace {
+            builder = builder.namespace(namespace);
+        }
+        Ok(builder)
+    }
+}
+
+/// Writes the events of the engine of level `WARN` to stderr.
+fn log_to_stderr() {
+    use tracing_subscriber::fmt;
+    let format = fmt::format().with_ansi(false).compact();
+    fmt()
+        .event_format(format)
+        .with_writer(io::stderr)
+        .with_max_level(tracing::Level::WARN)
+        .init();
+}
+
+fn write(text: &[u8]) -> Result<Exit, Failure> {
+    use io::Write;
+    let mut out = io::stdout().lock();
+    out.write_all(text)?;
+    out.flush()?;
+    Ok(Exit::Done)
+}
+
+/// Renders the manual page of the command and of its subcommands.
+fn man() -> Result<Vec<u8>, Failure> {
+    let mut command = Cli::command();
+    command.build();
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command.clone()).render(&mut page)?;
+    for subcommand in command
+        .get_subcommands()
+        .filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
+    {
+        let title = format!(".SH \"LOCKCTL {}\"\n", subcommand.get_name().to_uppercase());
+        page.extend_from_slice(title.as_bytes());
+        let man = clap_mangen::Man::new(subcommand.clone());
+        man.render_description_section(&mut page)?;
+        man.render_options_section(&mut page)?;
+    }
+    Ok(page)
+}

@@ -1,0 +1,128 @@
+//! `lockctl release --force`: ends the present hold of a lock.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use clap::Args;
+use lock_runtime::{FencingToken, ForcedRelease, LockClient};
+use serde::Serialize;
+
+use crate::{
+    exit::{Exit, Failure},
+    list::{Held, lease_left},
+    output::{Format, write_one},
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseArgs {
+    /// The key of the lock
+    key: String,
+    /// Says that the holder may still be at work: it is told of the loss at its next renewal or check, and works beside
+    /// the next holder until then
+    #[arg(long, required = true)]
+    force: bool,
+    /// Does not ask for confirmation
+    #[arg(long, short)]
+    yes: bool,
+    /// Who releases the lock, for the log: by default the user, the host and the process
+    #[arg(long)]
+    by: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    key: String,
+    released: bool,
+    token: Option<u64>,
+    by: String,
+}
+
+pub(crate) async fn release(
+    client: &LockClient,
+    format: Format,
+    args: &ReleaseArgs,
+) -> Result<Exit, Failure> {
+    let lock = client.lock(&args.key);
+    let by = args.by.clone().unwrap_or_else(whoami);
+    let status = lock.status().await?;
+    let held = Held::of(&args.key, &status);
+    if let Some(held) = &held
+        && !args.yes
+    {
+        confirm(held)?;
+    }
+    let token = status.holder.and_then(|holder| holder.token);
+    let outcome = match (&held, token) {
+        (None, _) => ForcedRelease::NotHeld,
+        (Some(held), None) => {
+            let text = format!(
+                "the holder {} has no fencing token, so it is no holder of this library: release the lock where it was taken",
+                held.owner
+            );
+            return Err(Failure::Text(Exit::Refused, text));
+        }
+        // The token names the hold that was confirmed, so a later holder keeps the lock.
+        (Some(_), Some(token)) => lock.force_release(token, &by).await?,
+    };
+    let report = Report {
+        key: args.key.clone(),
+        released: outcome == ForcedRelease::Released,
+        token: token.map(FencingToken::get),
+        by,
+    };
+    write_one(format, &report, || match (outcome, token) {
+        (ForcedRelease::Released, Some(token)) => format!(
+            "released `{}`: the hold with token {token} has ended, and its holder is told at its next renewal or check",
+            args.key
+        ),
+        (ForcedRelease::NotHeld, Some(token)) => {
+            format!(
+                "the hold of `{}` with token {token} has ended meanwhile: nothing was changed",
+                args.key
+            )
+        }
+        (_, None) => format!("nobody holds `{}`", args.key),
+    })?;
+    Ok(match outcome {
+        ForcedRelease::Released => Exit::Done,
+        ForcedRelease::NotHeld => Exit::No,
+    })
+}
+
+/// Asks a person at a terminal to type the key.
+fn confirm(held: &Held) -> Result<(), Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(Failure::usage(
+            "a forced release asks for confirmation, and the input is no terminal: add `--yes`",
+        ));
+    }
+    let mut ask = io::stderr();
+    let _ = write!(
+        ask,
+        "`{}` is held by {} with {} of its lease left; {} wait.\nThe holder may still be at work. Type the key to release the lock: ",
+        held.key,
+        held.owner,
+        lease_left(held.lease_left_ms),
+        held.waiting,
+    );
+    let mut typed = String::new();
+    io::stdin().lock().read_line(&mut typed)?;
+    if typed.trim_end_matches(['\r', '\n']) == held.key {
+        Ok(())
+    } else {
+        Err(Failure::usage("this is not the key: nothing was released"))
+    }
+}
+
+/// Returns the user, the host and the process.
+fn whoami() -> String {
+    let user = nix::unistd::User::from_uid(nix::unistd::getuid());
+    let user = user.ok().flatten().map(|user| user.name);
+    let user = user.unwrap_or_else(|| format!("uid {}", nix::unistd::getuid()));
+    let user = match std::env::var("SUDO_USER") {
+        Ok(behind) if !behind.is_empty() => format!("{behind} as {user}"),
+        _ => user,
+    };
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let host = host.to_string_lossy();
+    format!("{user}@{host} (lockctl, pid {})", std::process::id())
+}

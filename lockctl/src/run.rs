@@ -1,0 +1,343 @@
+//! `lockctl run`: runs a command while holding a lock.
+//!
+//! The command runs in a process group of its own, so that a signal reaches all its processes. If `lockctl` runs in the
+//! foreground of a terminal, the group of the command becomes the foreground group: it gets the keys, the interrupts and
+//! the resizes of the terminal. If the command is stopped (Ctrl-Z), `lockctl` stops with it.
+
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal},
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use clap::Args;
+use lock_runtime::{LockClient, LockError, LockGuard};
+use nix::{
+    sys::{
+        signal::{SigSet, SigmaskHow, Signal, kill, killpg},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::{Pid, getpgrp, getppid, tcgetpgrp, tcsetpgrp},
+};
+use tokio::{
+    signal::unix::{Signal as Signals, SignalKind, signal},
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until},
+};
+
+use crate::{
+    exit::{Exit, Failure, complain},
+    list::Held,
+    output::people,
+};
+
+/// The first argument of a process that becomes the command.
+const SHIM: &str = "__under-lock";
+/// The pause between two looks at whether the processes that the command has left behind have ended.
+const LOOK: Duration = Duration::from_millis(10);
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The key of the lock
+    #[arg(long, short)]
+    key: String,
+    /// How long to wait for the lock; `0s` tries once
+    #[arg(long, short, default_value = "0s", value_parser = humantime::parse_duration)]
+    wait: Duration,
+    /// The lease, which is renewed while the command runs: if this process is killed, the lock is free at the end of
+    /// the lease
+    #[arg(long, short, default_value = "30s", value_parser = humantime::parse_duration)]
+    lease: Duration,
+    /// How long the command may take to end after SIGTERM, before it is killed
+    #[arg(long, short, default_value = "5s", value_parser = humantime::parse_duration)]
+    grace: Duration,
+    /// The command and its arguments. Its environment has the variables LOCK_KEY and LOCK_TOKEN
+    #[arg(required = true, last = true)]
+    command: Vec<OsString>,
+}
+
+/// If the arguments of this process ask for it, replaces this process with the command that `run` runs, and returns only
+/// if this fails. The kernel kills the command if the process that holds the lock ends without having ended the command,
+/// for instance because it is killed.
+///
+/// These arguments are not part of the command line that users see, so they do not appear in completions.
+pub(crate) fn become_command(words: impl IntoIterator<Item = OsString>) -> Option<Exit> {
+    let mut words = words.into_iter().skip(1);
+    if words.next()? != SHIM {
+        return None;
+    }
+    let parent = words.next()?.to_str()?.parse().ok()?;
+    let program = words.next()?;
+    #[cfg(target_os = "linux")]
+    if nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).is_err()
+        || getppid() != Pid::from_raw(parent)
+    {
+        return Some(Exit::Lost);
+    }
+    let error = Command::new(&program).args(words).exec();
+    complain(&format!("cannot run `{}`: {error}", program.display()));
+    Some(Exit::Command(match error.kind() {
+        io::ErrorKind::NotFound => 127,
+        _ => 126,
+    }))
+}
+
+pub(crate) async fn run(client: &LockClient, args: &RunArgs) -> Result<Exit, Failure> {
+    let mut requests = Requests::new()?;
+    let lock = client.lock(&args.key).lease(args.lease).renew(true);
+    let acquired = tokio::select! {
+        acquired = lock.clone().wait(args.wait).acquire() => acquired,
+        // The dropped acquisition leaves the queue.
+        signal = requests.next() => return Ok(Exit::Signal(number(signal))),
+    };
+    let guard = match acquired {
+        Ok(guard) => guard,
+        Err(error @ LockError::Busy { .. }) => {
+            let status = lock.status().await.ok();
+            let held = status.and_then(|status| Some((Held::of(&args.key, &status)?, status)));
+            let holder = held.map_or_else(String::new, |(held, status)| {
+                let left = status.holder.and_then(|holder| holder.remaining);
+                let left = left.map_or_else(|| "no end".into(), people);
+                format!(
+                    ": held by {}, lease left {left}, {} wait",
+                    held.owner, held.waiting
+                )
+            });
+            return Err(Failure::Text(Exit::Busy, format!("{error}{holder}")));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let ended = supervise(&guard, args, &mut requests).await;
+    guard.release().await;
+    ended
+}
+
+/// Runs the command until it has ended.
+async fn supervise(
+    guard: &LockGuard,
+    args: &RunArgs,
+    requests: &mut Requests,
+) -> Result<Exit, Failure> {
+    let mut group = Group::start(guard, args)?;
+    let mut kill_at: Option<Instant> = None;
+    let mut is_lost = false;
+    let status = loop {
+        tokio::select! {
+            event = group.events.recv() => match event {
+                Some(Event::Ended(exit)) => break exit,
+                Some(Event::Stopped(signal)) => group.stopped(signal),
+                // Nobody reports how the command ends, so it is ended here.
+                None => {
+                    group.send(Signal::SIGKILL);
+                    break Exit::Signal(number(Signal::SIGKILL));
+                }
+            },
+            reason = guard.lost(), if !is_lost => {
+                is_lost = true;
+                let error = format!("the lock `{}` (token {}) was lost ({reason:?}): the command is stopped", args.key, guard.token());
+                complain(&error);
+                group.send(Signal::SIGTERM);
+                group.send(Signal::SIGCONT);
+                kill_at.get_or_insert(Instant::now() + args.grace);
+            }
+            signal = requests.next() => {
+                group.send(signal);
+                if signal == Signal::SIGTERM {
+                    group.send(Signal::SIGCONT);
+                    kill_at.get_or_insert(Instant::now() + args.grace);
+                }
+            }
+            () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
+                kill_at = None;
+                complain(&format!("the command has not ended within {}: it is killed", people(args.grace)));
+                group.send(Signal::SIGKILL);
+            }
+        }
+    };
+    group.give_terminal_back();
+    group.end_the_rest(args.grace).await;
+    // A command that ends before anybody notices the loss has its own code, as a call has its own value.
+    Ok(if is_lost { Exit::Lost } else { status })
+}
+
+/// The requests of other processes and of the terminal to this process, which are passed on to the command.
+struct Requests([(Signal, Signals); 6]);
+
+impl Requests {
+    fn new() -> io::Result<Self> {
+        let listen =
+            |one: Signal| Ok::<_, io::Error>((one, signal(SignalKind::from_raw(one as i32))?));
+        Ok(Self([
+            listen(Signal::SIGTERM)?,
+            listen(Signal::SIGINT)?,
+            listen(Signal::SIGHUP)?,
+            listen(Signal::SIGQUIT)?,
+            listen(Signal::SIGUSR1)?,
+            listen(Signal::SIGUSR2)?,
+        ]))
+    }
+
+    async fn next(&mut self) -> Signal {
+        let each = self.0.iter_mut().map(|(number, signals)| {
+            Box::pin(async move {
+                // The stream never ends while the runtime runs.
+                signals.recv().await;
+                *number
+            })
+        });
+        futures_util::future::select_all(each).await.0
+    }
+}
+
+enum Event {
+    Ended(Exit),
+    Stopped(Signal),
+}
+
+/// The process group of the command.
+struct Group {
+    id: Pid,
+    events: mpsc::UnboundedReceiver<Event>,
+    /// Whether the group is, or should be, the foreground group of the terminal.
+    is_foreground: bool,
+}
+
+impl Group {
+    fn start(guard: &LockGuard, args: &RunArgs) -> Result<Self, Failure> {
+        let is_foreground = io::stdin().is_terminal() && owns_terminal();
+        let child = command(args)?
+            .env("LOCK_KEY", &args.key)
+            .env("LOCK_TOKEN", guard.token().to_string())
+            .stdin(Stdio::inherit())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| {
+                let text = format!("cannot start a process: {error}");
+                Failure::Text(Exit::Command(126), text)
+            })?;
+        let id = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+        let (events, receiver) = mpsc::unbounded_channel();
+        thread::spawn(move || report(id, &events));
+        let group = Self {
+            id,
+            events: receiver,
+            is_foreground,
+        };
+        if is_foreground {
+            hand_terminal_to(id);
+        }
+        Ok(group)
+    }
+
+    /// Sends a signal to all processes of the group.
+    fn send(&self, signal: Signal) {
+        let _ = killpg(self.id, signal); // it fails if all processes have ended
+    }
+
+    /// Stops this process like the command, so that the shell takes the terminal. Continues the command afterwards.
+    fn stopped(&mut self, signal: Signal) {
+        if !self.is_foreground {
+            return; // whoever has stopped the command continues it
+        }
+        if matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU) && owns_terminal() {
+            // The command has used the terminal before it was handed over.
+            hand_terminal_to(self.id);
+        } else {
+            self.give_terminal_back();
+            let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
+            // Whoever continues this process in the foreground has given it the terminal.
+            if owns_terminal() {
+                hand_terminal_to(self.id);
+            }
+        }
+        self.send(Signal::SIGCONT);
+    }
+
+    fn give_terminal_back(&self) {
+        if self.is_foreground {
+            hand_terminal_to(getpgrp());
+        }
+    }
+
+    /// Ends the processes of the group that the command has left behind, because they would work without the lock.
+    async fn end_the_rest(&self, grace: Duration) {
+        let is_empty = || killpg(self.id, None).is_err();
+        if is_empty() {
+            return;
+        }
+        self.send(Signal::SIGTERM);
+        self.send(Signal::SIGCONT);
+        let until = Instant::now() + grace;
+        while !is_empty() {
+            if Instant::now() >= until {
+                self.send(Signal::SIGKILL);
+                return;
+            }
+            sleep(LOOK).await;
+        }
+    }
+}
+
+/// Returns the command line that starts the command.
+fn command(args: &RunArgs) -> Result<Command, Failure> {
+    let (program, words) = args
+        .command
+        .split_first()
+        .ok_or_else(|| Failure::usage("no command"))?;
+    let mut command;
+    if cfg!(target_os = "linux") {
+        command = Command::new("/proc/self/exe");
+        command
+            .arg(SHIM)
+            .arg(std::process::id().to_string())
+            .arg(program);
+    } else {
+        command = Command::new(program);
+    }
+    command.args(words);
+    Ok(command)
+}
+
+/// Reports how the command stops and ends.
+fn report(child: Pid, events: &mpsc::UnboundedSender<Event>) {
+    loop {
+        let event = match waitpid(child, Some(WaitPidFlag::WUNTRACED)) {
+            Ok(WaitStatus::Exited(_, code)) => {
+                Event::Ended(Exit::Command(u8::try_from(code & 0xff).unwrap_or(u8::MAX)))
+            }
+            Ok(WaitStatus::Signaled(_, signal, _)) => Event::Ended(Exit::Signal(number(signal))),
+            Ok(WaitStatus::Stopped(_, signal)) => Event::Stopped(signal),
+            Ok(_) | Err(nix::errno::Errno::EINTR) => continue,
+            Err(_) => return,
+        };
+        let has_ended = matches!(event, Event::Ended(_));
+        if events.send(event).is_err() || has_ended {
+            return;
+        }
+    }
+}
+
+fn number(signal: Signal) -> u8 {
+    u8::try_from(signal as i32).unwrap_or(u8::MAX)
+}
+
+/// Returns whether this process is in the foreground group of its terminal.
+fn owns_terminal() -> bool {
+    tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp())
+}
+
+/// Makes a group the foreground group of the terminal.
+fn hand_terminal_to(group: Pid) {
+    // A process in the background is stopped by SIGTTOU when it changes the foreground group, unless it blocks the
+    // signal.
+    let mut ttou = SigSet::empty();
+    ttou.add(Signal::SIGTTOU);
+    let before = ttou.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+    let _ = tcsetpgrp(io::stdin(), group);
+    if let Ok(before) = before {
+        let _ = before.thread_set_mask();
+    }
+}

@@ -1,0 +1,226 @@
+//! `lockctl watch`: the locks that are held, as they change.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal, Write},
+    time::{Duration, SystemTime},
+};
+
+use clap::Args;
+use lock_runtime::LockClient;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::{
+    exit::{Exit, Failure, complain},
+    list::{Held, Pattern, println_or_close, walk},
+    output::{Format, Row, table},
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct WatchArgs {
+    /// Selects keys, as for `list`
+    #[arg(default_value = "*")]
+    pattern: Pattern,
+    /// The time between two looks. A look at a large server takes longer, and is then followed by a pause of the same
+    /// length
+    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
+    interval: Duration,
+    /// Ends after this many looks
+    #[arg(long)]
+    looks: Option<u64>,
+}
+
+/// A change between two looks.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Change<'a> {
+    at: String,
+    change: Kind,
+    #[serde(flatten)]
+    lock: &'a Held,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    /// The lock was held at the first look.
+    Held,
+    Acquired,
+    /// The lock was passed from one holder to the next.
+    Passed,
+    /// The number of waiters has changed.
+    Waiting,
+    Released,
+}
+
+type Seen = BTreeMap<String, Held>;
+
+pub(crate) async fn watch(
+    client: &LockClient,
+    format: Format,
+    args: &WatchArgs,
+) -> Result<Exit, Failure> {
+    let redraws = format == Format::Table && io::stdout().is_terminal();
+    let mut last: Option<Seen> = None;
+    let mut look = 0;
+    loop {
+        let begun = Instant::now();
+        let mut now = Seen::new();
+        let walked = walk(client, &args.pattern, |page| {
+            now.extend(page.into_iter().map(|held| (held.key.clone(), held)));
+            Ok(())
+        });
+        match walked.await {
+            Ok(()) => {
+                if redraws {
+                    draw(&now)?;
+                } else {
+                    write_changes(format, last.as_ref(), &now)?;
+                }
+                last = Some(now);
+            }
+            // A server that restarts, or that is replaced, may answer at the next look.
+            Err(Failure::Text(Exit::Unreachable, text)) if last.is_some() => complain(&text),
+            Err(failure) => return Err(failure),
+        }
+        look += 1;
+        if args.looks.is_some_and(|looks| look >= looks) {
+            return Ok(Exit::Done);
+        }
+        let took = begun.elapsed();
+        tokio::time::sleep_until(begun + args.interval.max(2 * took)).await;
+    }
+}
+
+fn write_changes(format: Format, last: Option<&Seen>, now: &Seen) -> Result<(), Failure> {
+    let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+    for (kind, lock) in changes(last, now) {
+        let change = Change {
+            at: at.clone(),
+            change: kind,
+            lock,
+        };
+        let line = match format {
+            Format::Table => format!(
+                "{at} {kind:<8} {} token={} waiting={} owner={}",
+                lock.key,
+                lock.token
+                    .map_or_else(|| "-".into(), |token| token.to_string()),
+                lock.waiting,
+                lock.owner,
+                kind = kind.word(),
+            ),
+            // A stream has no end, so both formats write one document in each line.
+            Format::Json | Format::Jsonl => serde_json::to_string(&change)?,
+        };
+        println_or_close(&line)?;
+    }
+    Ok(())
+}
+
+fn changes<'a>(last: Option<&'a Seen>, now: &'a Seen) -> Vec<(Kind, &'a Held)> {
+    let mut changes = Vec::new();
+    let before = |key: &String| last.and_then(|last| last.get(key));
+    let gone = last
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| !now.contains_key(*key));
+    changes.extend(gone.map(|(_, held)| (Kind::Released, held)));
+    for (key, held) in now {
+        let kind = match before(key) {
+            None if last.is_none() => Kind::Held,
+            None => Kind::Acquired,
+            Some(before) if (before.token, &before.owner) != (held.token, &held.owner) => {
+                Kind::Passed
+            }
+            Some(before) if before.waiting != held.waiting => Kind::Waiting,
+            Some(_) => continue,
+        };
+        changes.push((kind, held));
+    }
+    changes
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Acquired => "acquired",
+            Self::Passed => "passed",
+            Self::Waiting => "waiting",
+            Self::Released => "released",
+        }
+    }
+}
+
+/// Draws the table over the previous one. Shows as many locks as the terminal has lines.
+fn draw(now: &Seen) -> Result<(), Failure> {
+    let height = terminal_size::terminal_size().map_or(24, |(_, height)| usize::from(height.0));
+    let shown = height.saturating_sub(4).max(1);
+    let rows = now.values().take(shown).map(Row::cells);
+    let mut text = table(Held::TITLES, rows);
+    text.push_str(&format!("\n\n{} held", now.len()));
+    if now.len() > shown {
+        text.push_str(&format!(", {} of them not shown", now.len() - shown));
+    }
+    let mut out = io::stdout().lock();
+    // Homes the cursor, and clears each line before it is written and the lines below the text.
+    write!(
+        out,
+        "\x1b[H{}\x1b[J",
+        text.replace('\n', "\x1b[K\n") + "\x1b[K\n"
+    )?;
+    Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(key: &str, token: u64, waiting: usize) -> (String, Held) {
+        let held = Held {
+            key: key.to_owned(),
+            token: Some(token),
+            lease_left_ms: Some(1),
+            waiting,
+            owner: format!("owner {token}"),
+        };
+        (key.to_owned(), held)
+    }
+
+    #[test]
+    fn each_kind_of_change_is_told_once() {
+        let first = Seen::from([
+            held("a", 1, 0),
+            held("b", 2, 0),
+            held("c", 3, 1),
+            held("d", 4, 0),
+        ]);
+        let second = Seen::from([
+            held("b", 5, 0),
+            held("c", 3, 2),
+            held("d", 4, 0),
+            held("e", 6, 0),
+        ]);
+        let told = |last, now| {
+            let changes = changes(last, now);
+            changes
+                .iter()
+                .map(|(kind, held)| (*kind, held.key.clone()))
+                .collect::<Vec<_>>()
+        };
+        let all = ["a", "b", "c", "d"].map(|key| (Kind::Held, key.to_owned()));
+        assert_eq!(told(None, &first), all);
+        let expected = [
+            (Kind::Released, "a"),
+            (Kind::Passed, "b"),
+            (Kind::Waiting, "c"),
+            (Kind::Acquired, "e"),
+        ];
+        assert_eq!(
+            told(Some(&first), &second),
+            expected.map(|(kind, key)| (kind, key.to_owned()))
+        );
+        assert_eq!(told(Some(&second), &second), []);
+    }
+}

@@ -1,0 +1,309 @@
+//! `list` and `inspect`.
+
+use std::{process::Stdio, time::Duration};
+
+use lock_runtime::LockClient;
+use lock_runtime::redis::cmd;
+use support::{
+    cluster::shared_cluster,
+    quorum::Quorum,
+    sentinels::shared_group,
+    server::{RedisServer, ask, shared_server},
+    stores::until_waiting,
+};
+
+use crate::tool::{Ran, key, lockctl, output};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Returns a client with a namespace of its own, and the words that select this namespace.
+async fn client(url: &str) -> (LockClient, String) {
+    let namespace = key();
+    let client = LockClient::builder().url(url).namespace(&namespace);
+    (client.connect().await.unwrap(), namespace)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_topology_lists_and_inspects_its_locks() {
+    let quorum = Quorum::start(3).await.in_use().await;
+    let nodes = quorum.url();
+    let urls = [
+        shared_server().await.url(),
+        shared_server().await.unix_url(),
+        shared_group().await.url(),
+        shared_cluster().await.url(),
+        nodes.clone(),
+    ];
+    for url in &urls {
+        let (client, namespace) = client(url).await;
+        let guard = client
+            .lock("order:42")
+            .lease(MINUTE)
+            .acquire()
+            .await
+            .unwrap();
+        let tagged = client.lock("{order:7}:pay").acquire().await.unwrap();
+        let listed = output(url, &["-n", &namespace, "list", "-o", "json"])
+            .with_code(0)
+            .json();
+        let mut keys: Vec<_> = listed
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|lock| lock["key"].as_str().unwrap())
+            .collect();
+        keys.sort_unstable();
+        assert_eq!(keys, ["order:42", "{order:7}:pay"], "{url}");
+        let seen = output(
+            url,
+            &["-n", &namespace, "inspect", "order:42", "-o", "json"],
+        )
+        .with_code(0)
+        .json();
+        assert_eq!(
+            seen["holder"]["token"],
+            guard.token().get(),
+            "{url}: {seen}"
+        );
+        let left = seen["holder"]["lease_left_ms"].as_u64().unwrap();
+        assert!((30_000..=60_000).contains(&left), "{url}: {left}");
+        guard.release().await;
+        tagged.release().await;
+        output(url, &["-n", &namespace, "inspect", "order:42"]).with_code(1);
+    }
+    // Several URLs are a Redlock.
+    let urls: Vec<_> = nodes
+        .trim_start_matches("redlock://")
+        .split(',')
+        .map(|node| format!("redis://{node}"))
+        .collect();
+    let client = LockClient::connect(&nodes).await.unwrap();
+    let _guard = client.lock("k").acquire().await.unwrap();
+    let words = ["--url", &urls[1], "--url", &urls[2], "list", "-o", "json"];
+    let listed = output(&urls[0], &words).with_code(0).json();
+    assert_eq!(listed[0]["key"], "k", "{listed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_formats_have_the_same_locks() {
+    let url = shared_server().await.url();
+    let (client, namespace) = client(&url).await;
+    let list = |words: &[&str]| {
+        let words = [&["-n", &namespace, "list"], words].concat();
+        output(&url, &words).with_code(0)
+    };
+    assert_eq!(list(&[]).stdout, "no lock is held\n");
+    assert_eq!(list(&["-o", "json"]).stdout, "[]\n");
+    assert_eq!(list(&["-o", "jsonl"]).stdout, "");
+    let a = client.lock("a").lease(MINUTE).acquire().await.unwrap();
+    let b = client.lock("b").lease(MINUTE).acquire().await.unwrap();
+    let waiting = tokio::spawn(client.lock("b").wait(MINUTE).acquire());
+    until_waiting(&client, "b", 1).await;
+    let table = list(&[]).stdout;
+    let lines: Vec<Vec<_>> = table
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        lines[0],
+        ["KEY", "TOKEN", "LEASE", "LEFT", "WAITING", "OWNER"]
+    );
+    let (token_a, token_b) = (a.token().to_string(), b.token().to_string());
+    assert_eq!(
+        (lines[1][0], lines[1][1], lines[1][4]),
+        ("a", &*token_a, "0"),
+        "{table}"
+    );
+    assert_eq!(
+        (lines[2][0], lines[2][1], lines[2][4]),
+        ("b", &*token_b, "1"),
+        "{table}"
+    );
+    assert_eq!(lines.len(), 3);
+    let json = list(&["-o", "json"]).json();
+    let mut lines = list(&["-o", "jsonl"]).lines();
+    assert_eq!(json.as_array().unwrap().len(), 2);
+    lines.sort_by_key(|lock| lock["key"].as_str().unwrap().to_owned());
+    assert_eq!(lines[1]["waiting"], 1, "{lines:?}");
+    assert_eq!(lines[1]["owner"].as_str().unwrap().len(), 32);
+    assert_eq!(lines[1]["token"], b.token().get());
+    let keys = |words: &[&str]| {
+        let mut keys: Vec<_> = list(words)
+            .lines()
+            .iter()
+            .map(|lock| lock["key"].to_string())
+            .collect();
+        keys.sort();
+        keys.concat()
+    };
+    assert_eq!(keys(&["-o", "jsonl", "b"]), r#""b""#);
+    assert_eq!(keys(&["-o", "jsonl", "?"]), r#""a""b""#);
+    assert_eq!(keys(&["-o", "jsonl", "*x"]), "");
+    waiting.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_queue_is_shown_in_its_order() {
+    let url = shared_server().await.url();
+    let (client, namespace) = client(&url).await;
+    let _guard = client.lock("k").lease(MINUTE).acquire().await.unwrap();
+    let mut waiting = Vec::new();
+    for wait in 1..=3 {
+        waiting.push(tokio::spawn(client.lock("k").wait(wait * MINUTE).acquire()));
+        until_waiting(&client, "k", waiting.len()).await;
+    }
+    let inspect = |words: &[&str]| {
+        let words = [&["-n", &namespace, "inspect", "k"], words].concat();
+        output(&url, &words).with_code(0)
+    };
+    let seen = inspect(&["-o", "json"]).json();
+    assert_eq!(
+        (&seen["held"], &seen["waiting"]),
+        (&true.into(), &3.into()),
+        "{seen}"
+    );
+    let queue = seen["queue"].as_array().unwrap();
+    let minutes: Vec<_> = queue
+        .iter()
+        .map(|waiter| waiter["gives_up_in_ms"].as_u64().unwrap().div_ceil(60_000))
+        .collect();
+    assert_eq!(minutes, [1, 2, 3], "{seen}");
+    assert_eq!(queue[0]["position"], 1);
+    let text = inspect(&["--limit", "2"]).stdout;
+    assert!(text.contains("waiting     3\n"), "{text}");
+    let queued: Vec<_> = text
+        .lines()
+        .skip_while(|line| !line.starts_with('#'))
+        .collect();
+    assert_eq!(queued.len(), 3, "{text}");
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// A reader that ends early ends the tool, without a message.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_pipe_is_no_error() {
+    let server = RedisServer::start().await;
+    store_locks(&server, 3000).await;
+    for words in [
+        &["list"][..],
+        &["list", "-o", "json"],
+        &["list", "-o", "jsonl"],
+        &["man"],
+        &["completions", "bash"],
+        &["--help"],
+    ] {
+        let mut child = lockctl(&server.url(), words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let ran = Ran::from(child.wait_with_output().unwrap()).with_code(0);
+        assert_eq!(ran.stderr, "", "{words:?}");
+    }
+}
+
+/// Stores grants as the engine stores them, so that a test has many locks.
+async fn store_locks(server: &RedisServer, count: usize) {
+    let mut redis = server.connection().await;
+    let mut fill = lock_runtime::redis::pipe();
+    for number in 0..count {
+        fill.cmd("SET")
+            .arg(format!("{{lock:order:{number}}}"))
+            .arg(format!("{}|3600000|session|{number:032x}", number + 1))
+            .arg("PX")
+            .arg(3_600_000)
+            .ignore();
+    }
+    let _: () = fill.query_async(&mut redis).await.unwrap();
+}
+
+/// Returns how many locks `list` finds, and the peak of its memory in kB.
+async fn measure(server: &RedisServer) -> (usize, u64) {
+    let url = server.url();
+    let listing = tokio::task::spawn_blocking(move || {
+        let script = r#""$0" --url "$1" list -o jsonl; echo "code $?" >&2"#;
+        let measured = std::process::Command::new("sh")
+            .args(["-c", script, env!("CARGO_BIN_EXE_lockctl"), &url])
+            .output()
+            .unwrap();
+        let ran = Ran::from(measured).with_code(0);
+        assert!(ran.stderr.ends_with("code 0\n"), "{}", ran.stderr);
+        ran.stdout.lines().count()
+    });
+    let count = listing.await.unwrap();
+    let url = server.url();
+    let peak = tokio::task::spawn_blocking(move || peak_of_list(&url));
+    (count, peak.await.unwrap())
+}
+
+/// Returns the highest peak of the memory of `list` that was seen while it ran.
+fn peak_of_list(url: &str) -> u64 {
+    let mut child = lockctl(url, &["list", "-o", "jsonl"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut peak = 0;
+    while child.try_wait().unwrap().is_none() {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        if let Some(kilobytes) = line.and_then(|line| line.split_whitespace().next()) {
+            peak = peak.max(kilobytes.parse().unwrap());
+        }
+    }
+    peak
+}
+
+/// A million keys, of which 10,000 are locks: no command takes long, and the tool needs no more memory than for few
+/// locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_million_keys_cost_the_server_little_at_a_time() {
+    let server = RedisServer::builder()
+        .debug_commands()
+        .arg("--slowlog-log-slower-than", "1000")
+        .arg("--slowlog-max-len", "100000")
+        .start()
+        .await;
+    store_locks(&server, 100).await;
+    let (found, memory_of_few) = measure(&server).await;
+    assert_eq!(found, 100);
+    store_locks(&server, 10_000).await;
+    let mut redis = server.connection().await;
+    let populate = cmd("DEBUG")
+        .arg("POPULATE")
+        .arg(990_000)
+        .arg("session")
+        .arg(100)
+        .to_owned();
+    let _: () = ask(&mut redis, &populate).await;
+    let began = std::time::Instant::now();
+    server.reset_stats().await;
+    let _: () = ask(&mut redis, cmd("SLOWLOG").arg("RESET")).await;
+    let (found, memory) = measure(&server).await;
+    let took = began.elapsed() / 2;
+    assert_eq!(found, 10_000);
+    let costs = server.costs().await;
+    println!(
+        "one list took {took:.2?}; peak {memory_of_few} kB for 100 locks, {memory} kB for 10,000; {costs:?}"
+    );
+    for name in ["scan", "evalsha"] {
+        let cost = costs[name];
+        let mean = cost.micros as f64 / cost.calls as f64;
+        assert!(mean < 500.0, "{name} takes {mean} µs on average");
+    }
+    let calls = costs["scan"].calls + costs["evalsha"].calls;
+    assert!(costs["scan"].calls > 2000, "{costs:?}");
+    // The server's clock also counts the time in which another process has its core, so a few commands may look slow on a
+    // busy machine.
+    let slow: u64 = ask(&mut redis, cmd("SLOWLOG").arg("LEN")).await;
+    println!("{slow} of {calls} commands took more than 1 ms");
+    assert!(
+        slow * 200 < calls,
+        "{slow} of {calls} commands took more than 1 ms"
+    );
+    assert!(
+        memory < memory_of_few + 4096,
+        "{memory_of_few} kB for 100 locks, {memory} kB for 10,000"
+    );
+}

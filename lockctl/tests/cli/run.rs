@@ -1,0 +1,310 @@
+//! `run`: the lock, the command, its signals and the exit codes.
+
+use std::time::{Duration, Instant};
+
+use lock_runtime::{LockClient, redis::cmd};
+use support::{
+    server::{RedisServer, ask, free_port, shared_server},
+    stores::until_waiting,
+};
+
+use crate::tool::{Running, Terminal, is_alive, key, lockctl, output, until};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+async fn connected() -> (LockClient, String) {
+    let url = shared_server().await.url();
+    (LockClient::connect(&url).await.unwrap(), url)
+}
+
+/// Starts `lockctl run` with a shell script.
+fn start(url: &str, key: &str, options: &[&str], script: &str) -> Running {
+    let words = [&["run", "--key", key], options, &["--", "sh", "-c", script]].concat();
+    Running::start(lockctl(url, &words))
+}
+
+async fn is_free(client: &LockClient, key: &str) -> bool {
+    client.lock(key).status().await.unwrap().holder.is_none()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_holds_the_lock_and_its_code_is_returned() {
+    let (client, url) = connected().await;
+    let key = key();
+    let mut run = start(
+        &url,
+        &key,
+        &[],
+        r#"echo "$LOCK_KEY $LOCK_TOKEN"; read line; exit 5"#,
+    );
+    drop(run.child.stdin.take());
+    let line = run.line();
+    let ran = run.code();
+    assert_eq!(ran, Some(5));
+    assert!(is_free(&client, &key).await);
+    let (seen, token) = line.split_once(' ').unwrap();
+    assert_eq!(seen, key);
+    let guard = client.lock(&key).try_acquire().await.unwrap();
+    assert!(guard.token().get() > token.parse().unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_lock_is_told_with_its_holder() {
+    let (client, url) = connected().await;
+    let key = key();
+    let guard = client.lock(&key).lease(MINUTE).acquire().await.unwrap();
+    let began = Instant::now();
+    let ran = output(
+        &url,
+        &[
+            "run", "-k", &key, "--wait", "300ms", "--", "echo", "not run",
+        ],
+    )
+    .with_code(75);
+    assert!(began.elapsed() >= SECOND * 3 / 10);
+    assert_eq!(ran.stdout, "");
+    let owner = client
+        .lock(&key)
+        .status()
+        .await
+        .unwrap()
+        .holder
+        .unwrap()
+        .owner;
+    assert!(
+        ran.stderr
+            .contains(&format!("held by {owner}, lease left ")),
+        "{ran:?}"
+    );
+    // A lock that becomes free in time is taken.
+    let mut run = start(&url, &key, &["--wait", "1m"], "echo run");
+    until_waiting(&client, &key, 1).await;
+    guard.release().await;
+    assert_eq!(run.line(), "run");
+    assert_eq!(run.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_answer_is_told() {
+    let url = format!("redis://127.0.0.1:{}/", free_port());
+    let ran = output(&url, &["run", "-k", "k", "--", "echo", "not run"]).with_code(69);
+    assert_eq!(ran.stdout, "");
+    assert!(ran.stderr.contains("127.0.0.1"), "{ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_cannot_run_is_told_as_by_a_shell() {
+    let (client, url) = connected().await;
+    let key = key();
+    let ran = output(&url, &["run", "-k", &key, "--", "no-such-program"]).with_code(127);
+    assert!(
+        ran.stderr.contains("cannot run `no-such-program`"),
+        "{ran:?}"
+    );
+    output(
+        &url,
+        &[
+            "run",
+            "-k",
+            &key,
+            "--",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+        ],
+    )
+    .with_code(126);
+    output(
+        &url,
+        &["run", "-k", &key, "--", "sh", "-c", "kill -KILL $$"],
+    )
+    .with_code(128 + 9);
+    assert!(is_free(&client, &key).await);
+}
+
+/// The lease is lost, and the command and all its processes end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_lock_stops_the_command() {
+    let server = RedisServer::start().await;
+    let mut run = start(
+        &server.url(),
+        "k",
+        &["--lease", "1500ms"],
+        "trap 'echo told; exit 3' TERM; sleep 60 & echo $!; wait",
+    );
+    let pid = run.line();
+    let mut redis = server.connection().await;
+    let deleted: u8 = ask(&mut redis, cmd("DEL").arg("{lock:k}")).await;
+    assert_eq!(deleted, 1);
+    assert_eq!(run.line(), "told");
+    assert_eq!(run.code(), Some(76));
+    assert!(!is_alive(&pid), "the process {pid} was left behind");
+}
+
+/// The server goes away, and the lease ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreachable_server_stops_the_command_at_the_end_of_the_lease() {
+    let server = RedisServer::start().await;
+    let mut run = start(
+        &server.url(),
+        "k",
+        &["--lease", "1500ms"],
+        "trap 'echo told; exit 3' TERM; echo up; sleep 60 & wait",
+    );
+    assert_eq!(run.line(), "up");
+    let began = Instant::now();
+    server.stop_process();
+    assert_eq!(run.line(), "told");
+    assert!(began.elapsed() < 3 * SECOND, "{:?}", began.elapsed());
+    server.continue_process();
+    assert_eq!(run.code(), Some(76));
+}
+
+/// A command that ignores SIGTERM is killed after the grace time, with all its processes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_ignores_sigterm_is_killed() {
+    let (client, url) = connected().await;
+    let key = key();
+    let script = "trap '' TERM; sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.05; done' & wait; while :; do sleep 0.05; done";
+    let mut run = start(&url, &key, &["--grace", "300ms"], script);
+    let pid = run.line();
+    let began = Instant::now();
+    run.signal("TERM");
+    assert_eq!(run.code(), Some(128 + 9));
+    assert!(began.elapsed() >= SECOND * 3 / 10);
+    assert!(!is_alive(&pid), "the process {pid} was left behind");
+    assert!(is_free(&client, &key).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signals_are_passed_on() {
+    let (client, url) = connected().await;
+    for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("USR1", 10)] {
+        let key = key();
+        let script = format!(
+            "trap 'echo told; exit {number}' {name}; echo up; while :; do sleep 0.05; done"
+        );
+        let mut run = start(&url, &key, &[], &script);
+        assert_eq!(run.line(), "up");
+        run.signal(name);
+        assert_eq!(run.line(), "told", "{name}");
+        assert_eq!(run.code(), Some(number));
+        assert!(is_free(&client, &key).await);
+    }
+}
+
+/// Processes that a command leaves behind would work without the lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_command_leaves_behind_ends_before_the_release() {
+    let (client, url) = connected().await;
+    let key = key();
+    // The process that is left behind looks at the lock when it is told to end.
+    let script = r#"
+        ready=$(mktemp -u)
+        (
+            trap '"$LOCKCTL" inspect "$LOCK_KEY" >/dev/null; echo "held $?"; exit' TERM
+            sh -c 'echo "$PPID"'; touch "$ready"
+            while :; do sleep 0.05; done
+        ) &
+        until [ -e "$ready" ]; do sleep 0.01; done
+        rm "$ready"
+        exit 4
+    "#;
+    let mut command = lockctl(&url, &["run", "--key", &key, "--", "sh", "-c", script]);
+    command
+        .env("LOCK_URL", &url)
+        .env("LOCKCTL", env!("CARGO_BIN_EXE_lockctl"));
+    let mut run = Running::start(command);
+    let pid = run.line();
+    assert_eq!(run.line(), "held 0");
+    assert_eq!(run.code(), Some(4));
+    assert!(!is_alive(&pid), "the process {pid} was left behind");
+    assert!(is_free(&client, &key).await);
+}
+
+/// If `lockctl` itself is killed, its command ends too, and the lock is free at the end of the lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_tool_takes_its_command_along() {
+    let (client, url) = connected().await;
+    let key = key();
+    let mut run = start(
+        &url,
+        &key,
+        &["--lease", "1s"],
+        "echo $$; while :; do sleep 0.05; done",
+    );
+    let pid = run.line();
+    assert!(is_alive(&pid));
+    run.signal("KILL");
+    assert_eq!(run.code(), None);
+    until(|| !is_alive(&pid));
+    let guard = client.lock(&key).wait(10 * SECOND).acquire().await.unwrap();
+    guard.release().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_the_wait_for_the_lock() {
+    let (client, url) = connected().await;
+    let key = key();
+    let guard = client.lock(&key).lease(MINUTE).acquire().await.unwrap();
+    let mut run = start(&url, &key, &["--wait", "1m"], "echo run");
+    until_waiting(&client, &key, 1).await;
+    run.signal("TERM");
+    assert_eq!(run.line(), "");
+    assert_eq!(run.code(), Some(128 + 15));
+    until_waiting(&client, &key, 0).await;
+    guard.release().await;
+}
+
+/// In the foreground of a terminal, the command reads the keyboard and is interrupted by Ctrl-C, and the script that has
+/// called `lockctl` has the terminal again afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_has_the_terminal() {
+    let (_, url) = connected().await;
+    let terminal = Terminal::new();
+    let key = key();
+    let script = format!(
+        r#"
+        "$LOCKCTL" run -k {key} -- sh -c 'touch "$READY"; read line; echo "got $line"; exit 6'; echo "code $?"
+        read line; echo "then $line"
+        "#
+    );
+    let (code, text) = terminal.run(&url, &script, "one\ntwo\n");
+    assert!(
+        text.contains("got one") && text.contains("code 6") && text.contains("then two"),
+        "{text}"
+    );
+    assert_eq!(code, Some(0), "{text}");
+    let terminal = Terminal::new();
+    let script = format!(
+        r#"
+        "$LOCKCTL" run -k {key} -- sh -c 'trap "echo interrupted; exit 9" INT; touch "$READY"; while :; do sleep 0.05; done'
+        echo "code $?"
+        "#
+    );
+    let (_, text) = terminal.run(&url, &script, "\x03");
+    assert!(
+        text.contains("interrupted") && text.contains("code 9"),
+        "{text}"
+    );
+}
+
+/// Ctrl-Z stops the command and the tool, so that the shell takes the terminal, and `fg` continues both.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_can_be_stopped_and_continued() {
+    let (_, url) = connected().await;
+    let terminal = Terminal::new();
+    let key = key();
+    let script = format!(
+        r#"
+        set -m
+        "$LOCKCTL" run -k {key} -- sh -c 'touch "$READY"; read line; echo "got $line"; exit 6'
+        read line; echo "the shell got $line"
+        fg >/dev/null; echo "code $?"
+        "#
+    );
+    let (_, text) = terminal.run(&url, &script, "\x1aone\ntwo\n");
+    assert!(
+        text.contains("the shell got one") && text.contains("got two") && text.contains("code 6"),
+        "{text}"
+    );
+}

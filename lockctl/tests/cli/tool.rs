@@ -1,0 +1,192 @@
+//! Runs `lockctl`, and looks at what it writes and at what it leaves behind.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, ChildStdout, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// Returns a command that runs `lockctl` on this server.
+pub(crate) fn lockctl(url: &str, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockctl"));
+    command
+        .env_remove("LOCK_URL")
+        .env_remove("LOCK_NAMESPACE")
+        .env_remove("LOCKCTL_READ_ONLY");
+    command
+        .args(["--url", url])
+        .args(words)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs `lockctl` to its end.
+pub(crate) fn output(url: &str, words: &[&str]) -> Ran {
+    Ran::from(lockctl(url, words).output().expect("it starts"))
+}
+
+/// What a process has written, and its exit code.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).expect("it is text");
+        Self {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+}
+
+impl Ran {
+    /// Fails unless the process has exited with this code.
+    #[track_caller]
+    pub(crate) fn with_code(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert!(!self.stderr.contains("panicked"), "{self:?}");
+        self
+    }
+
+    /// Returns the output as one JSON document.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Returns each line of the output as a JSON document.
+    #[track_caller]
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        let lines = self.stdout.lines();
+        lines
+            .map(|line| serde_json::from_str(line).expect("a line is JSON"))
+            .collect()
+    }
+}
+
+/// A process whose output is read line by line. It is killed when this value is dropped.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+        let out = child.stdout.take().expect("it is piped");
+        Self {
+            child,
+            out: BufReader::new(out),
+        }
+    }
+
+    /// Returns the next line of the output, or an empty text at its end.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).expect("it is text");
+        line.trim_end().to_owned()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        support::process::signal(self.child.id(), name);
+    }
+
+    /// Waits until the process has ended. Returns its exit code, or `None` if a signal has ended it.
+    pub(crate) fn code(&mut self) -> Option<i32> {
+        self.child.wait().expect("it is a child").code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns whether a process exists and has not ended.
+pub(crate) fn is_alive(pid: &str) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    state.is_ok_and(|stat| {
+        !stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .starts_with(" Z")
+    })
+}
+
+/// Waits until `question` returns true, for at most 20 s.
+#[track_caller]
+pub(crate) fn until(mut question: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !question() {
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "it has not come true"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Returns a key that no other test uses.
+pub(crate) fn key() -> String {
+    let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid");
+    uuid.expect("Linux has it").trim().to_owned()
+}
+
+/// A terminal in which a shell runs `lockctl`.
+pub(crate) struct Terminal {
+    folder: PathBuf,
+}
+
+impl Terminal {
+    pub(crate) fn new() -> Self {
+        let folder = std::env::temp_dir().join(format!("lockctl-{}", key()));
+        std::fs::create_dir(&folder).unwrap();
+        Self { folder }
+    }
+
+    /// Runs a script in a terminal of its own, whose keyboard sends `typed` after the script has written the file
+    /// `ready`.
+    pub(crate) fn run(&self, url: &str, script: &str, typed: &str) -> (Option<i32>, String) {
+        let path = self.folder.join("script");
+        std::fs::write(&path, script).unwrap();
+        let ready = self.folder.join("ready");
+        let command = format!("bash {}", path.display());
+        let mut child = Command::new("script")
+            .args(["-qec", &command, "/dev/null"])
+            .env("LOCK_URL", url)
+            .env("LOCKCTL", env!("CARGO_BIN_EXE_lockctl"))
+            .env("READY", &ready)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("util-linux has the program `script`");
+        until(|| ready.exists());
+        let mut keyboard = child.stdin.take().unwrap();
+        std::io::Write::write_all(&mut keyboard, typed.as_bytes()).unwrap();
+        let ended = std::thread::spawn(move || child.wait_with_output().unwrap())
+            .join()
+            .unwrap();
+        drop(keyboard);
+        (
+            ended.status.code(),
+            String::from_utf8_lossy(&ended.stdout).into_owned(),
+        )
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}

@@ -1,0 +1,46 @@
+//! `--read-only`, and a user who may only read.
+
+use lock_runtime::{LockClient, redis::cmd};
+use support::server::{RedisServer, ask};
+
+use crate::tool::output;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_viewer_lists_and_inspects_and_the_server_refuses_the_rest() {
+    let server = RedisServer::start().await;
+    let guide = std::fs::read_to_string(support::root().join("docs/guides/lockctl.md")).unwrap();
+    let line = guide
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER viewer"))
+        .unwrap();
+    let words: Vec<_> = line.split(' ').collect();
+    let mut redis = server.connection().await;
+    let _: () = ask(&mut redis, cmd(words[0]).arg(&words[1..])).await;
+    let client = LockClient::connect(server.url()).await.unwrap();
+    let held = client.lock("order:42").acquire().await.unwrap();
+
+    let url = server.url().replace("redis://", "redis://viewer:secret@");
+    let listed = output(&url, &["--read-only", "list", "-o", "json"])
+        .with_code(0)
+        .json();
+    assert_eq!(listed[0]["token"], held.token().get());
+    output(&url, &["--read-only", "inspect", "order:42"]).with_code(0);
+    output(
+        &url,
+        &["--read-only", "watch", "--looks", "2", "--interval", "10ms"],
+    )
+    .with_code(0);
+    let release = ["release", "order:42", "--force", "--yes"];
+    let run = ["run", "-k", "free", "--", "echo", "run"];
+    for words in [&release[..], &run] {
+        // The tool refuses.
+        let ran = output(&url, &[&["--read-only"], words].concat()).with_code(77);
+        assert!(ran.stderr.contains("--read-only"), "{ran:?}");
+        // The server refuses.
+        let ran = output(&url, words).with_code(77);
+        assert!(ran.stderr.contains("ACL SETUSER"), "{ran:?}");
+        assert_eq!(ran.stdout, "");
+    }
+    assert_eq!(held.loss(), None);
+    assert_eq!(server.keys().await, ["lock:fence", "{lock:order:42}"]);
+}

@@ -1,0 +1,103 @@
+//! `watch`.
+
+use std::time::Duration;
+
+use lock_runtime::LockClient;
+use serde_json::Value;
+use support::{server::RedisServer, stores::until_waiting};
+
+use crate::tool::{Running, Terminal, lockctl, output};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_change_is_a_line() {
+    let server = RedisServer::start().await;
+    let url = server.url();
+    let [client, other] = [
+        LockClient::connect(&url).await.unwrap(),
+        LockClient::connect(&url).await.unwrap(),
+    ];
+    let held = client.lock("a").lease(MINUTE).acquire().await.unwrap();
+    let mut watching = Running::start(lockctl(
+        &url,
+        &["watch", "--interval", "20ms", "-o", "jsonl"],
+    ));
+    let mut next = || {
+        let line: Value = serde_json::from_str(&watching.line()).unwrap();
+        let word = |name: &str| line[name].as_str().unwrap().to_owned();
+        (
+            word("change"),
+            word("key"),
+            line["token"].as_u64().unwrap(),
+            line["waiting"].as_u64().unwrap(),
+        )
+    };
+    let token = held.token().get();
+    assert_eq!(next(), ("held".into(), "a".into(), token, 0));
+    let waiting = tokio::spawn(other.lock("a").wait(MINUTE).acquire());
+    until_waiting(&client, "a", 1).await;
+    assert_eq!(next(), ("waiting".into(), "a".into(), token, 1));
+    held.release().await;
+    let passed = waiting.await.unwrap().unwrap();
+    assert_eq!(
+        next(),
+        ("passed".into(), "a".into(), passed.token().get(), 0)
+    );
+    let b = client.lock("b").acquire().await.unwrap();
+    assert_eq!(next(), ("acquired".into(), "b".into(), b.token().get(), 0));
+    passed.release().await;
+    assert_eq!(next().0, "released");
+    // The reader leaves, and the tool ends at the next change.
+    drop(watching);
+    let text = output(&url, &["watch", "--looks", "1"]).with_code(0).stdout;
+    assert!(
+        text.contains(&format!(" held     b token={} waiting=0 owner=", b.token())),
+        "{text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_comes_back_is_watched_again() {
+    let mut server = RedisServer::builder().aof_always().start().await;
+    let url = server.url();
+    let client = LockClient::connect(&url).await.unwrap();
+    let _held = client.lock("a").lease(MINUTE).acquire().await.unwrap();
+    let words = [
+        "--patience",
+        "300ms",
+        "watch",
+        "--interval",
+        "20ms",
+        "-o",
+        "jsonl",
+    ];
+    let mut watching = Running::start(lockctl(&url, &words));
+    assert!(watching.line().contains("\"held\""));
+    server.kill();
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    server.restart().await;
+    let b = client.lock("b").wait(MINUTE).acquire().await.unwrap();
+    let line = watching.line();
+    assert!(
+        line.contains("\"acquired\"") && line.contains(&b.token().to_string()),
+        "{line}"
+    );
+}
+
+/// On a terminal, the table is drawn again at each look.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_shows_a_table() {
+    let server = RedisServer::start().await;
+    let url = server.url();
+    let client = LockClient::connect(&url).await.unwrap();
+    let held = client.lock("order:42").acquire().await.unwrap();
+    let script = r#"touch "$READY"; "$LOCKCTL" watch --looks 2 --interval 10ms; echo "code $?""#;
+    let (_, text) = Terminal::new().run(&url, script, "");
+    assert_eq!(text.matches("order:42").count(), 2, "{text}");
+    assert_eq!(text.matches("1 held").count(), 2, "{text}");
+    assert!(
+        text.contains(&held.token().to_string()) && text.contains("code 0"),
+        "{text}"
+    );
+}
