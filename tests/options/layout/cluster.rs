@@ -9,7 +9,7 @@ use support::{
     cluster::{ClusterServers, shared_cluster},
     epsilon,
     rights::Deployment,
-    server::{RedisServer, ask},
+    server::{RedisServer, ask, has_shard_channels},
 };
 use tokio::{
     sync::mpsc,
@@ -38,7 +38,7 @@ impl<'a> Jvm<'a> {
             redis: cluster.servers[primary].connection().await,
             lock: lock.to_owned(),
             owner: format!("{}:1", Uuid::new_v4()),
-            sharded: true,
+            sharded: has_shard_channels(),
         }
     }
 
@@ -131,6 +131,7 @@ impl<'a> Jvm<'a> {
         let channel = self.channel();
         let [verb, what] = match self.sharded {
             true => ["PUBSUB", "SHARDNUMSUB"],
+            false if !has_shard_channels() => ["PUBSUB", "NUMSUB"],
             false => ["OLDPUBSUB", "NUMSUB"],
         };
         let (_, listeners): (String, u32) = self.ask(verb, &[what, &channel]).await;
@@ -537,7 +538,7 @@ async fn a_user_with_few_rights_can_share_locks_in_a_cluster() {
     let cluster = ClusterServers::start(2).await;
     for server in &cluster.servers {
         let mut set = redis::cmd("ACL");
-        set.arg(Deployment::RedissonCluster.printed());
+        set.arg(Deployment::RedissonCluster.entered());
         ask::<()>(&mut server.connection().await, &set).await;
     }
     let url = cluster.url().replace("//", "//locks:secret@");
@@ -554,10 +555,21 @@ async fn a_user_with_few_rights_can_share_locks_in_a_cluster() {
         next.unwrap().release().await;
         jvm.until_listeners(0).await;
     }
-    for right in ["-ssubscribe", "-spublish"] {
+    let rights: &[&str] = match has_shard_channels() {
+        true => &["-ssubscribe", "-spublish"],
+        false => &["-subscribe", "-publish"],
+    };
+    for right in rights {
         for server in &cluster.servers {
             let mut set = redis::cmd("ACL");
-            set.arg(&["SETUSER", "locks", "+ssubscribe", "+spublish", right]);
+            set.arg(&["SETUSER", "locks"]);
+            set.arg(
+                rights
+                    .iter()
+                    .map(|right| right.replace('-', "+"))
+                    .collect::<Vec<_>>(),
+            );
+            set.arg(right);
             ask::<()>(&mut server.connection().await, &set).await;
         }
         let refused = builder().connect().await.err();
