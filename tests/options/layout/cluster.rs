@@ -488,17 +488,22 @@ async fn a_caller_asks_on_while_a_slot_moves_again_and_again() {
     for key in cluster.servers[1 - to].keys().await {
         cluster.move_key(slot, &key, to).await;
     }
-    // The servers carry out no script between the two moves.
-    let pause = async |words: &[&str]| {
-        for server in &cluster.servers {
-            let mut pausing = redis::cmd("CLIENT");
-            ask::<()>(&mut server.connection().await, pausing.arg(words)).await;
-        }
-    };
-    pause(&["PAUSE", "60000", "WRITE"]).await;
-    cluster.end_move(slot, to).await;
-    cluster.begin_move(slot, 1 - to).await;
-    pause(&["UNPAUSE"]).await;
+    // Each server ends the first move and begins the second one without carrying out a script in between.
+    let ids: [String; 2] = [
+        cluster.tell(0, &["MYID"]).await,
+        cluster.tell(1, &["MYID"]).await,
+    ];
+    for (server, role) in [(to, "MIGRATING"), (1 - to, "IMPORTING")] {
+        let number = slot.to_string();
+        let mut moving = redis::pipe();
+        moving
+            .cmd("CLUSTER")
+            .arg(&["SETSLOT", &number, "NODE", &ids[to]])
+            .cmd("CLUSTER")
+            .arg(&["SETSLOT", &number, role, &ids[1 - server]]);
+        let mut redis = cluster.servers[server].connection().await;
+        moving.exec_async(&mut redis).await.unwrap();
+    }
     asks_on()
         .await
         .expect("the caller asks on during the second move");
