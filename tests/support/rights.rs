@@ -3,7 +3,7 @@
 
 use std::{fs, io};
 
-use crate::{page, root};
+use crate::{page, root, server::has_shard_channels};
 
 #[expect(dead_code, reason = "only the engine sends the arguments")]
 #[path = "../../lock-runtime/src/backend/redis/preflight/acl.rs"]
@@ -142,6 +142,20 @@ impl Deployment {
         words.extend(patterns);
         words.extend(self.commands().iter().map(|command| format!("+{command}")));
         words.join(" ")
+    }
+
+    /// Returns the arguments of the command `ACL` that an administrator enters on the installed server: what the guide
+    /// prints, without the commands that the server does not know.
+    ///
+    /// # Panics
+    /// If the guide has no line for this deployment.
+    #[must_use]
+    pub fn entered(self) -> Vec<String> {
+        let mut words = self.printed();
+        if !has_shard_channels() {
+            words.retain(|word| !["+ssubscribe", "+sunsubscribe", "+spublish"].contains(&&**word));
+        }
+        words
     }
 
     /// Returns the arguments of the command `ACL` that the guide prints for this deployment.

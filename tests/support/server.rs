@@ -154,6 +154,9 @@ impl ServerBuilder {
     /// `PUBSUB` has the name `OLDPUBSUB`.
     #[must_use]
     pub fn without_shard_channels(mut self) -> Self {
+        if !has_shard_channels() {
+            return self;
+        }
         for (command, name) in [
             ("SPUBLISH", "OLDSPUBLISH"),
             ("SSUBSCRIBE", "OLDSSUBSCRIBE"),
@@ -241,6 +244,18 @@ fn cluster_ports() -> (u16, u16) {
             return (port, bus_port);
         }
     }
+}
+
+/// Returns whether the installed `redis-server` names the subcommand if it refuses a command such as `CLIENT ID`.
+#[must_use]
+pub fn names_subcommands() -> bool {
+    is_version_7()
+}
+
+/// Returns whether the installed `redis-server` has shard channels.
+#[must_use]
+pub fn has_shard_channels() -> bool {
+    is_version_7()
 }
 
 /// Returns whether the installed `redis-server` is of version 7 or later, and so accepts the settings that version 7
