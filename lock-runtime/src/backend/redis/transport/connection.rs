@@ -605,7 +605,7 @@ pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Starts the task that logs in again before the credentials of the provider expire, if they do.
-fn keep_logged_in(
+pub(crate) fn keep_logged_in(
     connector: &Connector,
     redis: &MultiplexedConnection,
     obtained: Option<Obtained>,

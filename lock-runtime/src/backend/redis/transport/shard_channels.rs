@@ -19,9 +19,13 @@ use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
     RedisError, ServerErrorKind, Value, aio::MultiplexedConnection,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    backend::redis::transport::{connection::CallError, connector::Connector},
+    backend::redis::transport::{
+        connection::{CallError, keep_logged_in},
+        connector::Connector,
+    },
     background::{Context, lock},
 };
 
@@ -59,6 +63,7 @@ enum Link {
 struct ShardConnection {
     redis: MultiplexedConnection,
     state: Arc<State>,
+    _login: Option<AbortOnDropHandle<()>>,
 }
 
 /// What the server has pushed so far.
@@ -178,7 +183,7 @@ impl ShardConnection {
                 pushed.pushed(push, &wake);
                 Ok::<(), ()>(())
             });
-        let (mut redis, reached) = connector.connect(&config).await?;
+        let (mut redis, reached, obtained) = connector.log_in(&config).await?;
         if reached != *address {
             return Err(std::io::Error::other("another server is the primary now").into());
         }
@@ -186,7 +191,11 @@ impl ShardConnection {
         let mut counting = redis::cmd("PUBSUB");
         counting.arg("SHARDNUMSUB");
         match counting.exec_async(&mut redis).await {
-            Ok(()) => Ok(Some(Self { redis, state })),
+            Ok(()) => Ok(Some(Self {
+                _login: keep_logged_in(connector, &redis, obtained),
+                redis,
+                state,
+            })),
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::ResponseError) => {
                 Ok(None)
             }
