@@ -244,3 +244,24 @@ async fn a_provider_that_blocks_delays_no_other_client() {
     let client = connecting.await.unwrap().unwrap();
     client.lock("k").run(async {}).await.unwrap();
 }
+
+/// A call of the provider that never returns blocks only its own thread: after the time limit of the call, the client
+/// calls the provider again.
+#[tokio::test]
+async fn a_provider_that_blocks_for_good_is_called_again() {
+    let guarded = Guarded::start("token").await;
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(Some(blocked)));
+    let blocks = guarded.builder().credentials_provider(move || {
+        let first = blocked.lock().unwrap().take();
+        async move {
+            if let Some(blocked) = first {
+                let _ = blocked.recv();
+            }
+            Ok::<_, String>(Credentials::new("locks", "token"))
+        }
+    });
+    let client = blocks.connect_within(20 * SECOND).await.unwrap();
+    client.lock("k").run(async {}).await.unwrap();
+    drop(release);
+}

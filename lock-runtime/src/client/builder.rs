@@ -398,10 +398,10 @@ impl LockClientBuilder {
     ///
     /// The engine calls the provider for each new connection, also when it connects again after a loss. Connections
     /// that are made at the same time share one call. A call takes at most 10 s, on a thread on which it may block. If
-    /// the provider returns an error or does not answer, [`connect`](Self::connect) returns
-    /// [`ConnectError::NoCredentials`]. A client that was connected before tries again until it has a connection. Calls
-    /// that need this connection wait for it, up to their `wait`. The text of the provider's error appears in logs and
-    /// errors, so it must not contain secrets.
+    /// it blocks for longer, the engine calls the provider again, on up to four threads. If the provider returns an
+    /// error or does not answer, [`connect`](Self::connect) returns [`ConnectError::NoCredentials`]. A client that was
+    /// connected before tries again until it has a connection. Calls that need this connection wait for it, up to their
+    /// `wait`. The text of the provider's error appears in logs and errors, so it must not contain secrets.
     ///
     /// An open connection keeps the credentials with which it has logged in. Redis does not close the connections of a
     /// user whose password changes. Redis closes the connections of a user that is deleted, and some services close a

@@ -3,7 +3,9 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use lock_runtime::{ConnectError, Layout, LockClient, LockError, ReleaseOutcome, Strategy};
+use lock_runtime::{
+    ConnectError, Credentials, Layout, LockClient, LockError, ReleaseOutcome, Strategy,
+};
 use redis::{Client, FromRedisValue, PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use support::{
     cluster::{ClusterServers, shared_cluster},
@@ -12,7 +14,7 @@ use support::{
     server::{RedisServer, ask, has_shard_channels},
 };
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, watch},
     time::{Instant, sleep, timeout},
 };
 use uuid::Uuid;
@@ -372,22 +374,10 @@ async fn shard_channels_have_a_connection_of_their_own() {
     }
     let mut listening = 0;
     for server in &cluster.servers {
-        let list: String = ask(
-            &mut server.connection().await,
-            redis::cmd("CLIENT").arg("LIST"),
-        )
-        .await;
-        for line in list.lines() {
-            let fields = line.split(' ').filter_map(|field| field.split_once('='));
-            let fields: HashMap<_, _> = fields.collect();
-            if fields["ssub"] != "0" {
-                listening += 1;
-                assert_eq!(
-                    (fields["sub"], fields["cmd"]),
-                    ("0", "ssubscribe"),
-                    "{line}"
-                );
-            }
+        for fields in on_shard_channels(&mut server.connection().await).await {
+            listening += 1;
+            let seen = (&*fields["sub"], &*fields["cmd"]);
+            assert_eq!(seen, ("0", "ssubscribe"), "{fields:?}");
         }
     }
     assert_eq!(listening, 2, "one connection to each primary");
@@ -537,6 +527,84 @@ async fn a_new_connection_for_shard_channels_listens_again() {
         jvm.unlock().await;
     });
     entered.unwrap().release().await;
+}
+
+/// Returns the fields of the connections that are subscribed to shard channels.
+async fn on_shard_channels(redis: &mut MultiplexedConnection) -> Vec<HashMap<String, String>> {
+    let list: String = ask(redis, redis::cmd("CLIENT").arg("LIST")).await;
+    let fields = list.lines().map(|line| {
+        let fields = line.split(' ').filter_map(|field| field.split_once('='));
+        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        fields.collect::<HashMap<_, _>>()
+    });
+    fields.filter(|fields| fields["ssub"] != "0").collect()
+}
+
+/// The connection for shard channels logs in again before its token expires, as the other connections do.
+#[tokio::test]
+async fn a_connection_for_shard_channels_logs_in_again() {
+    let cluster = ClusterServers::start(1).await;
+    let builder = LockClient::builder().url(cluster.url());
+    let builder = builder.credentials_provider(async || {
+        Ok::<_, String>(Credentials::new("default", "any").valid_for(SECOND))
+    });
+    let client = builder.layout(Layout::Redisson).connect().await.unwrap();
+    let mut jvm = Jvm::at(&cluster, "k").await;
+    jvm.lock(20 * SECOND).await;
+    let waits = client.lock("k").wait(20 * SECOND);
+    let (entered, ()) = tokio::join!(waits.acquire(), async {
+        jvm.until_listeners(1).await;
+        let before = on_shard_channels(&mut jvm.redis).await;
+        let mut now = before.clone();
+        until(async || {
+            now = on_shard_channels(&mut jvm.redis).await;
+            now.iter().all(|fields| fields["cmd"] == "auth")
+        })
+        .await;
+        let ids = [&before, &now].map(|all| all.iter().map(|one| &one["id"]).collect::<Vec<_>>());
+        assert_eq!(ids[0], ids[1], "the connection stays");
+        jvm.unlock().await;
+    });
+    entered.unwrap().release().await;
+}
+
+/// A caller gives up while the connection for shard channels cannot be made. When it can be made again, nothing
+/// subscribes for this caller any longer.
+#[tokio::test]
+async fn a_caller_that_has_given_up_is_not_subscribed_late() {
+    let cluster = ClusterServers::start(1).await;
+    let (open, gate) = watch::channel(true);
+    let builder = LockClient::builder().url(cluster.url());
+    let builder = builder.credentials_provider(move || {
+        let mut gate = gate.clone();
+        async move {
+            gate.wait_for(|is_open| *is_open).await.unwrap();
+            Ok::<_, String>(Credentials::new("default", "any"))
+        }
+    });
+    let client = builder.layout(Layout::Redisson).connect().await.unwrap();
+    let mut jvm = Jvm::at(&cluster, "k").await;
+    jvm.lock(20 * SECOND).await;
+    // The session connects before the provider stops answering.
+    let busy = client.lock("k").wait(Duration::ZERO).acquire().await;
+    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    open.send_replace(false);
+    let busy = client.lock("k").wait(3 * SECOND).acquire().await;
+    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    sleep(3 * SECOND).await; // the clean-up of the caller has ended
+    open.send_replace(true);
+    // A caller for another lock subscribes again, over the same connection.
+    let guard = hold(&client, "{k}:2").await;
+    let waits = client.lock("{k}:2").wait(20 * SECOND);
+    let mut other = Jvm::at(&cluster, "{k}:2").await;
+    let (entered, ()) = tokio::join!(waits.acquire(), async {
+        other.until_listeners(1).await;
+        sleep(SECOND).await;
+        assert_eq!(jvm.listeners().await, 0);
+        guard.release().await;
+    });
+    entered.unwrap().release().await;
+    jvm.unlock().await;
 }
 
 /// In a cluster, a user needs only the rights that docs/guides/acl.md lists for Redisson's layout in a cluster.

@@ -42,8 +42,8 @@
 //! the newest grants. The mark of a group's node therefore contains the primary's replication ID, which changes with each
 //! promotion, and each script compares this ID with the ID of the server that runs the script. A promoted replica thus
 //! counts as a node that has lost its state, and is excluded until the longest recorded lease has passed. The replication
-//! ID also changes when a primary restarts, and when the first replica connects to a primary. An old primary that is cut
-//! off from its Sentinels keeps its replication ID, and so grants locks until it refuses writes: see
+//! ID also changes when a primary restarts, when its first replica connects, and after an hour without replicas. An old
+//! primary that is cut off from its Sentinels keeps its replication ID, and so grants locks until it refuses writes: see
 //! `min-replicas-to-write` in `docs/guides/redlock.md`. A node cannot be a Redis Cluster: the primaries of a cluster
 //! change one by one, and slots move between them, so that a mark would be needed for each slot, and each move of a slot
 //! would count as a loss of state.

@@ -127,9 +127,23 @@ impl Caller {
         let (server, session) = (self.server.clone(), self.session.clone());
         let (listening, topic) = (self.joined.listening.clone(), self.topic.clone());
         let callers = self.joined.callers.clone();
+        let patience = self.server.context.now() + TRY_AGAIN;
         let listens = self.server.context.spawn(async move {
-            let mut listening = listening.lock().await;
-            match subscribe(&server, &session, &connection, &mut listening, &topic).await {
+            let changing = server.context.timeout_at(patience, listening.lock());
+            let Some(mut listening) = changing.await else {
+                return Ok(()); // another task subscribes slowly, and the caller subscribes again after its next try
+            };
+            if !session.subscribers.has_callers(&topic) {
+                return Ok(()); // the last caller has left, so nobody would end the subscription
+            }
+            let subscribed = subscribe(&server, &session, &connection, &mut listening, &topic);
+            let subscribed = subscribed.await;
+            if !session.subscribers.has_callers(&topic) {
+                // The task that ends the subscription may have given up in the meantime.
+                unsubscribe(&server, &connection, &mut listening, &topic).await;
+                return Ok(());
+            }
+            match subscribed {
                 Ok(true) => callers.wake(),
                 Ok(false) => {}
                 Err(CallError::Refused(error)) => return Err(error),
@@ -137,7 +151,6 @@ impl Caller {
             }
             Ok(())
         });
-        let patience = self.server.context.now() + TRY_AGAIN;
         match self.server.context.timeout_at(patience, listens).await {
             Some(Ok(listens)) => listens,
             Some(Err(_)) | None => Ok(()),
@@ -154,16 +167,9 @@ impl Caller {
                 return;
             }
             if self.server.layout() == Layout::Redisson {
-                *listening = Weak::new();
                 // Unsubscribes in any case: a caller may have been dropped before it learnt that it was subscribed.
                 if let Some(Ok(connection)) = self.session.connection().now_or_never() {
-                    let channels = &connection.shard_channels;
-                    if !channels
-                        .unsubscribe(&self.server.context, &self.topic)
-                        .await
-                    {
-                        let _ = connection.listen(&self.topic, false).await;
-                    }
+                    unsubscribe(&self.server, &connection, &mut listening, &self.topic).await;
                 }
             } else {
                 let names = self.server.names(&self.joined.callers.name);
@@ -228,6 +234,20 @@ async fn subscribe(
     connection.listen(topic, true).await?;
     *listening = Arc::downgrade(connection);
     Ok(true)
+}
+
+/// Ends the subscription of a session to the channel on which Redisson announces releases.
+async fn unsubscribe(
+    server: &Server,
+    connection: &Connection,
+    listening: &mut Weak<Connection>,
+    topic: &str,
+) {
+    *listening = Weak::new();
+    let channels = &connection.shard_channels;
+    if !channels.unsubscribe(&server.context, topic).await {
+        let _ = connection.listen(topic, false).await;
+    }
 }
 
 /// An acquisition that waits without a place in the queue.

@@ -297,6 +297,13 @@ impl Subscribers {
         topic.callers.is_empty()
     }
 
+    pub(crate) fn has_callers(&self, topic: &str) -> bool {
+        let topics = lock(&self.topics);
+        let topic = topics.get(topic);
+        topic.is_some_and(|topic| !topic.callers.is_empty())
+    }
+
+    /// Returns whether the last caller of a topic has left, and the topic is not forgotten yet.
     pub(crate) fn is_deserted(&self, topic: &str) -> bool {
         lock(&self.topics)
             .get(topic)

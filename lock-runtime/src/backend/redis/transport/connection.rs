@@ -261,7 +261,7 @@ impl Connection {
                 - i128::try_from(local_micros).unwrap_or_default(),
             wait_connections: WaitConnections::new(),
             shard_channels: ShardChannels::default(),
-            _login: keep_logged_in(connector, &redis, obtained),
+            _login: connector.keep_logged_in(&redis, obtained),
             batcher: Batcher::new(redis),
             context: connector.context.clone(),
             readiness: connector.readiness.clone(),
@@ -503,23 +503,6 @@ pub(crate) struct Incarnation {
 pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let value = |line: &'a str| line.strip_prefix(name)?.strip_prefix(':');
     info.lines().find_map(value).map(str::trim)
-}
-
-/// Starts the task that logs in again before the credentials of the provider expire, if they do.
-fn keep_logged_in(
-    connector: &Connector,
-    redis: &MultiplexedConnection,
-    obtained: Option<Obtained>,
-) -> Option<AbortOnDropHandle<()>> {
-    let obtained = obtained?;
-    obtained.login_again()?;
-    let (provider, context) = (
-        connector.access.provider.clone()?,
-        connector.context.clone(),
-    );
-    let server = connector.address().to_owned();
-    let task = provider.keep_logged_in(context, server, redis.clone(), obtained);
-    Some(AbortOnDropHandle::new(connector.context.spawn(task)))
 }
 
 /// An ID that no connection has. The answer to a command that closes the connection with this ID shows whether the user

@@ -12,6 +12,7 @@ use redis::{
 };
 
 use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     backend::redis::transport::{
@@ -320,6 +321,20 @@ impl Connector {
         let connecting = self.access.connect(&self.context, &client, config);
         let (redis, obtained) = connecting.await?;
         Ok((redis, address, obtained))
+    }
+
+    /// Starts the task that logs in again before the credentials of the provider expire, if they do.
+    pub(crate) fn keep_logged_in(
+        &self,
+        redis: &MultiplexedConnection,
+        obtained: Option<Obtained>,
+    ) -> Option<AbortOnDropHandle<()>> {
+        let obtained = obtained?;
+        obtained.login_again()?;
+        let (provider, context) = (self.access.provider.clone()?, self.context.clone());
+        let server = self.address().to_owned();
+        let task = provider.keep_logged_in(context, server, redis.clone(), obtained);
+        Some(AbortOnDropHandle::new(self.context.spawn(task)))
     }
 
     /// Waits until a Sentinel reports that a server other than `address` has become the primary. Without Sentinels, the

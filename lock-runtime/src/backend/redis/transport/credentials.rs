@@ -10,7 +10,7 @@ use std::{
 use futures_util::{FutureExt, future::Shared};
 use lock_core::{backend::BoxFuture, lease::Moment};
 use redis::{RedisError, aio::MultiplexedConnection};
-use tokio::time::timeout;
+use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     background::{Context, lock},
@@ -21,6 +21,9 @@ use crate::{
 pub(crate) const NO_CREDENTIALS: &str = "NOCREDENTIALS";
 /// The time limit for one call of the provider.
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
+/// How many calls of a provider may block their threads at the same time. A call that blocks cannot be stopped, and the
+/// engine needs threads for other work, too.
+const BLOCKED_AT_MOST: usize = 4;
 /// How long an answer is kept if every connection attempt that has waited for it has ended.
 const UNCLAIMED_FOR: Duration = Duration::from_secs(5);
 /// The time limit for the answer to `AUTH`.
@@ -101,6 +104,8 @@ pub(crate) struct Provider {
     call: Mutex<Option<Call>>,
     /// The user in the newest answer.
     user: Mutex<Option<String>>,
+    /// A permit for each thread on which the provider may run.
+    threads: Arc<Semaphore>,
 }
 
 impl fmt::Debug for Provider {
@@ -124,6 +129,7 @@ impl Provider {
             ask: Arc::new(ask),
             call: Mutex::default(),
             user: Mutex::default(),
+            threads: Arc::new(Semaphore::new(BLOCKED_AT_MOST)),
         }
     }
 
@@ -164,24 +170,29 @@ impl Provider {
     }
 
     fn start(&self, context: &Arc<Context>) -> Call {
-        let ask = self.ask.clone();
-        let engine = context.handle().clone();
-        // The provider has a thread of its own, because it may block, and the engine's thread renews all leases.
-        let asking = context.handle().spawn_blocking(move || {
-            engine.block_on(async {
-                match timeout(CALL_PATIENCE, async { ask().await }).await {
-                    Ok(answer) => answer,
-                    Err(_) => Err(format!("no answer within {CALL_PATIENCE:?}")),
-                }
-            })
-        });
+        let (ask, threads) = (self.ask.clone(), self.threads.clone());
         let context = context.clone();
-        let call: BoxFuture<'static, _> = Box::pin(async move {
-            let answer = asking.await;
-            let answer = answer.unwrap_or_else(|_| Err("the provider has panicked".into()));
-            (context.now(), answer)
-        });
-        call.shared()
+        let asking = async move {
+            let no_answer = || Err(format!("no answer within {CALL_PATIENCE:?}"));
+            let until = context.now() + CALL_PATIENCE;
+            let answering = async {
+                let thread = threads.acquire_owned().await;
+                let engine = context.handle().clone();
+                // The provider has a thread of its own, because it may block, and the engine's thread renews all leases.
+                let asking = context.handle().spawn_blocking(move || {
+                    let _thread = thread;
+                    engine.block_on(timeout(CALL_PATIENCE, async { ask().await }))
+                });
+                match asking.await {
+                    Ok(answer) => answer.unwrap_or_else(|_| no_answer()),
+                    Err(_) => Err("the provider has panicked".into()),
+                }
+            };
+            // A provider that blocks its thread does not notice its own time limit.
+            let answer = context.timeout_at(until, answering).await;
+            (context.now(), answer.unwrap_or_else(no_answer))
+        };
+        asking.boxed().shared()
     }
 
     /// Logs in on an open connection before the end of each validity that the provider names. Ends when the provider

@@ -19,6 +19,7 @@ use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
     RedisError, ServerErrorKind, Value, aio::MultiplexedConnection,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     backend::redis::transport::{call_error::CallError, connector::Connector},
@@ -59,6 +60,7 @@ enum Link {
 struct ShardConnection {
     redis: MultiplexedConnection,
     state: Arc<State>,
+    _login: Option<AbortOnDropHandle<()>>,
 }
 
 /// What the server has pushed so far.
@@ -178,7 +180,7 @@ impl ShardConnection {
                 pushed.pushed(push, &wake);
                 Ok::<(), ()>(())
             });
-        let (mut redis, reached) = connector.connect(&config).await?;
+        let (mut redis, reached, obtained) = connector.log_in(&config).await?;
         if reached != *address {
             return Err(std::io::Error::other("another server is the primary now").into());
         }
@@ -186,7 +188,11 @@ impl ShardConnection {
         let mut counting = redis::cmd("PUBSUB");
         counting.arg("SHARDNUMSUB");
         match counting.exec_async(&mut redis).await {
-            Ok(()) => Ok(Some(Self { redis, state })),
+            Ok(()) => Ok(Some(Self {
+                _login: connector.keep_logged_in(&redis, obtained),
+                redis,
+                state,
+            })),
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::ResponseError) => {
                 Ok(None)
             }
