@@ -8,7 +8,7 @@ use lock_core::{
     key::LockKey,
 };
 
-use crate::{acquire::one, options::ClientHandle};
+use crate::{acquire::deadline::bounded, options::ClientHandle};
 
 /// A walk through the keys of all locks of a namespace that are held, in steps: see
 /// [`LockClient::scan`](crate::LockClient::scan).
@@ -87,7 +87,7 @@ impl LockScan {
             State::Done => return Ok(None),
         };
         let deadline = started + self.client.defaults.wait.max(Duration::from_millis(100));
-        let step = one::bounded(&shared.backend, deadline, scan.next()).await;
+        let step = bounded(&shared.backend, deadline, scan.next()).await;
         let step = step.unwrap_or_else(|| {
             let detail = shared.backend.last_error();
             Err(BackendError::Unreachable(

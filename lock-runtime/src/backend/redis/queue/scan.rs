@@ -11,7 +11,7 @@ use crate::backend::redis::{
     protocol::request::not_understood,
     queue::server::{RETRY_PAUSE, Retry, Server},
     topology::single::Sessions,
-    transport::connection::{CallError, Connection},
+    transport::{call_error::CallError, connection::Connection},
 };
 
 /// The number of keys that a server examines in one step. A server examines about a million keys in a second, and serves

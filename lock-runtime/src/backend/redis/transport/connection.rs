@@ -6,7 +6,7 @@ use futures_util::future;
 use lock_core::{backend::BoxFuture, lease::Moment};
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
-    RedisError, ServerErrorKind, Value, aio::MultiplexedConnection,
+    RedisError, ServerErrorKind, Value,
 };
 
 use tokio::sync::Notify;
@@ -17,7 +17,6 @@ use crate::{
         batcher::Batcher,
         call_error::{CallError, Redirect},
         connector::Connector,
-        credentials::Obtained,
         health::{Health, InFlight, Parking},
         liveness::Readiness,
         script::Script,
