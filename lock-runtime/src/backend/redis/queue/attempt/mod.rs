@@ -109,7 +109,7 @@ impl RedisAttempt {
             place = old.request.place();
             old.session.unanswered.remove(old.request.owner);
             old.session.waiters.remove(&old.request);
-            if !old.request.is_revoked() && !self.state.is_unsent() {
+            if !old.request.is_revoked() && !self.state.is_not_carried_out() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
                 // If the runtime of the session has ended, the answer that contains the place of the old owner name may
                 // have arrived without being read.

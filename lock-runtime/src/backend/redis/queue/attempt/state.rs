@@ -19,7 +19,7 @@ use lock_core::{
 /// The phase of the acquisition under its current owner name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Phase {
-    /// No request was sent under this owner name, or the server has answered all of its requests and carried out none.
+    /// No request was sent under this owner name.
     Unsent,
     /// The caller itself, not its session, has sent a request, and has not read the answer.
     Asked,
@@ -118,6 +118,8 @@ pub(crate) struct AttemptState {
     /// Whether a connection broke before the answer to a request under the current owner name came. The server may have
     /// carried out that request.
     unsure: bool,
+    /// Whether the caller has read an answer to its newest request, and no request of the current owner was carried out.
+    not_carried_out: bool,
 }
 
 impl AttemptState {
@@ -127,6 +129,7 @@ impl AttemptState {
             place: None,
             missed: 0,
             unsure: false,
+            not_carried_out: false,
         }
     }
 
@@ -155,9 +158,9 @@ impl AttemptState {
         !self.unsure && self.phase == Phase::Asked
     }
 
-    /// Returns whether no request of the current owner can have changed anything on the server.
-    pub(crate) fn is_unsent(&self) -> bool {
-        self.phase == Phase::Unsent
+    /// Returns whether an answer proves that no request of the current owner has changed anything on the server.
+    pub(crate) fn is_not_carried_out(&self) -> bool {
+        self.not_carried_out
     }
 
     /// Applies an event, and returns the next step of the acquisition.
@@ -168,10 +171,12 @@ impl AttemptState {
         match event {
             Event::Asks => {
                 self.phase = Phase::Asked;
+                self.not_carried_out = false;
                 Step::Nothing
             }
             Event::Joins => {
                 self.phase = Phase::Waiting;
+                self.not_carried_out = false;
                 Step::AwaitTurn
             }
             Event::Granted(grant) => self.settle(Answer::Granted(grant)),
@@ -182,9 +187,7 @@ impl AttemptState {
             }
             Event::NotReady => Step::AskLater,
             Event::NotCarriedOut => {
-                if self.is_refusal_final() {
-                    self.phase = Phase::Unsent;
-                }
+                self.not_carried_out = self.is_refusal_final();
                 Step::AskLater
             }
             Event::Broken => {
@@ -248,6 +251,7 @@ impl AttemptState {
             self.phase = Phase::Unsent;
             self.place = place.or(self.place);
             self.unsure = false;
+            self.not_carried_out = false;
         }
     }
 
@@ -341,13 +345,15 @@ mod tests {
 
     #[test]
     fn only_an_answer_proves_that_nothing_was_carried_out() {
-        let proof = |events: &[Event]| after(events).is_unsent();
-        assert!(proof(&[]));
+        let proof = |events: &[Event]| after(events).is_not_carried_out();
+        assert!(!proof(&[]));
         assert!(proof(&[Event::Asks, Event::NotCarriedOut]));
         assert!(!proof(&[Event::Asks]));
         assert!(!proof(&[Event::Asks, Event::NotCarriedOut, Event::Asks]));
         assert!(!proof(&[Event::Asks, Event::NotReady]));
         assert!(!proof(&[Event::Joins, Event::NotCarriedOut]));
+        let joined = [Event::Asks, Event::NotCarriedOut, Event::Joins];
+        assert!(!proof(&joined));
         let broken = [
             Event::Asks,
             Event::Broken,
