@@ -66,7 +66,7 @@ impl LockScan {
     /// Returns the keys that the next step has found, or `None` after the last step. A page may be empty, and no page
     /// has a key that an earlier page had.
     ///
-    /// The call takes at most the `wait` of the client.
+    /// The call takes at most the `wait` of the client, or 100 ms if `wait` is shorter.
     ///
     /// # Errors
     /// Returns [`LockError::Unreachable`], [`LockError::Refused`] or [`LockError::ShutDown`]. The key in these errors is

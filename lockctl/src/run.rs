@@ -38,6 +38,8 @@ use crate::{
 const SHIM: &str = "__under-lock";
 /// The pause between two looks at whether the processes that the command has left behind have ended.
 const LOOK: Duration = Duration::from_millis(10);
+/// How long processes that were killed may take to end.
+const KILLED_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -264,20 +266,23 @@ impl Group {
 
     /// Ends the processes of the group that the command has left behind, because they would work without the lock.
     async fn end_the_rest(&self, grace: Duration) {
-        let is_empty = || killpg(self.id, None).is_err();
-        if is_empty() {
-            return;
-        }
-        self.send(Signal::SIGTERM);
-        self.send(Signal::SIGCONT);
-        let until = Instant::now() + grace;
-        while !is_empty() {
-            if Instant::now() >= until {
-                self.send(Signal::SIGKILL);
+        for (signal, patience) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, KILLED_WITHIN)] {
+            if self.is_empty() {
                 return;
             }
-            sleep(LOOK).await;
+            self.send(signal);
+            self.send(Signal::SIGCONT);
+            let until = Instant::now() + patience;
+            while !self.is_empty() && Instant::now() < until {
+                sleep(LOOK).await;
+            }
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        // The first process of a container is the parent of all processes whose parents have ended.
+        let _ = waitpid(Pid::from_raw(-self.id.as_raw()), Some(WaitPidFlag::WNOHANG));
+        killpg(self.id, None).is_err()
     }
 }
 

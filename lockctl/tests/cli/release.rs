@@ -88,13 +88,13 @@ async fn a_person_at_a_terminal_types_the_key() {
     let key = key();
     let held = client.lock(&key).acquire().await.unwrap();
     let script = format!(r#"touch "$READY"; "$LOCKCTL" release {key} --force; echo "code $?""#);
-    let (_, text) = Terminal::new().run(&url, &script, "another\n");
+    let (_, text) = Terminal::new().run(&url, &script, &["another\n"]);
     assert!(
         text.contains("Type the key") && text.contains("code 2"),
         "{text}"
     );
     assert!(client.lock(&key).status().await.unwrap().holder.is_some());
-    let (_, text) = Terminal::new().run(&url, &script, &format!("{key}\n"));
+    let (_, text) = Terminal::new().run(&url, &script, &[&format!("{key}\n")]);
     assert!(
         text.contains("released") && text.contains("code 0"),
         "{text}"

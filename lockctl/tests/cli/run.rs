@@ -265,10 +265,10 @@ async fn the_command_has_the_terminal() {
     let script = format!(
         r#"
         "$LOCKCTL" run -k {key} -- sh -c 'touch "$READY"; read line; echo "got $line"; exit 6'; echo "code $?"
-        read line; echo "then $line"
+        touch "$READY"; read line; echo "then $line"
         "#
     );
-    let (code, text) = terminal.run(&url, &script, "one\ntwo\n");
+    let (code, text) = terminal.run(&url, &script, &["one\n", "two\n"]);
     assert!(
         text.contains("got one") && text.contains("code 6") && text.contains("then two"),
         "{text}"
@@ -281,7 +281,7 @@ async fn the_command_has_the_terminal() {
         echo "code $?"
         "#
     );
-    let (_, text) = terminal.run(&url, &script, "\x03");
+    let (_, text) = terminal.run(&url, &script, &["\x03"]);
     assert!(
         text.contains("interrupted") && text.contains("code 9"),
         "{text}"
@@ -298,11 +298,11 @@ async fn the_command_can_be_stopped_and_continued() {
         r#"
         set -m
         "$LOCKCTL" run -k {key} -- sh -c 'touch "$READY"; read line; echo "got $line"; exit 6'
-        read line; echo "the shell got $line"
-        fg >/dev/null; echo "code $?"
+        touch "$READY"; read line; echo "the shell got $line"
+        touch "$READY"; fg >/dev/null; echo "code $?"
         "#
     );
-    let (_, text) = terminal.run(&url, &script, "\x1aone\ntwo\n");
+    let (_, text) = terminal.run(&url, &script, &["\x1a", "one\n", "two\n"]);
     assert!(
         text.contains("the shell got one") && text.contains("got two") && text.contains("code 6"),
         "{text}"

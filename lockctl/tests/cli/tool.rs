@@ -1,7 +1,7 @@
 //! Runs `lockctl`, and looks at what it writes and at what it leaves behind.
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     path::PathBuf,
     process::{Child, ChildStdout, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -155,9 +155,9 @@ impl Terminal {
         Self { folder }
     }
 
-    /// Runs a script in a terminal of its own, whose keyboard sends `typed` after the script has written the file
-    /// `ready`.
-    pub(crate) fn run(&self, url: &str, script: &str, typed: &str) -> (Option<i32>, String) {
+    /// Runs a script in a terminal of its own. Each time the script creates the file `$READY`, removes the file and types
+    /// the next of these texts.
+    pub(crate) fn run(&self, url: &str, script: &str, typed: &[&str]) -> (Option<i32>, String) {
         let path = self.folder.join("script");
         std::fs::write(&path, script).unwrap();
         let ready = self.folder.join("ready");
@@ -171,9 +171,11 @@ impl Terminal {
             .stdout(Stdio::piped())
             .spawn()
             .expect("util-linux has the program `script`");
-        until(|| ready.exists());
         let mut keyboard = child.stdin.take().unwrap();
-        std::io::Write::write_all(&mut keyboard, typed.as_bytes()).unwrap();
+        for text in typed {
+            until(|| std::fs::remove_file(&ready).is_ok());
+            keyboard.write_all(text.as_bytes()).unwrap();
+        }
         let ended = std::thread::spawn(move || child.wait_with_output().unwrap())
             .join()
             .unwrap();

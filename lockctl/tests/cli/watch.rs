@@ -92,8 +92,8 @@ async fn a_terminal_shows_a_table() {
     let url = server.url();
     let client = LockClient::connect(&url).await.unwrap();
     let held = client.lock("order:42").acquire().await.unwrap();
-    let script = r#"touch "$READY"; "$LOCKCTL" watch --looks 2 --interval 10ms; echo "code $?""#;
-    let (_, text) = Terminal::new().run(&url, script, "");
+    let script = r#""$LOCKCTL" watch --looks 2 --interval 10ms; echo "code $?""#;
+    let (_, text) = Terminal::new().run(&url, script, &[]);
     assert_eq!(text.matches("order:42").count(), 2, "{text}");
     assert_eq!(text.matches("1 held").count(), 2, "{text}");
     assert!(
