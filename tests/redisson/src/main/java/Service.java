@@ -144,8 +144,9 @@ public final class Service {
                         Thread.sleep(Long.parseLong(order[4]));
                         visits.add(entered + "-" + System.nanoTime());
                         lock.unlock();
-                    } catch (RedisException error) {
-                        // Redisson has given up a command. If the lock is held, its lease ends by itself.
+                    } catch (RedisException | IllegalMonitorStateException error) {
+                        // Redisson has given up a command, or has repeated an unlock until the lease had ended. The
+                        // visit had ended before. If the lock is still held, its lease ends by itself.
                         System.err.println(order[0] + ": " + error);
                     }
                 }
