@@ -133,7 +133,7 @@ impl Plan {
     pub fn of(seed: u64) -> Self {
         let chance = Chance::new(seed, 0);
         let some = |all: &[Fault]| -> Vec<Fault> {
-            let often = chance.pick(&[0, 15, 15, 40]);
+            let often = chance.pick(&[0, 15, 40]);
             let drawn = all.iter().filter(|_| chance.percent(often));
             drawn.copied().collect()
         };
@@ -147,10 +147,7 @@ impl Plan {
                 drawn
             }
         };
-        // Most seeds have a single server, which carries out the most acquisitions in a second of real time.
         let store = chance.pick(&[
-            Store::Redis,
-            Store::Redis,
             Store::Redis,
             Store::Redis,
             Store::Redis,
@@ -178,13 +175,8 @@ impl Plan {
             processes: 1 + chance.index(4),
             spares: 3,
             keys: chance.pick(&[1, 1, 2, 4]),
-            tasks: match store {
-                // Each caller of a Redlock asks all nodes again and again. With more callers, most of the processor time
-                // would be spent on rounds that find the lock taken.
-                Store::Redlock => chance.pick(&[1, 2, 4, 6]),
-                _ => chance.pick(&[2, 4, 8, 16]),
-            },
-            delay: chance.pick(&[0, 0, 2, 10, 40]),
+            tasks: chance.pick(&[2, 4, 8, 16]),
+            delay: chance.pick(&[0, 2, 10, 40]),
             lag: chance.pick(&[0, 2, 20, 200]),
             replicas: chance
                 .pick(&[0, 0, 1, store.replicas()])
@@ -193,9 +185,9 @@ impl Plan {
             waits: some_of(&[50, 500, 2_000, 5_000, 10_000]),
             strategies,
             ways,
-            slow: chance.pick(&[0, 0, 20, 80]),
+            slow: chance.pick(&[0, 0, 20, 60]),
             rhythmic: chance.percent(30),
-            body: chance.pick(&[0, 0, 0, 5, 50, 400, 1_500]),
+            body: chance.pick(&[0, 5, 50, 400, 1_500]),
             faults: some(&Fault::of(store)),
             calm: chance.pick(&[300, 1_000, 4_000]),
             drift: chance.pick(&[0, 400]),
