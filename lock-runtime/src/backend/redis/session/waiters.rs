@@ -58,6 +58,17 @@ impl WaitList {
         self.waiting.is_empty() && !self.sending
     }
 
+    /// Sorts callers of this list by their places. Callers without a place follow in the order of their requests. If the
+    /// callers are dropped in this order, they also wake in this order.
+    fn in_order(&self, callers: HashMap<OwnerId, Waiting>) -> Vec<(OwnerId, Waiting)> {
+        let mut callers: Vec<_> = callers.into_iter().collect();
+        callers.sort_by_cached_key(|(owner, waiting)| {
+            let unsent = self.unsent.iter().position(|unsent| unsent == owner);
+            (waiting.place().unwrap_or(u64::MAX), unsent, *owner)
+        });
+        callers
+    }
+
     fn one_less_queued(&mut self, queued: bool) {
         self.queued -= usize::from(queued);
         if self.queued == 0 {
@@ -257,10 +268,14 @@ impl Waiters {
         lock(&self.0).is_empty()
     }
 
-    /// Removes all waiters without a message. Each waiter's receiver reports that its sender was dropped.
+    /// Removes all waiters without a message. Each waiter's receiver reports that its sender was dropped. The waiters of a
+    /// lock wake in the order of their places.
     pub(crate) fn clear(&self) {
-        let waiters = std::mem::take(&mut *lock(&self.0));
-        drop(waiters);
+        let lists = std::mem::take(&mut *lock(&self.0));
+        for (_, mut list) in lists {
+            let waiting = std::mem::take(&mut list.waiting);
+            drop(list.in_order(waiting));
+        }
     }
 
     /// Removes the waiters for these locks without a message, except those that were offered a turn. The waiters wake in
@@ -276,12 +291,7 @@ impl Waiters {
                 list.waiting = offered;
                 list.queued = 0;
                 list.batch_ready = None;
-                let mut meant: Vec<_> = meant.into_iter().collect();
-                meant.sort_by_cached_key(|(owner, waiting)| {
-                    let unsent = list.unsent.iter().position(|unsent| unsent == owner);
-                    (waiting.place().unwrap_or(u64::MAX), unsent, *owner)
-                });
-                dismissed.push(meant);
+                dismissed.push(list.in_order(meant));
             }
             !list.is_deserted()
         });
