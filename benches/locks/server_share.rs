@@ -59,7 +59,10 @@ const NO_QUEUE: Edit = (
     "redis.call('EXISTS', KEYS[1], KEYS[2])",
     "redis.call('EXISTS', KEYS[1])",
 );
-const NO_INCR: Edit = ("redis.call('INCRBY', KEYS[3], 1)", "ARGV[3] + 0");
+const NO_INCR: Edit = (
+    "redis.call('INCRBY', fence, count) - count + 1",
+    "floor + 0",
+);
 const NO_SET: Edit = (
     "redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', ARGV[2])",
     "",
