@@ -30,7 +30,7 @@ const TASKS: usize = 64;
 const RUN: &str = "run";
 const WORKLOADS: [(&str, &str); 2] = [("w1", "one task, its own key"), ("w3", "64 tasks, one key")];
 
-/// What listens to the spans and metrics of a run.
+/// The listeners to the spans and metrics of a run.
 const SETTINGS: [(&str, &str); 4] = [
     ("nobody", "nobody listens"),
     ("spans", "spans, as text"),

@@ -22,7 +22,7 @@ pub enum OnLost {
     Continue,
 }
 
-/// What a client does with locks, which decides the rights that its Redis user needs.
+/// The operations that a client may use. They determine the rights that its Redis user needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AccessMode {
     /// Takes, renews and releases locks.

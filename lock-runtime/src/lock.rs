@@ -186,9 +186,9 @@ impl Lock {
         self.ask(|backend, name| backend.waiters(name, limit)).await
     }
 
-    /// Ends the hold with this token, whoever has it. The next waiter enters with a higher fencing token, or the lock is
-    /// free. [`status`](Self::status) returns the token of the present hold. If that hold has ended meanwhile, the
-    /// method changes nothing.
+    /// Ends the hold with this token, also if another client has it. The next waiter enters with a higher fencing token,
+    /// or the lock is free. [`status`](Self::status) returns the token of the present hold. If that hold has ended
+    /// meanwhile, the method changes nothing.
     ///
     /// The former holder is told: at its next renewal or check, at most a third of its lease later, its body is dropped,
     /// and its call returns [`LockError::Lost`]. **Until then, its body can run beside that of the next holder.** Release

@@ -39,7 +39,7 @@ struct Check {
     check: &'static str,
     ok: bool,
     found: String,
-    /// What to do; absent if the check is passed.
+    /// The cure; `None` if the check has passed.
     cure: Option<String>,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct ReleaseArgs {
     /// Does not ask for confirmation
     #[arg(long, short)]
     yes: bool,
-    /// Who releases the lock, for the log: by default the user, the host and the process
+    /// The name of the operator, for the log: by default the user, the host and the process
     #[arg(long)]
     by: Option<String>,
 }

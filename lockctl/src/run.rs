@@ -242,7 +242,7 @@ impl Group {
     /// Stops this process like the command, so that the shell takes the terminal. Continues the command afterwards.
     fn stopped(&mut self, signal: Signal) {
         if !self.is_foreground {
-            return; // whoever has stopped the command continues it
+            return; // the program that has stopped the command also continues it
         }
         if matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU) && owns_terminal() {
             // The command has used the terminal before it was handed over.

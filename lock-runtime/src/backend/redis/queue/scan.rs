@@ -33,7 +33,7 @@ pub(crate) struct ServerScan {
 struct Step {
     node: Arc<Sessions>,
     /// The connection of the steps so far. A cursor means nothing to another server, and a new connection may lead to
-    /// another server, so the walk begins anew on a new connection.
+    /// another server, so the walk starts again on a new connection.
     connection: Option<Arc<Connection>>,
     cursor: u64,
 }

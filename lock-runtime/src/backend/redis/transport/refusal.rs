@@ -1,6 +1,6 @@
 //! Reads from a refusal which right the user lacks, and names the right.
 
-/// What a refusal is about.
+/// The kind of right that a refusal concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
     Command,
