@@ -191,13 +191,13 @@ pub fn all() -> Result<Vec<Patch>, String> {
 /// The file that lists the mutants that were caught when they were last tried. Each line has the description of one
 /// mutant.
 fn caught_file() -> PathBuf {
-    support::root().join("target/mutants/caught")
+    support::root().join("tools/mutants/caught")
 }
 
-/// Returns the descriptions of the mutants that were caught when they were last tried on this machine.
+/// Returns the descriptions of the mutants that were caught when they were last tried.
 ///
 /// # Errors
-/// If no mutant was tried yet, or the file cannot be read.
+/// If the file cannot be read.
 pub fn caught() -> io::Result<BTreeSet<String>> {
     let lines = fs::read_to_string(caught_file())?;
     Ok(lines.lines().map(str::to_owned).collect())
@@ -208,10 +208,7 @@ pub fn caught() -> io::Result<BTreeSet<String>> {
 /// # Errors
 /// If the file cannot be written.
 pub fn record(patch: &Patch, is_caught: bool) -> io::Result<()> {
-    let mut mutants = match caught() {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        found => found.unwrap_or_default(),
-    };
+    let mut mutants = caught()?;
     if is_caught {
         mutants.insert(patch.what.clone());
     } else {
@@ -232,6 +229,15 @@ mod tests {
         let checks = patches.iter().map(|patch| patch.check(support::root()));
         let wrong: Vec<String> = checks.filter_map(Result::err).collect();
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn every_recorded_mutant_exists() {
+        let patches = all().unwrap();
+        for recorded in caught().unwrap() {
+            let exists = patches.iter().any(|patch| patch.what == recorded);
+            assert!(exists, "the record names an unknown mutant: {recorded}");
+        }
     }
 
     /// Collects the name and the text of each source below a folder.
