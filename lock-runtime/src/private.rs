@@ -148,11 +148,10 @@ pub mod v1 {
         }
     }
 
-    /// Borrows the items of a list that a key names with `..`. Generated code calls `__key_items` on `&&&&Items`, and
-    /// method resolution picks the first of three traits that applies: [`ItemsOf`] for a list, [`ItemsBehind`] for a
-    /// pointer to a list, or [`ItemsBehindTwo`] for a pointer to such a pointer. If none of these traits applies, the
-    /// inherent method `__key_items` is picked. The inherent method exists only because rustc then reports the error
-    /// message of [`KeyList`].
+    /// Borrows the items of a list that a key names with `..`. The generated code calls `__key_items` on `&&&&Items`.
+    /// rustc tries this receiver first, then removes one reference after another, and takes the first method whose
+    /// bounds hold: [`ItemsOf`] for a list, [`ItemsBehind`] for a pointer to a list, [`ItemsBehindTwo`] for a pointer
+    /// to such a pointer. The inherent method comes last, so that rustc then prints the error message of [`KeyList`].
     #[derive(Debug)]
     pub struct Items<'a, T: ?Sized>(pub &'a T);
 

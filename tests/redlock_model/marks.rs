@@ -2,10 +2,10 @@
 //!
 //! The model has three nodes, one lock, and two clients with different leases. In each step, one node executes one
 //! request, so requests that take the lock, write marks or read marks are executed in every possible order. Between the
-//! steps, nodes lose their state, leases end, and time passes in ticks. In the model, a client may collect grants from
-//! the nodes until its lease ends, so the model allows more than the runtime does. At most one node at a time lacks its
-//! state, because the promise that two clients never hold the lock at the same time requires that a majority of the
-//! nodes has its state.
+//! steps, nodes lose their state, leases end, and time passes in ticks. A client of the model may collect grants until
+//! its lease ends. The runtime gives up earlier, so the model covers all that the runtime can do. At most one node at a
+//! time is without its state. The promise of one holder needs a majority of nodes with their state, and two of three
+//! nodes are a majority.
 //!
 //! The model leaves out tokens, clocks that drift, and clients that request the lock before they have written their
 //! lease into the marks. The model also leaves out renewals. A renewal with a longer lease writes marks in the same way

@@ -335,12 +335,12 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
     fits && (spec.wait == Wait::Zero || !waiting.any(|call| clashes(&call.spec)))
 }
 
-/// Returns whether the model can predict who gets a lock next if its grant is removed. The model cannot predict the
-/// next holder if no waiter would notice the removal. The model also cannot predict the next holder if the next waiter
-/// may be a member of the cohort with the grant, because this member returns to the queue only when its process notices
-/// the loss. In a third case, the model cannot predict the next holder either: a call has this lock and waits for its
-/// next lock. This call returns to the queue of this lock at a time that the model does not know: when it next confirms
-/// its grant, or when its process gets the lock again.
+/// Returns whether the model can predict the next holder of a lock if its grant is removed. It cannot in three cases:
+/// - No waiter would notice the removal.
+/// - The first waiter has the same client as the holder. It may be a member of the cohort with the grant, and then
+///   queues again only when its process notices the loss.
+/// - The holder is a call with several locks that still waits for its next lock. It queues for this lock again when it
+///   next confirms its grant, or when its process gets the lock again. The model knows neither time.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
     let holder = state.held.map(|held| &model.holds[held.hold]);

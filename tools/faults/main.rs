@@ -103,7 +103,7 @@ fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool
 fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (String, bool) {
     let mut text = format!(
         "{runs} runs of each scenario; ε = 250 ms.\n\n\
-         | # | fault | promise | times | changes to the engine that the tests were seen to detect | state |\n|---|---|---|---|---|---|\n"
+         | # | fault | promise | times | changes to the engine that the tests must detect | state |\n|---|---|---|---|---|---|\n"
     );
     let patches = patches::all().expect("the mutants are in the checkout");
     let seen_caught = patches::caught().expect("the record of caught mutants is in the checkout");

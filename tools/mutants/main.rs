@@ -3,9 +3,9 @@
 //! `promises`, the tests of all promises run, and only the named tests may fail.
 //!
 //! `cargo run --bin mutants` tries all mutants. With `-- row_2`, the command tries the mutants that name a test
-//! beginning with `row_2`. With `-- --draw 10 SEED`, the command tries ten of the mutants whose tests take only
-//! seconds: those that the seed selects. If no seed is given, the name of the newest commit is the seed. With `--
-//! --simulate`, the simulation runs for up to two minutes on each mutant of code that the simulation uses, and the
+//! beginning with `row_2`. `-- --draw 10 SEED` tries ten mutants that the seed selects from the suites `unit`,
+//! `options` and `faults`, whose tests take only seconds. Without SEED, the hash of the newest commit is the seed. With
+//! `-- --simulate`, the simulation runs for up to two minutes on each mutant of code that the simulation uses, and the
 //! command prints whether the simulation detects the mutant. `-- --simulate row_2` does the same for the mutants of
 //! `row_2`.
 

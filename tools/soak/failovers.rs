@@ -75,8 +75,8 @@ impl Failover {
         }
     }
 
-    /// Returns how long each delayed caller stood: the time, in ns, from the kill, or from a later call, until the
-    /// caller's entry.
+    /// Returns how long each delayed caller stood, in ns. This time begins at the kill, or at the caller's request if the
+    /// caller requested the lock after the kill. The time ends when the caller enters.
     pub(crate) fn stood(&self) -> impl Iterator<Item = u64> {
         let waits = self.waits.iter();
         // A visit may have been reported before the host has seen the promotion.

@@ -253,16 +253,17 @@ impl Frame {
         }
     }
 
-    /// Returns whether a call nested in this frame would break the lock order (the order of names) by waiting for the
-    /// lock `name`. The order is broken if an enclosing call holds a lock that sorts later, and at least one of the two
-    /// locks belongs to a call with several locks.
+    /// Returns whether a call nested in this frame breaks the lock order if it waits for the lock `name`. The lock
+    /// order is the order of names. It applies across clients, because two clients may use the same server. The call
+    /// breaks the order if an enclosing call holds a lock with a greater name, and at least one of the two calls has
+    /// several locks.
     ///
-    /// If an enclosing call has already entered the lock `name`, only the frames nested in that call are checked. The
-    /// frames around that call need no check, because they also enclose every other call that waits for a turn in the
-    /// same hold. If the lock `name` belongs to a guard whose `run` method encloses this frame, the frames around that
-    /// `run` are checked too, because the bodies that one guard runs may be nested in different calls. The guard's
-    /// other locks are not checked, because every body that the guard runs is inside these locks. The lock order
-    /// applies across clients, because two clients may use the same server.
+    /// Some frames are not checked:
+    /// - An enclosing call may have entered `name` itself. Then the frames of that call and the frames around it are
+    ///   not checked, because every other call that waits for a turn in this hold is inside these frames, too.
+    /// - `name` may belong to a guard whose `run` encloses this frame. Then the frames of the guard's own locks are not
+    ///   checked, because every body of the guard is inside these locks. The frames around `run` are checked, because
+    ///   another body of the same guard may be inside other calls.
     pub(crate) fn is_out_of_order(
         self: &Arc<Self>,
         shared: &Arc<Shared>,

@@ -5,13 +5,14 @@
 //! tokio's clock, so in a test with a paused clock, waits and leases end without real waiting. On a runtime without a
 //! timer, the engine's thread measures real time.
 //!
-//! A renewable lease lasts as long as its hold, so the engine never renews it. If a hold has a fixed lease and a nested
-//! call has a renewable lease, the hold's lease does not end while the nested call holds the lock and its `max_hold`
-//! has not passed. When the nested call leaves, or its `max_hold` has passed, the hold's lease lasts for at least as
-//! long as the lease that the nested call asked for, counted from that moment. No thread watches callers that are not
-//! polled. Instead, the waiters check the time limits of the caller to which the lock was offered or granted. If that
-//! caller does not take its offer in time, or does not begin its body in time, a waiter ends the caller's grant. The
-//! lock is then offered to the next waiter.
+//! A renewable lease lasts as long as its hold, so the engine never renews it. A hold with a fixed lease can contain a
+//! nested call with a renewable lease. While the nested call holds the lock and its `max_hold` has not passed, the
+//! hold's lease does not end. The nested call ends this protection when it leaves, or when its `max_hold` passes. From
+//! that moment, the hold's lease lasts for at least the lease that the nested call asked for.
+//!
+//! No thread watches callers that are not polled. Instead, each waiter checks the time limits of the caller that has
+//! the offer or the grant. If that caller does not take its offer in time, or does not begin its body in time, a waiter
+//! ends its grant, and the lock is offered to the next waiter.
 
 use std::{
     cmp::Reverse,

@@ -397,16 +397,17 @@ impl LockClientBuilder {
     /// Sentinels have [credentials of their own](Self::sentinel_credentials).
     ///
     /// The engine calls the provider for each new connection, also when it connects again after a loss. Connections
-    /// that are made at the same time share one call. A call takes at most 10 s, on a thread on which it may block. If
-    /// it blocks for longer, the engine calls the provider again, on up to four threads. If the provider returns an
-    /// error or does not answer, [`connect`](Self::connect) returns [`ConnectError::NoCredentials`]. A client that was
-    /// connected before tries again until it has a connection. Calls that need this connection wait for it, up to their
-    /// `wait`. The text of the provider's error appears in logs and errors, so it must not contain secrets.
+    /// that are made at the same time share one call. A call may block its thread. The engine waits at most 10 s for
+    /// its result, but it cannot stop a call that blocks for longer. The next try to connect then calls the provider on
+    /// another thread. At most four calls run at the same time. If the provider returns an error or does not answer,
+    /// [`connect`](Self::connect) returns [`ConnectError::NoCredentials`]. A client that was connected before tries
+    /// again until it has a connection. Calls that need this connection wait for it, up to their `wait`. The text of
+    /// the provider's error appears in logs and errors, so it must not contain secrets.
     ///
-    /// An open connection keeps the credentials with which it has logged in. Redis does not close the connections of a
-    /// user whose password changes. Redis closes the connections of a user that is deleted, and some services close a
-    /// connection when its token expires. In the second case, return [`Credentials::valid_for`], so that each
-    /// connection logs in again in time.
+    /// An open connection keeps the credentials with which it has logged in. Redis keeps the connections of a user
+    /// whose password changes, and closes the connections of a user that is deleted. Some services close a connection
+    /// when its token expires. For such a service, return [`Credentials::valid_for`]. Each connection then logs in
+    /// again in time.
     ///
     /// ```no_run
     /// use std::time::Duration;

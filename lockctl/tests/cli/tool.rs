@@ -75,7 +75,8 @@ impl Ran {
 /// A process whose output is read line by line. It is killed when this value is dropped.
 pub(crate) struct Running {
     pub(crate) child: Child,
-    out: BufReader<ChildStdout>,
+    /// `None` after [`Running::close_output`].
+    out: Option<BufReader<ChildStdout>>,
 }
 
 impl Running {
@@ -84,14 +85,20 @@ impl Running {
         let out = child.stdout.take().expect("it is piped");
         Self {
             child,
-            out: BufReader::new(out),
+            out: Some(BufReader::new(out)),
         }
+    }
+
+    /// Closes the pipe through which this test reads the output.
+    pub(crate) fn close_output(&mut self) {
+        self.out = None;
     }
 
     /// Returns the next line of the output, or an empty text at its end.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
-        self.out.read_line(&mut line).expect("it is text");
+        let out = self.out.as_mut().expect("the output is open");
+        out.read_line(&mut line).expect("it is text");
         line.trim_end().to_owned()
     }
 

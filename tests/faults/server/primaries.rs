@@ -164,8 +164,8 @@ async fn row_28_an_isolated_primary_does_not_decide() {
     .await;
 }
 
-/// Row 28 of `docs/faults.md`: a primary does not answer while a client holds locks on all primaries, many of which are
-/// renewed at the same moment. Only the leases of the locks on the silent primary end.
+/// Row 28 of `docs/faults.md`: a client holds locks on all primaries, and many of these locks are renewed at the same
+/// moment. One primary does not answer. Only the leases of the locks on this primary end.
 #[tokio::test]
 async fn row_28_a_silent_primary_costs_no_other_lease() {
     const LOCKS: usize = 60;

@@ -24,7 +24,9 @@ impl System {
                     )));
                 }
                 (false, true) => {
-                    return Err(not_yet(format!("client {client} does not shut down")));
+                    return Err(not_yet(format!(
+                        "client {client} has not shut down yet, although none of its calls holds a lock or waits"
+                    )));
                 }
                 _ => {}
             }

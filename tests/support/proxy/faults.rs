@@ -43,7 +43,7 @@ impl Event {
     }
 }
 
-/// The settings and counters. The methods of [`FaultProxy`](super::FaultProxy) describe them.
+/// The settings and the counters of one proxy. The methods of [`FaultProxy`](super::FaultProxy) describe the settings.
 #[derive(Debug)]
 pub(super) struct Faults {
     pub(super) blackhole: AtomicBool,

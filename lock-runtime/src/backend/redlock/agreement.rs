@@ -4,14 +4,16 @@ use std::cmp::Ordering;
 
 use lock_core::fencing::FencingToken;
 
-/// The token on which the nodes of a round agree: the greatest of the tokens that the first majority offers.
+/// A round agrees on one token: the greatest token that the first majority offers.
 ///
-/// Each node offers a token that is greater than the tokens of all holders that it knows. A node counts toward the
-/// majority only if its offer is not greater than the agreed token, so the nodes that count know no holder with the
-/// agreed token or a greater token. Any two majorities have a node in common, so no earlier holder has the agreed token
-/// or a greater token. A node of the first majority may lose its grant before the token is sent to it, and another
-/// caller may hold the lock in the meantime. A node with a greater offer must not replace the node that lost its grant,
-/// because the node with the greater offer may know an earlier holder with the agreed token.
+/// Each node offers a token that is greater than the token of every holder that it knows. A node counts only if its
+/// offer is at most the agreed token. So the nodes that count know no holder with the agreed token or a greater one.
+/// Each earlier holder stored its token on a majority. Two majorities share a node, so the agreed token is greater than
+/// the token of each earlier holder.
+///
+/// A node can lose its grant before it receives the agreed token. A node with a greater offer must not take its place:
+/// another caller may have held the lock with the agreed token in the meantime, and the node with the greater offer may
+/// know that caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Agreement<A> {
     majority: usize,

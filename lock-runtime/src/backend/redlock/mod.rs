@@ -12,13 +12,13 @@
 //! sent. If no majority grants the lock in time, the round gives back the grants of all nodes. A waiting caller tries
 //! again after a random pause that grows to 128 ms.
 //!
-//! **Tokens** rise strictly in grant order. Each node offers a token from its own counter, and the greatest offer
-//! becomes the lock's token. Before the body starts, a majority of the nodes has stored the lock's token: the nodes
-//! that offered it, and nodes with smaller offers to which the client has sent it. A node that has stored the token of
-//! a hold grants the lock again only after that hold is over on the node, and then offers a greater token. Any two
-//! majorities share a node, so at least one node that has stored the token takes part in the next grant. A node that
-//! has lost its counter starts a new counter at the time of its own clock, so its next offer may be less than an
-//! earlier token.
+//! **Tokens** rise strictly in grant order. Each node offers a token from its own counter. The greatest offer of the
+//! first majority becomes the lock's token. The client sends this token to the nodes with smaller offers. The body
+//! starts after a majority has stored the token; a node with a greater offer does not count toward this majority. A
+//! node that has stored the token of a hold grants the lock again only after that hold is over on the node, and then
+//! offers a greater token. Any two majorities share a node, so at least one node that has stored the token takes part
+//! in the next grant. A node that has lost its counter starts a new counter at the time of its own clock, so its next
+//! offer may be less than an earlier token.
 //!
 //! **Restarts.** A node that restarts without its state could grant a lock that is still held. With this grant, another
 //! caller could get a majority. Marks prevent such a grant:
@@ -39,14 +39,16 @@
 //!   lost. Therefore, use `appendfsync always`, or no persistence at all.
 //!
 //! **Groups.** A node may be the primary of a group that Sentinels watch. A promoted replica has the mark, but may lack
-//! the newest grants. The mark of a group's node therefore contains the primary's replication ID, which changes with each
-//! promotion, and each script compares this ID with the ID of the server that runs the script. A promoted replica thus
-//! counts as a node that has lost its state, and is excluded until the longest recorded lease has passed. The replication
-//! ID also changes when a primary restarts, when its first replica connects, and after an hour without replicas. An old
-//! primary that is cut off from its Sentinels keeps its replication ID, and so grants locks until it refuses writes: see
-//! `min-replicas-to-write` in `docs/guides/redlock.md`. A node cannot be a Redis Cluster: the primaries of a cluster
-//! change one by one, and slots move between them, so that a mark would be needed for each slot, and each move of a slot
-//! would count as a loss of state.
+//! the newest grants. The mark of a group's node therefore contains the primary's replication ID, which changes with
+//! each promotion, and each script compares this ID with the ID of the server that runs the script. A promoted replica
+//! thus counts as a node that has lost its state, and is excluded until the longest recorded lease has passed. The
+//! replication ID also changes when a primary restarts, when its first replica connects, and after an hour without
+//! replicas. The node then counts as a node that has lost its state, even if it has kept its grants. An old primary
+//! that is cut off from its Sentinels keeps its replication ID, and so grants locks until it refuses writes: see
+//! `min-replicas-to-write` in `docs/guides/redlock.md`.
+//!
+//! A node cannot be a Redis Cluster. The primaries of a cluster change one by one, and slots move between them. Each
+//! slot would need a mark, and each move of a slot would count as a loss of state.
 //!
 //! **Missed holds.** A minority of the nodes may miss a hold because these nodes were down, silent or without their
 //! state when the lock was granted. A node that has missed a hold receives the hold's grant at the next renewal or

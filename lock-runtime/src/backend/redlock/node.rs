@@ -1,5 +1,5 @@
-//! One server, or the primary of a group of servers, as a node of a quorum. Sends requests that never queue, and reads the mark that shows whether the node
-//! still has its state.
+//! A node of a quorum: one server, or the primary of a group of servers. Sends requests that never queue, and reads the
+//! mark that shows whether the node still has its state.
 
 use std::{
     collections::HashSet,

@@ -37,10 +37,11 @@ const HOME_PATIENCE: Duration = Duration::from_secs(2);
 /// time, the clean-up also sends a request to leave the queue over the home session (the engine's own session).
 const HEDGE: Duration = Duration::from_millis(20);
 
-/// Gives back `offer`, the turn that an abandoned acquisition was offered. If no turn was offered, removes the owner
-/// from the queue. If a request that the caller sent itself is unanswered, the server may still carry it out and grant
-/// the lock again. A request to leave is then sent as well, after the turn was given back. Drops `gone` after the first
-/// answer to a request to leave, because the server has then removed the owner.
+/// Cleans up an abandoned acquisition. If the acquisition was offered a turn (`offer`), gives this turn back.
+/// Otherwise, removes the owner from the queue. A request of the caller may be unanswered, and the server may still
+/// carry it out. In this case, a request to leave follows the return of the turn. Drops `gone` when the server has
+/// removed the owner, or when this function ends. A caller that starts over waits for this before it uses its new owner
+/// name.
 pub(crate) async fn give_up(
     server: Arc<Server>,
     sent: Sent,
@@ -137,11 +138,13 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
     remove(server, sent, gone).await;
 }
 
-/// Removes everything that an acquisition may have left on the server. If all requests of the acquisition are answered,
-/// the request to leave is sent over the engine's home session, because the runtime of the acquisition's session might
-/// be blocked or have ended. If a request is unanswered, the request to leave is sent over the acquisition's own
-/// connection, so that it arrives after the unanswered request. If the acquisition's connection does not answer, the
-/// engine closes that connection on the server, and sends the request to leave over the home session.
+/// Removes everything that an acquisition may have left on the server, by a request to leave:
+/// - If all requests are answered, the request to leave goes over the engine's home session, because the runtime of the
+///   acquisition's session may be blocked or have ended.
+/// - If a request is unanswered, the request to leave goes over the acquisition's own connection, so that it arrives
+///   after the unanswered request. After 20 ms without an answer, the home session sends a request to leave, too.
+/// - If the acquisition's own connection does not answer, the engine closes this connection on the server. Then the
+///   home session sends the request to leave.
 ///
 /// Drops `gone` after the first answer to a request to leave the queue. If an unanswered request has an effect after
 /// that, a further request to leave removes this effect.

@@ -165,10 +165,11 @@ impl Cohorts {
         let passed = entry.pass(name, now);
         chores.begun = passed && !is_known;
         if let ([owner], false) = (&grant.owners[..], passed) {
-            // The only owner of the grant could not be offered its turn. Unless the deadline has passed, there are
-            // three cases:
+            // The only owner of the grant could not be offered its turn. Either the deadline of the grant has passed,
+            // or one of three cases applies:
             // - The owner has left. Its own clean-up gives the grant back.
-            // - The answer to the owner's own request described this grant. The owner already holds the lock.
+            // - The owner already holds the lock by this grant, because the answer to its own request described the
+            //   grant.
             // - The owner holds the lock with an older token, because the server has granted the lock to the owner
             //   twice. The second grant is given back.
             let twice = |other: &Entry| {
@@ -337,10 +338,10 @@ impl Cohorts {
         self.forget_if(name, |cohort| cohort.first() == first.get());
     }
 
-    /// Removes the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. This
-    /// method is called when the server has confirmed the release by this member, or when the lease of the grant has
-    /// ended. An earlier member has only passed on its turn, so its release does not end the grant. The release by the
-    /// first member does not end the grant either, although the token of this member is also the token of the grant.
+    /// Removes the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. The
+    /// session calls this method after the server has confirmed this member's release, or after the lease of the grant
+    /// has ended. An earlier member only passes its turn on, so its release does not end the grant. This also applies
+    /// to a first member with other members behind it, although the grant has the first member's token.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
         self.forget_if(name, |cohort| cohort.turn().token == token.get());
     }

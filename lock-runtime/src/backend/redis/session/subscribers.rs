@@ -66,7 +66,7 @@ pub(crate) struct TryQueue {
     /// Whether a release was announced during the current try. If a release was announced, the server may have answered
     /// the try before the release, so the turn is offered again after the try.
     is_stale: bool,
-    /// Whether a task of the engine opens the turn if it is not taken in time.
+    /// Whether a task of the engine calls [`TryQueue::check_turn`] at regular intervals.
     is_watched: bool,
 }
 
@@ -206,8 +206,8 @@ impl Callers {
         lock(&self.queue).seats.is_empty()
     }
 
-    /// Starts a task of the engine that opens the turn if it is not taken in time, unless this task is running. The
-    /// task runs as long as callers wait.
+    /// Starts a task of the engine that calls [`TryQueue::check_turn`] every 200 ms. Starts no second task if one is
+    /// running. The task ends after the last caller has left.
     pub(crate) fn watch(self: &Arc<Self>) {
         if !lock(&self.queue).begin_watch() {
             return;

@@ -119,8 +119,9 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
     examined = examined + 1
     local owner, session_id, lease, wait = string.match(head[1], MEMBER)
     if not owner then
-      -- The entry names a session to wake. Another caller may still take the lock before that session does. A lost
-      -- message does no harm, because the session's callers also try every 200 ms without a message.
+      -- This entry is not a waiter: it names a session that asked to be woken. The message reserves nothing, so another
+      -- caller may take the lock first. A lost message does no harm, because the session's callers also try every 200
+      -- ms.
       redis.pcall('PUBLISH', channel_of(string.sub(head[1], 8)), 'free|' .. grant)
     elseif not silent[session_id] and head[2] + wait * 1000 > now then
       local channel = channel_of(session_id)

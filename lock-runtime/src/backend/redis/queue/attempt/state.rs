@@ -4,10 +4,10 @@
 //! # Rules
 //! 1. Only two events give the caller the lock: an answer to the caller's own request, and an offer that the cohort
 //!    confirms while the caller is polled.
-//! 2. A settled acquisition has no place and no offer to give back. Later events do not change a settled acquisition.
-//! 3. If a request was not answered, the server may have granted the lock. After an unanswered request, the refusal of
-//!    a later request does not settle the acquisition. An acquisition that is dropped before it is settled gives the
-//!    lock back.
+//! 2. An acquisition is settled when it has its final answer. It then has no place in the queue, and no offer to give
+//!    back. Later events do not change it.
+//! 3. After an unanswered request, the server may have granted the lock. The refusal of a later request therefore does
+//!    not settle the acquisition. An acquisition that is dropped before it is settled gives the lock back.
 //! 4. An acquisition that has missed its turn, or has not read an answer in time, starts over under a new owner name,
 //!    at the same place in the queue. Answers to requests under the previous name do not count for the new name.
 
