@@ -196,8 +196,8 @@ async fn a_deletion_on_a_majority_is_seen_at_the_next_third() {
 async fn a_renewed_lease_outlives_its_time_and_max_hold_ends_it() {
     on_every_store(|store| async move {
         let client = store.client().await;
-        let lock = client.lock("k").lease(SECOND).renew(true);
-        lock.run(sleep(2500 * MS)).await.unwrap();
+        let lock = client.lock("k").lease(1500 * MS).renew(true);
+        lock.run(sleep(3 * SECOND)).await.unwrap();
         assert_eq!(client.stats().lost, 0);
         let started = Instant::now();
         let lost = lock
@@ -213,8 +213,59 @@ async fn a_renewed_lease_outlives_its_time_and_max_hold_ends_it() {
         ));
         let ended = started.elapsed();
         assert!(
-            (980 * MS..1500 * MS + support::epsilon()).contains(&ended),
+            (1480 * MS..2000 * MS + support::epsilon()).contains(&ended),
             "{ended:?}"
+        );
+    })
+    .await;
+}
+
+/// The renewals of a nested call end with those of the enclosing call, whose `max_hold` has passed. This also applies to
+/// a call nested in the nested call, to many short nested calls, and to a call with several locks.
+#[tokio::test]
+async fn max_hold_ends_the_renewals_of_nested_calls() {
+    on_every_store(|store| async move {
+        let client = store.client().await;
+        let renewed = |key: &str, lease| client.lock(key).lease(lease).renew(true);
+        let nested = |key: &str| renewed(key, 2 * SECOND);
+        let hang = std::future::pending::<()>;
+        let is_lost = async |body: BoxFuture<'_, Result<(), LockError>>| {
+            let started = Instant::now();
+            let lost = body.await;
+            assert!(
+                matches!(
+                    lost,
+                    Err(LockError::Lost {
+                        reason: LossReason::Expired,
+                        ..
+                    })
+                ),
+                "{lost:?}"
+            );
+            // The nested lease of 2 s counts from an entry or a renewal in the first 500 ms.
+            let ended = started.elapsed();
+            assert!(
+                (1980 * MS..2500 * MS + support::epsilon()).contains(&ended),
+                "{ended:?}"
+            );
+        };
+        let outer = |key: &str| renewed(key, SECOND).max_hold(500 * MS);
+        let hanging = outer("a").run(async { nested("a").run(hang()).await });
+        let longer = nested("b").max_hold(10 * SECOND);
+        let deeper = outer("b").run(async { longer.run(nested("b").run(hang())).await });
+        let fixed = client.lock("c").lease(200 * MS);
+        let in_fixed = outer("c").run(async { fixed.run(nested("c").run(hang())).await });
+        let short =
+            outer("d").run(async { while nested("d").run(sleep(50 * MS)).await.is_ok() {} });
+        let both = |lease| client.locks(["e", "f"]).lease(lease).renew(true);
+        let several = both(SECOND).max_hold(500 * MS);
+        let several = several.run(async { both(2 * SECOND).run(hang()).await });
+        tokio::join!(
+            is_lost(Box::pin(async { hanging.await? })),
+            is_lost(Box::pin(async { deeper.await?? })),
+            is_lost(Box::pin(async { in_fixed.await?? })),
+            is_lost(Box::pin(short)),
+            is_lost(Box::pin(async { several.await? })),
         );
     })
     .await;

@@ -29,21 +29,12 @@ impl SentinelGroup {
         for _ in 0..2 {
             servers.push(RedisServer::builder().replica_of(&primary).start().await);
         }
-        let port = primary.port().to_string();
-        servers.insert(0, primary);
         let mut sentinels = Vec::new();
         for _ in 0..3 {
-            let sentinel = RedisServer::builder().sentinel().start().await;
-            tell(&sentinel, &["MONITOR", GROUP, "127.0.0.1", &port, "2"]).await;
-            for (setting, value) in [
-                ("down-after-milliseconds", "500"),
-                ("failover-timeout", "3000"),
-                ("parallel-syncs", "2"),
-            ] {
-                tell(&sentinel, &["SET", GROUP, setting, value]).await;
-            }
+            let sentinel = sentinel_of(&primary).await;
             sentinels.push(sentinel);
         }
+        servers.insert(0, primary);
         let group = Self { servers, sentinels };
         until(async || group.is_complete().await).await;
         group
@@ -135,6 +126,21 @@ impl SentinelGroup {
         .await;
         new.expect("the Sentinels name a server of the group")
     }
+}
+
+/// Starts a Sentinel that monitors this primary under the name [`GROUP`].
+pub async fn sentinel_of(primary: &RedisServer) -> RedisServer {
+    let sentinel = RedisServer::builder().sentinel().start().await;
+    let port = primary.port().to_string();
+    tell(&sentinel, &["MONITOR", GROUP, "127.0.0.1", &port, "2"]).await;
+    for (setting, value) in [
+        ("down-after-milliseconds", "500"),
+        ("failover-timeout", "3000"),
+        ("parallel-syncs", "2"),
+    ] {
+        tell(&sentinel, &["SET", GROUP, setting, value]).await;
+    }
+    sentinel
 }
 
 async fn set_user(server: &RedisServer, user: &str, rules: &[&str]) {

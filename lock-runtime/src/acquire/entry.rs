@@ -101,8 +101,18 @@ impl Entry {
         self.demand.is_some()
     }
 
+    /// Returns the end of the renewals for the call that encloses this entry; `None` if no call encloses it, or if the
+    /// enclosing call sets no limit.
+    pub(crate) fn limit(&self) -> Option<Moment> {
+        self.level.enclosing_limit(self.hold())
+    }
+
     /// Replaces the entry's demand that the lease is renewed.
     pub(crate) fn set_demand(&mut self, demand: Option<RenewalDemand>) {
+        if self.began {
+            let limit = demand.as_ref().and_then(RenewalDemand::until);
+            self.hold().set_limit(limit);
+        }
         self.demand = demand;
     }
 

@@ -242,7 +242,7 @@ impl MultiAcquisition {
             .iter_mut()
             .filter(|entry| budget.waits() && entry.has_begun() && !entry.has_demand());
         let extensions = without_demand.map(async |entry| {
-            let extending = entry.hold().clone().extend_for(meanwhile);
+            let extending = entry.hold().clone().extend_for(meanwhile, None);
             let until = budget.answers_until(spec.now());
             let demand = answered(spec, budget, until, extending).await?;
             entry.set_demand(demand);
@@ -269,7 +269,7 @@ impl MultiAcquisition {
                 entry.set_demand(None);
                 answered(spec, budget, until, hold.restart()).await
             } else {
-                let extending = hold.extend_for(spec.terms.lease);
+                let extending = hold.extend_for(spec.terms.lease, entry.limit());
                 let demand = answered(spec, budget, until, extending).await?;
                 entry.set_demand(demand);
                 Ok(())

@@ -11,7 +11,7 @@ use std::{
 use lock_core::{
     backend::{Answer, Attempt, BackendError, Leaving},
     error::{BusyWith, LockError},
-    lease::{CLAIM, Grant},
+    lease::{CLAIM, Grant, Moment},
     options::Strategy,
 };
 
@@ -130,7 +130,8 @@ async fn enter_now(
                 break;
             }
             // This future is boxed, so that the future of a caller that waits for its turn stays small.
-            let demand = Box::pin(extend_enclosing(spec, budget, hold)).await?;
+            let limit = frame.limit();
+            let demand = Box::pin(extend_enclosing(spec, budget, hold, limit)).await?;
             if spec.terms.needs_replicas() {
                 turn.wait_for_body(replicas_until(spec, *budget) + CLAIM);
                 if !Box::pin(replicated(spec, *budget, vec![hold.clone()], false)).await? {
@@ -150,7 +151,9 @@ async fn enter_now(
             };
             count(&spec.shared.counters.reentered);
             tracing::debug!(target: TARGET, key = %spec.key, token = %hold.token, "entered again");
-            return Ok(Entry::again(ticket, frame.level().inner(turn), demand));
+            let limit = demand.as_ref().map_or(limit, RenewalDemand::until);
+            let level = frame.level().inner(turn, limit);
+            return Ok(Entry::again(ticket, level, demand));
         }
     }
     loop {
@@ -211,11 +214,12 @@ pub(crate) async fn confirm(
 }
 
 /// Extends the lease of an enclosing call's hold as far as a re-entry needs. Returns the re-entry's demand that the
-/// lease is renewed, if the re-entry has one.
+/// lease is renewed, if the re-entry has one. `limit` is the end of the renewals for the enclosing call.
 async fn extend_enclosing(
     spec: &AcquireSpec,
     budget: &Budget,
     hold: &Arc<HoldState>,
+    limit: Option<Moment>,
 ) -> Result<Option<RenewalDemand>, LockError> {
     hold.not_lost()?;
     let until = budget.answers_until(spec.now());
@@ -223,7 +227,7 @@ async fn extend_enclosing(
         spec,
         *budget,
         until,
-        hold.clone().extend_for(spec.terms.lease),
+        hold.clone().extend_for(spec.terms.lease, limit),
     )
     .await?;
     hold.not_lost()?;

@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, Mutex, OnceLock, Weak},
 };
 
-use lock_core::key::LockName;
+use lock_core::{key::LockName, lease::Moment};
 use tokio::task;
 
 use crate::{
@@ -90,17 +90,21 @@ struct Inner {
     /// The entry's turn among the calls nested in the same call. The entry's turn ends when the entry and all calls
     /// nested in the entry have ended.
     own_turn: Turn,
+    /// The end of the renewals for the entry; `None` if they end with the entry. No call nested in the entry demands
+    /// renewals after this moment.
+    limit: Option<Moment>,
     outer: Level,
 }
 
 impl Level {
     /// Creates the level of an entry that is nested directly in the entry at this level. `own_turn` is the nested
-    /// entry's turn among its siblings.
-    pub(crate) fn inner(&self, own_turn: Turn) -> Self {
+    /// entry's turn among its siblings, and `limit` is the end of the renewals for the nested entry.
+    pub(crate) fn inner(&self, own_turn: Turn, limit: Option<Moment>) -> Self {
         Self(Some(Arc::new(Inner {
             depth: self.depth() + 1,
             turns: Turns::default(),
             own_turn,
+            limit,
             outer: self.clone(),
         })))
     }
@@ -108,6 +112,19 @@ impl Level {
     /// Returns the turn among siblings by which the call at this nesting level entered; `None` for the outermost call.
     pub(crate) fn turn(&self) -> Option<&Turn> {
         self.0.as_ref().map(|inner| &inner.own_turn)
+    }
+
+    /// Returns the end of the renewals for the entry at this level of `hold`; `None` if they end with the entry.
+    pub(crate) fn limit(&self, hold: &HoldState) -> Option<Moment> {
+        match &self.0 {
+            Some(inner) => inner.limit,
+            None => hold.limit(),
+        }
+    }
+
+    /// Returns the end of the renewals for the call that encloses the entry at this level of `hold`.
+    pub(crate) fn enclosing_limit(&self, hold: &HoldState) -> Option<Moment> {
+        self.0.as_ref().and_then(|inner| inner.outer.limit(hold))
     }
 
     fn depth(&self) -> usize {
@@ -173,6 +190,12 @@ impl fmt::Debug for Frame {
 }
 
 impl Frame {
+    /// Returns the end of the renewals for this frame's call; `None` if they end with the call. No nested call demands
+    /// renewals after this moment.
+    pub(crate) fn limit(&self) -> Option<Moment> {
+        self.level.limit(&self.hold)
+    }
+
     /// Creates the frame of a call that has entered a lock.
     pub(crate) fn new(
         hold: Arc<HoldState>,

@@ -2,7 +2,7 @@
 
 pub(crate) mod builder;
 
-use std::{collections::BTreeMap, fmt, future::Future, time::Duration};
+use std::{collections::BTreeMap, fmt, future::Future, sync::Mutex, time::Duration};
 
 use futures_util::future::join_all;
 use lock_core::{error::LockError, key::LockKey, lease::Moment};
@@ -11,6 +11,7 @@ use tokio::task::futures::TaskLocalFuture;
 
 use crate::{
     acquire::deadline::bounded,
+    background::lock,
     client::builder::LockClientBuilder,
     connect_error::{ConnectError, URL_VARIABLE},
     events::{Stats, TARGET},
@@ -265,19 +266,22 @@ impl LockClient {
         // it.
         bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
         registry.give_up_unused();
-        let silent_since = tokio::select! {
+        let silent_since = Mutex::default();
+        tokio::select! {
             biased;
-            () = registry.drained() => backend.now(),
-            silent_since = self.silent_while_held() => silent_since,
-        };
+            () = registry.drained() => {}
+            () = self.silent_while_held(&silent_since) => {}
+        }
+        // Releases that were not confirmed within a second go on in the background.
+        let silent_since = lock(&silent_since).unwrap_or_else(|| backend.now());
         backend.close(silent_since + HELD_PATIENCE).await;
         tracing::debug!(target: TARGET, "lock client shut down");
     }
 
     /// Completes when no server answers whose locks are held: each of these servers has been silent for
-    /// [`HELD_PATIENCE`], or is silent when the last of its leases ends. Returns the moment at which the last of these
-    /// servers stopped answering. Never completes for in-process locks.
-    async fn silent_while_held(&self) -> Moment {
+    /// [`HELD_PATIENCE`], or is silent when the last of its leases ends. Writes to `silent_since` the moment at which
+    /// the last of these servers stopped answering, while none of them answers. Never completes for in-process locks.
+    async fn silent_while_held(&self, silent_since: &Mutex<Option<Moment>>) {
         let Shared {
             backend, registry, ..
         } = &*self.0.shared;
@@ -290,6 +294,8 @@ impl LockClient {
             let now = backend.now();
             let held = registry.held_by_shard(|name| backend.shard(name));
             silent.retain(|shard, _| held.contains_key(shard));
+            let is_silent = silent.len() == held.len();
+            *lock(silent_since) = silent.values().copied().max().filter(|_| is_silent);
             // How long the shutdown still waits for each shard whose server is silent.
             let left = |shard: &u16, rest| {
                 let since = *silent.get(shard)?;
@@ -301,7 +307,7 @@ impl LockClient {
                 .collect();
             if left.iter().all(|left| *left == Some(Duration::ZERO)) {
                 tracing::warn!(target: TARGET, "the lock server does not answer: the locks that are held end with their leases");
-                return silent.values().copied().max().unwrap_or(now);
+                return;
             }
             let bounds = left
                 .iter()

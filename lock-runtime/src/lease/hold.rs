@@ -458,6 +458,15 @@ impl HoldState {
         }
     }
 
+    /// Returns the time that is left of the lease, also while the release is in progress; zero if the lease is lost.
+    pub(crate) fn lease_left(&self) -> Duration {
+        if self.is_lost() || self.has_passed() {
+            return Duration::ZERO;
+        }
+        self.deadline()
+            .map_or(self.terms.time, |until| until.since(self.backend().now()))
+    }
+
     pub(crate) fn remaining(&self) -> Duration {
         if self.has_ended() || self.loss().is_some() {
             return Duration::ZERO;
@@ -603,23 +612,34 @@ impl HoldState {
         lock(&self.lease).plan()
     }
 
+    /// Returns the end of the renewals that the first entry demands; `None` if the first entry sets no limit.
+    pub(crate) fn limit(&self) -> Option<Moment> {
+        lock(&self.lease).limit()
+    }
+
+    pub(crate) fn set_limit(&self, limit: Option<Moment>) {
+        lock(&self.lease).set_limit(limit);
+    }
+
     /// Extends the lease as far as an additional entry needs. Takes one round trip, or none if the lease already lasts
     /// long enough. Returns the entry's demand for renewal, or `None` if the entry asks for a fixed lease or the lease
-    /// is lost. When the entry leaves, the deadline does not become earlier.
+    /// is lost. When the entry leaves, the deadline does not become earlier. `limit` is the end of the renewals for the
+    /// enclosing call: the entry's renewals end at this moment, too, and an extension after it counts from it.
     pub(crate) async fn extend_for(
         self: Arc<Self>,
         terms: LeaseTerms,
+        limit: Option<Moment>,
     ) -> Result<Option<RenewalDemand>, BackendError> {
         let now = self.backend().now();
-        let wanted = Plan::of(terms, now);
+        let wanted = Plan::of(terms, limit, now);
         if self.backend().maintains_leases() {
             self.update_lease(|lease| {
-                lease.promise(now + terms.time);
+                lease.promise(policy::wanted_until(terms, limit, now));
                 wanted.into_iter().for_each(|plan| lease.add(plan));
             });
         } else {
             let deadline = self.deadline().unwrap_or(now);
-            if let Some(lease) = policy::extension(self.plan(), deadline, terms, now)
+            if let Some(lease) = policy::extension(self.plan(), deadline, terms, limit, now)
                 && self.ask(Extend::To(lease)).await?.is_err()
             {
                 return Ok(None); // the lease is lost
@@ -639,6 +659,13 @@ impl HoldState {
 pub(crate) struct RenewalDemand {
     hold: Arc<HoldState>,
     plan: Plan,
+}
+
+impl RenewalDemand {
+    /// Returns the moment at which the demand ends by itself; `None` if it lasts as long as its entry.
+    pub(crate) fn until(&self) -> Option<Moment> {
+        self.plan.until
+    }
 }
 
 impl Drop for RenewalDemand {

@@ -63,11 +63,15 @@ pub(crate) struct Lease {
     claim: bool,
     /// The renewals that the entries (the calls inside the hold) demand.
     plans: Vec<Plan>,
+    /// The end of the renewals that the first entry demands, which is also a limit for all nested entries; `None` if
+    /// the first entry sets no limit.
+    limit: Option<Moment>,
 }
 
 impl Lease {
     /// Creates the lease of a grant that was read at `now`.
     pub(crate) fn granted(terms: LeaseTerms, grant: &Grant, now: Moment) -> Self {
+        let plan = Plan::of(terms, None, now);
         Self {
             time: terms.time,
             begun: now,
@@ -76,8 +80,18 @@ impl Lease {
             promised: grant.valid_until.unwrap_or(now + terms.time),
             confirmed: grant.validity,
             claim: grant.validity + Duration::from_millis(1) < terms.time,
-            plans: Plan::of(terms, now).into_iter().collect(),
+            limit: plan.and_then(|plan| plan.until),
+            plans: plan.into_iter().collect(),
         }
+    }
+
+    /// Returns the end of the renewals that the first entry demands; `None` if the first entry sets no limit.
+    pub(crate) fn limit(&self) -> Option<Moment> {
+        self.limit
+    }
+
+    pub(crate) fn set_limit(&mut self, limit: Option<Moment>) {
+        self.limit = limit;
     }
 
     pub(crate) fn begun(&self) -> Moment {
@@ -336,7 +350,7 @@ mod tests {
     #[test]
     fn a_fixed_lease_kept_by_its_backend_is_fixed_again_when_a_renewed_entry_has_left() {
         let mut lease = fixed(30);
-        let nested = Plan::of(terms(5, RENEWED), at(110)).unwrap();
+        let nested = Plan::of(terms(5, RENEWED), None, at(110)).unwrap();
         lease.add(nested);
         lease.promise(at(115));
         assert_eq!(lease.backend_deadline(), None);
@@ -351,7 +365,7 @@ mod tests {
         let limited = Renewal::WhileHeld {
             max_hold: Some(10 * SECOND),
         };
-        let nested = Plan::of(terms(5, limited), at(120)).unwrap();
+        let nested = Plan::of(terms(5, limited), None, at(120)).unwrap();
         lease.add(nested);
         assert_eq!(lease.backend_deadline(), Some(at(135)));
         lease.remove(nested, at(200));

@@ -25,13 +25,18 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns the renewal plan that an entry which enters at `now` asks for; `None` if its lease is fixed.
-    pub(crate) fn of(terms: LeaseTerms, now: Moment) -> Option<Self> {
+    /// Returns the renewal plan that an entry which enters at `now` asks for; `None` if its lease is fixed. The plan ends
+    /// at `limit`, the end of the renewals for the enclosing call, if it does not end earlier.
+    pub(crate) fn of(terms: LeaseTerms, limit: Option<Moment>, now: Moment) -> Option<Self> {
         match terms.renewal {
             Renewal::Fixed => None,
             Renewal::WhileHeld { max_hold } => Some(Self {
                 lease: terms.time,
-                until: max_hold.map(|max_hold| now + max_hold),
+                until: max_hold
+                    .map(|max_hold| now + max_hold)
+                    .into_iter()
+                    .chain(limit)
+                    .min(),
             }),
         }
     }
@@ -55,23 +60,35 @@ pub(crate) fn most_demanding(plans: &[Plan]) -> Option<Plan> {
     })
 }
 
+/// Returns the moment until which the lease has to last for a nested entry that enters at `now`. The lease time of the
+/// entry counts from `now`, or from `limit` if the renewals for the enclosing call have ended at this earlier moment.
+pub(crate) fn wanted_until(terms: LeaseTerms, limit: Option<Moment>, now: Moment) -> Moment {
+    limit.map_or(now, |limit| limit.min(now)) + terms.time
+}
+
 /// Returns how long the lease has to last from `now` for a nested entry. Returns `None` if the lease is already long
-/// enough: the current plan covers the entry or, without a plan, the local deadline is late enough.
+/// enough: the current plan covers the entry or, without a plan, the local deadline is late enough. `limit` is the end
+/// of the renewals for the enclosing call.
 pub(crate) fn extension(
     planned: Option<Plan>,
     deadline: Moment,
     terms: LeaseTerms,
+    limit: Option<Moment>,
     now: Moment,
 ) -> Option<Duration> {
-    let end = Plan::of(terms, now).unwrap_or(Plan {
+    let until = wanted_until(terms, limit, now);
+    let end = Plan::of(terms, limit, now).unwrap_or(Plan {
         lease: terms.time,
-        until: Some(now + terms.time),
+        until: Some(until),
     });
     let covered = match planned {
-        Some(planned) => planned.covers(&end),
-        None => deadline >= now + terms.time,
+        Some(planned) if planned.covers(&end) => true,
+        // After the limit, an entry gets less than its lease time.
+        _ if until < now + terms.time => deadline >= until,
+        Some(_) => false,
+        None => deadline >= until,
     };
-    (!covered).then_some(terms.time)
+    (!covered).then_some(until.since(now))
 }
 
 /// Returns the request that is due at `now`. A lease with a plan is renewed until the plan ends. After the end of the
@@ -163,12 +180,38 @@ mod tests {
 
     #[test]
     fn an_entry_asks_for_its_lease_until_its_longest_hold() {
-        assert_eq!(Plan::of(fixed(30), at(5)), None);
-        assert_eq!(Plan::of(renewed(30, None), at(5)), Some(plan(30, None)));
+        assert_eq!(Plan::of(fixed(30), None, at(5)), None);
         assert_eq!(
-            Plan::of(renewed(30, Some(60)), at(5)),
+            Plan::of(renewed(30, None), None, at(5)),
+            Some(plan(30, None))
+        );
+        assert_eq!(
+            Plan::of(renewed(30, Some(60)), None, at(5)),
             Some(plan(30, Some(65)))
         );
+    }
+
+    #[test]
+    fn no_renewal_of_a_nested_entry_passes_the_limit() {
+        let of = |max_hold, limit| Plan::of(renewed(30, max_hold), Some(at(limit)), at(5));
+        assert_eq!(of(None, 20), Some(plan(30, Some(20))));
+        assert_eq!(of(Some(60), 20), Some(plan(30, Some(20))));
+        assert_eq!(of(Some(10), 20), Some(plan(30, Some(15))));
+        assert_eq!(Plan::of(fixed(30), Some(at(20)), at(5)), None);
+    }
+
+    #[test]
+    fn after_the_limit_a_nested_entry_gets_the_rest_of_its_lease() {
+        let ended = Some(plan(2, Some(10)));
+        let extended =
+            |deadline, terms, now| extension(ended, at(deadline), terms, Some(at(10)), at(now));
+        assert_eq!(extended(12, renewed(30, None), 9), Some(30 * SECOND));
+        for terms in [fixed(30), renewed(30, None), renewed(30, Some(60))] {
+            assert_eq!(extended(12, terms, 11), Some(29 * SECOND));
+            assert_eq!(extended(40, terms, 11), None);
+        }
+        assert_eq!(extended(12, renewed(2, None), 11), None);
+        assert_eq!(extended(12, fixed(1), 11), None);
     }
 
     #[test]
@@ -186,7 +229,8 @@ mod tests {
 
     #[test]
     fn a_renewed_hold_covers_what_it_outlasts() {
-        let extended = |planned, terms| extension(Some(planned), at(0), terms, at(0)).is_some();
+        let extended =
+            |planned, terms| extension(Some(planned), at(0), terms, None, at(0)).is_some();
         let endless = plan(30, None);
         assert!(!extended(endless, fixed(30)));
         assert!(!extended(endless, renewed(30, None)));
@@ -205,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_fixed_hold_covers_what_its_deadline_outlasts() {
-        let extended = |deadline, terms| extension(None, at(deadline), terms, at(10));
+        let extended = |deadline, terms| extension(None, at(deadline), terms, None, at(10));
         assert_eq!(extended(40, fixed(30)), None);
         assert_eq!(extended(39, fixed(30)), Some(30 * SECOND));
         assert_eq!(extended(39, renewed(30, None)), Some(30 * SECOND));

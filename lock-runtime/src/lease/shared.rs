@@ -179,7 +179,7 @@ impl HoldRegistry {
         for hold in holds.iter().filter_map(Weak::upgrade) {
             let first = || (Some(hold.name.clone()), Duration::ZERO);
             let (_, longest) = held.entry(shard(&hold.name)).or_insert_with(first);
-            *longest = hold.remaining().max(*longest);
+            *longest = hold.lease_left().max(*longest);
         }
         if held.is_empty() {
             held.insert(0, (None, Duration::ZERO));

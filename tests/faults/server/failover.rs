@@ -1,9 +1,14 @@
 //! Sentinels promote a replica.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lock_runtime::{Hold, LockError, ReleaseOutcome};
-use support::{assert_lost, sentinels::SentinelGroup};
+use support::{
+    assert_lost,
+    proxy::FaultProxy,
+    sentinels::{self, SentinelGroup},
+    server::RedisServer,
+};
 
 use super::load::{FAILOVER, Load};
 use crate::fixture::{SECOND, client, row, token, until};
@@ -130,6 +135,85 @@ async fn row_27_the_announced_primary_counts() {
             promoted.elapsed(),
         );
         guard.release().await;
+    })
+    .await;
+}
+
+/// Row 27 of `docs/faults.md`: no Sentinel reaches a client while a new primary is promoted, so the client misses the
+/// messages. The old primary still answers this client. The client leaves the old primary after the Sentinels can be
+/// reached again.
+#[tokio::test]
+async fn row_27_a_missed_message() {
+    row(27, async |seen| {
+        let group = SentinelGroup::start().await;
+        let url = group.url_of_user().await;
+        let mut proxies = Vec::new();
+        for sentinel in &group.sentinels {
+            proxies.push(FaultProxy::start(sentinel.port()).await);
+        }
+        let hosts: Vec<_> = proxies
+            .iter()
+            .map(|proxy| format!("127.0.0.1:{}", proxy.port()))
+            .collect();
+        let cut_off = format!(
+            "redis+sentinel://locks:secret@{}/{}",
+            hosts.join(","),
+            sentinels::GROUP
+        );
+        let cut_off = client(&cut_off).await;
+        token(&cut_off).await;
+        for proxy in &proxies {
+            proxy.refuse(true);
+            proxy.cut();
+        }
+        group.hide_from_sentinels(0).await;
+        group.promoted_instead_of(0).await;
+        let other = client(&url).await;
+        let held = other.lock("k").lease(60 * SECOND).acquire().await.unwrap();
+        for proxy in &proxies {
+            proxy.refuse(false);
+        }
+        let back = Instant::now();
+        until(async || {
+            let entered = cut_off.lock("k").wait(Duration::ZERO).acquire().await;
+            matches!(entered, Err(LockError::Busy { .. }))
+        })
+        .await;
+        // A reconnection after at most a second, the pause of 3 s between two questions, and their answers.
+        seen.within(
+            "a client that missed a promotion leaves the old primary",
+            5 * SECOND,
+            back.elapsed(),
+        );
+        held.release().await;
+    })
+    .await;
+}
+
+/// Row 27 of `docs/faults.md`: one of three Sentinels names another server than the others, as a Sentinel does that is
+/// cut off with an old primary. A client that connects goes to the server that the other two name.
+#[tokio::test]
+async fn row_27_one_sentinel_does_not_decide() {
+    row(27, async |_| {
+        let group = SentinelGroup::start().await;
+        let old = RedisServer::start().await;
+        let cut_off = sentinels::sentinel_of(&old).await;
+        let others = &group.sentinels[..2];
+        let ports = [&cut_off, &others[0], &others[1]].map(|sentinel| sentinel.port());
+        let hosts = ports.map(|port| format!("127.0.0.1:{port}"));
+        let url = format!("redis+sentinel://{}/{}", hosts.join(","), sentinels::GROUP);
+        let other = client(&group.url()).await;
+        let held = other.lock("k").lease(60 * SECOND).acquire().await.unwrap();
+        for _ in 0..20 {
+            let joining = client(&url).await;
+            let entered = joining.lock("k").wait(Duration::ZERO).acquire().await;
+            assert!(
+                matches!(entered, Err(LockError::Busy { .. })),
+                "{entered:?}"
+            );
+            joining.shutdown().await;
+        }
+        held.release().await;
     })
     .await;
 }

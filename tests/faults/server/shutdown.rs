@@ -10,6 +10,7 @@ use lock_runtime::{LockClient, LockError, ReleaseOutcome, Strategy};
 use support::{
     assert_lost,
     cluster::ClusterServers,
+    proxy::FaultProxy,
     server::{RedisServer, ask},
 };
 use tokio::{sync::oneshot, task::JoinSet, time::timeout};
@@ -140,6 +141,38 @@ async fn row_52_the_server_comes_back() {
         down.await;
         body.await.unwrap().unwrap();
         assert_eq!((client.stats().lost, client.stats().release_failed), (0, 0));
+    })
+    .await;
+}
+
+/// Row 52 of `docs/faults.md`: a call releases its lock while the client shuts down, and the network fails. The shutdown
+/// waits until the network is back and the lock is released, although the release was not confirmed in its first second.
+#[tokio::test]
+async fn row_52_a_release_is_in_progress() {
+    row(52, async |seen| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let client = client(&proxy.url()).await;
+        let guard = client.lock("k").lease(60 * SECOND).acquire().await.unwrap();
+        // What is sent from now on is lost with its connection.
+        proxy.hold_requests(true);
+        let fails = async {
+            tokio::time::sleep(2 * SECOND).await;
+            proxy.cut();
+            proxy.hold_requests(false);
+            Instant::now()
+        };
+        let shut_down = async {
+            let took = shut_down(&client).await;
+            (took, Instant::now())
+        };
+        let (_, back, (took, ended)) = tokio::join!(guard.release(), fails, shut_down);
+        assert!(took < AT_MOST, "{took:?}");
+        let late = ended.saturating_duration_since(back);
+        seen.within("the shutdown ends after the network is back", SECOND, late);
+        let other = crate::fixture::client(&server.url()).await;
+        let next = other.lock("k").wait(Duration::ZERO).acquire().await;
+        next.expect("the lock is released").release().await;
     })
     .await;
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
+use lock_core::{backend::BoxFuture, lease::Moment};
 use redis::{
     AsyncConnectionConfig, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
     RedisError, RedisResult,
@@ -21,6 +22,10 @@ use crate::{
 
 /// The time limit for the answer of one Sentinel.
 const ASK_PATIENCE: Duration = Duration::from_millis(500);
+/// How long a client waits for the answers of more Sentinels, after a first Sentinel has answered.
+const REST_PATIENCE: Duration = Duration::from_millis(200);
+/// How long the Sentinels may disagree after a failover: they send one another the newest configuration every 2 s.
+const SETTLED: Duration = Duration::from_secs(3);
 /// The pause before a connection to a Sentinel is made again.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// The channel on which a Sentinel announces a new primary.
@@ -86,35 +91,78 @@ impl Sentinels {
         })
     }
 
-    /// Asks all Sentinels for the address of the primary, and returns the first answer that agrees with the newest
-    /// message about a new primary. A Sentinel whose answer contradicts this message may be cut off from the others, so
-    /// its answer is used only if no Sentinel confirms the message.
+    /// Asks all Sentinels for the address of the primary. Returns the address that more than half of them name, or the
+    /// first answer that agrees with the newest message about a new primary. A Sentinel whose answer contradicts the
+    /// others or this message may be cut off, so its answer is used only if too few other Sentinels answer.
     pub(crate) async fn primary(&self, context: &Arc<Context>) -> RedisResult<ConnectionAddr> {
         let moved_to = self.moved_to.get().clone();
-        let until = context.now() + ASK_PATIENCE;
-        let asking = self.clients.iter().map(|sentinel| async move {
-            let answer = context.timeout_at(until, self.ask(context, sentinel)).await;
-            answer.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
-        });
-        let mut answers: FuturesUnordered<_> = asking.collect();
-        let (mut outdated, mut failure) = (None, None);
-        while let Some(answer) = answers.next().await {
-            match answer {
-                Ok(address) if moved_to.as_ref().is_none_or(|now| *now == address) => {
-                    return Ok(address);
+        let mut until = context.now() + ASK_PATIENCE;
+        let mut answers = self.answers(context, until);
+        let (mut votes, mut failure) = (Votes::default(), None);
+        while let Some(Some(answer)) = context.timeout_at(until, answers.next()).await {
+            match (answer, &moved_to) {
+                (Ok(address), Some(now)) if *now == address => return Ok(address),
+                (Ok(address), Some(_)) => votes.add(address),
+                (Ok(address), None) => {
+                    votes.add(address);
+                    if let Some(address) = votes.majority(self.clients.len()) {
+                        return Ok(address);
+                    }
+                    until = until.min(context.now() + REST_PATIENCE);
                 }
-                Ok(address) => outdated = Some(address),
                 // An error that a Sentinel returned says more about the cause than a failed connection does.
-                Err(error) if error.code() == Some(UNKNOWN_GROUP) => failure = Some(error),
-                Err(error) => failure = failure.or(Some(error)),
+                (Err(error), _) if error.code() == Some(UNKNOWN_GROUP) => failure = Some(error),
+                (Err(error), _) => failure = failure.or(Some(error)),
             }
         }
-        if let Some(address) = outdated {
-            self.moved_to.replace(Some(address.clone()));
+        if let Some(address) = votes.most() {
+            if moved_to.is_some() {
+                self.moved_to.replace(Some(address.clone()));
+            }
             return Ok(address);
         }
         let nobody = (ErrorKind::InvalidClientConfig, "the URL names no Sentinel");
         Err(failure.unwrap_or_else(|| RedisError::from(nobody)))
+    }
+
+    /// Asks all Sentinels for the address of the primary until `until`. The answers come in the order in which the
+    /// Sentinels give them.
+    fn answers<'a>(
+        &'a self,
+        context: &'a Arc<Context>,
+        until: Moment,
+    ) -> FuturesUnordered<BoxFuture<'a, RedisResult<ConnectionAddr>>> {
+        let asking = self.clients.iter().map(|sentinel| -> BoxFuture<'a, _> {
+            Box::pin(async move {
+                let answer = context.timeout_at(until, self.ask(context, sentinel)).await;
+                answer.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+            })
+        });
+        asking.collect()
+    }
+
+    /// Follows the Sentinels to a new primary about which this client may have missed the message. Only the agreement of
+    /// more than half of the Sentinels counts, and only if they still agree after [`SETTLED`], and no message has come
+    /// in the meantime.
+    async fn catch_up(&self, context: &Arc<Context>) {
+        let moved_to = self.moved_to.get().clone();
+        let agreed = async || {
+            let until = context.now() + ASK_PATIENCE;
+            let mut answers = self.answers(context, until);
+            let mut votes = Votes::default();
+            while let Some(answer) = answers.next().await {
+                answer.into_iter().for_each(|address| votes.add(address));
+            }
+            votes.majority(self.clients.len())
+        };
+        let first = agreed().await;
+        if first.is_none() || first == moved_to {
+            return;
+        }
+        context.sleep(SETTLED).await;
+        if agreed().await == first {
+            self.moved_to.replace_if(|now| *now == moved_to, first);
+        }
     }
 
     /// Returns the user, the password and the database of the servers of the group.
@@ -197,6 +245,31 @@ impl Sentinels {
     }
 }
 
+/// The addresses that Sentinels have named, each with the number of the Sentinels that have named it.
+#[derive(Default)]
+struct Votes(Vec<(ConnectionAddr, usize)>);
+
+impl Votes {
+    fn add(&mut self, address: ConnectionAddr) {
+        match self.0.iter_mut().find(|(named, _)| *named == address) {
+            Some((_, count)) => *count += 1,
+            None => self.0.push((address, 1)),
+        }
+    }
+
+    /// Returns the address that more than half of `sentinels` Sentinels have named.
+    fn majority(&self, sentinels: usize) -> Option<ConnectionAddr> {
+        let agreed = self.0.iter().find(|(_, count)| 2 * count > sentinels);
+        agreed.map(|(address, _)| address.clone())
+    }
+
+    /// Returns the address that most Sentinels have named, and of several such addresses the first.
+    fn most(self) -> Option<ConnectionAddr> {
+        let most = self.0.into_iter().rev().max_by_key(|(_, count)| *count);
+        most.map(|(address, _)| address)
+    }
+}
+
 /// Receives the messages of one Sentinel about new primaries. Connects again if the connection is lost.
 async fn listen_to(
     context: Arc<Context>,
@@ -204,6 +277,7 @@ async fn listen_to(
     access: Access,
     sentinel: redis::Client,
 ) {
+    let mut is_first = true;
     loop {
         let lost = Arc::new(Notify::new());
         let (told, losing) = (group.clone(), lost.clone());
@@ -230,8 +304,15 @@ async fn listen_to(
         };
         let until = context.now() + ASK_PATIENCE;
         if let Some(Ok(_connection)) = context.timeout_at(until, listening).await {
+            // While no connection to the Sentinel was open, the client could miss a message.
+            if !std::mem::take(&mut is_first)
+                && let Some(group) = group.upgrade()
+            {
+                group.catch_up(&context).await;
+            }
             lost.notified().await;
         }
+        is_first = false;
         context.sleep(RECONNECT_PAUSE).await;
     }
 }
