@@ -1,5 +1,7 @@
 //! A primary with replicas, and the Sentinels that watch them.
 
+use std::collections::HashMap;
+
 use redis::Value;
 use tokio::sync::OnceCell;
 
@@ -42,11 +44,7 @@ impl SentinelGroup {
 
     async fn is_complete(&self) -> bool {
         for sentinel in &self.sentinels {
-            let mut asking = redis::cmd("SENTINEL");
-            asking.arg("MASTER").arg(GROUP);
-            let mut connection = sentinel.connection().await;
-            let fields: std::collections::HashMap<String, String> =
-                ask(&mut connection, &asking).await;
+            let fields = master_fields(sentinel).await;
             let has = |field: &str, number: &str| fields.get(field).is_some_and(|it| it == number);
             if !has("num-slaves", "2")
                 || !has("num-other-sentinels", "2")
@@ -93,10 +91,10 @@ impl SentinelGroup {
         assert_eq!(replicas, 2, "replicas that have the newest write");
     }
 
-    /// Makes a server not answer the Sentinels, although it answers all others: they count it as down, and cannot make
-    /// it a replica.
+    /// Makes a server not answer the Sentinels, although it answers all others: they count it as down, cannot close its
+    /// connections to clients, and cannot make it a replica.
     pub async fn hide_from_sentinels(&self, server: usize) {
-        let rules = ["-ping", "-multi", "-slaveof", "-replicaof"];
+        let rules = ["-ping", "-multi", "-slaveof", "-replicaof", "-client"];
         set_user(&self.servers[server], "default", &rules).await;
     }
 
@@ -110,21 +108,35 @@ impl SentinelGroup {
         self.url().replace("//", "//locks:secret@")
     }
 
-    /// Waits until the Sentinels name another primary than the server with this number. Returns the number of the new
-    /// primary.
+    /// Waits until the first Sentinel names another primary than the server with this number. Returns the number of the
+    /// new primary.
     pub async fn promoted_instead_of(&self, old: usize) -> usize {
-        let old = self.servers[old].port();
         let mut new = None;
         until(async || {
-            let mut asking = redis::cmd("SENTINEL");
-            asking.arg("GET-MASTER-ADDR-BY-NAME").arg(GROUP);
-            let mut connection = self.sentinels[0].connection().await;
-            let (_, port): (String, u16) = ask(&mut connection, &asking).await;
-            new = self.servers.iter().position(|server| server.port() == port);
-            port != old
+            new = self.named_by(&self.sentinels[0]).await;
+            new != Some(old)
         })
         .await;
-        new.expect("the Sentinels name a server of the group")
+        new.expect("the Sentinel names a server of the group")
+    }
+
+    /// Waits until all Sentinels name another primary than the server with this number, so that no message about this
+    /// promotion comes later.
+    pub async fn all_have_left(&self, old: usize) {
+        // While a failover is in progress, a Sentinel already names the new primary when it is asked for the address, but
+        // monitors the old one, and has not sent its message.
+        let old = self.servers[old].port().to_string();
+        for sentinel in &self.sentinels {
+            until(async || master_fields(sentinel).await["port"] != old).await;
+        }
+    }
+
+    /// Returns the number of the server that a Sentinel names as the primary.
+    async fn named_by(&self, sentinel: &RedisServer) -> Option<usize> {
+        let mut asking = redis::cmd("SENTINEL");
+        asking.arg("GET-MASTER-ADDR-BY-NAME").arg(GROUP);
+        let (_, port): (String, u16) = ask(&mut sentinel.connection().await, &asking).await;
+        self.servers.iter().position(|server| server.port() == port)
     }
 }
 
@@ -141,6 +153,13 @@ pub async fn sentinel_of(primary: &RedisServer) -> RedisServer {
         tell(&sentinel, &["SET", GROUP, setting, value]).await;
     }
     sentinel
+}
+
+/// Returns what a Sentinel knows about the primary that it monitors.
+async fn master_fields(sentinel: &RedisServer) -> HashMap<String, String> {
+    let mut asking = redis::cmd("SENTINEL");
+    asking.arg("MASTER").arg(GROUP);
+    ask(&mut sentinel.connection().await, &asking).await
 }
 
 async fn set_user(server: &RedisServer, user: &str, rules: &[&str]) {

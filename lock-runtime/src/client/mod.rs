@@ -243,9 +243,9 @@ impl LockClient {
     /// Shuts the client down. New and waiting acquisitions are refused with [`LockError::ShutDown`]. The method then
     /// waits until every hold has ended and every release is confirmed. Wrap the call in a timeout if a body may hang.
     ///
-    /// The method waits at most 2 s for the refused acquisitions to end. If the server does not answer, the method
-    /// waits for holds only until the last lease ends, and at most 10 s. In a Redis Cluster, this bound applies only to
-    /// the holds whose primary does not answer. A body that is still running when the method returns continues, but its
+    /// The method first waits at most 2 s for the refused acquisitions to end, and then for the holds. While the server
+    /// does not answer, the wait for holds ends with the last lease, or after 10 s. In a Redis Cluster, this bound
+    /// applies only to the holds whose primary does not answer. A body that is still running when the method returns continues, but its
     /// lease is no longer renewed.
     ///
     /// # Cancel safety

@@ -167,17 +167,22 @@ async fn row_27_a_missed_message() {
             proxy.cut();
         }
         group.hide_from_sentinels(0).await;
-        group.promoted_instead_of(0).await;
+        group.all_have_left(0).await;
         let other = client(&url).await;
         let held = other.lock("k").lease(60 * SECOND).acquire().await.unwrap();
         for proxy in &proxies {
             proxy.refuse(false);
         }
         let back = Instant::now();
-        until(async || {
-            let entered = cut_off.lock("k").wait(Duration::ZERO).acquire().await;
-            matches!(entered, Err(LockError::Busy { .. }))
-        })
+        until(
+            async || match cut_off.lock("k").wait(Duration::ZERO).acquire().await {
+                Ok(guard) => {
+                    guard.release().await;
+                    false
+                }
+                Err(error) => matches!(error, LockError::Busy { .. }),
+            },
+        )
         .await;
         // A reconnection after at most a second, the pause of 3 s between two questions, and their answers.
         seen.within(
