@@ -1,8 +1,8 @@
 //! Runs the fault matrix many times, and writes the results into `docs/faults.md`:
 //! `cargo run --release --bin faults -- --write`. Without `--write`, the program prints the table. `--runs N` runs each
-//! scenario N times instead of 20 times. `--again row_36` repeats row 36, and keeps the results of the other rows. Run
-//! `cargo run --bin mutants -- row_` first: the table lists the mutants of each row, and marks the mutants that the
-//! `mutants` command has not recorded as caught.
+//! scenario N times instead of 20 times. `--again row_36` repeats row 36, and keeps the results of the other rows.
+//! `--mutants` runs no scenario, and writes only the column of the mutants. Run `cargo run --bin mutants -- row_` first:
+//! the table lists the mutants of each row, and marks the mutants that the `mutants` command has not recorded as caught.
 
 use std::{
     collections::BTreeMap,
@@ -36,6 +36,12 @@ fn main() -> ExitCode {
     let again = args.iter().position(|arg| arg == "--again");
     let again = again.map(|at| args.get(at + 1).cloned().unwrap_or_default());
     let root = support::root();
+    let page = root.join("docs/faults.md");
+    if args.iter().any(|arg| arg == "--mutants") {
+        let text = fs::read_to_string(&page).expect("the page is in the checkout");
+        fs::write(&page, with_mutants(&text)).expect("the page can be written");
+        return ExitCode::SUCCESS;
+    }
     let seen = root.join("target/faults");
     let earlier = seen.join("outcomes");
     let mut outcomes = BTreeMap::new();
@@ -61,7 +67,7 @@ fn main() -> ExitCode {
     fs::write(earlier, lines.collect::<String>()).expect("the target folder can be written");
     let (table, green) = table_of(&seen, &outcomes, runs);
     if write {
-        page::update(&root.join("docs/faults.md"), "seen", &table).expect("the page has its marks");
+        page::update(&page, "seen", &table).expect("the page has its marks");
     } else {
         println!("\n{table}");
     }
@@ -105,8 +111,6 @@ fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (Strin
         "{runs} runs of each scenario; ε = 250 ms.\n\n\
          | # | fault | promise | times | changes to the engine that the tests must detect | state |\n|---|---|---|---|---|---|\n"
     );
-    let patches = patches::all().expect("the mutants are in the checkout");
-    let seen_caught = patches::caught().expect("the record of caught mutants is in the checkout");
     let mut all_green = true;
     for Row {
         number,
@@ -128,18 +132,39 @@ fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (Strin
         all_green &= !state.starts_with('*');
         let times = fs::read_to_string(seen.join(&name)).unwrap_or_default();
         let times: Vec<&str> = times.lines().collect();
-        let own = patches.iter().filter(|patch| patch.is_for(&name));
-        let caught = own.map(|patch| match seen_caught.contains(&patch.what) {
-            true => patch.what.clone(),
-            false => format!("**not seen:** {}", patch.what),
-        });
-        let caught: Vec<String> = caught.collect();
+        let caught = mutants_of(&name);
         let _ = writeln!(
             text,
             "| {number} | {fault} | {expected} | {} | {} | {state} |",
             times.join("<br>"),
-            caught.join("; ")
+            caught
         );
     }
     (text, all_green)
+}
+
+/// Returns the mutants of a row, and marks those that are not recorded as caught.
+fn mutants_of(row: &str) -> String {
+    let patches = patches::all().expect("the mutants are in the checkout");
+    let caught = patches::caught().expect("the record of caught mutants is in the checkout");
+    let own = patches.iter().filter(|patch| patch.is_for(row));
+    let own = own.map(|patch| match caught.contains(&patch.what) {
+        true => patch.what.clone(),
+        false => format!("**not seen:** {}", patch.what),
+    });
+    own.collect::<Vec<_>>().join("; ")
+}
+
+/// Writes the mutants of each row of the page anew, and keeps the results of the tests.
+fn with_mutants(page: &str) -> String {
+    let lines = page.lines().map(|line| {
+        let mut cells: Vec<_> = line.split(" | ").map(str::to_owned).collect();
+        let number = cells[0].strip_prefix("| ").and_then(|row| row.parse().ok());
+        if let (Some(number), 6) = (number, cells.len()) {
+            let number: u32 = number;
+            cells[4] = mutants_of(&format!("row_{number:02}"));
+        }
+        cells.join(" | ") + "\n"
+    });
+    lines.collect()
 }

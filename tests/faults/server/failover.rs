@@ -204,7 +204,7 @@ async fn row_27_one_sentinel_does_not_decide() {
         let old = RedisServer::start().await;
         let cut_off = sentinels::sentinel_of(&old).await;
         let others = &group.sentinels[..2];
-        let ports = [&cut_off, &others[0], &others[1]].map(|sentinel| sentinel.port());
+        let ports = [&cut_off, &others[0], &others[1]].map(RedisServer::port);
         let hosts = ports.map(|port| format!("127.0.0.1:{port}"));
         let url = format!("redis+sentinel://{}/{}", hosts.join(","), sentinels::GROUP);
         let other = client(&group.url()).await;
