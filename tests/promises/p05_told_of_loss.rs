@@ -231,7 +231,9 @@ async fn max_hold_ends_the_renewals_of_nested_calls() {
         let hang = std::future::pending::<()>;
         let is_lost = async |body: BoxFuture<'_, Result<(), LockError>>| {
             let started = Instant::now();
-            let lost = body.await;
+            let lost = timeout(10 * SECOND, body)
+                .await
+                .expect("the body is dropped");
             assert!(
                 matches!(
                     lost,
