@@ -155,13 +155,13 @@ fn mutants_of(row: &str) -> String {
     own.collect::<Vec<_>>().join("; ")
 }
 
-/// Writes the mutants of each row of the page anew, and keeps the results of the tests.
+/// Replaces the mutants of each row of the page, and keeps the results of the tests.
 fn with_mutants(page: &str) -> String {
     let lines = page.lines().map(|line| {
         let mut cells: Vec<_> = line.split(" | ").map(str::to_owned).collect();
-        let number = cells[0].strip_prefix("| ").and_then(|row| row.parse().ok());
+        let number = cells[0].strip_prefix("| ");
+        let number = number.and_then(|row| row.parse::<u32>().ok());
         if let (Some(number), 6) = (number, cells.len()) {
-            let number: u32 = number;
             cells[4] = mutants_of(&format!("row_{number:02}"));
         }
         cells.join(" | ") + "\n"

@@ -154,7 +154,7 @@ async fn row_52_a_release_is_in_progress() {
         let proxy = FaultProxy::start(server.port()).await;
         let client = client(&proxy.url()).await;
         let guard = client.lock("k").lease(60 * SECOND).acquire().await.unwrap();
-        // What is sent from now on is lost with its connection.
+        // From now on, the proxy holds all requests, and drops them with their connection.
         proxy.hold_requests(true);
         let fails = async {
             tokio::time::sleep(2 * SECOND).await;
