@@ -55,7 +55,7 @@ impl Member {
 impl Fixture {
     fn new() -> Self {
         Self {
-            session: Session::new(Context::of_process()),
+            session: Session::new(Context::of_process(), "test"),
             cohorts: Cohorts::default(),
             name: LockName::stored("{lock:k}"),
         }
@@ -72,6 +72,7 @@ impl Fixture {
             },
             wait: 60 * LEASE,
             strategy: Strategy::Handoff,
+            function: "",
         };
         let session_id = self.session.session_id.clone();
         let context = Context::of_process().clone();
