@@ -35,7 +35,7 @@ pub(crate) struct GrantSnapshot {
 }
 
 impl GrantSnapshot {
-    /// Parses `token|lease|session_id|owner owner …|function|since`. `left` is the time left of the grant in ms, counted
+    /// Parses `token|lease|session_id|owner owner …|words|since`. `left` is the time left of the grant in ms, counted
     /// from `asked`, the moment at which the request was sent. Returns `None` if the text has another format.
     pub(crate) fn parse(grant: &str, left: u64, asked: Moment) -> Option<Self> {
         let mut fields = grant.split('|');

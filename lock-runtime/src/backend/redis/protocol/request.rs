@@ -23,7 +23,7 @@ use crate::{
             command::{LATE_SLACK, claim_ms, millis, whole_millis},
             grant::GrantSnapshot,
             layout::{Names, Scripts},
-            words::{Word, read_holder},
+            words::{self, Word, read_holder},
         },
         transport::{call_error::CallError, connection::Connection},
     },
@@ -59,7 +59,8 @@ pub(crate) struct AcquireRequest {
     /// The token of the newest grant of which the owner is known to be a member, or zero before the first grant.
     granted: AtomicU64,
     session_id: Arc<str>,
-    /// The text by which people see where the caller runs ([`Request::function`]).
+    /// The words of the process, and the caller's function ([`Request::function`]), for people.
+    process: Arc<str>,
     function: &'static str,
     /// What the server reported about the holder when it last refused the lock to this owner, or when the owner left
     /// the queue.
@@ -120,6 +121,7 @@ impl AcquireRequest {
         names: Names,
         request: &Request,
         session_id: Arc<str>,
+        process: Arc<str>,
     ) -> Self {
         Self {
             context,
@@ -132,6 +134,7 @@ impl AcquireRequest {
             missed: 0,
             granted: AtomicU64::new(0),
             session_id,
+            process,
             function: request.function,
             held_by: sync::Mutex::default(),
             place: AtomicU64::new(0),
@@ -248,17 +251,19 @@ impl AcquireRequest {
 
     /// Returns the owner's entry in the queue.
     pub(crate) fn member(&self) -> String {
+        let (owner, session_id) = (self.owner, &self.session_id);
         let [lease, wait] = [self.lease, self.wait].map(whole_millis);
-        let (owner, session_id, function) = (self.owner, &self.session_id, Word(self.function));
-        format!("{owner}|{session_id}|{lease}|{wait}|{function}")
+        let (process, function) = (&self.process, Word(self.function));
+        format!("{owner}|{session_id}|{lease}|{wait}|{process}/{function}")
     }
 
     /// Returns the part of the stored grant that follows the token, for a request that is sent now over `connection`.
     pub(crate) fn tail(&self, connection: &Connection) -> String {
-        let lease = whole_millis(self.lease);
-        let (owner, session_id, function) = (self.owner, &self.session_id, Word(self.function));
-        let since = connection.server_micros(self.context.now());
-        format!("{lease}|{session_id}|{owner}|{function}|{since}")
+        let (lease, owner) = (whole_millis(self.lease), self.owner);
+        let (session_id, process, function) =
+            (&self.session_id, &self.process, Word(self.function));
+        let since = words::since(connection.server_micros(self.context.now()));
+        format!("{lease}|{session_id}|{owner}|{process}/{function}|{since}")
     }
 
     /// Returns what the server reported about the holder when it last refused the lock to this owner, or when the owner

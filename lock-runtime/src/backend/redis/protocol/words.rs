@@ -1,9 +1,10 @@
-//! The words in grants and queue entries that tell people where a lock is held and where its waiters run. No script
-//! decides by these words.
+//! The words at the end of grants and queue entries. They tell people where a lock is held and where its waiters run. No
+//! script decides by these words.
 //!
-//! - The id of a session ends with the words of its process: `…/application/host/pid`.
-//! - A queue entry ends with `|function`: the path of the annotated function, or the label of the lock.
-//! - A grant ends with `|function|since`. `since` is the server time at which the lock was granted, in µs.
+//! - A queue entry ends with `|application/host/pid/function`. `function` is the path of the annotated function, or the
+//!   label of the lock.
+//! - A grant ends with the same words and `|since`, the server time at which the lock was granted: `seconds.micros`, as in
+//!   the answer to `TIME`.
 //!
 //! Each word is percent-escaped and has a limited length, so that it contains no separator and adds little to a command.
 
@@ -17,7 +18,7 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_enco
 
 use crate::{backend::redis::protocol::grant::read_owner, background::Process};
 
-/// The characters that have a meaning in a grant, a queue entry or a session id. Bytes outside ASCII are always escaped.
+/// The characters that have a meaning in a grant or a queue entry. Bytes outside ASCII are always escaped.
 const SEPARATORS: &AsciiSet = &CONTROLS.add(b' ').add(b'|').add(b'/').add(b'%');
 /// The longest word, in bytes before escaping.
 const LONGEST: usize = 64;
@@ -36,44 +37,50 @@ impl fmt::Display for Word<'_> {
     }
 }
 
-/// Returns the id of a session: a secret, and the words of the process in which the session runs.
-pub(crate) fn session_id(secret: u128, application: &str, process: &Process) -> String {
+/// Returns the words that all callers of a client share: `application/host/pid`.
+pub(crate) fn of_process(application: &str, process: &Process) -> String {
     let Process { host, pid } = process;
-    format!("{secret:032x}/{}/{}/{pid}", Word(application), Word(host))
+    format!("{}/{}/{pid}", Word(application), Word(host))
 }
 
-/// Returns where a caller of this session runs. Returns `None` if the session's id contains no words, as in a grant that
-/// is only retained.
-pub(crate) fn caller(session_id: &str, function: &str) -> Option<Caller> {
-    let mut words = session_id.split('/').skip(1);
-    let mut next = || words.next().map(plain);
+/// Parses `application/host/pid/function`.
+pub(crate) fn caller(words: &str) -> Option<Caller> {
+    let mut words = words.split('/').map(plain);
+    let mut next = || words.next();
     Some(Caller {
         application: next()?,
         host: next()?,
         pid: next()?.parse().ok()?,
-        function: plain(function),
+        function: next()?,
     })
 }
 
-/// Returns the time between two server times in µs.
+/// Returns a server time in µs in the form `seconds.micros`.
+pub(crate) fn since(micros: i128) -> String {
+    format!("{}.{}", micros / 1_000_000, micros % 1_000_000)
+}
+
+/// Returns the time from `since`, a server time in the form `seconds.micros`, to `now`, a server time in µs.
 fn elapsed(since: &str, now: i128) -> Option<Duration> {
-    let since: u64 = since.parse().ok()?;
-    let micros = u64::try_from((now - i128::from(since)).max(0)).ok()?;
-    Some(Duration::from_micros(micros))
+    let (seconds, micros) = since.split_once('.')?;
+    let (seconds, micros): (u64, u64) = (seconds.parse().ok()?, micros.parse().ok()?);
+    let since = i128::from(seconds) * 1_000_000 + i128::from(micros);
+    let elapsed = u64::try_from((now - since).max(0)).ok()?;
+    Some(Duration::from_micros(elapsed))
 }
 
 /// Parses the holder in a stored grant, for people. `now` is the server's time in µs.
 pub(crate) fn read_holder(grant: &str, remaining: Option<Duration>, now: i128) -> Option<Holder> {
     let mut fields = grant.split('|');
     let mut next = || fields.next();
-    let (token, _, session_id, owners) = (next()?, next()?, next()?, next()?);
-    let (function, since) = (next().unwrap_or_default(), next().unwrap_or_default());
+    let (token, _lease, _session_id, owners) = (next()?, next()?, next()?, next()?);
+    let (words, since) = (next().unwrap_or_default(), next().unwrap_or_default());
     Some(Holder {
         owner: read_owner(owners.split(' ').next()?)?,
         token: token.parse().ok().map(FencingToken::new),
         remaining,
         held_for: elapsed(since, now),
-        caller: caller(session_id, function),
+        caller: caller(words),
     })
 }
 
@@ -93,21 +100,19 @@ fn plain(word: &str) -> String {
 mod tests {
     use super::*;
 
-    fn process(host: &str) -> Process {
-        Process {
-            host: host.into(),
-            pid: 4711,
-        }
-    }
-
     #[test]
     fn words_read_back_as_they_were_written() {
         for word in ["shop", "web-3.example.net", "a b|c/d%e\n", "größe", ""] {
-            let id = session_id(7, word, &process(word));
-            assert!(!id.contains(['|', ' ', '\n']) && id.is_ascii(), "{id}");
-            let function = Word(word).to_string();
-            assert!(!function.contains(['|', ' ', '/']), "{function}");
-            let caller = caller(&id, &function).expect("the id has words");
+            let process = Process {
+                host: word.into(),
+                pid: 4711,
+            };
+            let words = format!("{}/{}", of_process(word, &process), Word(word));
+            assert!(
+                !words.contains(['|', ' ', '\n']) && words.is_ascii(),
+                "{words}"
+            );
+            let caller = caller(&words).expect("the words are complete");
             assert_eq!(
                 [&*caller.application, &*caller.host, &*caller.function],
                 [word; 3]
@@ -125,22 +130,22 @@ mod tests {
     }
 
     #[test]
-    fn a_session_without_words_has_no_caller() {
-        for id in [
-            "",
-            "0123",
-            "0123/shop",
-            "0123/shop/host",
-            "0123/shop/host/x",
-        ] {
-            assert_eq!(caller(id, "pay"), None, "{id}");
+    fn incomplete_words_name_no_caller() {
+        for words in ["", "shop", "shop/host", "shop/host/1", "shop/host/x/pay"] {
+            assert_eq!(caller(words), None, "{words}");
         }
     }
 
     #[test]
     fn a_grant_of_the_future_is_no_time_old() {
-        assert_eq!(elapsed("1000", 3500), Some(Duration::from_micros(2500)));
-        assert_eq!(elapsed("1000", 500), Some(Duration::ZERO));
-        assert_eq!(elapsed("", 500), None);
+        assert_eq!(since(3_000_042), "3.42");
+        assert_eq!(
+            elapsed("3.42", 3_002_542),
+            Some(Duration::from_micros(2500))
+        );
+        assert_eq!(elapsed("3.42", 42), Some(Duration::ZERO));
+        for unknown in ["", "3", "3.", ".42", "x.y"] {
+            assert_eq!(elapsed(unknown, 500), None, "{unknown}");
+        }
     }
 }

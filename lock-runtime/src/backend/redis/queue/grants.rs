@@ -18,7 +18,7 @@ use crate::{
             command::{Arg, claim_ms},
             grant::{GrantSnapshot, read_owner, short_name},
             request::not_understood,
-            words::{self, members, read_holder},
+            words::{caller, members, read_holder},
         },
         queue::{
             cohort_registry::{Known, Passed, TakenUp},
@@ -430,7 +430,7 @@ fn read_waiter(entry: &str, place: f64, now: u64) -> Option<Waiter> {
     let owner = read_owner(fields.next()?)?;
     let session_id = fields.next()?;
     let wait: u64 = fields.nth(1)?.parse().ok()?;
-    let function = fields.next().unwrap_or_default();
+    let words = fields.next().unwrap_or_default();
     // A place is a whole number below 2^53.
     let place = Duration::from_micros(place as u64);
     let now = Duration::from_micros(now);
@@ -439,6 +439,6 @@ fn read_waiter(entry: &str, place: f64, now: u64) -> Option<Waiter> {
         session: short_name(session_id),
         queued_for: now.saturating_sub(place),
         remaining: (place + Duration::from_millis(wait)).saturating_sub(now),
-        caller: words::caller(session_id, function),
+        caller: caller(words),
     })
 }

@@ -29,7 +29,7 @@ use self::{
 use crate::{
     backend::redis::{
         preflight::check_first,
-        protocol::{grant, request::AcquireRequest, words},
+        protocol::{grant, request::AcquireRequest},
         transport::{
             connection::{Connection, Identity, OPEN_PATIENCE, Pushed},
             connector::Connector,
@@ -79,8 +79,8 @@ enum State {
 }
 
 pub(crate) struct Session {
-    /// The secret from which the name of the notification channel is derived, and the words of the process. Only this
-    /// process and the server know the id of the session.
+    /// The secret from which the name of the notification channel is derived. Only this process and the server know the
+    /// id of the session.
     pub(crate) session_id: Arc<str>,
     channel: String,
     context: Arc<Context>,
@@ -113,8 +113,8 @@ impl fmt::Debug for Session {
 
 impl Session {
     /// Creates a session, which does not connect before [`run`](Self::run).
-    pub(crate) fn new(context: &Arc<Context>, application: &str) -> Arc<Self> {
-        let session_id = words::session_id(context.unique(), application, &context.process);
+    pub(crate) fn new(context: &Arc<Context>) -> Arc<Self> {
+        let session_id = format!("{:032x}", context.unique());
         Arc::new(Self {
             channel: grant::channel(&session_id),
             session_id: session_id.into(),

@@ -73,8 +73,7 @@ impl Sessions {
             let (session, new) = match lock(&self.by_runtime).entry(runtime.id()) {
                 Entry::Occupied(entry) => (entry.get().clone()?, false),
                 Entry::Vacant(entry) => {
-                    let session =
-                        Session::new(&self.connector.context, &self.connector.application);
+                    let session = Session::new(&self.connector.context);
                     entry.insert(Some(session.clone()));
                     (session, true)
                 }
@@ -105,7 +104,7 @@ impl Sessions {
     /// Returns the engine's own session.
     pub(crate) fn home(&self) -> &Arc<Session> {
         self.home.get_or_init(|| {
-            let home = Session::new(&self.connector.context, &self.connector.application);
+            let home = Session::new(&self.connector.context);
             // No session connects after `close` has given up the connections.
             if self.is_closed() {
                 home.end();

@@ -5,7 +5,7 @@
 --
 -- KEYS: grant, queue, fence, claim
 -- ARGV: 1 owner, 2 the owner's entry in the queue, 3 token floor (see next_token.lua), 4 length of a claim in ms,
---       5 'enter' or 'abandon', 6 `lease|session_id|owner|function|since`, 7 session_id
+--       5 'enter' or 'abandon', 6 `lease|session_id|owner|words|since`, 7 session_id
 local score = redis.call('ZSCORE', KEYS[2], ARGV[2])
 local ahead = score and ARGV[5] == 'enter' and redis.call('ZRANK', KEYS[2], ARGV[2])
 redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that cannot write reports an error at this command

@@ -3,7 +3,7 @@
 --
 -- KEYS: fence, then grant and queue of each lock
 -- ARGV: 1 lease in ms, 2 token floor (see next_token.lua), 3 length of a claim in ms, 4 time limit (server time in µs,
---       '' if there is none), then for each lock `lease|session_id|owner|function|since`, the part of its grant after the token
+--       '' if there is none), then for each lock `lease|session_id|owner|words|since`, the part of its grant after the token
 
 if ARGV[4] ~= '' then
   local time = redis.call('TIME')

@@ -1,7 +1,7 @@
 -- Takes the lock on this node if the lock is free on this node and the node has all of its state.
 --
 -- KEYS: grant, fence, mark
--- ARGV: 1 `lease|session_id|owner|function|since`, the part of the grant after its token
+-- ARGV: 1 `lease|session_id|owner|words|since`, the part of the grant after its token
 --       2 lease in ms
 --       3 token floor (see next_token.lua)
 --       4 time limit (server time in µs); after it, the script does nothing

@@ -1,7 +1,7 @@
 -- Takes the lock if it is free.
 --
 -- KEYS: lock, counter, fence
--- ARGV: 1 `lease|session_id|owner|function|since`, 2 lease in ms, 3 token floor (see next_token.lua), 4 and 5 unused (only
+-- ARGV: 1 `lease|session_id|owner|words|since`, 2 lease in ms, 3 token floor (see next_token.lua), 4 and 5 unused (only
 --       the script of the native layout uses them), 6 time limit (server time in µs, '' if there is none)
 if ARGV[6] ~= '' then
   local time = redis.call('TIME')

@@ -55,7 +55,7 @@ impl Member {
 impl Fixture {
     fn new() -> Self {
         Self {
-            session: Session::new(Context::of_process(), "test"),
+            session: Session::new(Context::of_process()),
             cohorts: Cohorts::default(),
             name: LockName::stored("{lock:k}"),
         }
@@ -83,6 +83,7 @@ impl Fixture {
             names,
             &request,
             session_id,
+            "test/host/1".into(),
         );
         let request = Arc::new(request);
         let (offers, _) = self.session.waiters.join(&request);
