@@ -178,6 +178,38 @@ pub struct Caller {
     pub function: String,
 }
 
+impl Caller {
+    /// The longest text of a caller, in bytes.
+    pub const LONGEST: usize = 64;
+
+    /// Describes a caller. Of a text that is longer than [`LONGEST`](Self::LONGEST), only the end is kept. Control
+    /// characters are replaced, so that a caller can be shown on a terminal.
+    #[must_use]
+    pub fn new(application: &str, host: &str, pid: u32, function: &str) -> Self {
+        let visible = |text| {
+            let end = Self::end_of(text);
+            end.replace(char::is_control, "\u{fffd}")
+        };
+        Self {
+            application: visible(application),
+            host: visible(host),
+            pid,
+            function: visible(function),
+        }
+    }
+
+    /// Returns the end of a text, which is at most [`LONGEST`](Self::LONGEST) bytes long. The end of a function's path
+    /// distinguishes it better than the beginning.
+    #[must_use]
+    pub fn end_of(text: &str) -> &str {
+        let mut start = text.len().saturating_sub(Self::LONGEST);
+        while !text.is_char_boundary(start) {
+            start += 1;
+        }
+        &text[start..]
+    }
+}
+
 /// Writes for instance ``shop@web-3 (pid 4711) `shop::orders::pay` ``.
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -414,6 +446,16 @@ fn only_on_a_server() -> BackendError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_caller_keeps_the_ends_of_long_texts() {
+        let long = format!("{}::pay", "é".repeat(100));
+        let caller = Caller::new("a\nb", "host", 1, &long);
+        assert_eq!(caller.application, "a\u{fffd}b");
+        let kept = caller.function.len();
+        assert!(kept <= Caller::LONGEST && kept > Caller::LONGEST - 2);
+        assert!(caller.function.ends_with("é::pay"), "{caller}");
+    }
 
     #[test]
     fn a_failure_says_what_kept_the_server() {

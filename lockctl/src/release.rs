@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     exit::{Exit, Failure},
-    list::{Held, lease_left},
+    list::{Held, time},
     output::{Format, write_one},
 };
 
@@ -56,7 +56,7 @@ pub(crate) async fn release(
         (Some(held), None) => {
             let text = format!(
                 "the holder {} has no fencing token, so it is no holder of this library: release the lock where it was taken",
-                held.owner
+                held.holder_text()
             );
             return Err(Failure::Text(Exit::Refused, text));
         }
@@ -100,8 +100,8 @@ fn confirm(held: &Held) -> Result<(), Failure> {
         ask,
         "`{}` is held by {} with {} of its lease left; {} wait.\nThe holder may still be at work. Type the key to release the lock: ",
         held.key,
-        held.owner,
-        lease_left(held.lease_left_ms),
+        held.holder_text(),
+        time(held.lease_left_ms),
         held.waiting,
     );
     let mut typed = String::new();

@@ -14,7 +14,7 @@ use std::{
 };
 
 use clap::Args;
-use lock_runtime::{LockClient, LockError, LockGuard};
+use lock_runtime::{LockClient, LockGuard};
 use nix::{
     sys::{
         signal::{SigSet, SigmaskHow, Signal, kill, killpg},
@@ -30,7 +30,6 @@ use tokio::{
 
 use crate::{
     exit::{Exit, Failure, complain},
-    list::Held,
     output::people,
 };
 
@@ -95,23 +94,7 @@ pub(crate) async fn run(client: &LockClient, args: &RunArgs) -> Result<Exit, Fai
         // The dropped acquisition leaves the queue.
         signal = requests.next() => return Ok(Exit::Signal(number(signal))),
     };
-    let guard = match acquired {
-        Ok(guard) => guard,
-        Err(error @ LockError::Busy { .. }) => {
-            let status = lock.status().await.ok();
-            let held = status.and_then(|status| Some((Held::of(&args.key, &status)?, status)));
-            let holder = held.map_or_else(String::new, |(held, status)| {
-                let left = status.holder.and_then(|holder| holder.remaining);
-                let left = left.map_or_else(|| "no end".into(), people);
-                format!(
-                    ": held by {}, lease left {left}, {} wait",
-                    held.owner, held.waiting
-                )
-            });
-            return Err(Failure::Text(Exit::Busy, format!("{error}{holder}")));
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let guard = acquired?;
     let ended = supervise(&guard, args, &mut requests).await;
     guard.release().await;
     ended

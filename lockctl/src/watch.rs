@@ -102,12 +102,12 @@ fn write_changes(format: Format, last: Option<&Seen>, now: &Seen) -> Result<(), 
         };
         let line = match format {
             Format::Table => format!(
-                "{at} {kind:<8} {} token={} waiting={} owner={}",
+                "{at} {kind:<8} {} token={} waiting={} holder={}",
                 lock.key,
                 lock.token
                     .map_or_else(|| "-".into(), |token| token.to_string()),
                 lock.waiting,
-                lock.owner,
+                lock.holder_text(),
                 kind = kind.word(),
             ),
             // A stream has no end, so both formats write one document in each line.
@@ -180,6 +180,8 @@ mod tests {
     fn held(key: &str, token: u64, waiting: usize) -> (String, Held) {
         let held = Held {
             key: key.to_owned(),
+            holder: None,
+            held_ms: None,
             token: Some(token),
             lease_left_ms: Some(1),
             waiting,

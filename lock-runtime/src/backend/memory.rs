@@ -154,13 +154,8 @@ struct Origin {
 
 impl Origin {
     fn caller(&self) -> Caller {
-        let process = Process::current();
-        Caller {
-            application: self.application.to_string(),
-            host: process.host,
-            pid: process.pid,
-            function: self.function.to_owned(),
-        }
+        let Process { host, pid } = Process::current();
+        Caller::new(&self.application, &host, pid, self.function)
     }
 }
 
@@ -447,6 +442,8 @@ struct MemoryAttempt {
     ticket: Option<u64>,
     /// How often the caller was queued: once at first, and again after each offer that it missed.
     queued: u32,
+    /// The number of waiters that were before the caller when it left the queue; `None` if it was not in the queue.
+    ahead: Option<usize>,
     settled: bool,
 }
 
@@ -563,8 +560,10 @@ impl Attempt for MemoryAttempt {
         let leaving = match holds.then(|| self.view()) {
             Some(View::Granted(token, until)) => Leaving::Granted(self.granted(token, until)),
             _ => {
-                self.registry.with(&self.request.name, |slot, common| {
+                self.ahead = self.registry.with(&self.request.name, |slot, common| {
+                    let ahead = self.ticket.and_then(|ticket| slot.place(ticket).ok());
                     slot.remove(self.request.owner, self.ticket, &self.look, common);
+                    ahead
                 });
                 Leaving::Left
             }
@@ -577,7 +576,7 @@ impl Attempt for MemoryAttempt {
         let holder = self.registry.status(&self.request.name).holder?;
         Some(Box::new(HeldBy {
             holder,
-            ahead: None,
+            ahead: self.ahead,
         }))
     }
 }
@@ -615,6 +614,7 @@ impl Backend for MemoryBackend {
             look: Arc::default(),
             ticket: None,
             queued: 0,
+            ahead: None,
             settled: false,
         })
     }

@@ -100,25 +100,39 @@ async fn the_formats_have_the_same_locks() {
     let waiting = tokio::spawn(client.lock("b").wait(MINUTE).acquire());
     until_waiting(&client, "b", 1).await;
     let table = list(&[]).stdout;
-    let lines: Vec<Vec<_>> = table
-        .lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect();
+    let lines: Vec<&str> = table.lines().collect();
+    let titles = lines[0]
+        .split("  ")
+        .map(str::trim)
+        .filter(|title| !title.is_empty());
     assert_eq!(
-        lines[0],
-        ["KEY", "TOKEN", "LEASE", "LEFT", "WAITING", "OWNER"]
+        titles.collect::<Vec<_>>(),
+        [
+            "KEY",
+            "HOLDER",
+            "HELD FOR",
+            "LEASE LEFT",
+            "WAITING",
+            "TOKEN"
+        ]
     );
-    let (token_a, token_b) = (a.token().to_string(), b.token().to_string());
-    assert_eq!(
-        (lines[1][0], lines[1][1], lines[1][4]),
-        ("a", &*token_a, "0"),
-        "{table}"
-    );
-    assert_eq!(
-        (lines[2][0], lines[2][1], lines[2][4]),
-        ("b", &*token_b, "1"),
-        "{table}"
-    );
+    let caller = client
+        .lock("a")
+        .status()
+        .await
+        .unwrap()
+        .holder
+        .unwrap()
+        .caller;
+    let caller = caller.unwrap().to_string();
+    for (line, key, waiting, token) in [
+        (lines[1], "a", "0", a.token()),
+        (lines[2], "b", "1", b.token()),
+    ] {
+        let ends = format!("  {waiting}        {token}");
+        assert!(line.starts_with(&format!("{key}    {caller}  ")), "{table}");
+        assert!(line.ends_with(&ends), "{table}");
+    }
     assert_eq!(lines.len(), 3);
     let json = list(&["-o", "json"]).json();
     let mut lines = list(&["-o", "jsonl"]).lines();
@@ -126,6 +140,8 @@ async fn the_formats_have_the_same_locks() {
     lines.sort_by_key(|lock| lock["key"].as_str().unwrap().to_owned());
     assert_eq!(lines[1]["waiting"], 1, "{lines:?}");
     assert_eq!(lines[1]["owner"].as_str().unwrap().len(), 32);
+    assert_eq!(lines[1]["holder"]["pid"], std::process::id());
+    assert!(lines[1]["held_ms"].as_u64().unwrap() < 60_000, "{lines:?}");
     assert_eq!(lines[1]["token"], b.token().get());
     let keys = |words: &[&str]| {
         let mut keys: Vec<_> = list(words)

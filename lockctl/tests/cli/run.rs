@@ -64,19 +64,9 @@ async fn a_busy_lock_is_told_with_its_holder() {
     .with_code(75);
     assert!(began.elapsed() >= SECOND * 3 / 10);
     assert_eq!(ran.stdout, "");
-    let owner = client
-        .lock(&key)
-        .status()
-        .await
-        .unwrap()
-        .holder
-        .unwrap()
-        .owner;
-    assert!(
-        ran.stderr
-            .contains(&format!("held by {owner}, lease left ")),
-        "{ran:?}"
-    );
+    let holder = client.lock(&key).status().await.unwrap().holder.unwrap();
+    let held_by = format!("held by {} for ", holder.caller.unwrap());
+    assert!(ran.stderr.contains(&held_by), "{ran:?}");
     // A lock that becomes free in time is taken.
     let mut run = start(&url, &key, &["--wait", "1m"], "echo run");
     until_waiting(&client, &key, 1).await;

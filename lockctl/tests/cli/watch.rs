@@ -56,7 +56,10 @@ async fn each_change_is_a_line() {
     c.release().await;
     let text = output(&url, &["watch", "--looks", "1"]).with_code(0).stdout;
     assert!(
-        text.contains(&format!(" held     b token={} waiting=0 owner=", b.token())),
+        text.contains(&format!(
+            " held     b token={} waiting=0 holder=",
+            b.token()
+        )),
         "{text}"
     );
 }
