@@ -1,4 +1,4 @@
-//! Last stage: generates the locked function from a function and its options.
+//! Last stage of the expansion: generates the locked function from a function and its options.
 //!
 //! The generated code only calls functions of `lock_runtime::__private`, which contains the logic. Generated names have
 //! the span `mixed_site`, so they cannot clash with the user's names.
@@ -18,7 +18,7 @@ use crate::{
     value::OnBusy,
 };
 
-/// Generates the locked function. If `mistakes` is not empty afterwards, the caller discards the result.
+/// Generates the locked function. If this function finds a mistake, the caller discards the generated code.
 pub(crate) fn expand(args: &Args, mut function: Function, mistakes: &mut Mistakes) -> TokenStream {
     let arguments = match function.body {
         Body::Async(_) => Arguments::take(&mut function.sig),
@@ -172,9 +172,9 @@ impl Guarded<'_> {
     /// ```
     ///
     /// The key is rendered before the `async move` block, because `#[async_trait]` renames `self` to `__self` inside
-    /// that block. The tail expression keeps the form `Box::pin(async move { … })`, because other attributes look for
-    /// that form too. The block needs no bindings for the arguments, because `async move` moves the captured arguments
-    /// into the block.
+    /// that block. The tail expression keeps the form `Box::pin(async move { … })`, because other attributes look for a
+    /// tail expression of this form, too. The block needs no bindings for the arguments, because `async move` moves the
+    /// captured arguments into the block.
     fn boxed_body(
         &self,
         key: &ResolvedKeys<'_>,

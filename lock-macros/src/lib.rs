@@ -108,8 +108,8 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// same order and never deadlock. If all locks are free, they are taken in one step. If one of the locks is not free,
 /// the call takes the locks one after another, within one `wait`. A lock that is already taken stays held while the
 /// call waits for the next lock, and a fixed lease begins when the last lock is taken. If a lock is lost before the
-/// last one is taken, the call starts over within its `wait`. With `wait = "0s"`, the call takes all locks or none. If
-/// one of the locks is lost while the body runs, the body is dropped, unless `on_lost = continue` is set.
+/// last lock is taken, the call starts over within its `wait`. With `wait = "0s"`, the call takes either all locks or
+/// no lock. If one of the locks is lost while the body runs, the body is dropped, unless `on_lost = continue` is set.
 ///
 /// `<ids..>` stands for each item of a list. The list is an argument, or a field of an argument: a slice, an array, a
 /// `Vec` or any other type that can be iterated over by reference, with items that implement `Display`. `keys =
@@ -120,7 +120,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// The order of locks matters for nested calls too. If the nested or the enclosing call has several keys, the nested
 /// call tries only once to take a lock whose name sorts before the name of a lock that the enclosing call holds. If
-/// such a lock is not free, the nested call returns `Busy`, because waiting could deadlock. If the nested call and the
+/// that lock is not free, the nested call returns `Busy`, because waiting could deadlock. If the nested call and the
 /// enclosing call have one key each, they may take their locks in any order. Two tasks that nest such calls in opposite
 /// orders can deadlock, but only until a `wait` ends.
 ///
@@ -156,9 +156,9 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// With `release = background` the call does not wait for the server to confirm the release, so it returns one round
 /// trip earlier. If the server does not confirm the release, the engine retries it until the lease ends. The next
 /// acquisition on the same tokio runtime reaches the server after the release, because both requests use the same
-/// connection. On a Redlock, this order is certain only while the runtime has its own open connections to the nodes.
-/// Until the server has processed the release, other callers find the lock taken, so a call with `wait = "0s"` can be
-/// `Busy`.
+/// connection. On a Redlock, the acquisition is certain to reach the nodes after the release only while the runtime has
+/// its own open connections to the nodes. Until the server has processed the release, other callers find the lock
+/// taken, so a call with `wait = "0s"` can return `Busy`.
 ///
 /// # Supported functions
 ///

@@ -1,4 +1,4 @@
-//! The arguments of a function: their names outside and inside the body, and which names a key can use.
+//! The arguments of a function: their names outside and inside the body, and the names that a key can use.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};

@@ -287,7 +287,7 @@ impl LockGuard {
     /// let client = LockClient::connect("memory:").await?;
     /// let guard = client.lock("report").acquire().await?;
     /// if let ReleaseOutcome::Lost(reason) = guard.release().await {
-    ///     println!("others may have been inside meanwhile: {reason:?}");
+    ///     println!("another caller may have held the lock meanwhile: {reason:?}");
     /// }
     /// # Ok(())
     /// # }

@@ -91,7 +91,7 @@ enum Target {
 }
 
 impl fmt::Debug for Target {
-    // Each variant may contain a password, so the output shows none.
+    // Each variant may contain a password, so the output names only the variant.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Url(_) => "Url(..)",
@@ -209,14 +209,14 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets the lease time of calls that set none: 30 s by default. A call that sets no lease renews its lease after
-    /// each third of the lease time, unless the call turns renewal off.
+    /// Sets the lease time of calls that set no lease: 30 s by default. The lease of such a call is renewed after each
+    /// third of the lease time, unless the call turns renewal off.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.defaults.lease = lease;
         self
     }
 
-    /// Sets the strategy of calls that set none: [`Strategy::Handoff`] by default, and [`Strategy::Notify`] in
+    /// Sets the strategy of calls that set no strategy: [`Strategy::Handoff`] by default, and [`Strategy::Notify`] in
     /// [Redisson's layout](Self::layout).
     pub fn strategy(mut self, strategy: Strategy) -> Self {
         self.defaults.strategy = Some(strategy);
@@ -229,7 +229,7 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets the release mode of calls that set none: [`Release::Confirmed`] by default.
+    /// Sets the release mode of calls that set no release mode: [`Release::Confirmed`] by default.
     ///
     /// [`Release::Background`] saves each call one round trip. The lock can then still be held when the call returns, so
     /// do not choose `Background` if code that receives a call's result relies on a free lock.
@@ -238,8 +238,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets how many replicas of a lock's server must have acknowledged a grant before the body starts, for calls that
-    /// set no number of their own: 0 by default. `within` is how long each call waits for the replicas: 1 s by default.
+    /// Sets how many replicas of a lock's server must have acknowledged a grant before the body starts: 0 by default.
+    /// The number applies to calls that set no number of replicas. `within` is how long each call waits for the
+    /// replicas: 1 s by default.
     ///
     /// The wait for the replicas is part of the acquisition, so `wait` bounds it too. If too few replicas acknowledge
     /// the grant in time, the call gives the lock back and returns
@@ -603,7 +604,8 @@ impl LockClientBuilder {
             provider: self.provider.clone(),
         };
         let needs = |is_redlock| Needs {
-            // A node of a Redlock stores marks, which every client writes.
+            // Every client of a Redlock writes a mark to each node: a key that shows whether the node has kept its
+            // state.
             access: if is_redlock {
                 AccessMode::Full
             } else {

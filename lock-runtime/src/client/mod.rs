@@ -26,7 +26,7 @@ use crate::{
 const WAITING_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a shutdown waits for a server that does not answer while locks are held.
 const HELD_PATIENCE: Duration = Duration::from_secs(10);
-/// How often a shutdown checks whether the server answers, and how long each check may take.
+/// The time between two checks of a shutdown whether the server answers, and the time limit of each check.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 static INSTALLED: OnceCell<LockClient> = OnceCell::new();
@@ -262,8 +262,8 @@ impl LockClient {
             registry.nobody_enters().await;
             backend.cleaned_up().await;
         };
-        // The wait has a time limit, because a refused call ends only when it is polled, and its task might never poll
-        // it.
+        // The wait for refused calls has a time limit, because a refused call ends only when its task polls it, which
+        // might never happen.
         bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
         registry.give_up_unused();
         let silent_since = Mutex::default();
@@ -272,15 +272,17 @@ impl LockClient {
             () = registry.drained() => {}
             () = self.silent_while_held(&silent_since) => {}
         }
-        // Releases that were not confirmed within a second go on in the background.
+        // A release that is not confirmed within a second continues in the background. `close` waits for these
+        // releases.
         let silent_since = lock(&silent_since).unwrap_or_else(|| backend.now());
         backend.close(silent_since + HELD_PATIENCE).await;
         tracing::debug!(target: TARGET, "lock client shut down");
     }
 
-    /// Completes when no server answers whose locks are held: each of these servers has been silent for
-    /// [`HELD_PATIENCE`], or is silent when the last of its leases ends. Writes to `silent_since` the moment at which
-    /// the last of these servers stopped answering, while none of them answers. Never completes for in-process locks.
+    /// Completes once it is useless to wait for the servers that store held locks: each of these servers has been
+    /// silent for [`HELD_PATIENCE`], or is silent when the last of its leases ends. While all of these servers are
+    /// silent, stores in `silent_since` the moment at which the last of them stopped answering. Never completes for
+    /// in-process locks.
     async fn silent_while_held(&self, silent_since: &Mutex<Option<Moment>>) {
         let Shared {
             backend, registry, ..
@@ -339,7 +341,7 @@ pub struct AlreadyInstalled(());
 impl fmt::Display for AlreadyInstalled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "a lock client is installed already: install one at start-up, and give others to a task with `client.scope(..)`",
+            "a lock client is installed already: install one client at start-up, and scope any other client to its task with `client.scope(..)`",
         )
     }
 }
