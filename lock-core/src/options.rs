@@ -144,8 +144,8 @@ pub struct LockOptions {
 pub struct Defaults {
     /// How long an acquisition may take; 3 s unless the client sets another value.
     pub wait: Duration,
-    /// The length of a lease; 30 s unless the client sets another value. This lease is renewed after each third of its
-    /// time.
+    /// The length of a lease; 30 s unless the client sets another value. The engine renews a lease of this default
+    /// length after each third of its time.
     pub lease: Duration,
     /// How a caller waits for a lock. `None` selects the layout's default, which is handoff in the native layout.
     pub strategy: Option<Strategy>,

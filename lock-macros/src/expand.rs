@@ -477,9 +477,9 @@ fn made(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
-/// Generates a block whose braces have the hygiene of the call site. An attribute below this one, such as
-/// `#[instrument(err)]`, may give the span of the braces to names that it generates. The names that another attribute
-/// generates resolve only if the braces have the hygiene of the call site.
+/// Generates a block whose braces have the hygiene of the call site. An attribute below `#[distributed_lock]`, such as
+/// `#[instrument(err)]`, may generate names that have the span of these braces. Such names resolve only if the braces
+/// have the hygiene of the call site.
 fn braced(place: Span, stream: TokenStream) -> TokenStream {
     let mut group = Group::new(Delimiter::Brace, stream);
     group.set_span(Span::call_site().located_at(place));

@@ -80,10 +80,10 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// as a constant if its last name is written in capitals.
 ///
 /// A nested call can re-enter a lock that an enclosing call holds. If the lease of that lock would end before a new
-/// lease of the nested call, the nested call first extends the lease. The later deadline remains after the nested call
-/// has ended, because re-entry never shortens a lease. If only the nested call has the lease renewed automatically, the
-/// renewal stops when the nested call ends. For example, after a nested call without a `lease`, an enclosing call with
-/// `lease = "1s"` can have up to 30 s left.
+/// lease of the nested call, the nested call first extends the lease. The lease keeps its later deadline after the
+/// nested call has ended, because re-entry never shortens a lease. If only the nested call has the lease renewed
+/// automatically, the renewal stops when the nested call ends. For example, after a nested call without a `lease`, an
+/// enclosing call with `lease = "1s"` can have up to 30 s left.
 ///
 /// # Keys
 ///
@@ -230,7 +230,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// Dropping the future of a call that waits gives up the call's place in the queue. Dropping the future of a call that
 /// holds its lock drops the body and then releases the lock. Every early exit (`return`, `?`) releases the lock too.
 /// While the server cannot be reached, the grant of a dropped call stays until its lease ends (at most 2 s if the grant
-/// was not confirmed yet), and the call's place in the queue stays until `wait` ends.
+/// was not confirmed yet). The place of a dropped call in the queue stays until `wait` ends.
 ///
 /// # Panics
 ///

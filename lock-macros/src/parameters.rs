@@ -42,8 +42,8 @@ impl Arguments {
     /// async fn f(id: u64, app: State<App>, __arg2: Pair, __arg3: Guard)
     /// ```
     ///
-    /// If a pattern binds only one name, that name becomes the name of the whole argument for attributes below this
-    /// one, as in `#[instrument(skip(app))]`.
+    /// If a pattern binds only one name, attributes below `#[distributed_lock]` can use that name for the whole
+    /// argument, as in `#[instrument(skip(app))]`.
     pub(crate) fn take(sig: &mut Signature) -> Self {
         let mut arguments = Self::read(sig);
         let typed = sig.inputs.iter_mut().filter_map(|input| match input {

@@ -36,7 +36,7 @@ pub fn keys(data: &[u8]) -> bool {
         return false;
     };
     let holes: Vec<_> = pieces.iter().filter_map(hole).collect();
-    // A value with `:raw` is not escaped, so different values can give the same key.
+    // The value of a placeholder with `:raw` is not escaped, so different values can give the same key.
     if holes.iter().any(|hole| hole.raw) {
         return false;
     }

@@ -43,7 +43,7 @@ pub enum ForcedRelease {
 /// # Cancel safety
 /// Every future that a method of `Lock` returns may be dropped at any `.await`. The grant and the place in the queue of
 /// a dropped future are removed within one round trip. While the server cannot be reached, the grant of a dropped
-/// future stays until its lease ends (at most 2 s if the grant was not confirmed yet), and the future's place in the
+/// future stays until its lease ends (at most 2 s if the grant was not confirmed yet). The future's place in the
 /// queue stays until `wait` ends.
 ///
 /// ```
@@ -190,11 +190,11 @@ impl Lock {
     /// fencing token, or the lock is free. [`status`](Self::status) returns the token of the present hold. If the hold
     /// with this token has ended meanwhile, the method changes nothing.
     ///
-    /// The former holder is told: at its next renewal or check, at most a third of its lease later, its body is dropped,
-    /// and its call returns [`LockError::Lost`]. **Until then, its body can run beside that of the next holder.** Release
-    /// a lock by force only if its holder is known to be stuck, or if the guarded resource refuses lower
-    /// [tokens](crate::Hold::token). If several callers of one session share the grant, those that still wait for their
-    /// turn queue again.
+    /// The former holder notices the forced release at its next renewal or check, at most a third of its lease later.
+    /// Its body is then dropped, and its call returns [`LockError::Lost`]. **Before that moment, the bodies of the
+    /// former and the next holder can run at the same time.** Release a lock by force only if its holder is known to be
+    /// stuck, or if the guarded resource refuses lower [tokens](crate::Hold::token). If several callers of one session
+    /// share the grant, those that still wait for their turn queue again.
     ///
     /// `by` names the person or the program that releases the lock. This name appears in the event of level `WARN` that
     /// reports the release. The method takes at most `wait`.

@@ -43,7 +43,7 @@ use crate::{
 /// # Cancel safety
 /// Every future that a method of `MultiLock` returns may be dropped at any `.await`. The grant and the place in a queue
 /// of a dropped future are removed within one round trip. While the server cannot be reached, the grant of a dropped
-/// future stays until its lease ends (at most 2 s if the grant was not confirmed yet), and the future's place in a
+/// future stays until its lease ends (at most 2 s if the grant was not confirmed yet). The future's place in a
 /// queue stays until `wait` ends.
 ///
 /// ```

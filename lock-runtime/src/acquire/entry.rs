@@ -26,7 +26,7 @@ pub(crate) struct Entry {
     demand: Option<RenewalDemand>,
     ticket: EntryTicket,
     level: Level,
-    /// Whether this entry began the hold; `false` for a re-entry.
+    /// Whether this call acquired the lock and so began the hold; `false` if the call re-entered the lock.
     began: bool,
     /// If the body returns before this moment, the lock stays taken until this moment.
     retain_until: Option<Moment>,
@@ -67,7 +67,7 @@ impl Entry {
         Frame::new(self.hold().clone(), self.level.clone(), outer, several)
     }
 
-    /// Whether this entry began the hold.
+    /// Whether this call acquired the lock, instead of re-entering it.
     pub(crate) fn has_begun(&self) -> bool {
         self.began
     }
@@ -150,7 +150,7 @@ impl Entered {
         }
     }
 
-    /// Collects one or more entries, given in the order in which they were entered.
+    /// Collects the entries of a call with several locks, in the order in which the call entered the locks.
     pub(crate) fn several(mut entries: Vec<Entry>) -> Self {
         Self {
             innermost: entries.pop().expect("a call enters at least one lock"),
@@ -197,7 +197,7 @@ impl Entered {
         named.cloned().collect()
     }
 
-    /// Marks the body as begun in the holds of all entries.
+    /// Records in all holds of this call that the body has begun.
     pub(crate) fn begin_body(&self) {
         self.entries().for_each(|entry| entry.hold().begin_body());
     }
@@ -288,7 +288,7 @@ impl Entered {
     }
 }
 
-/// Completes when the lock of one of the entries is lost. Never completes if there are no entries.
+/// Completes when one of the entered locks is lost. Never completes if `entries` is empty.
 pub(crate) async fn loss_of_one(entries: &[Entry]) {
     if entries.is_empty() {
         return pending().await;

@@ -24,8 +24,8 @@ use crate::acquire::{
 use crate::lease::hold::HoldState;
 
 /// The time that is added to a lease which is too short to be renewed, while the call waits for its other locks. If the
-/// process crashes during this wait, the lock stays taken for this time beyond the lease that the call asked for. This
-/// time is shorter than the 250 ms by which, in the fault matrix, a lock may stay taken too long after a crash.
+/// process crashes during this wait, the lock stays taken for this time beyond the lease that the call asked for. The
+/// fault matrix lets a crash block a lock for at most 250 ms beyond its lease, so this time is shorter than 250 ms.
 const RENEWAL_MARGIN: Duration = Duration::from_millis(200);
 
 /// Enters several locks of one client, within the `wait` of the call.
@@ -84,7 +84,7 @@ struct MultiAcquisition {
     entries: Vec<Entry>,
     /// The number of `entries` before the latest step. In one step, the call takes one lock or several locks.
     earlier: usize,
-    /// The frame in which the frame of the next lock is nested.
+    /// The innermost frame so far: the frame of the lock taken last, or else of the enclosing call.
     innermost: Option<Arc<Frame>>,
     call: Arc<MultiCall>,
 }
@@ -147,8 +147,8 @@ impl MultiAcquisition {
     }
 
     fn push(&mut self, mut entry: Entry) {
-        // The caller might never be polled again while it waits for the other locks, so the lock is given back if the
-        // body has not begun one claim (2 s) after the end of `wait`.
+        // The caller might never be polled again while it waits for the other locks. The lock is therefore given back
+        // if the body has not begun one claim (2 s) after the end of `wait`.
         let until = self.budget.waits_until().max(entry.hold().backend().now());
         entry.wait_for_body(until + CLAIM);
         let outer = self.innermost.take();

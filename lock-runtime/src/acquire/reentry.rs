@@ -33,14 +33,14 @@ thread_local! {
     static ENCLOSING: RefCell<Option<Enclosing>> = const { RefCell::new(None) };
 }
 
-/// The innermost frame around the code that a thread runs, and the task to which this frame is visible.
+/// The frame of the innermost body around the code that a thread runs, and the task to which this frame is visible.
 struct Enclosing {
     frame: Arc<Frame>,
     /// The task that polls the body; `None` if the body is not polled by a tokio task.
     task: Option<task::Id>,
 }
 
-/// Returns the innermost frame around the current code.
+/// Returns the frame of the innermost body that encloses the current code, or `None` outside any body.
 pub(crate) fn enclosing() -> Option<Arc<Frame>> {
     let here = task::try_id();
     let frame = ENCLOSING.try_with(|enclosing| {
@@ -51,7 +51,7 @@ pub(crate) fn enclosing() -> Option<Arc<Frame>> {
     frame.ok().flatten()
 }
 
-/// Makes `frame` the innermost frame until the returned scope is dropped. Has no effect on a thread that is exiting.
+/// Makes [`enclosing`] return `frame` until the returned scope is dropped. Has no effect on a thread that is exiting.
 #[must_use = "the frame is set until the scope is dropped"]
 #[inline(never)]
 pub(crate) fn enter(frame: Option<Arc<Frame>>) -> Scope {
@@ -61,7 +61,7 @@ pub(crate) fn enter(frame: Option<Arc<Frame>>) -> Scope {
     Scope { outer: outer.ok() }
 }
 
-/// When this value is dropped, the previous frame becomes the innermost frame again.
+/// Dropping this value makes [`enclosing`] return the previous frame again.
 pub(crate) struct Scope {
     outer: Option<Option<Enclosing>>,
 }
@@ -265,7 +265,7 @@ impl Frame {
             .find(|frame| frame.hold.name == *name && is_of(&frame.hold, shared))
     }
 
-    /// Whether this frame belongs to the call that created the level that `other` uses.
+    /// Whether this frame belongs to the call whose entry created the nesting level of `other`.
     fn has_entered_level_of(&self, other: &Self) -> bool {
         !self.lent && Arc::ptr_eq(&self.hold, &other.hold) && self.level.is(&other.level)
     }

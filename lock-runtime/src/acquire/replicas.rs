@@ -106,8 +106,8 @@ pub(crate) async fn replicated(
     }
 }
 
-/// Makes the backend wait for replicas. If `are_new` is true, each lock is given back if its body has not begun one
-/// claim (2 s) after the answer, because the caller might never be polled again.
+/// Asks the backend to wait until replicas have acknowledged the grants. If `are_new` is true, each lock is given back
+/// if its body has not begun one claim (2 s) after the answer, because the caller might never be polled again.
 async fn replicate(
     spec: &AcquireSpec,
     holds: Vec<Arc<HoldState>>,

@@ -276,9 +276,9 @@ impl LockClientBuilder {
     ///   than the tokens of Rust. A resource that has seen a token of Rust then refuses the tokens of the `RFencedLock`
     ///   until Rust takes the lock again and raises the counter. To avoid such low tokens, set the counter
     ///   `redisson_lock_token:{name}` to 0 with `SETNX` before Rust first takes the lock.
-    /// - **Re-entry** of Rust calls is counted in their process. On the server, the field of a Rust holder stores the
-    ///   holder's longest lease in ms, whereas the field of a JVM thread stores how often the thread has entered the
-    ///   lock. This crate does not change the fields of JVM threads.
+    /// - **Re-entry** of Rust calls is counted in the Rust process. On the server, the field of a Rust holder stores
+    ///   the holder's longest lease in ms, whereas the field of a JVM thread stores how often the thread has entered
+    ///   the lock. This crate does not change the fields of JVM threads.
     /// - **Leases** are measured by the server's clock. Setting the server's clock back makes a lease longer.
     ///
     /// This crate supports the lock names, hashes, channels and messages of Redisson 4.7 for `RLock`, spin locks and
@@ -397,18 +397,19 @@ impl LockClientBuilder {
     /// provider, the user and the password in the URL are not used. All connections to Redis servers use the provider;
     /// Sentinels have [credentials of their own](Self::sentinel_credentials).
     ///
-    /// The engine calls the provider for each new connection, also when it connects again after a loss. Connections
-    /// that are made at the same time share one call. A call may block its thread. The engine waits at most 10 s for
-    /// its result, but it cannot stop a call that blocks for longer. The next try to connect then calls the provider on
-    /// another thread. At most four calls run at the same time. If the provider returns an error or does not answer,
-    /// [`connect`](Self::connect) returns [`ConnectError::NoCredentials`]. A client that was connected before tries
-    /// again until it has a connection. Calls that need this connection wait for it, up to their `wait`. The text of
-    /// the provider's error appears in logs and errors, so it must not contain secrets.
+    /// The engine calls the provider for each new connection, also when it reconnects after a connection is lost.
+    /// Connections that are made at the same time share one call of the provider. The provider may block its thread.
+    /// The engine waits at most 10 s for the provider's result, but cannot stop a provider that blocks for longer. The
+    /// next try to connect then calls the provider on another thread. At most four calls of the provider run at the
+    /// same time. If the provider returns an error or does not answer, [`connect`](Self::connect) returns
+    /// [`ConnectError::NoCredentials`]. A client that was connected before tries again until it has a connection.
+    /// Acquisitions that need this connection wait for it, up to their `wait`. The text of the provider's error appears
+    /// in logs and errors, so this text must not contain secrets.
     ///
     /// An open connection keeps the credentials with which it has logged in. Redis keeps the connections of a user
     /// whose password changes, and closes the connections of a user that is deleted. Some services close a connection
     /// when its token expires. For such a service, return [`Credentials::valid_for`]. Each connection then logs in
-    /// again in time.
+    /// again before its token expires.
     ///
     /// ```no_run
     /// use std::time::Duration;

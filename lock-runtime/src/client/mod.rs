@@ -211,7 +211,7 @@ impl LockClient {
     ///
     /// Each step examines a few hundred keys of one server (`SCAN`), in less than a millisecond of the server's time,
     /// however many keys the server stores. A lock that is held from the beginning to the end of the walk is found,
-    /// unless it moves to another server of a Redis Cluster meanwhile. The Redis user needs the additional right
+    /// unless the lock moves to another server of a Redis Cluster meanwhile. The Redis user needs the additional right
     /// `+scan`. In [Redisson's layout](crate::Layout::Redisson), other keys look like locks, so each key of the
     /// namespace is returned.
     ///

@@ -49,7 +49,7 @@ pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
     /// Called when a body has used most of its fixed lease.
     fn lease_nearly_over(&self, warning: &LeaseWarning);
 
-    /// Called when the last entry has left the hold.
+    /// Called when no call is inside the hold any more.
     fn left(&self, hold: &Arc<HoldState>);
 
     /// Called when a caller begins to wait for the confirmation of its release. The caller waits no longer than until
@@ -508,7 +508,8 @@ impl HoldState {
         self.lost.get().is_none() && !self.has_passed()
     }
 
-    /// Marks the lease as lost. Only the first reason is stored, logged and counted.
+    /// Marks the lease as lost, and returns the reason. If the lease was lost before, this method changes nothing, and
+    /// returns the earlier reason.
     pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
         let mut first = false;
         let reason = *self.lost.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Leaving a hold: the last entry to leave releases the lock.
+//! Leaving a hold: the last call to leave the hold releases its lock.
 
 use std::{
     future::Future,
@@ -48,7 +48,7 @@ pub(crate) struct EntryTicket {
 }
 
 impl EntryTicket {
-    /// Creates an entry that the hold has already counted.
+    /// Creates the entry of a call that the hold has already counted.
     pub(crate) fn counted(hold: Arc<HoldState>) -> Self {
         Self {
             hold: Some(hold),

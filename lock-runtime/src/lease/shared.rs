@@ -118,7 +118,7 @@ impl HoldRegistry {
         hold.track(self.holds.token());
         let mut newest = lock(&self.newest);
         let before = newest.get(&hold.name).and_then(Weak::upgrade);
-        // This hold's grant may have been read so late that a newer hold of the lock has begun in the meantime.
+        // The grant of `hold` may have been read so late that a newer hold of the same lock has already begun.
         if before
             .as_ref()
             .is_some_and(|before| before.token > hold.token)

@@ -111,7 +111,7 @@ struct Queue {
     next_ticket: u64,
     /// The call that has the turn, or to which the turn is offered. While `current` is `None`, no call waits.
     current: Option<Current>,
-    /// The waiting calls, ordered by ticket.
+    /// The waiting calls, ordered by ticket: a number that each call gets when it requests its turn.
     waiters: VecDeque<Waiter>,
     /// Wakes the waiter that was last offered the turn; `None` once that waiter has been notified.
     woken: Option<Arc<Notify>>,
