@@ -265,7 +265,7 @@ impl<T, E: FromLockError> LockResult for Result<T, E> {
     note = "return `Result<Option<T>, E>` and `Ok(Some(value))`, or write `on_busy = error`"
 )]
 pub trait SkipResult {
-    /// Returns the result of a skipped call.
+    /// Returns the result of a call that is skipped because its lock is busy.
     fn skipped() -> Self;
 }
 

@@ -168,12 +168,12 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// placed above `#[tokio::main]` and `#[tokio::test]`. A function with `#[tokio::main]` or `#[tokio::test]` needs
 /// `client = …`, because no client is installed yet when the function starts.
 ///
-/// `#[tracing::instrument]` can be placed above or below the attribute, with all options of `#[instrument]`. Above the
-/// attribute, the span of `#[instrument]` covers only the body. Below the attribute, the span also covers the time of
-/// waiting, and the options `err` and `ret` also report lock errors. If the pattern of an argument binds only one name,
-/// `#[instrument]` below the attribute uses that name for the whole argument: with `Path(id): Path<u64>`, write
-/// `skip(id)` and `fields(order = id.0)`. If the pattern binds several names, `#[instrument]` has no name for the
-/// argument, and only `skip_all` leaves the argument out of the span.
+/// `#[tracing::instrument]` can be placed above or below the attribute, with all options of `#[instrument]`. If
+/// `#[instrument]` is above `#[distributed_lock]`, its span covers only the body. If `#[instrument]` is below, its span
+/// also covers the time of waiting, and its options `err` and `ret` also report lock errors. If the pattern of an
+/// argument binds only one name, `#[instrument]` below the attribute uses that name for the whole argument: with
+/// `Path(id): Path<u64>`, write `skip(id)` and `fields(order = id.0)`. If the pattern binds several names,
+/// `#[instrument]` has no name for the argument, and only `skip_all` leaves the argument out of the span.
 ///
 /// Options can use names that a pattern binds. With `State(app): State<App>` and `Path((user, id)): Path<(u64, u64)>`,
 /// the handler of an axum router can have `key = "order:<user>:<id>", client = app.locks`. In the options, a name that

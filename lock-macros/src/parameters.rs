@@ -26,7 +26,7 @@ pub(crate) struct Argument {
     pattern: Pat,
     /// Whether the pattern in the signature has been replaced by the name `outer`.
     taken: bool,
-    /// The argument's `cfg` attributes. Generated code for the argument gets the same attributes.
+    /// The argument's `cfg` attributes, which the code that is generated for the argument repeats.
     conditions: Vec<Attribute>,
     /// The argument's lint attributes, such as `#[allow(..)]`, which move into the body together with the argument's
     /// binding.

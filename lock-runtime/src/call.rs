@@ -45,8 +45,8 @@ pin_project! {
         #[pin]
         body: Option<F>,
         output: Option<F::Output>,
-        // The innermost enclosing frame while the body is polled or dropped. The field is set from the body's first
-        // poll until the body is dropped.
+        // The frame in which nested calls find the locks while the body is polled or dropped. The field is set from the
+        // body's first poll until the body is dropped.
         frame: Option<Arc<Frame>>,
     }
 

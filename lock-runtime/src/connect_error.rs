@@ -75,7 +75,7 @@ pub enum ConnectError {
     NoCredentials {
         /// The address of the server.
         server: String,
-        /// The error of the provider.
+        /// The error that the provider returned, or the reason why it gave no answer.
         detail: String,
     },
     /// The server's ACL denies this user a command, a key or a channel that locks need.

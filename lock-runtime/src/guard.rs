@@ -142,7 +142,7 @@ impl Hold {
 
 /// The holds of a body that runs under several locks, in the order of the keys. Each hold has its own fencing token.
 ///
-/// If a key is named twice, both positions contain the same hold of the same lock. In a function annotated with `keys`,
+/// If the keys name a lock twice, both positions contain the same hold. In a function annotated with `keys`,
 /// the option `guard = ident` binds the holds to the variable `ident`.
 ///
 /// ```

@@ -36,7 +36,7 @@ struct Recorded {
 }
 
 impl CallRecord {
-    /// Begins the record of a call that asks for these locks. There must be at least one lock.
+    /// Begins the record of a call that asks for these locks. `specs` must not be empty.
     pub(crate) fn begin(specs: &[AcquireSpec]) -> Self {
         let first = &specs[0];
         let call = tracing::info_span!(

@@ -171,8 +171,8 @@ fn is_of(hold: &HoldState, shared: &Arc<Shared>) -> bool {
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
     level: Level,
-    /// Whether the frame belongs to a body that a guard's `run` method runs. Such a body needs no turn among siblings,
-    /// because it runs inside the guard's own entry.
+    /// Whether the frame belongs to a body that a guard's `run` method runs. A guard's body needs no turn among
+    /// siblings, because the body runs inside the guard's own entry.
     lent: bool,
     /// The state that all frames of a call with several locks share; `None` for a call with one lock.
     several: Option<Arc<MultiCall>>,

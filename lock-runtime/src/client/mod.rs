@@ -111,8 +111,8 @@ impl LockClient {
     /// its state has lost its mark too, and its votes do not count toward a majority until the longest recorded lease
     /// has passed. The client reads the longest recorded lease from the marks of other servers: of both other servers
     /// if there are three servers, or of three other servers if there are five. If all servers answer, the client uses
-    /// the marks that exist, even if there are fewer. If the client cannot read enough marks, the votes of the server
-    /// that lost its mark do not count for a day, the longest possible lease.
+    /// the marks that exist, even if fewer marks exist than it needs. If the client cannot read enough marks, the votes
+    /// of the server that lost its mark do not count for a day, the longest possible lease.
     ///
     /// # Errors
     /// [`ConnectError`] says what is wrong and what to do. The error never contains a password.
@@ -243,10 +243,10 @@ impl LockClient {
     /// Shuts the client down. New and waiting acquisitions are refused with [`LockError::ShutDown`]. The method then
     /// waits until every hold has ended and every release is confirmed. Wrap the call in a timeout if a body may hang.
     ///
-    /// The method first waits at most 2 s for the refused acquisitions to end, and then for the holds. While the server
-    /// does not answer, the wait for holds ends with the last lease, or after 10 s. In a Redis Cluster, this bound
-    /// applies only to the holds whose primary does not answer. A body that is still running when the method returns continues, but its
-    /// lease is no longer renewed.
+    /// The method first waits at most 2 s for the refused acquisitions to end, and then for the holds to end. While the
+    /// server does not answer, the wait for holds ends with the last lease, or after 10 s. In a Redis Cluster, this
+    /// bound applies only to the holds whose primary does not answer. A body that is still running when the method
+    /// returns continues, but its lease is no longer renewed.
     ///
     /// # Cancel safety
     /// If the future is dropped, the client stays closed and no lease is renewed from then on: each hold ends with its

@@ -117,7 +117,7 @@ pub(crate) fn lease_warning(label: &'static str) {
     increment(LEASE_WARNINGS, [("name", label), ("kind", EXCLUSIVE)]);
 }
 
-/// Counts a renewal.
+/// Counts a renewal by its outcome.
 pub(crate) fn renewal(label: &'static str, outcome: &'static str) {
     let labels = [("name", label), ("kind", EXCLUSIVE), ("outcome", outcome)];
     increment(RENEWALS, labels);

@@ -294,7 +294,7 @@ impl HoldState {
         self.backend().maintains_leases() || lock(&self.lease).is_fresh(self.backend().now())
     }
 
-    /// Returns the end of the lease. An extension of the lease adds its time to this moment.
+    /// Returns the end of the lease, from which the time of an extension counts.
     pub(crate) fn lease_ends(&self) -> Moment {
         lock(&self.lease).ends(self.backend().now())
     }

@@ -120,7 +120,7 @@ impl Lease {
             .is_none_or(|deadline| deadline.since(now) >= self.confirmed * 2 / 3)
     }
 
-    /// Returns the end of the lease. An extension at `now` adds its time to this moment. A grant that lasts only for
+    /// Returns the end of the lease, from which the time of an extension at `now` counts. A grant that lasts only for
     /// its claim (2 s) is treated as if it had been confirmed for the whole lease time.
     pub(crate) fn ends(&self, now: Moment) -> Moment {
         match self.deadline {
@@ -326,8 +326,8 @@ mod tests {
         let mut lease = fixed(30);
         assert!(lease.is_fresh(at(110)));
         assert!(!lease.is_fresh(at(111)));
-        // A slow connection used up half of the lease before the answer was read. The lease is then fresh while two
-        // thirds of the remaining 15 s are left, because another request could take just as long.
+        // A slow connection used up half of the lease before the answer was read. The lease is fresh only while
+        // two thirds of the remaining 15 s are left, because the next request could take just as long.
         let asked = lease.request(Extend::To(30 * SECOND), at(111));
         assert_eq!(lease.apply(asked, at(141), at(126)), Applied::Renewed);
         assert!(lease.is_fresh(at(131)));

@@ -7,8 +7,8 @@ use lock_core::{
     lease::{LeaseTerms, Moment, Renewal},
 };
 
-/// The age of a hold at which the engine confirms a grant that still lasts only for its claim (2 s). For a hold that
-/// ends before this age, no command for the confirmation is sent.
+/// The age of a hold at which the engine confirms a grant that still lasts only for its claim (2 s). If a hold
+/// ends before this age, the engine sends no command to confirm the grant.
 const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 
 /// The minimum number of equally spaced moments in a third of a lease. Due times are rounded down to these moments, so

@@ -43,7 +43,7 @@ pub enum ReleaseOutcome {
 pub(crate) struct EntryTicket {
     /// The hold; `None` once the call has left it.
     hold: Option<Arc<HoldState>>,
-    /// Whether the hold counts this entry. The hold ends when its count falls to zero.
+    /// Whether the hold counts this entry as a call inside it. The hold ends when its count falls to zero.
     inside: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The turns inside one hold. Siblings, which are calls nested in the same call, run one after another, in the order in
-//! which they request their turns.
+//! The turns of the calls that share one hold. Siblings, which are calls nested in the same call, run one after
+//! another, in the order in which they request their turns.
 //!
 //! The turn is offered to the first waiter in the queue, which takes the turn when it is polled. If the waiter does not
 //! take the turn within a claim (2 s, or less after a missed offer), the turn is offered to the next waiter. The turn
