@@ -346,7 +346,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
 
     /// Waits until [`Replicas::count`] replicas have acknowledged the grants, but not longer than [`Replicas::within`].
-    /// The locks must have the same [`shard`](Self::shard). A backend without replicas refuses.
+    /// The locks must have the same [`shard`](Self::shard). A backend without replicas returns
+    /// [`BackendError::Refused`].
     fn replicate<'a>(
         &'a self,
         grants: &'a [(&'a LockName, FencingToken)],
@@ -383,11 +384,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// that gives up because of missing answers includes this text in its error.
     fn last_error(&self) -> Option<String>;
 
-    /// Reads who holds the lock, and how many waiters it has.
+    /// Reads who holds the lock, and how many waiters the lock has.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
-    /// Begins a walk through the names of locks that are held. A name is returned if the stored name contains `part`;
-    /// the caller filters the names further. Each step of the walk takes little of the server's time.
+    /// Begins a walk through the names of locks that are held. The walk returns each stored name that contains `part`,
+    /// and the caller filters these names further. Each step of the walk takes little of the server's time.
     fn scan(&self, part: &str) -> Result<Box<dyn Scan>, BackendError> {
         let _ = part;
         Err(only_on_a_server())
@@ -437,7 +438,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn close(&self, until: Moment) -> BoxFuture<'_, ()>;
 }
 
-/// Returns the answer of a backend that stores its locks in this process.
+/// Returns the refusal of a backend that stores its locks in this process.
 fn only_on_a_server() -> BackendError {
     let refusal = "in-process locks cannot be listed, and have no queue that others can read";
     BackendError::Refused(refusal.into())

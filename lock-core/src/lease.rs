@@ -99,7 +99,7 @@ pub struct Grant {
     pub valid_until: Option<Moment>,
     /// The time for which the grant is valid, counted from a moment that is certainly before the grant, such as the
     /// sending of the request. A grant that is sent to a waiter lasts for at most a claim (2 s), even if the requested
-    /// lease is longer. The first renewal extends a grant that was sent to a waiter to the requested lease.
+    /// lease is longer. The first renewal extends the claim to the whole requested lease.
     pub validity: Duration,
     /// Whether the owner had to wait for the lock, in the queue or between two tries.
     pub queued: bool,

@@ -128,8 +128,8 @@ macro_rules! option_setters {
         /// too. A renewed lease must be at least one second long.
         ///
         /// If an enclosing call holds the lock, and the enclosing call's lease would end before the lease of this call,
-        /// this call first extends the enclosing call's lease. The later deadline remains after this call has ended. If
-        /// only this call asks for renewal, the renewal ends with this call.
+        /// this call first extends the enclosing call's lease. The lease keeps this later deadline after this call has
+        /// ended. If only this call asks for renewal, the renewal ends with this call.
         pub fn lease(mut self, lease: Duration) -> Self {
             self.settings.options.lease = Some(lease);
             self

@@ -99,8 +99,8 @@ pub mod v1 {
         hold_at_least
     }
 
-    /// Returns a function that converts lock errors for `on_busy = skip`. The function returns the result of `skipped`
-    /// if the lock is busy, and converts any other error with `failed`.
+    /// Returns the function that converts lock errors under the option `on_busy = skip`. For a busy lock, this function
+    /// returns the result of `skipped`. It converts any other error with `failed`.
     pub fn skip<R>(
         skipped: fn() -> R,
         failed: impl FnOnce(LockError) -> R,

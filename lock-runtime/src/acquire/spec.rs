@@ -1,4 +1,4 @@
-//! The request for one lock, the time limits of its call, and the errors with which the call can fail.
+//! The request of a call for one lock, the time limits of the call, and the errors with which the call can fail.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,7 +34,7 @@ pub(crate) struct AcquireSpec {
 }
 
 impl AcquireSpec {
-    /// Creates the request of a new acquisition with this `wait`.
+    /// Creates the backend request of a new acquisition with this `wait`.
     pub(crate) fn request(&self, wait: Duration) -> Request {
         Request {
             name: self.name.clone(),
@@ -67,7 +67,7 @@ impl Budget {
         }
     }
 
-    /// Whether the call waits if the lock is not free.
+    /// Whether the call waits for a lock that is not free.
     pub(crate) fn waits(self) -> bool {
         !self.wait.is_zero()
     }

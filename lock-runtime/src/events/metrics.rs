@@ -8,7 +8,7 @@ use lock_core::error::LossReason;
 /// Whether the feature `metrics` is enabled.
 pub(crate) const ENABLED: bool = cfg!(feature = "metrics");
 
-/// The value of the label `kind` of every lock: the only mode there is.
+/// The value of the label `kind` of every lock: `exclusive` is the only mode so far.
 pub(crate) const EXCLUSIVE: &str = "exclusive";
 
 const ACQUIRE: &str = "lock_acquire_seconds";
@@ -94,7 +94,7 @@ pub(crate) fn holding(label: &'static str, change: f64) {
     gauge(HOLDING, [("name", label), ("kind", EXCLUSIVE)], change);
 }
 
-/// Records how long a lock was held. `loss` says why its lease was lost, if it was.
+/// Records how long a lock was held. `loss` says why the lease was lost; `None` if the lock was released.
 pub(crate) fn held(label: &'static str, loss: Option<LossReason>, time: Duration) {
     let outcome = if loss.is_some() { "lost" } else { "released" };
     let labels = [("name", label), ("kind", EXCLUSIVE), ("outcome", outcome)];
@@ -117,7 +117,7 @@ pub(crate) fn lease_warning(label: &'static str) {
     increment(LEASE_WARNINGS, [("name", label), ("kind", EXCLUSIVE)]);
 }
 
-/// Counts a renewal.
+/// Counts a renewal by its outcome.
 pub(crate) fn renewal(label: &'static str, outcome: &'static str) {
     let labels = [("name", label), ("kind", EXCLUSIVE), ("outcome", outcome)];
     increment(RENEWALS, labels);
@@ -128,7 +128,7 @@ pub(crate) fn missed_wakeup() {
     increment(MISSED_WAKEUPS, []);
 }
 
-/// Counts a connection that replaced a lost one.
+/// Counts a connection that replaced a lost connection.
 pub(crate) fn reconnect() {
     increment(RECONNECTS, []);
 }
