@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(offered(&mut agreement, &[(1, 9), (2, 8)]), [0, 2]);
         assert!(
             !agreement.is_reached(),
-            "node 0 does not know the token yet"
+            "node 0 has not stored the agreed token yet"
         );
         agreement.raised(0);
         let reached = agreement.reached();

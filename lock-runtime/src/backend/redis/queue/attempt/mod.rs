@@ -276,7 +276,10 @@ impl RedisAttempt {
 
     /// Awaits the offer of a turn.
     async fn turn(&mut self) -> Result<Step, BackendError> {
-        let offers = self.offers.as_mut().expect("a caller that waits is told");
+        let offers = self
+            .offers
+            .as_mut()
+            .expect("a waiting caller has a receiver for offers");
         let offered = offers.await;
         self.offers = None;
         Ok(self.state.on(match offered {
@@ -291,7 +294,10 @@ impl RedisAttempt {
     /// the decision, so the turn cannot be passed on in between. If the grant has too little time left, a task of the
     /// engine renews the grant first. The renewal thus does not depend on when this future is polled.
     async fn take_turn(&mut self, token: u64) -> Result<Step, BackendError> {
-        let sent = self.sent.as_ref().expect("what is offered was asked for");
+        let sent = self
+            .sent
+            .as_ref()
+            .expect("a caller that was offered a turn has sent a request");
         // After this line, no request under this owner name is under way.
         sent.request.end().await;
         loop {

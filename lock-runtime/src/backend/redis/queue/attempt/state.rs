@@ -200,7 +200,7 @@ impl AttemptState {
             }
             Event::Refused(error) => {
                 if self.is_refusal_final() {
-                    self.phase = Phase::Settled; // nothing was carried out
+                    self.phase = Phase::Settled; // the server has carried out no request
                 }
                 Step::Fail(error)
             }
