@@ -59,7 +59,7 @@ async fn pay_by_phone<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// Runs the three scenarios of the example. The scenarios wait for events instead of fixed times. Only the simulated
+/// Runs the three scenarios of the example. The scenarios wait for events, and not for fixed times. Only the simulated
 /// bank takes a fixed time.
 async fn open(shop: &Arc<Shop>) -> Result<(), PayError> {
     let bank_takes = || async { sleep(Duration::from_millis(50)).await };
@@ -151,8 +151,8 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Returns the URL of the lock server, or `memory:` (this process) if there are no arguments. Fails if the arguments
-/// are not valid.
+/// Returns the URL of the lock server, or `memory:` (locks of this process) if there are no arguments. Fails if the
+/// arguments are not valid.
 fn lock_url(mut arguments: impl Iterator<Item = String>) -> Result<String, String> {
     let url = match arguments.next() {
         None => return Ok("memory:".into()),
@@ -173,7 +173,7 @@ type Caller = &'static str;
 /// The proof of a payment. The fencing token shows which of two payments came later.
 struct Receipt(FencingToken);
 
-/// The reason why an order was not paid. The error type of a guarded function needs only a conversion from
+/// The reason why an order was not paid. The error type of a guarded function only has to implement a conversion from
 /// [`LockError`].
 #[derive(Debug)]
 enum PayError {
@@ -202,7 +202,7 @@ enum Answer {
     Failed,
 }
 
-/// The shop, which prints the events and checks that the locks keep their promises.
+/// The shop, which prints events and checks that the locks keep their promises.
 struct Shop {
     client: LockClient,
     opened: Instant,
@@ -261,7 +261,7 @@ impl Shop {
         println!("{ms:>6} ms  order:{id}  token {token:<16}  {event}");
     }
 
-    /// Does the work under the lock, and detects other callers inside the same lock.
+    /// Does the work of a payment under the lock, and detects other callers inside the same lock.
     async fn take_payment<B: Future>(
         self: &Arc<Self>,
         id: u64,
@@ -360,7 +360,8 @@ impl Shop {
         }
     }
 
-    /// Checks that exactly these callers held the lock of this order, in this sequence, and that their tokens rise.
+    /// Checks that exactly these callers held the lock of this order, in this sequence, and that their fencing tokens
+    /// rise.
     fn expect_entered(&self, id: u64, expected: &[Caller]) {
         let book = self.book();
         let of_order = || book.entries.iter().filter(|entry| entry.0 == id);
@@ -377,7 +378,7 @@ impl Shop {
         }
     }
 
-    /// Checks that the expected number of payments was made, each under a grant of its own.
+    /// Checks that the expected number of payments was made, each payment under a grant of its own.
     fn expect_receipts(&self, expected: usize) {
         let tokens: HashSet<_> = self
             .book()

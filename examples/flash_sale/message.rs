@@ -8,7 +8,7 @@ use crate::buyer::Purchase;
 pub(crate) enum Message {
     /// The worker is connected, and the sale may begin.
     Ready,
-    /// A buyer of the victim, the worker that the host will kill, holds the lock and waits for the kill.
+    /// A buyer of the victim (the worker that the host will kill) holds the lock and waits for the kill.
     Inside,
     /// A buyer has finished its purchase.
     Purchase(Purchase),
@@ -26,7 +26,7 @@ impl fmt::Display for Message {
                 token,
                 waited,
             }) => {
-                // No token is 0, so 0 stands for the missing token of an unguarded sale.
+                // No fencing token is 0, so 0 stands for the missing token of an unguarded sale.
                 let token = token.unwrap_or(0);
                 write!(f, "sold {item} {token} {}", waited.as_micros())
             }

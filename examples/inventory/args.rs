@@ -1,4 +1,4 @@
-//! The command-line arguments of the example.
+//! The command-line arguments of the example `inventory`.
 
 use crate::worker::{Order, WORKER};
 
