@@ -136,8 +136,8 @@ async fn main() -> ExitCode {
     let shop = Arc::new(Shop::new(client));
     match timeout(CLOSING_TIME, open(&shop)).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => shop.wrong(format!("the shop could not go on: {error}")),
-        Err(_) => shop.wrong(format!("somebody still waits after {CLOSING_TIME:?}")),
+        Ok(Err(error)) => shop.wrong(format!("the shop had to stop: {error}")),
+        Err(_) => shop.wrong(format!("a caller still waits after {CLOSING_TIME:?}")),
     }
     let mistakes = shop.book().mistakes.clone();
     for mistake in &mistakes {
@@ -355,8 +355,10 @@ impl Shop {
     async fn expect(&self, call: JoinHandle<Answer>, who: Caller, expected: Answer) {
         match call.await {
             Ok(answer) if answer == expected => {}
-            Ok(answer) => self.wrong(format!("{who} was to be {expected:?} and is {answer:?}")),
-            Err(error) => self.wrong(format!("the call of {who} broke: {error}")),
+            Ok(answer) => self.wrong(format!(
+                "the result of {who} is {answer:?}, and {expected:?} was expected"
+            )),
+            Err(error) => self.wrong(format!("the task of {who} failed: {error}")),
         }
     }
 
@@ -370,7 +372,7 @@ impl Shop {
         drop(book);
         if callers != expected {
             self.wrong(format!(
-                "order:{id} was to be entered by {expected:?}, and was by {callers:?}"
+                "{callers:?} entered order:{id}, and {expected:?} were expected"
             ));
         }
         if !rising {
@@ -389,7 +391,7 @@ impl Shop {
         if tokens.len() != expected {
             let found = tokens.len();
             self.wrong(format!(
-                "{expected} different receipts were due, {found} were given"
+                "{found} different receipts were given, and {expected} were expected"
             ));
         }
     }

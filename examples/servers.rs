@@ -33,7 +33,7 @@ async fn main() {
             explain(&group.url(), &database.url());
             obey(&mut group.servers).await;
         }
-        _ => eprintln!("name the servers to start: cluster or sentinel"),
+        _ => eprintln!("the argument names the servers to start: cluster or sentinel"),
     }
 }
 

@@ -208,7 +208,7 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
             ] {
                 if given {
                     return Err(format!(
-                        "`{option}` needs `--redis URL` or `--servers WHICH`: without a server the sale is in this process"
+                        "`{option}` needs `--redis URL` or `--servers WHICH`, because a sale without a server runs in this process"
                     ));
                 }
             }
@@ -220,7 +220,7 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     let buyers = buyers.unwrap_or(if processes > 1 { 64 } else { 256 });
     if kill_one && unguarded {
         return Err(
-            "`--kill-one` kills a worker that holds the lock: `--unguarded` has none".into(),
+            "`--kill-one` kills a worker that holds the lock, but a sale with `--unguarded` has no lock".into(),
         );
     }
     if kill_one && processes < 2 {
@@ -235,7 +235,7 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     }
     if kill_primary && unguarded {
         return Err(
-            "`--kill-primary` kills the primary of the lock: `--unguarded` has none".into(),
+            "`--kill-primary` kills the primary of the lock, but a sale with `--unguarded` has no lock".into(),
         );
     }
     if kill_primary && stock < 2 * COHORT {
@@ -247,7 +247,7 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     let sure = buyers * (processes - u64::from(kill_one));
     if sure < stock {
         return Err(format!(
-            "{sure} buyers cannot buy {stock} items, each buys one: raise `--buyers` or lower `--stock`"
+            "{sure} buyers cannot buy {stock} items, because each buyer buys one item: raise `--buyers` or lower `--stock`"
         ));
     }
     Ok(Role::Host(Sale {

@@ -204,7 +204,7 @@ impl Floor {
     /// victim, which holds the lock.
     async fn kill_worker(&mut self) -> Result<(), Failure> {
         let Some((victim, others)) = self.workers.split_first_mut() else {
-            return Err("no worker to kill".into());
+            return Err("there is no worker to kill".into());
         };
         open_doors(others).await?;
         while self.lock.status().await?.waiters < self.queued_at_kill {
@@ -235,7 +235,7 @@ impl Floor {
         let index = usize::try_from(number)? - 1;
         self.workers
             .get_mut(index)
-            .ok_or_else(|| "no such worker".into())
+            .ok_or_else(|| "there is no worker with this number".into())
     }
 
     async fn note(&mut self, message: Message) -> Result<(), Failure> {
@@ -328,7 +328,7 @@ impl Floor {
         let name = self.name.clone();
         if self.kill == Kill::Worker && !self.killed {
             self.report
-                .fail("the sale was over before the victim was inside".into());
+                .fail("the sale was over before the victim held the lock".into());
         }
         if self.gap.is_some() {
             let nobody = "nothing was sold after the kill".to_string();
@@ -370,7 +370,7 @@ impl Floor {
                 self.report
                     .fail(format!("the lock left `{key}` on the server"));
             } else {
-                println!("keys left   {key}, the fence: tokens rise for ever");
+                println!("keys left   {key}, the counter of the fencing tokens");
             }
         }
         if keep {

@@ -45,7 +45,7 @@ impl FromStr for Message {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {
-        let unknown = || format!("a worker said `{line}`, which means nothing");
+        let unknown = || format!("a worker wrote `{line}`, which is not a message");
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         if word == "failed" {
             return Ok(Self::Purchase(Purchase::Failed { why: rest.into() }));

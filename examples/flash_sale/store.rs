@@ -55,7 +55,9 @@ impl Error for StoreError {}
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Overtaken => f.write_str("a later holder of the lock has been here"),
+            Self::Overtaken => {
+                f.write_str("a later holder of the lock has already used the inventory")
+            }
             Self::Redis(error) => error.fmt(f),
         }
     }

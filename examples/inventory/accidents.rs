@@ -123,7 +123,7 @@ impl Fixture {
                 Err(_) => {}
             }
         }
-        Err("nobody comes in, before a lock that has an end".into())
+        Err("no other buyer gets the lock, although the lock has an expiry".into())
     }
 
     async fn close(self) -> Result<Audit, Failure> {

@@ -42,7 +42,7 @@ impl Order {
     /// Parses the arguments that follow [`WORKER`].
     pub(crate) fn read(args: &[String]) -> Result<Self, String> {
         let [guard, pace, sale, stock, locks] = args else {
-            return Err(format!("`{WORKER}` is this program's own"));
+            return Err(format!("only this program itself may pass `{WORKER}`"));
         };
         Ok(Self {
             guard: guard.parse()?,

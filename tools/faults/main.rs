@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     fs::write(earlier, lines.collect::<String>()).expect("the target folder can be written");
     let (table, green) = table_of(&seen, &outcomes, runs);
     if write {
-        page::update(&page, "seen", &table).expect("the page has its marks");
+        page::update(&page, "seen", &table).expect("the page contains the marks of the table");
     } else {
         println!("\n{table}");
     }
