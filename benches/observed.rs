@@ -1,5 +1,5 @@
 //! Measures what spans and metrics cost. The benchmark compares the rates with and without a subscriber of the spans
-//! and a recorder of the metrics. It measures one task with its own key, and 64 tasks that want one key.
+//! and a recorder of the metrics. The benchmark measures one task with its own key, and 64 tasks that want one key.
 //!
 //! `cargo bench -p lock-tests --features metrics --bench observed`
 //!

@@ -7,7 +7,7 @@ use lock_runtime::LockClient;
 
 use crate::{ALLOCATOR, Scale, renewals::take, targets::Targets};
 
-/// The `wait` of the waiting calls. It is far longer than a run of the benchmark.
+/// The `wait` of the waiting calls, which is far longer than a run of the benchmark.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn live() -> f64 {
@@ -15,8 +15,8 @@ fn live() -> f64 {
     stats.bytes_allocated as f64 - stats.bytes_deallocated as f64
 }
 
-/// Waits until the memory of this process hardly changes any more. Until then, the memory includes commands that the
-/// server has not answered yet.
+/// Waits until the memory of this process hardly changes any more. Before that, the memory still includes commands that
+/// the server has not answered yet.
 async fn quiet() {
     let mut before = live();
     loop {

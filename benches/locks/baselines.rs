@@ -91,7 +91,8 @@ pub(crate) async fn load(connection: &mut MultiplexedConnection, script: &str) -
     hash.into()
 }
 
-/// The baseline `baseline-sha`. It uses a pair of scripts like Redisson's, and tries every 5 ms until it gets the lock.
+/// The baseline `baseline-sha`, which uses a pair of scripts like Redisson's, and tries every 5 ms until it gets the
+/// lock.
 #[derive(Debug, Clone)]
 pub(crate) struct ShaBaseline {
     connection: MultiplexedConnection,
@@ -147,8 +148,8 @@ impl ShaBaseline {
     }
 }
 
-/// The baseline `baseline-set`. It acquires with `SET NX PX`, and tries every 5 ms until it gets the lock. It releases
-/// with a script that compares the owner and deletes the key.
+/// The baseline `baseline-set`, which acquires with `SET NX PX`, and tries every 5 ms until it gets the lock. This
+/// baseline releases with a script that compares the owner and deletes the key.
 #[derive(Debug, Clone)]
 pub(crate) struct SetBaseline {
     connection: MultiplexedConnection,

@@ -10,10 +10,10 @@ use crate::{
     clock::now,
 };
 
-/// The lease of every lock in this benchmark. It is far longer than any hold.
+/// The lease of every lock in this benchmark, which is far longer than any hold.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
-/// The `wait` of this project's locks. It is far longer than any task really waits.
+/// The `wait` of this project's locks, which is far longer than any task really waits.
 pub(crate) const WAIT: Duration = Duration::from_secs(60);
 
 const NAMESPACE: &str = "bench";
@@ -69,8 +69,8 @@ impl FromStr for Who {
     }
 }
 
-/// A seat: the names with which one task uses a lock. These are the key and the channel of the lock, and the owner name
-/// of the task.
+/// A seat: the names with which one task uses a lock. A seat consists of the lock's key, the lock's channel, and the
+/// task's owner name.
 #[derive(Debug, Clone)]
 pub(crate) struct Seat {
     pub(crate) key: String,

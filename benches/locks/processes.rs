@@ -1,8 +1,8 @@
 //! The workload with several processes. The benchmark starts its own executable again, once for each worker.
 //!
 //! A worker connects, writes `ready`, and reads three times: when its run begins, when the measured window begins, and
-//! when both end. Then the worker runs its tasks, and writes a line for each task with the times of the task's visits.
-//! The results count only the part of the window in which every worker was served.
+//! when both end. During the run, the worker runs its tasks, and writes a line for each task with the times of the
+//! task's visits. The results count only the part of the window in which every worker was served.
 
 use std::{
     io::{self, BufRead, BufReader, Lines, Write},
@@ -31,8 +31,8 @@ const READY: &str = "ready";
 pub(crate) const PROCESSES: usize = 4;
 pub(crate) const TASKS: usize = 16;
 
-/// The time that the workers have to prepare. It begins with the message that contains their times, and ends when their
-/// run begins.
+/// The time that the workers have to prepare: from the message that contains the times of their run until the run
+/// begins.
 pub(crate) const LEAD: Duration = Duration::from_millis(200);
 
 /// The handle of a worker in the process that has started it.
@@ -124,8 +124,8 @@ fn parse_visits(line: &str) -> Vec<Visit> {
     visits.collect()
 }
 
-/// Returns the part of the measured window in which every process was served. This part begins once every process has
-/// entered the lock. It ends as soon as one of the processes has made its last entry.
+/// Returns the part of the measured window in which every process was served. The part begins once every process has
+/// entered the lock, and ends as soon as one process has made its last entry.
 fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
     let served = |tasks: &Vec<Vec<Visit>>| {
         let visits = tasks.iter().flatten();

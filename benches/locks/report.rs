@@ -141,8 +141,8 @@ impl Table {
         values.fold(f64::NAN, f64::max)
     }
 
-    /// Returns the ratio of the row `row` to the row `to`. This is the median of the ratios within each round, or NaN
-    /// if one of the rows does not have the figure.
+    /// Returns the ratio of the row `row` to the row `to`: the median of the ratios within each round. Returns NaN if
+    /// one of the rows does not have the figure.
     pub(crate) fn ratio(&self, row: &str, to: &str, figure: Figure) -> f64 {
         let (row, to) = (self.values(row, figure), self.values(to, figure));
         median(row.iter().zip(&to).map(|(row, to)| row / to).collect())

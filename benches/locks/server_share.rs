@@ -71,8 +71,8 @@ const NO_GET: Edit = ("redis.call('GET', KEYS[1])", "ARGV[1]");
 const NO_ZPOPMIN: Edit = ("redis.call('ZPOPMIN', KEYS[2])", "{}");
 
 /// A variant of this project's scripts, in which a command is removed or made cheaper. `than` is the name of the
-/// variant with which this variant is compared. The variant without `SET` stores no grant that `GET` could check. It
-/// therefore also lacks `GET`, and is compared with the variant that lacks only `GET`.
+/// variant with which this variant is compared. The variant without `SET` stores no grant that `GET` could check. This
+/// variant therefore also lacks `GET`, and is compared with the variant that lacks only `GET`.
 struct Without {
     name: &'static str,
     acquire: &'static [Edit],

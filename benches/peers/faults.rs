@@ -32,14 +32,14 @@ const LATEST: Duration = Duration::from_micros(500);
 /// The number of callers that are dropped while they hold the lock.
 const HOLDING: u32 = 100;
 
-/// The time that a lock gets to clean up after dropped callers. This time is far shorter than the lease, so no key
-/// disappears only because its lease ends.
+/// The time that a lock gets to clean up after dropped callers. The time for the clean-up is far shorter than the
+/// lease, so no key disappears only because its lease ends.
 const SETTLING: Duration = Duration::from_secs(1);
 
 /// The lease that the work outlasts. rslock renews half a second before a lease ends, so a much shorter lease would not
-/// suit it.
+/// suit rslock.
 const LEASE: Duration = Duration::from_secs(2);
-/// The length of the work. It is three times the lease.
+/// The length of the work: three times the lease.
 const WORK: Duration = Duration::from_secs(6);
 
 /// The time for which a holder works before the benchmark deletes the holder's lock.
@@ -151,8 +151,8 @@ pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
     Leak::count(server, &marker, dropped).await
 }
 
-/// The result of a contest. In a contest, a second caller waits for the lock. Meanwhile, the holder works for longer
-/// than its lease, or the holder's lock is deleted.
+/// The result of a contest. In a contest, a second caller waits for the lock. While this caller waits, the holder works
+/// for longer than its lease, or the holder's lock is deleted.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Contest {
     pub(crate) told: Told,

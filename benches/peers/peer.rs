@@ -31,7 +31,7 @@ const DOCUMENTED: Duration = Duration::from_millis(100);
 /// The pause between two tries of a baseline, and of a peer with [`Poll::Quick`].
 const QUICK: Duration = Duration::from_millis(5);
 
-/// The longest wait of the peers that have such a setting. It is far longer than any task really waits.
+/// The longest wait of the peers that have such a setting, which is far longer than any task really waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often a peer that polls tries again.

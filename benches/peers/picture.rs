@@ -85,8 +85,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// Creates an axis that contains all values. It reaches from the power of ten below the values to the power of ten
-    /// above them.
+    /// Creates an axis that contains all values. The axis reaches from the power of ten below the values to the power
+    /// of ten above them.
     fn around(values: impl Iterator<Item = f64> + Clone, places: (f64, f64)) -> Self {
         let least = values.clone().fold(f64::MAX, f64::min);
         let most = values.fold(1.0, f64::max);
@@ -157,7 +157,8 @@ fn draw_lines(svg: &mut Svg, lines: &[Line]) {
         above = y.max(above + APART);
         *y = above;
     }
-    // Then, from the bottom up, each name is moved up if it is below the picture or too close to the name below it.
+    // After that, from the bottom up, each name is moved up if it is below the picture or too close to the name below
+    // it.
     let mut below = BOTTOM + APART;
     for (y, _, _) in ends.iter_mut().rev() {
         below = y.min(below - APART);

@@ -34,7 +34,7 @@ const CRASH_MARGIN: Duration = Duration::from_millis(250);
 const SHORTEST_FAILOVER: Duration = Duration::from_millis(500);
 
 /// How long the keys of the locks may take to disappear if a server was killed. The last release may not have reached
-/// the promoted replica. In that case, the grant stays on this replica until the end of its lease.
+/// the promoted replica. The grant then stays on the promoted replica until the grant's lease ends.
 const KEYS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts the processes of a sale whose locks are on a Redis server, and waits for the end of the sale. Returns whether
@@ -200,8 +200,8 @@ impl Floor {
         open_doors(&mut self.workers[..last]).await
     }
 
-    /// Lets the buyers of the other workers begin, and waits until they are queued behind the victim. Then kills the
-    /// victim, which holds the lock.
+    /// Lets the buyers of the other workers begin, and waits until they are queued behind the victim. After that, kills
+    /// the victim, which holds the lock.
     async fn kill_worker(&mut self) -> Result<(), Failure> {
         let Some((victim, others)) = self.workers.split_first_mut() else {
             return Err("there is no worker to kill".into());
@@ -347,8 +347,8 @@ impl Floor {
         } else if self.kill == Kill::Primary {
             self.report.fail("no primary was killed".into());
         }
-        // If a worker was killed at the end of the sale, its lock is still taken. This lock becomes free when its lease
-        // ends. The host waits for this moment before it looks for keys that are left.
+        // If a worker was killed at the end of the sale, its lock is still taken. Such a lock becomes free when its
+        // lease ends. The host waits for the end of the lease before it looks for keys that are left.
         while self.killed
             && let Some(holder) = self.lock.status().await?.holder
         {

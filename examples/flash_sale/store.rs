@@ -1,6 +1,6 @@
 //! The inventory: the remaining stock, and the receipts. The inventory does not prevent buyers from writing at the same
-//! time. It refuses a buyer whose fencing token is lower than a token that it has seen, because this buyer has lost the
-//! lock.
+//! time. The inventory refuses a buyer whose fencing token is lower than a token that it has seen, because this buyer
+//! has lost the lock.
 
 use std::{
     collections::BTreeMap,

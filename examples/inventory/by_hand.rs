@@ -1,5 +1,5 @@
 //! Hand-written locks that are common in articles. A caller that finds its lock taken sleeps for 50 ms and tries again.
-//! These locks never renew a lease.
+//! The hand-written locks never renew a lease.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -60,7 +60,7 @@ impl ByHand {
         let lease = lease.as_millis() as u64;
         match self.kind {
             // Articles show `SETNX` and then `EXPIRE`. If a process dies between these two commands, its lock never
-            // expires. This example shows that case: it never sends `EXPIRE`.
+            // expires. To show a lock that never expires, this example never sends `EXPIRE`.
             Kind::SetNx => connection.set_nx(key, owner).await,
             Kind::SetPx => {
                 let options = SetOptions::default()

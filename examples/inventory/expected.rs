@@ -148,8 +148,8 @@ impl Surprises {
     }
 
     /// Checks the waiting callers of a lock with a queue. These callers send at most about two scripts for each
-    /// acquisition, plus the probes. They may send fewer scripts, because one script can serve several neighbours in
-    /// the queue that belong to one process.
+    /// acquisition, plus the probes. The waiting callers may send fewer scripts, because one script can serve several
+    /// neighbours in the queue that belong to one process.
     fn of_queue(&mut self, row: &str, waiters: &Waiters) {
         let (most, seen) = (waiters.ceiling_of_a_queue(), waiters.commands());
         let expected = format!("2 to {most} commands");

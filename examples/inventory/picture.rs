@@ -1,5 +1,5 @@
-//! The picture `docs/inventory.svg`. The picture has a row for each guard (way to guard the stock). Its logarithmic
-//! axes show how long buyers wait and how many commands the guard sends.
+//! The picture `docs/inventory.svg`. The picture has a row for each guard (way to guard the stock). The logarithmic
+//! axes of the picture show how long buyers wait and how many commands the guard sends.
 
 use crate::{
     guard::Guard,

@@ -6,8 +6,8 @@
 //! beginning with `row_2`. `-- --draw 10 SEED` tries ten mutants that the seed selects from the suites `unit`,
 //! `options` and `faults`, whose tests take only seconds. Without SEED, the hash of the newest commit is the seed. With
 //! `-- --simulate`, the command runs the simulation for up to two minutes on each mutant of code that the simulation
-//! uses. It prints whether the simulation detects the mutant. `-- --simulate row_2` does the same for the mutants of
-//! `row_2`.
+//! uses. The command prints whether the simulation detects the mutant. `-- --simulate row_2` does the same for the
+//! mutants of `row_2`.
 
 use std::{
     collections::BTreeSet,

@@ -76,7 +76,7 @@ impl Failover {
         }
     }
 
-    /// Returns how long each delayed caller waited for its entry, in ns. This time begins at the kill, or at the
+    /// Returns how long each delayed caller waited for its entry, in ns. The wait begins at the kill, or at the
     /// caller's request if the request came after the kill.
     pub(crate) fn stood(&self) -> impl Iterator<Item = u64> {
         let waits = self.waits.iter();
@@ -130,8 +130,8 @@ impl Failovers {
         sleep(MS * u32::try_from(pause).unwrap_or(1)).await;
     }
 
-    /// Kills a primary, waits until a replica was promoted, and starts the killed server again. Then waits until the
-    /// killed server is an up-to-date replica.
+    /// Kills a primary, waits until a replica was promoted, and starts the killed server again. After that, waits until
+    /// the killed server is an up-to-date replica.
     pub(crate) async fn strike(&mut self, site: &mut Site, record: &Record) {
         self.pause(1000, 3000).await;
         let killed = match site {

@@ -33,7 +33,7 @@ const LAG: Duration = Duration::from_secs(60);
 /// machine, a debug build may take more than a second to send a request, so requests may reach the server in another
 /// order than the calls were made.
 const ORDER: u64 = 3_000_000_000;
-/// How long, in ns, a slow poller may keep other callers from entering the lock of a key. This time is the sum of a
+/// How long, in ns, a slow poller may keep other callers from entering the lock of a key. The limit is the sum of a
 /// claim (2 s), a probe interval (200 ms), and 1 s for the delays of a loaded machine.
 const STANDS: u64 = 2_000_000_000 + 200_000_000 + 1_000_000_000;
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -289,7 +289,7 @@ pub(crate) async fn run(options: Options) -> bool {
 }
 
 /// Checks the visits and prints the progress, until the run has taken its time or has made its number of acquisitions.
-/// Then sets `enough`. Reads the memory of the host and of a worker after a tenth of the run.
+/// At the end, sets `enough`. Reads the memory of the host and of a worker after a tenth of the run.
 async fn watch_run(
     options: &Options,
     record: &Record,

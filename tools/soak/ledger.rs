@@ -53,7 +53,7 @@ impl Visit {
 }
 
 /// The shortest gap that the ledger prints, in ns. A gap is the time for which a caller waits for a lock that nobody
-/// holds. This time is longer than the sum of a claim (2 s) and a probe interval (200 ms).
+/// holds. The limit is longer than the sum of a claim (2 s) and a probe interval (200 ms).
 const REMARKABLE: u64 = 2_500_000_000;
 
 /// The visits and the gaps of one key.
@@ -105,13 +105,13 @@ pub(crate) struct Found {
     /// The number of callers that entered while the previous caller still held the lock.
     pub(crate) overlaps: u64,
     /// The number of overlaps, and of entries that came after an entry with a higher token, on keys that an operator
-    /// deletes. On these keys, they are not faults: a holder learns of the deletion only at its next renewal. Until
-    /// this renewal, the next holder may overlap with the holder, and a call with two keys may begin its body although
-    /// one of its locks is deleted.
+    /// deletes. Such events are not faults on these keys, because a holder learns of the deletion only at its next
+    /// renewal. Until this renewal, the next holder may overlap with the holder, and a call with two keys may begin its
+    /// body although one of its locks is deleted.
     pub(crate) allowed: u64,
     /// The number of overlaps, and of entries that came after an entry with a higher token, after a failover whose new
-    /// primary lacked the grant of the earlier holder. They are not faults, because Redis replicates asynchronously:
-    /// the earlier holder learns of its loss at its next renewal.
+    /// primary lacked the grant of the earlier holder. Such events are not faults, because Redis replicates
+    /// asynchronously: the earlier holder learns of its loss at its next renewal.
     pub(crate) unreplicated: u64,
     /// The number of visits with a token that another visit had.
     pub(crate) repeated: u64,
@@ -171,7 +171,7 @@ impl Ledger {
             eprintln!("the token of this visit was granted twice: {visit:?}");
         } else if visit.token < newest {
             // The ledger has already checked a visit with a higher token. The reports of all visits that began before
-            // that visit had arrived by then. So `visit` began later, although its token is lower.
+            // that visit had arrived by then. The visit `visit` therefore began later, although its token is lower.
             self.found.fallen += 1;
             self.found.first_fault.get_or_insert(visit.entered);
             track.pending.remove(&visit.token);

@@ -1,14 +1,15 @@
 //! The in-process backend: the locks of one process, for a first run and for users' unit tests.
 //!
 //! All guarantees apply inside the process: exclusion, order, bounded waiting, loss at the end of a fixed lease,
-//! clean-up after a call is cancelled. There is no network, and no lock remains when the process ends. The backend uses
-//! tokio's clock, so in a test with a paused clock, waits and leases end without real waiting. On a runtime without a
-//! timer, the engine's thread measures real time.
+//! clean-up after a call is cancelled. The backend uses no network, and no lock remains when the process ends. The
+//! backend uses tokio's clock, so in a test with a paused clock, waits and leases end without real waiting. On a
+//! runtime without a timer, the engine's thread measures real time.
 //!
 //! A renewable lease lasts as long as its hold, so the engine never renews it. A hold with a fixed lease can contain a
 //! nested call with a renewable lease. The hold's lease does not end while the nested call holds the lock and the
-//! nested call's `max_hold` has not passed. This protection stops when the nested call leaves, or when its `max_hold`
-//! passes. From that moment, the hold's lease lasts for at least the lease that the nested call asked for.
+//! nested call's `max_hold` has not passed. When the nested call leaves, or its `max_hold` passes, the nested call
+//! stops protecting the lease. From that moment, the hold's lease lasts for at least the lease that the nested call
+//! asked for.
 //!
 //! No thread watches callers that are not polled. Instead, each waiter checks the time limits of the caller that has
 //! the offer or the grant. If that caller does not take its offer in time, or does not begin its body in time, a waiter
@@ -126,8 +127,8 @@ struct Slot {
     held: Option<Held>,
     /// The waiters, ordered by ticket.
     queue: VecDeque<Waiter>,
-    /// The callers that wait with the strategy `notify`, without a place in the queue. These callers try again when the
-    /// lock is free and the queue is empty.
+    /// The callers that wait with the strategy `notify`, without a place in the queue. A caller with `notify` tries
+    /// again when the lock is free and the queue is empty.
     notified: Vec<Arc<Notify>>,
 }
 

@@ -7,9 +7,9 @@ use lock_core::fencing::FencingToken;
 /// A round agrees on one token: the greatest token that the first majority offers.
 ///
 /// Each node offers a token that is greater than the token of every holder that it knows. A node counts only if its
-/// offer is at most the agreed token. So the nodes that count know no holder whose token is equal to the agreed token
-/// or greater. Each earlier holder stored its token on a majority. Two majorities share a node, so the agreed token is
-/// greater than the token of each earlier holder.
+/// offer is at most the agreed token. The nodes that count therefore know no holder whose token is equal to the agreed
+/// token or greater. Each earlier holder stored its token on a majority. Two majorities share a node, so the agreed
+/// token is greater than the token of each earlier holder.
 ///
 /// A node can lose its grant before it receives the agreed token. A node with a greater offer must not replace it in
 /// the majority. In the meantime, another caller may have held the lock with the agreed token, and the node with the
@@ -23,8 +23,8 @@ pub(crate) struct Agreement<A> {
     offers: Vec<(A, FencingToken)>,
     /// The nodes that have granted the lock, and have stored the agreed token.
     ready: Vec<A>,
-    /// The nodes whose offer is greater than the agreed token. Such a node does not count toward the majority, but its
-    /// grant may be added to a hold that has a majority without this node.
+    /// The nodes whose offer is greater than the agreed token. A node with a greater offer does not count toward the
+    /// majority, but its grant may be added to a hold that has a majority without this node.
     above: Vec<A>,
 }
 

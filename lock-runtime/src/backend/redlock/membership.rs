@@ -217,8 +217,8 @@ fn quarantine(
             Some(Standing::Whole { longest, .. }) => Some((number, *longest)),
             _ => None,
         });
-    // When the loss is seen for the first time, the marks of the other nodes are not used. These marks may have been
-    // read before the loss.
+    // When the loss is seen for the first time, the marks of the other nodes are not used. The marks of the other nodes
+    // may have been read before the loss.
     match told.entry(lost) {
         Entry::Vacant(entry) => {
             entry.insert(HashMap::new());

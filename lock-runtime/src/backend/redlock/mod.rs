@@ -36,7 +36,7 @@
 //! - A `FLUSHALL` removes the mark too. A client notices the loss of the mark at its next request to the node.
 //! - With lagging persistence (`appendfsync everysec`), a node may lose its newest keys in a restart, but keep its
 //!   mark. A client notices the loss of a node's newest keys only if the client has seen a token that the node has
-//!   lost. Therefore, use `appendfsync always`, or no persistence at all.
+//!   lost. For the nodes of a Redlock, use `appendfsync always`, or no persistence at all.
 //!
 //! **Groups.** A node may be the primary of a group that Sentinels watch. A promoted replica has the mark, but may lack
 //! the newest grants. The mark of a group's node therefore contains the primary's replication ID, which changes with
@@ -44,8 +44,8 @@
 //! counts as a node that has lost its state, and is excluded until the longest recorded lease has passed. The
 //! replication ID also changes when a primary restarts, when its first replica connects, and after an hour without
 //! replicas. In these cases too, the node counts as a node that has lost its state, even if it has kept its grants. An
-//! old primary that is cut off from its Sentinels keeps its replication ID. It therefore grants locks until it refuses
-//! writes: see `min-replicas-to-write` in `docs/guides/redlock.md`.
+//! old primary that is cut off from its Sentinels keeps its replication ID. Such a primary therefore grants locks until
+//! it refuses writes: see `min-replicas-to-write` in `docs/guides/redlock.md`.
 //!
 //! A node cannot be a Redis Cluster. The primaries of a cluster change one by one, and slots move between them. Each
 //! slot would need a mark, and each move of a slot would count as a loss of state.

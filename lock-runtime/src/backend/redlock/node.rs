@@ -191,8 +191,8 @@ impl Node {
         if self.has_asked(connection) {
             return Ok(());
         }
-        // The task runs to its end even if the caller stops waiting. Otherwise, a node that answers only after its
-        // callers have stopped waiting could never be used.
+        // The task runs to its end even if the caller stops waiting. If the task ended with the caller, a node that
+        // answers only after its callers have stopped waiting could never be used.
         let (node, connection) = (self.clone(), connection.clone());
         let asking = self.server.context.spawn(async move {
             let _asking = node.asking.lock().await;
@@ -330,7 +330,7 @@ impl Node {
             return Ok(false);
         }
         // The engine may be about to give back an earlier grant of this owner, by a request that names only the owner.
-        // That request would remove the new grant, too.
+        // The request that gives the earlier grant back would remove the new grant, too.
         if lock(&self.leaving).contains(&owner) {
             return Ok(false);
         }
@@ -511,7 +511,7 @@ impl NodeAttempt {
             // time again over the next connection.
             connection.health.mark_demoted();
         }
-        // The request was sent only once, and the node's answer shows that the request changed nothing. So nothing has
+        // The request was sent only once, and the node's answer shows that the request changed nothing, so nothing has
         // to be given back.
         self.sent = None;
         match answer {

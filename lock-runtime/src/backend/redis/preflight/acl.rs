@@ -1,5 +1,5 @@
 //! The commands that the scripts run, by feature. The lines in `docs/guides/acl.md` are generated from this table by
-//! `tests/support/rights.rs`, which includes this file. So this file uses nothing from the crate.
+//! `tests/support/rights.rs`, which includes this file. This file therefore uses nothing from the crate.
 
 /// A command that scripts run, and arguments with which the command changes nothing. `connect` runs the command with
 /// these arguments to find out whether the user may run it.

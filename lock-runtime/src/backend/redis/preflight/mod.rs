@@ -343,7 +343,8 @@ async fn speaks_plainly(connector: &Connector) -> bool {
         .context
         .timeout_at(connector.context.now() + TLS_PATIENCE, asking)
         .await;
-    // A server with TLS may answer with an error in plain text. So only the replies that Redis gives to `PING` count.
+    // A server with TLS may answer with an error in plain text. A server therefore counts as a server without TLS only
+    // if it sends the reply of Redis to `PING`.
     let answer = answer.flatten();
     answer.is_some_and(|answer| [b"+PONG", b"-NOAU", b"-DENI"].contains(&&answer))
 }

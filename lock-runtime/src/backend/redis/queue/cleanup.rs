@@ -39,9 +39,9 @@ const HEDGE: Duration = Duration::from_millis(20);
 
 /// Cleans up an abandoned acquisition. If the acquisition was offered a turn (`offer`), gives this turn back.
 /// Otherwise, removes the owner from the queue. If a request of the caller is unanswered, the server may still carry it
-/// out. In this case, the engine gives the turn back and also sends a request to leave. Drops `gone` when the server
-/// has removed the owner, or when this function ends. A caller that starts over waits for `gone` before it uses its new
-/// owner name.
+/// out. If the acquisition has an offered turn and an unanswered request, the engine gives the turn back and also sends
+/// a request to leave. Drops `gone` when the server has removed the owner, or when this function ends. A caller that
+/// starts over waits for `gone` before it uses its new owner name.
 pub(crate) async fn give_up(
     server: Arc<Server>,
     sent: Sent,
@@ -142,8 +142,8 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
 ///   acquisition's session may be blocked or have ended.
 /// - If a request is unanswered, the request to leave goes over the acquisition's own connection, so that it arrives
 ///   after the unanswered request. After 20 ms without an answer, the home session sends a request to leave, too.
-/// - If the acquisition's own connection does not answer, the engine closes this connection on the server. Then the
-///   home session sends the request to leave.
+/// - If the acquisition's own connection does not answer, the engine closes this connection on the server. After that,
+///   the home session sends the request to leave.
 ///
 /// Drops `gone` after the first answer to a request to leave the queue. If an unanswered request has an effect after
 /// that answer, a further request to leave removes this effect.

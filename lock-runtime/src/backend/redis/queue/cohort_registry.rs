@@ -169,7 +169,7 @@ impl Cohorts {
         if let ([owner], false) = (&grant.owners[..], passed) {
             // The only owner of the grant could not be offered its turn. Either the deadline of the grant has passed,
             // or one of three cases applies:
-            // - The owner has left. Its own clean-up gives the grant back.
+            // - The owner has left. The owner's own clean-up gives the grant back.
             // - The owner already holds the lock by this grant, because the answer to its own request described the
             //   grant.
             // - The owner holds the lock with an older token, because the server has granted the lock to the owner
@@ -344,7 +344,7 @@ impl Cohorts {
     /// Removes the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. The
     /// session calls this method after the server has confirmed this member's release, or after the lease of the grant
     /// has ended. The release of an earlier member does not end the grant, because that member only passes its turn on.
-    /// This also applies to a first member with other members behind it, although the grant has the first member's
+    /// The same is true of a first member with other members behind it, although the grant has the first member's
     /// token.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
         self.forget_if(name, |cohort| cohort.turn().token == token.get());

@@ -86,8 +86,8 @@ async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) 
         let to_come = server.cohorts.to_come(name);
         match to_come {
             // This process has no cohort for this lock in which a member has the turn. If callers of this session are
-            // queued, they get the lock before the new callers. The wait then does not delay the turns of the new
-            // callers.
+            // queued, they get the lock before the new callers. In that case, waiting for more callers does not delay
+            // the turns of the new callers.
             None => break,
             // A short cohort that has changed since the previous check may end before a request is answered, so the
             // cohort is checked again.

@@ -45,8 +45,8 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             let (Some(session), Some(server)) = (session.upgrade(), server.upgrade()) else {
                 return;
             };
-            // A session can end before a caller has read the answer to its request. In this case, the heartbeat
-            // continues until the request is revoked or its answer is read.
+            // A session can end before a caller has read the answer to its request. If an answer is unread, the
+            // heartbeat continues until the request is revoked or its answer is read.
             let has_ended = session.has_ended();
             if has_ended && session.unanswered.is_empty() {
                 return;

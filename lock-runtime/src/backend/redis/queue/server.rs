@@ -303,8 +303,8 @@ impl Server {
         drained(&self.unsettled).await;
     }
 
-    /// Waits until all background releases have ended. The wait ends at `until` at the latest, and when the last lease
-    /// of these locks has ended. After the wait, closes all connections.
+    /// Waits until all background releases have ended. The wait ends early at `until`, or when the last lease of the
+    /// released locks has ended. After the wait, closes all connections.
     pub(crate) async fn close(&self, until: Moment) {
         let released_by = lock(&self.released_by).unwrap_or(until);
         let released = drained(&self.releases);

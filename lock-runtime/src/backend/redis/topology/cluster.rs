@@ -39,8 +39,8 @@ use crate::{
     events::TARGET,
 };
 
-/// The time limit for the answers of the servers to `CLUSTER SLOTS`. This is also the time limit for the checks of the
-/// remaining primaries, after more than half of the primaries have passed the check.
+/// The time limit for the answers of the servers to `CLUSTER SLOTS`, and for the checks of the remaining primaries,
+/// after more than half of the primaries have passed the check.
 const ASK_PATIENCE: Duration = Duration::from_millis(500);
 /// The time limit for the remaining answers to `CLUSTER SLOTS`, after more than half of the servers have answered. A
 /// server that is cut off from the others may have an old slot map, so a single answer does not suffice.
@@ -50,7 +50,8 @@ const UNSERVED_PAUSE: Duration = Duration::from_millis(500);
 /// How long the sessions with a server that stores no slot are kept after an `ASK` redirection to that server. The
 /// server may soon store the slot that is moving to it.
 const ASKED_FOR: Duration = Duration::from_secs(10);
-/// The shortest and the longest time between two tries to read the map. The time doubles while the map does not change.
+/// The shortest and the longest time between two tries to read the slot map. The time doubles while the slot map does
+/// not change.
 const READ_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
 /// The primaries of a cluster, each with its sessions.
@@ -461,7 +462,7 @@ impl Cluster {
         })
     }
 
-    /// Ends the wait of all calls for the slot map to name the primary of their lock. These calls fail.
+    /// Makes all calls fail that wait until the slot map names the primary of their lock.
     pub(crate) fn begin_shutdown(&self) {
         self.shutting_down.store(true, Ordering::Release);
         self.map.change(|_| ());

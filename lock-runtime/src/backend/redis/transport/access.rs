@@ -35,8 +35,8 @@ impl Access {
         Ok(())
     }
 
-    /// Returns the access to the Sentinels. They have the same TLS settings as the servers, and credentials of their
-    /// own.
+    /// Returns the access to the Sentinels. The Sentinels have the same TLS settings as the servers, and credentials of
+    /// their own.
     pub(crate) fn of_sentinels(&self) -> Self {
         Self {
             provider: None,

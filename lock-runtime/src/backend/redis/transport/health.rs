@@ -90,8 +90,8 @@ impl Health {
         }
     }
 
-    /// Returns a moment that is certainly before the server sent the message that arrives now. This is the moment at
-    /// which the most recently answered command was sent.
+    /// Returns a moment that is certainly before the server sent the message that arrives now. The returned moment is
+    /// the one at which the most recently answered command was sent.
     pub(crate) fn stamp(&self) -> Moment {
         Moment::new(Duration::from_nanos(self.answered.load(Ordering::Acquire)))
     }

@@ -1,5 +1,6 @@
 //! The newest error and the outages of one server. An outage is logged once when it begins, and once when it is over.
-//! This does not depend on how many sessions lose their connections, or how often they try to reconnect.
+//! The number of log entries does not depend on how many sessions lose their connections, or how often they try to
+//! reconnect.
 
 use std::{
     mem,

@@ -93,8 +93,8 @@ impl Sentinels {
 
     /// Asks all Sentinels for the address of the primary. Returns the address that more than half of them name, or the
     /// first answer that agrees with the newest message about a new primary. A Sentinel whose answer contradicts the
-    /// other Sentinels or this message may be cut off. Its answer is therefore used only if too few other Sentinels
-    /// answer.
+    /// other Sentinels or this message may be cut off. The answer of such a Sentinel is therefore used only if too few
+    /// other Sentinels answer.
     pub(crate) async fn primary(&self, context: &Arc<Context>) -> RedisResult<ConnectionAddr> {
         let moved_to = self.moved_to.get().clone();
         let mut until = context.now() + ASK_PATIENCE;

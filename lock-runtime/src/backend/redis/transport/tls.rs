@@ -24,7 +24,7 @@ use crate::{
     events::TARGET,
 };
 
-/// The TLS settings of a client builder. These settings are not checked yet.
+/// The TLS settings of a client builder, which are not checked yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TlsSettings {
     pub(crate) root_certificates: Option<Pem>,

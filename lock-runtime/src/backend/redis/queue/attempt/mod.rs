@@ -33,8 +33,8 @@ pub(crate) mod state;
 pub(crate) struct RedisAttempt {
     server: Arc<Server>,
     request: Request,
-    /// Whether the caller waits with the strategy `notify`. Such a caller has no place in the queue, so the server has
-    /// to wake the caller's session when the lock is free.
+    /// Whether the caller waits with the strategy `notify`. A caller with `notify` has no place in the queue, so the
+    /// server has to wake the caller's session when the lock is free.
     notified: bool,
     state: AttemptState,
     /// The newest request under the current owner name, and the session that sends this request. `None` before the
@@ -495,7 +495,8 @@ impl Attempt for RedisAttempt {
 
     /// Leaves the queue. If another runtime polls the caller now, the runtime of the caller's session may have ended. A
     /// task of the engine then removes the owner name from the queue, and the caller tries once more to get the lock,
-    /// under a new owner name. The same happens if the lock has moved to another server.
+    /// under a new owner name. The owner name is also removed, and the caller also tries once more, if the lock has
+    /// moved to another server.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             if !self.may_hold {

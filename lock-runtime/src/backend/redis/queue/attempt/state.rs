@@ -8,9 +8,9 @@
 //!    offered turn to give back. Later events do not change a settled acquisition.
 //! 3. After an unanswered request, the server may have granted the lock. The server's refusal of a later request therefore
 //!    does not settle the acquisition. An acquisition that is dropped before it is settled gives the lock back.
-//! 4. An acquisition starts over if it misses its turn, or does not read an answer in time. It then continues under a
-//!    new owner name, at the same place in the queue. Answers to requests under the previous owner name do not count
-//!    for the new owner name.
+//! 4. An acquisition starts over if it misses its turn, or does not read an answer in time. The acquisition then
+//!    continues under a new owner name, at the same place in the queue. Answers to requests under the previous owner
+//!    name do not count for the new owner name.
 
 use lock_core::{
     backend::{Answer, BackendError},
@@ -28,7 +28,7 @@ enum Phase {
     Waiting,
     /// The caller was offered the turn with this token, and has neither taken nor missed the turn.
     Offered(u64),
-    /// The acquisition has its final answer. It has no place in the queue, and no offered turn to give back.
+    /// The acquisition has its final answer, and has neither a place in the queue nor an offered turn to give back.
     Settled,
 }
 

@@ -108,16 +108,16 @@ pub(crate) struct Cohort {
     to_come: VecDeque<OwnerId>,
     /// The local deadline of the grant. Before the local deadline, the server grants the lock to nobody else.
     until: Moment,
-    /// The time that the grant had left when an answer of the server last changed the local deadline. Until the first
-    /// such change, the value is that of [`GrantSnapshot::confirmed`]. A member may take its turn only while the grant
-    /// has at least two thirds of this time left.
+    /// The time that the grant had left when an answer of the server last changed the local deadline. Before the local
+    /// deadline changes for the first time, the value is that of [`GrantSnapshot::confirmed`]. A member may take its
+    /// turn only while the grant has at least two thirds of this time left.
     confirmed: Duration,
     /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
     /// earlier no longer change the local deadline.
     restarted: Option<Moment>,
-    /// The extensions that were requested after the newest restart of the lease. The pair is the moment of the newest
-    /// request, and the latest end of the lease that any of these requests asked for. The server may have carried out a
-    /// request whose answer was not read.
+    /// The extensions that were requested after the newest restart of the lease. The value is a pair: the moment of the
+    /// newest request, and the latest end of the lease that any of these requests asked for. The server may have
+    /// carried out a request whose answer was not read.
     extension: Option<(Moment, Moment)>,
 }
 
@@ -259,8 +259,8 @@ impl Cohort {
     }
 
     /// Returns whether the local deadline has passed while the turn is offered, or while a member holds the lock. A
-    /// retained lock is never late. Its remaining members wait for the end of the minimum hold time, whatever the
-    /// deadline is.
+    /// retained lock is never late. The remaining members behind a retained lock wait for the end of the minimum hold
+    /// time, whatever the deadline is.
     pub(crate) fn is_late(&self, now: Moment) -> bool {
         matches!(self.state, State::Offered { .. } | State::Inside) && self.until <= now
     }
