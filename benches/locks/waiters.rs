@@ -220,8 +220,8 @@ impl Waiters {
     }
 }
 
-/// Runs one task for each seat (the names that a task uses), and returns the results of the tasks. All tasks share
-/// `detector`. If `detector` is `None`, each task has its own detector.
+/// Runs one task for each seat (the names that a task uses), and returns the results of the tasks. All tasks share the
+/// overlap detector `detector`. If `detector` is `None`, each task has its own detector.
 pub(crate) async fn gather<C: Cycle>(
     candidate: &C,
     seats: Vec<Seat>,

@@ -18,7 +18,7 @@ use std::{
     process::Command,
 };
 
-/// A group of tests. Each mutant is tried with the tests of one group.
+/// A suite: a group of tests. Each mutant is tried with the tests of one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suite {
     /// The tests of all promises. Only the tests that the patch names may fail.

@@ -80,7 +80,7 @@ impl Record {
     }
 }
 
-/// The waits of callers that queued.
+/// How long callers that queued waited for their locks.
 #[derive(Debug, Default)]
 struct Waits {
     /// The number of waits for each power of two, in µs. Each wait is counted under the lowest power of two that is

@@ -1,5 +1,5 @@
 //! The ledger: the record of all visits of callers to locks. The ledger checks the visits during the run. After the
-//! check, it keeps only the newest visit of each key, so that its memory does not grow over hours.
+//! check, the ledger keeps only the newest visit of each key, so that its memory does not grow over hours.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -116,7 +116,7 @@ pub(crate) fn slot_of(key: u32) -> u16 {
     State::<XMODEM>::calculate(format!("{NAMESPACE}:{key}").as_bytes()) % 16384
 }
 
-/// How a caller polls.
+/// How a caller polls the future of its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Poller {
     /// The caller polls its future as soon as the future is woken.

@@ -75,7 +75,7 @@ pub(crate) struct Quorum {
 #[derive(Debug)]
 pub(crate) enum Link {
     New,
-    /// A task connects in the background. The text is the error of the task's most recent try.
+    /// A task connects the client in the background. The text is the error of the task's most recent try.
     Connecting(Option<String>),
     Connected,
 }
@@ -108,7 +108,7 @@ enum Verdict<T> {
     Yes(Vec<T>),
     /// A majority of the nodes declined.
     No,
-    /// No majority agreed and no majority declined. The error says why there is no decision.
+    /// No majority of the nodes agreed, and no majority declined. The error says why there is no decision.
     Open(BackendError),
 }
 

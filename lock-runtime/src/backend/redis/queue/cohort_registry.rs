@@ -173,7 +173,7 @@ impl Cohorts {
             // - The owner already holds the lock by this grant, because the answer to its own request described the
             //   grant.
             // - The owner holds the lock with an older token, because the server has granted the lock to the owner
-            //   twice. The second grant is given back.
+            //   twice. The server's second grant is given back.
             let twice = |other: &Entry| {
                 other.cohort.is_inside(*owner) && other.cohort.first() < grant.first
             };

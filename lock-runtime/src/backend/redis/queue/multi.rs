@@ -56,7 +56,8 @@ async fn give_back(attempts: &mut Vec<RedisAttempt>) {
 async fn acquire_on_one_runtime(
     server: &Arc<Server>,
     requests: &[Request],
-    // Each lock has an attempt of its own. An attempt that is dropped before it is settled gives back its lock.
+    // Each requested lock has an attempt of its own. An attempt that is dropped before it is settled gives back its
+    // lock.
     attempts: &mut Vec<RedisAttempt>,
 ) -> Result<MultiAnswer, BackendError> {
     let mut unsure = false;

@@ -19,7 +19,7 @@ use crate::backend::redis::{
     transport::{call_error::CallError, connection::Connection, wait_connections::WaitConnection},
 };
 
-/// How much longer than the time limit of its `WAIT` a call waits for the server's answer.
+/// The time for which a call still waits for the server's answer after the time limit of its command `WAIT`.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Waits until replicas have acknowledged these grants. Repeats the request until the server answers or refuses it, or

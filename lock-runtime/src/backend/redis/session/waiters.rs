@@ -150,9 +150,9 @@ impl Waiters {
         due
     }
 
-    /// Adds a waiting caller. A caller is added before its request is sent, because the offer of a turn may arrive
-    /// together with the reply. The returned flag is true if no other caller of the session waits for the lock, and the
-    /// caller has no place in the queue yet. If the flag is true, the caller sends its own request.
+    /// Adds a waiting caller to the list. A caller is added before its request is sent, because the offer of a turn may
+    /// arrive together with the reply. The returned flag is true if no other caller of the session waits for the lock,
+    /// and the caller has no place in the queue yet. If the flag is true, the caller sends its own request.
     pub(crate) fn join(
         &self,
         request: &Arc<AcquireRequest>,
@@ -380,8 +380,8 @@ impl Waiters {
             }
         }
         if batch.is_empty() {
-            // The mutex is still locked. A caller that joins later therefore sees that no task is sending, and starts a
-            // new task.
+            // The mutex of the wait list is still locked. A caller that joins later therefore sees that no task is
+            // sending, and starts a new task.
             list.sending = false;
             if list.is_deserted() {
                 waiters.remove(name);

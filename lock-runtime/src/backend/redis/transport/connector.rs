@@ -324,8 +324,8 @@ impl Connector {
         Ok((redis, address, obtained))
     }
 
-    /// Starts a task that logs in again before the credentials of the provider expire. Starts no task if they do not
-    /// expire.
+    /// Starts a task that logs in again before the credentials of the provider expire. Starts no task if these
+    /// credentials do not expire.
     pub(crate) fn keep_logged_in(
         &self,
         redis: &MultiplexedConnection,

@@ -32,8 +32,8 @@ impl Readiness {
 /// The answer to a check, or `None` while the check is under way.
 type Answer = Arc<Watched<Option<bool>>>;
 
-/// The newest check of the server and its time limit. Callers that ask with the same limit during the check share its
-/// answer.
+/// The newest check of the server and its time limit. Callers that ask with the same time limit during this check share
+/// the answer to it.
 #[derive(Debug, Default)]
 pub(crate) struct Liveness(Mutex<Option<(Duration, Answer)>>);
 

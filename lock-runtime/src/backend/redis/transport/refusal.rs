@@ -1,6 +1,6 @@
 //! Reads from a server's refusal which right the Redis user lacks, and names the right.
 
-/// The kind of right whose lack has caused a server's refusal.
+/// The kind of right that the Redis user lacks, according to a server's refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
     Command,

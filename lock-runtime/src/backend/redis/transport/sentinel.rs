@@ -51,7 +51,7 @@ pub(crate) struct Sentinels {
     group: String,
     clients: Vec<redis::Client>,
     server: redis::ConnectionInfo,
-    /// The access to the Sentinels.
+    /// The credentials and the TLS settings for connections to the Sentinels.
     access: Access,
     /// The address of the primary according to the newest message of a Sentinel. If no answer of a
     /// Sentinel confirms this message, such an answer replaces the address. `None` before the first message.

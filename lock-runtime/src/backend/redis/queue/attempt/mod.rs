@@ -40,7 +40,7 @@ pub(crate) struct RedisAttempt {
     /// The newest request under the current owner name, and the session that sends this request. `None` before the
     /// owner's first request.
     pub(crate) sent: Option<Sent>,
-    /// Receives the offer of a turn. The receiver is created before the caller is queued.
+    /// Receives the offer of a turn for this caller. The receiver is created before the caller is queued.
     offers: Option<oneshot::Receiver<OfferResult>>,
     /// A shutdown of the client waits for this attempt and its clean-up while this task exists. `None` before the first
     /// request.

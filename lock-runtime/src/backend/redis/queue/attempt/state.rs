@@ -58,7 +58,7 @@ pub(crate) enum Event {
     /// The caller did not read the answer to its request in time. If the answer granted the lock, the engine gives the
     /// lock back.
     Revoked,
-    /// The caller was offered the turn with this token.
+    /// The cohort has offered the caller the turn with this token.
     Offered(u64),
     /// The session has removed the caller from its waiters without offering it a turn.
     Dismissed,
@@ -102,7 +102,7 @@ pub(crate) enum Step {
     StartOver,
     /// Returns this answer to the caller.
     Return(Answer),
-    /// Fails with this error.
+    /// Fails the acquisition with this error.
     Fail(BackendError),
     /// Takes no new step: the current action continues.
     Nothing,
