@@ -28,7 +28,7 @@ pub(crate) const SLOW: u32 = 4;
 pub(crate) const BUFFERED_FROM: u32 = 30_000;
 /// The number of keys for buffers of futures. All processes share these keys.
 pub(crate) const BUFFERED: u32 = 4;
-/// The lowest number of a key that an operator deletes from time to time. An operator deletes `WARM` different keys.
+/// The lowest number of a key that an operator deletes from time to time. There are `WARM` such keys.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
 
 /// The course of a run: the servers on which the run takes place, and how they are disturbed.

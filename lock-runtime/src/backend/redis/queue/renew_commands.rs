@@ -85,8 +85,8 @@ async fn renew_shard(
     }
 }
 
-/// Extends, restarts or checks the grant of this owner on a node of a Redlock. Two owners may have the same token on a
-/// node, so the request names the owner, too.
+/// Extends, restarts or checks the grant of this owner on a node of a Redlock. A node may have issued the same token to
+/// another owner, so the request names the owner, too.
 pub(crate) async fn renew_on_node(
     node: &Arc<Server>,
     name: &LockName,
