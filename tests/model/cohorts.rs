@@ -31,21 +31,21 @@ const HEARTBEAT: Duration = Duration::from_millis(200);
 /// Whether a grant has to be released after a turn has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
-    /// The calling code must not release the grant. The turn was offered to the next member, the leaving member had
-    /// already lost its turn, or the remaining members queue again.
+    /// The calling code must not release the grant, because the next member has an offer, the leaving member had already
+    /// lost its turn, or the remaining members queue again.
     On,
     /// The grant with this token has to be released.
     Ended(Token),
 }
 
-/// An action that the heartbeat takes for a cohort.
+/// An action of the heartbeat on a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
     /// Suspends the cohort, because its local deadline has passed while members are waiting for their turns.
     Suspend,
     /// Passes on the offer, because its member has not taken it in time.
     PassOn,
-    /// Renews the grant of the offer with this lease.
+    /// Renews the grant of the cohort's offer with this lease.
     Renew(Duration),
 }
 
@@ -195,7 +195,8 @@ impl Protocol {
         let lease = terms.millis(terms.lease(owners.iter().next().unwrap_or_default()));
         let text = format!("{token}|{lease}|{SESSION}|{}", owners_text(owners));
         let asked = self.counted_from(state, process, sent);
-        GrantSnapshot::parse(&text, terms.millis(left), asked).expect("a reply can be read")
+        GrantSnapshot::parse(&text, terms.millis(left), asked)
+            .expect("the engine can parse every reply of the model")
     }
 
     /// Begins the cohort of a grant that a push describes.
@@ -216,7 +217,7 @@ impl Protocol {
         };
         let message = format!("{signature}|{told}");
         let Some(Message::Granted(_, grant)) = Message::read(&message, SESSION, after) else {
-            panic!("a push can be read");
+            panic!("the engine can parse every push of the model");
         };
         self.take_up(state, process, &grant, By::Push);
     }
@@ -489,9 +490,9 @@ impl Protocol {
         }
     }
 
-    /// A probe has found this owner neither in the queue nor in a grant. If the owner awaits or has its turn in a
-    /// cohort, the server has lost the cohort's grant. This function then returns the token of the cohort's first
-    /// member. Returns `None` if there is no such cohort, or if the process learned of the cohort only after the moment
+    /// Returns the token of the first member of the cohort in which this owner awaits or has its turn. The caller has to
+    /// know from a probe that the owner is neither in the queue nor in a grant, so that the server has lost the cohort's
+    /// grant. Returns `None` if the owner is in no cohort, or if the process learned of the cohort only after the moment
     /// `sent` at which the probe was sent.
     pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
         let entry = state.processes[self.process_of(id)].entry.as_ref()?;
