@@ -115,7 +115,7 @@ async fn a_primary_waits_for_its_replicas_like_a_real_one() {
     ] {
         assert_eq!(real.ask(command), simulated.ask(command), "{command:?}");
     }
-    // No replica acknowledges, so the time of the command has to pass.
+    // No replica acknowledges the write, so `WAIT` replies only after its time limit of 30 ms.
     assert_eq!(simulated.ask(&["WAIT", "1", "30"]), "");
     assert_eq!(simulated.redis.due(), Some(NOW + 30_000));
     assert_eq!(text(simulated.redis.wake(NOW + 29_999)), "");
@@ -294,7 +294,7 @@ async fn the_nodes_of_a_cluster_redirect_like_real_ones() {
         );
     }
     compare(&mut reals, &mut simulated, "before the move");
-    // The slot moves: one of its keys has moved already.
+    // The slot is moving, and one of its keys has moved already.
     let number = slot.to_string();
     reals[1].ask(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &ids[0]]);
     reals[0].ask(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &ids[1]]);
@@ -312,7 +312,7 @@ async fn the_nodes_of_a_cluster_redirect_like_real_ones() {
         .expect("the key exists");
     simulated[1].redis.put("{b}2", moving);
     compare(&mut reals, &mut simulated, "after a key has moved");
-    // A node that stores no slot any longer knows nobody who does.
+    // After the first node has given up slot 100, it knows no node that stores this slot.
     reals[0].ask(&["CLUSTER", "DELSLOTS", "100"]);
     let view = simulated[0].redis.view().expect("it is a node");
     view.ranges[0].0 = 101;
