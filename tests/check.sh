@@ -1,5 +1,5 @@
 #!/bin/sh
-# The project's one test command: sh tests/check.sh
+# Runs all tests and checks of the project: sh tests/check.sh
 #
 # Installs redis-server and the Rust components rustfmt and clippy, if they are missing. Then checks format and lints,
 # and runs the unit, documentation, compile-fail and integration tests on real Redis processes. After these tests,

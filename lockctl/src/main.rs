@@ -36,7 +36,7 @@ struct Cli {
     command: Command,
 }
 
-/// Where the locks are stored.
+/// The options that say where the locks are stored.
 #[derive(Debug, Clone, Args)]
 struct ServerArgs {
     /// The server: `redis://`, `rediss://`, `unix:`, `redis+sentinel://`, `redis+cluster://` or `redlock://`. Several

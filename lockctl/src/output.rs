@@ -81,7 +81,7 @@ impl<R: Row> List<R> {
         Ok(())
     }
 
-    /// Makes the rows so far visible to a reader of JSON.
+    /// Writes the buffered output, so that a reader of JSON sees the rows that were added so far.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         Ok(self.out.flush()?)
     }

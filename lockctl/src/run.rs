@@ -56,7 +56,7 @@ pub(crate) struct RunArgs {
     /// How long the command may take to end after SIGTERM, before it is killed
     #[arg(long, short, default_value = "5s", value_parser = humantime::parse_duration)]
     grace: Duration,
-    /// The command and its arguments. Its environment has the variables LOCK_KEY and LOCK_TOKEN
+    /// The command and its arguments. The command's environment has the variables LOCK_KEY and LOCK_TOKEN
     #[arg(required = true, last = true)]
     command: Vec<OsString>,
 }

@@ -69,8 +69,8 @@ impl Protocol {
         caller.expect("an owner is a caller").0
     }
 
-    /// Returns whether another caller of the same process waits for the lock or holds it. If there is such a caller,
-    /// this caller queues in a batch.
+    /// Returns whether another caller of the caller's process waits for the lock or holds it. A caller with company queues
+    /// in a batch.
     pub(crate) fn has_company(&self, state: &State, id: CallerId) -> bool {
         self.callers_of(self.process_of(id)).any(|other| {
             let other_phase = state.callers[usize::from(other)].phase;
@@ -477,8 +477,8 @@ impl Protocol {
         self.poll_if_prompt(state, self.caller_of(missed.owner));
     }
 
-    /// Suspends the cohort: the members whose turns are still to come queue again. If the reply to their batch
-    /// describes the same grant, the members share that grant again.
+    /// Suspends the cohort: the members whose turns are still to come queue again. If the reply to their batch describes
+    /// the grant of the suspended cohort, the members share that grant again.
     pub(crate) fn suspend(&self, state: &mut State, process: ProcessId) {
         let to_come = self.to_come(state, process);
         if let Some(Entry { cohort, .. }) = &mut state.processes[process].entry {
@@ -647,8 +647,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the local deadline of a grant. The server grants the lock only after the request was sent. Therefore,
-    /// the validity, minus the allowance for drift, counts from the moment when the request was sent.
+    /// Returns the local deadline of a grant: the validity, minus the allowance for drift, counts from the moment when the
+    /// request was sent. The server grants the lock only after this moment.
     pub(crate) fn deadline(
         &self,
         state: &State,

@@ -198,8 +198,8 @@ impl Protocol {
         self.send_batch(state, process);
     }
 
-    /// Breaks the session's connection on the side of the process. Until the server notices the break, it may still read
-    /// the requests that were sent before.
+    /// Breaks the session's connection on the side of the process. Until the server notices the break, the server may still
+    /// read the requests that were sent before the break.
     pub(crate) fn break_main(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         this.main.up = false;

@@ -19,8 +19,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// The lease of a lock that the JVM takes without specifying a lease. The JVM's watchdog renews such a lease every
-/// third of this time.
+/// The lease of a lock that the JVM takes without specifying a lease. The JVM's watchdog renews this lease after each
+/// third of its length.
 const WATCHDOG: Duration = Duration::from_secs(3);
 
 /// A process on the JVM, which runs `Service.java`.

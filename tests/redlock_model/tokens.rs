@@ -72,8 +72,8 @@ struct State {
 }
 
 impl State {
-    /// Returns the state with its clients sorted. The result is the same for all states that differ only in the numbers
-    /// of the clients.
+    /// Returns the state with its clients sorted, so that states that differ only in the numbers of their clients become
+    /// equal.
     fn representative(&self) -> Self {
         let mut order: [usize; CLIENTS] = std::array::from_fn(|client| client);
         order.sort_by_key(|client| {

@@ -90,8 +90,8 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
         let mut steps = vec![(1, (0..CLIENTS).prop_map(Step::ShutDown).boxed())];
         if living.len() < MOST_CALLS {
             steps.push((20, begin(model, &inside)));
-            // In this step, a caller queues behind a caller of the same client. The two callers may then get the lock
-            // as a cohort.
+            // `join` makes a caller queue behind another caller of its client, so that both callers may get the lock as
+            // one cohort.
             let lines = lines(model);
             if !lines.is_empty() {
                 steps.push((10, join(model, lines)));
@@ -340,8 +340,8 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
 /// - No waiter would notice the removal.
 /// - The first waiter has the same client as the holder. This waiter may be a member of the cohort with the grant. A
 ///   member queues again only when its process notices the loss.
-/// - The holder is a call with several locks that still waits for its next lock. This call queues again when it next
-///   confirms its grant, or when its process gets the lock again. The model knows neither time.
+/// - The holder is a call with several locks that still waits for its next lock. A holder of this kind queues again when it
+///   next confirms its grant, or when its process gets the lock again. The model knows neither time.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
     let holder = state.held.map(|held| &model.holds[held.hold]);

@@ -1,5 +1,5 @@
-//! The ledger of a run. It records which callers wait for a lock, and which callers hold a lock with which token. It
-//! detects broken promises.
+//! The ledger of a run of the simulation. The ledger records which callers wait for a lock, and which callers hold a lock
+//! with which token, and detects broken promises.
 
 use std::{
     collections::BTreeMap,

@@ -72,11 +72,11 @@ impl Shard {
 /// Why a replica replaces its primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The process of the primary dies. Later, it starts again with its data.
+    /// The process of the primary dies. Later, the primary starts again with its data.
     Death,
     /// The primary is cut off from its replicas and from the Sentinels, but not from the clients.
     Isolation,
-    /// The process of the primary is stopped. It continues after a replica has replaced it.
+    /// The process of the primary is stopped. The process continues after a replica has replaced the primary.
     Stop,
     /// An operator orders the replacement, and loses no write: the primary waits until the replica has everything.
     Order,
@@ -439,8 +439,8 @@ impl World {
         });
     }
 
-    /// Lets nodes consider the cluster as down, so that they refuse commands, because a primary has failed. By chance, the
-    /// failed primary does so until it learns the new map, and all nodes do so for up to a second.
+    /// Lets nodes consider the cluster as down, so that they refuse commands, because a primary has failed. Random numbers
+    /// decide whether the failed primary refuses commands, and whether all nodes refuse commands for up to a second.
     async fn notice(&self, failed: ServerId) {
         let Store::Cluster { .. } = self.plan.store else {
             return;

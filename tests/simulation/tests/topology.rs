@@ -27,7 +27,9 @@ impl Real {
     fn connect(server: &RedisServer) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", server.port())).expect("the server listens");
         let patience = Some(Duration::from_secs(10));
-        stream.set_read_timeout(patience).expect("a limit is set");
+        stream
+            .set_read_timeout(patience)
+            .expect("the socket accepts a time limit");
         let mut real = Self(stream);
         real.ask(&["HELLO", "3"]);
         real

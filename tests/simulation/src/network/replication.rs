@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::{Event, Network, ServerId, State, millis};
 use crate::redis::{Address, DataSet};
 
-/// The primary of a replica, and the messages between the two.
+/// The primary of a replica, and the messages between the replica and this primary.
 #[derive(Debug)]
 pub(super) struct Following {
     primary: ServerId,
-    /// The number of the connection to the primary. This number rises whenever the server begins to follow another server,
-    /// or connects again. Messages of earlier connections have no effect.
+    /// The number of the connection to the primary, which rises whenever the server begins to follow another server, or
+    /// connects again. Messages of earlier connections have no effect.
     generation: u64,
     /// The arrival time of the newest message to the replica, and of the newest acknowledgement.
     last: [u64; 2],
@@ -98,7 +98,7 @@ impl Network {
         self.earlier.notify_one();
     }
 
-    /// Cuts a replica off from its primary, or connects the two again.
+    /// Cuts a replica off from its primary if `is_cut` is set, and connects the replica again otherwise.
     pub fn cut_off(&self, replica: ServerId, is_cut: bool) {
         let now = self.now();
         let mut state = self.state();
@@ -158,8 +158,8 @@ impl State {
         self.set_timer(server, now);
     }
 
-    /// Sends the newest data of the primary to a replica that lacks them. Nothing is sent while one of the two is down,
-    /// while the primary is stopped, or while the two are cut off from each other.
+    /// Sends the newest data of the primary to a replica that lacks them. Sends nothing while the primary or the replica is
+    /// down, while the primary is stopped, or while the replica is cut off from the primary.
     pub(super) fn replicate_to(&mut self, replica: ServerId, now: u64) {
         let Some(following) = &self.servers[replica].follows else {
             return;

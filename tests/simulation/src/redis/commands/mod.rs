@@ -49,7 +49,7 @@ pub(crate) fn millis(micros: u64) -> i64 {
     i64::try_from(micros / 1000).unwrap_or(i64::MAX)
 }
 
-/// The function that carries out a command. The first of the command's arguments is its name.
+/// The function that carries out a command. The first argument is the name of the command.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Run {
     /// A function that needs only the data, the time in ms, and the arguments.
