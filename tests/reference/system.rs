@@ -289,8 +289,8 @@ impl System {
     /// Carries out an operator's command on a held lock, once its grant is confirmed.
     async fn operate(&self, key: usize, before: &[&str], after: &[&str]) {
         self.confirmed(key).await;
-        // The status does not show whether a later member of a cohort is still confirming its turn. `all_answered`
-        // waits for the confirmation.
+        // The status does not show whether a later member of a cohort is still confirming its turn, so `all_answered`
+        // also waits for the answers to all commands.
         self.all_answered().await;
         let mut server = shared_server().await.connection().await;
         let changed: u8 = ask(

@@ -301,7 +301,7 @@ impl World {
             let missed = process.client.stats().missed_wakeups;
             self.ledger.missed_wakeups(missed);
             // If late polls always come after the same pause, the message about a grant and the answer to a probe can
-            // arrive at the same moment. The engine may then apply the answer first.
+            // arrive at the same moment, so the engine may apply the probe's answer first.
             let coincides = plan.slow > 0 && plan.rhythmic;
             // A process may send nothing to a server for longer than a lease. If the answer to its next request and the
             // message about the grant then arrive together, the engine takes the message for an old one.

@@ -225,7 +225,7 @@ async fn the_nodes_of_a_cluster_redirect_like_real_ones() {
     let mut simulated: Vec<Simulated> = (0..2)
         .map(|node| {
             let mut redis = Redis::node("run".to_owned(), at(ports[node]));
-            let view = redis.view().expect("it is a node");
+            let view = redis.view().expect("the server is a node");
             (view.ranges, view.is_up) = (ranges.clone(), true);
             Simulated::new(redis)
         })
@@ -300,9 +300,9 @@ async fn the_nodes_of_a_cluster_redirect_like_real_ones() {
     let number = slot.to_string();
     reals[1].ask(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &ids[0]]);
     reals[0].ask(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &ids[1]]);
-    let view = simulated[1].redis.view().expect("it is a node");
+    let view = simulated[1].redis.view().expect("the server is a node");
     view.importing.insert(slot, at(ports[0]));
-    let view = simulated[0].redis.view().expect("it is a node");
+    let view = simulated[0].redis.view().expect("the server is a node");
     view.migrating.insert(slot, at(ports[1]));
     compare(&mut reals, &mut simulated, "before a key has moved");
     let port = ports[1].to_string();
@@ -316,7 +316,7 @@ async fn the_nodes_of_a_cluster_redirect_like_real_ones() {
     compare(&mut reals, &mut simulated, "after a key has moved");
     // After the first node has given up slot 100, it knows no node that stores this slot.
     reals[0].ask(&["CLUSTER", "DELSLOTS", "100"]);
-    let view = simulated[0].redis.view().expect("it is a node");
+    let view = simulated[0].redis.view().expect("the server is a node");
     view.ranges[0].0 = 101;
     let unbound = (0..).map(|number| format!("k{number}"));
     let unbound = unbound
@@ -332,7 +332,11 @@ async fn the_nodes_of_a_cluster_redirect_like_real_ones() {
             .contains("cluster_state:fail")
     })
     .await;
-    simulated[0].redis.view().expect("it is a node").is_up = false;
+    simulated[0]
+        .redis
+        .view()
+        .expect("the server is a node")
+        .is_up = false;
     for command in [
         &["GET", "{b}1"][..],
         &["GET", &unbound],

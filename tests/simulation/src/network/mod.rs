@@ -563,7 +563,10 @@ impl State {
             Way::Down => link.held_down,
         };
         let delay = self.delay(host, server);
-        let connection = self.connections.get_mut(&number).expect("it is there");
+        let connection = self
+            .connections
+            .get_mut(&number)
+            .expect("the connection exists");
         let side = way as usize;
         if held || !connection.held[side].is_empty() {
             connection.held[side].push_back(bytes);

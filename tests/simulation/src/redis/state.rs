@@ -151,7 +151,7 @@ impl Outbox {
         }
         match self.0.last_mut() {
             Some(Output::Bytes(_, bytes)) => bytes,
-            _ => unreachable!("it was put there"),
+            _ => unreachable!("the last output is a buffer"),
         }
     }
 

@@ -151,7 +151,7 @@ pub(super) fn run(
 ) -> Answer {
     ENGINE.with(|engine| {
         let script = engine.compiled.borrow().get(hash).cloned();
-        let script = script.expect("it was compiled before");
+        let script = script.expect("the script is compiled");
         RUNNING.set(Some(Running {
             state: mem::take(state),
             caller,
