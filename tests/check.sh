@@ -44,7 +44,7 @@ install_redis() {
     fi
     if ! command -v redis-server >/dev/null 2>&1; then
         echo 'The tests need redis-server 6.2 or later, and it could not be installed with apt-get (as root or with sudo)' >&2
-        echo 'or brew: install Redis (or Valkey with a redis-server command) and run this again.' >&2
+        echo 'or brew: install Redis (or Valkey with a redis-server command) and run this script again.' >&2
         exit 1
     fi
 }

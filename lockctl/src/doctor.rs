@@ -467,11 +467,11 @@ async fn examine_queues(
     if left.is_empty() {
         report.pass("queues", format!("{queues} in use"));
     } else {
-        let found = format!("nobody needs {}", left.join(" "));
+        let found = format!("no lock needs the queues {}", left.join(" "));
         report.find(
             "queues",
             found,
-            format!("remove them: redis-cli DEL '{}'", left.join("' '")),
+            format!("remove the queues: redis-cli DEL '{}'", left.join("' '")),
         );
     }
     Ok(())

@@ -55,7 +55,7 @@ pub(crate) async fn release(
         (None, _) => ForcedRelease::NotHeld,
         (Some(held), None) => {
             let text = format!(
-                "the holder {} has no fencing token, so it is no holder of this library: release the lock where it was taken",
+                "the holder {} has no fencing token, so it does not use this library: release the lock in the program that holds it",
                 held.owner
             );
             return Err(Failure::Text(Exit::Refused, text));
@@ -109,7 +109,9 @@ fn confirm(held: &Held) -> Result<(), Failure> {
     if typed.trim_end_matches(['\r', '\n']) == held.key {
         Ok(())
     } else {
-        Err(Failure::usage("this is not the key: nothing was released"))
+        Err(Failure::usage(
+            "the typed text is not the key: nothing was released",
+        ))
     }
 }
 

@@ -98,7 +98,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Store {
 
     fn on_close(&self, id: Id, _: Context<'_, S>) {
         seen(|all| {
-            // The registry uses an ID again after its span is closed.
+            // The registry of `tracing` reuses the ID of a closed span.
             if let Some(mut span) = all.remove(&id.into_u64()) {
                 span.is_closed = true;
                 let kept = unused_id();

@@ -150,7 +150,8 @@ impl Call {
         of[self.choices / 10_usize.pow(place) % of.len()]
     }
 
-    /// Builds the command. Only the server knows the token of a grant, so the token is read from the simulated server.
+    /// Builds the Redis command for this call. Only a server knows the token of a grant, so the token is read from the
+    /// simulated server.
     pub(crate) fn command(&self, pair: &mut Pair) -> Vec<String> {
         let (name, source) = &SCRIPTS[self.script];
         let is_redisson = name.starts_with("redisson");
