@@ -111,7 +111,8 @@ pub(crate) async fn doctor(servers: &ServerArgs, format: Format) -> Result<Exit,
                     examine(&member, servers, &mut report).await;
                 }
             }
-            // `connect` has already reported why the client cannot connect. The next line reports the error of this URL.
+            // `connect` has already reported why the client cannot connect. The next line reports the error of this
+            // URL.
             Err(error) => report.find("address", error, "check the URL, and that the server runs"),
         }
     }

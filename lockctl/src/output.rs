@@ -35,8 +35,8 @@ pub(crate) trait Row: Serialize {
     fn order(&self) -> &str;
 }
 
-/// The largest number of rows in one table. A longer list becomes several tables, one below the other, so that `lockctl`
-/// stores at most this many rows in memory.
+/// The largest number of rows in one table. A longer list becomes several tables, one below the other, so that
+/// `lockctl` stores at most this many rows in memory.
 const ROWS_PER_TABLE: usize = 1000;
 
 /// Writes a list row by row.
@@ -114,8 +114,8 @@ impl<R: Row> List<R> {
     }
 }
 
-/// Lays out a table. The function shortens no line, so a text can be selected and searched as a whole. A narrow terminal
-/// wraps the long lines.
+/// Lays out a table. The function shortens no line, so a text can be selected and searched as a whole. A narrow
+/// terminal wraps the long lines.
 pub(crate) fn table(titles: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(titles);

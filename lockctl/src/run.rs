@@ -239,8 +239,8 @@ impl Group {
         let _ = killpg(self.id, signal); // fails only if all processes of the group have ended
     }
 
-    /// Handles a stop of the command: also stops this process, so that the shell takes the terminal. Continues the command
-    /// when this process is continued.
+    /// Handles a stop of the command: also stops this process, so that the shell takes the terminal. Continues the
+    /// command when this process is continued.
     fn stopped(&mut self, signal: Signal) {
         if !self.is_foreground {
             return; // the program that has stopped the command also continues it
@@ -251,7 +251,8 @@ impl Group {
         } else {
             self.give_terminal_back();
             let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
-            // If this process was continued in the foreground, the shell has given the terminal to this process's group.
+            // If this process was continued in the foreground, the shell has given the terminal to this process's
+            // group.
             if owns_terminal() {
                 hand_terminal_to(self.id);
             }
@@ -281,8 +282,8 @@ impl Group {
     }
 
     fn is_empty(&self) -> bool {
-        // If `lockctl` is the first process of a container, it becomes the parent of processes whose parents have ended,
-        // so it has to collect their exit codes.
+        // If `lockctl` is the first process of a container, it becomes the parent of processes whose parents have
+        // ended, so it has to collect their exit codes.
         let _ = waitpid(Pid::from_raw(-self.id.as_raw()), Some(WaitPidFlag::WNOHANG));
         killpg(self.id, None).is_err()
     }

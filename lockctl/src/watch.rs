@@ -22,8 +22,8 @@ pub(crate) struct WatchArgs {
     /// Selects keys, as for `list`
     #[arg(default_value = "*")]
     pattern: Pattern,
-    /// The time between two looks at the server. If a look takes more than half of this time, a pause of the same length
-    /// as the look follows
+    /// The time between two looks at the server. If a look takes more than half of this time, a pause of the same
+    /// length as the look follows
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
     /// Ends after this many looks at the server

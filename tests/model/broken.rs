@@ -70,8 +70,8 @@ pub(crate) enum Broken {
     HeadBeforeWhoComesBack,
     /// A caller that never learned its place does not queue again when its cohort or its connection is lost.
     ComesBackToAPlaceOnly,
-    /// A caller that comes back keeps its old place although the server's clock has jumped, so that the caller's wait at
-    /// this place is over by that clock.
+    /// A caller that comes back keeps its old place although the server's clock has jumped, so that the caller's wait
+    /// at this place is over by that clock.
     DeadPlaceStands,
     /// A caller that has an offer from an older grant keeps that offer, although the server has since granted the
     /// caller the lock again.
@@ -90,8 +90,8 @@ pub(crate) enum Broken {
     MembersShareAToken,
     /// A cohort's member that is offered its turn enters while a batch that includes the member is unanswered.
     EntersBesideItsRequest,
-    /// A caller renews the grant of its offer by itself, and enters when it is polled after the server's answer, even if
-    /// it has lost its turn since. A turn that its caller does not take is never passed on.
+    /// A caller renews the grant of its offer by itself, and enters when it is polled after the server's answer, even
+    /// if it has lost its turn since. A turn that its caller does not take is never passed on.
     AnswerSeats,
     /// A caller that was notified of its turn enters although the offer has been passed on.
     EntersWithoutOffer,
@@ -99,8 +99,8 @@ pub(crate) enum Broken {
     OfferStands,
     /// An answer to a renewal extends the hold even if it arrives after the local deadline.
     AnswerRevives,
-    /// An owner that has not yet read the reply to its own request is offered a turn, because the reply to another request
-    /// describes the same grant.
+    /// An owner that has not yet read the reply to its own request is offered a turn, because the reply to another
+    /// request describes the same grant.
     UnreadGrantOffered,
     /// If a caller does not read the reply that contains its grant, the grant lasts for its whole lease.
     DirectGrantStands,

@@ -31,8 +31,8 @@ const HEARTBEAT: Duration = Duration::from_millis(200);
 /// Whether a grant has to be released after a turn has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
-    /// The calling code must not release the grant, because the next member has an offer, the leaving member had already
-    /// lost its turn, or the remaining members queue again.
+    /// The calling code must not release the grant, because the next member has an offer, the leaving member had
+    /// already lost its turn, or the remaining members queue again.
     On,
     /// The grant with this token has to be released.
     Ended(Token),
@@ -69,8 +69,8 @@ impl Protocol {
         caller.expect("an owner is a caller").0
     }
 
-    /// Returns whether another caller of the caller's process waits for the lock or holds it. A caller with company queues
-    /// in a batch.
+    /// Returns whether another caller of the caller's process waits for the lock or holds it. A caller with company
+    /// queues in a batch.
     pub(crate) fn has_company(&self, state: &State, id: CallerId) -> bool {
         self.callers_of(self.process_of(id)).any(|other| {
             let other_phase = state.callers[usize::from(other)].phase;
@@ -477,8 +477,8 @@ impl Protocol {
         self.poll_if_prompt(state, self.caller_of(missed.owner));
     }
 
-    /// Suspends the cohort: the members whose turns are still to come queue again. If the reply to their batch describes
-    /// the grant of the suspended cohort, the members share that grant again.
+    /// Suspends the cohort: the members whose turns are still to come queue again. If the reply to their batch
+    /// describes the grant of the suspended cohort, the members share that grant again.
     pub(crate) fn suspend(&self, state: &mut State, process: ProcessId) {
         let to_come = self.to_come(state, process);
         if let Some(Entry { cohort, .. }) = &mut state.processes[process].entry {
@@ -490,10 +490,10 @@ impl Protocol {
         }
     }
 
-    /// Returns the token of the first member of the cohort in which this owner awaits or has its turn. The caller has to
-    /// know from a probe that the owner is neither in the queue nor in a grant, so that the server has lost the cohort's
-    /// grant. Returns `None` if the owner is in no cohort, or if the process learned of the cohort only after the moment
-    /// `sent` at which the probe was sent.
+    /// Returns the token of the first member of the cohort in which this owner awaits or has its turn. The caller has
+    /// to know from a probe that the owner is neither in the queue nor in a grant, so that the server has lost the
+    /// cohort's grant. Returns `None` if the owner is in no cohort, or if the process learned of the cohort only after
+    /// the moment `sent` at which the probe was sent.
     pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
         let entry = state.processes[self.process_of(id)].entry.as_ref()?;
         let cohort = &entry.cohort;
@@ -647,8 +647,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the local deadline of a grant: the validity, minus the allowance for drift, counts from the moment when the
-    /// request was sent. The server grants the lock only after this moment.
+    /// Returns the local deadline of a grant: the validity, minus the allowance for drift, counts from the moment when
+    /// the request was sent. The server grants the lock only after this moment.
     pub(crate) fn deadline(
         &self,
         state: &State,

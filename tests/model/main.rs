@@ -81,15 +81,16 @@
 //! s), the scripts remove all waiters of that session from the queue, but the model keeps the waiters in their places.
 //!
 //! Three conditions check liveness. No caller may wait for a free lock for two consecutive ticks at which nothing is
-//! due. No caller may wait for longer than its `wait` allows. No grant and no waiter may be left at the horizon, the tick
-//! at which all calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants in a
-//! tick. A loss of the server's state takes one tick.
+//! due. No caller may wait for longer than its `wait` allows. No grant and no waiter may be left at the horizon, the
+//! tick at which all calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants
+//! in a tick. A loss of the server's state takes one tick.
 //!
 //! # How to check deeper
 //!
 //! `MODEL_DEEPER=1 cargo test --release --test model scenarios -- --nocapture --test-threads 1` raises the limits of
 //! faults in each scenario by one: late ticks, crashes, broken connections, cancelled calls, lost pushes, lost replies,
-//! and all faults together. A fault whose limit is zero still cannot happen. The run takes minutes and some GB of memory. To run a single scenario, replace `scenarios` by the name of its test. `MODEL_DEEPER=2` raises the limits by
+//! and all faults together. A fault whose limit is zero still cannot happen. The run takes minutes and some GB of
+//! memory. To run a single scenario, replace `scenarios` by the name of its test. `MODEL_DEEPER=2` raises the limits by
 //! two. `MODEL_DEEPER=0` raises no limit but runs the large scenarios, which are skipped by default.
 
 mod attempt;

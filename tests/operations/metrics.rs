@@ -165,7 +165,8 @@ async fn renewals_scripts_and_reconnects_are_counted() {
     until(async || metric("lock_reconnects_total", &[]) >= reconnects + 1.0).await;
 }
 
-/// A script that grants the lock to the first waiter without sending it a message, so that only a probe finds the grant.
+/// A script that grants the lock to the first waiter without sending it a message, so that only a probe finds the
+/// grant.
 const GRANT_WITHOUT_MESSAGE: &str = "
     local head = redis.call('ZPOPMIN', KEYS[2])
     local owner, session, lease = string.match(head[1], '^(%x+)|([^|]+)|(%d+)')

@@ -40,8 +40,8 @@ async fn until_listening(cluster: &ClusterServers, lock: &str, clients: u32) {
     .await;
 }
 
-/// For locks on all primaries, Rust waits for the JVM and the JVM waits for Rust. Each release wakes the waiting side at
-/// once.
+/// For locks on all primaries, Rust waits for the JVM and the JVM waits for Rust. Each release wakes the waiting side
+/// at once.
 #[tokio::test]
 async fn in_a_cluster_each_wakes_the_other() {
     let cluster = shared_cluster().await;
@@ -145,8 +145,8 @@ async fn in_a_cluster_tokens_of_its_fenced_lock_and_ours_rise_together() {
     }
 }
 
-/// The time for which one holder held the lock. The fields `entered` and `left` are in ns of the clock that all processes
-/// of the machine share.
+/// The time for which one holder held the lock. The fields `entered` and `left` are in ns of the clock that all
+/// processes of the machine share.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Visit {
     entered: u64,

@@ -29,11 +29,11 @@ const LOSSES: u8 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// The quarantine of a node (the time for which the node does not count) lasts only as long as the lease of the client
-    /// that counts the node again, even if the marks of other nodes contain a longer lease.
+    /// The quarantine of a node (the time for which the node does not count) lasts only as long as the lease of the
+    /// client that counts the node again, even if the marks of other nodes contain a longer lease.
     AnyoneAdmits,
-    /// A client writes its lease into a node's mark only together with its request for the lock. The rule is that the lease
-    /// is in a majority of the marks before the first request.
+    /// A client writes its lease into a node's mark only together with its request for the lock. The rule is that the
+    /// lease is in a majority of the marks before the first request.
     MarkedOnTheWay,
     /// A lease that a client has written into a mark counts as written even if the node has lost its state since.
     MarkedOnce,

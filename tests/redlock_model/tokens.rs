@@ -72,8 +72,8 @@ struct State {
 }
 
 impl State {
-    /// Returns the state with its clients sorted, so that states that differ only in the numbers of their clients become
-    /// equal.
+    /// Returns the state with its clients sorted, so that states that differ only in the numbers of their clients
+    /// become equal.
     fn representative(&self) -> Self {
         let mut order: [usize; CLIENTS] = std::array::from_fn(|client| client);
         order.sort_by_key(|client| {
@@ -104,8 +104,8 @@ enum Action {
     Carry(usize, usize),
     /// The client reads the node's reply. The fields are the client and the node.
     Read(usize, usize),
-    /// The client gives its grants back, because it found no majority, its call was dropped, or its body has ended. If no
-    /// node executes the requests to give the grants back, the action models a crash of the client.
+    /// The client gives its grants back, because it found no majority, its call was dropped, or its body has ended. If
+    /// no node executes the requests to give the grants back, the action models a crash of the client.
     Leave(usize),
     /// On the node with this index, the lease of a grant ends that its client has given up.
     Expire(usize),

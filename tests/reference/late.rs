@@ -132,7 +132,8 @@ impl Drop for Visit<'_> {
     }
 }
 
-/// A pair of locks, and the clients of the processes that use the pair. Most calls lock only the first lock of the pair.
+/// A pair of locks, and the clients of the processes that use the pair. Most calls lock only the first lock of the
+/// pair.
 struct Fixture<'a> {
     clients: &'a [LockClient],
     /// For each process, whether its replies stall for so long that a claim (2 s) may end before the process confirms

@@ -150,8 +150,8 @@ pub(crate) struct Model {
     pub(crate) calls: BTreeMap<CallId, Call>,
     pub(crate) holds: Vec<Hold>,
     turns: BTreeMap<(CallId, usize), Turn>,
-    /// The calls with several locks that have just been granted one lock, and still lack another. Each of these calls takes
-    /// its next lock after all calls that leave at the same moment have left.
+    /// The calls with several locks that have just been granted one lock, and still lack another. Each of these calls
+    /// takes its next lock after all calls that leave at the same moment have left.
     arriving: Vec<CallId>,
     /// The times at which something happened during the newest step.
     pub(crate) moments: Vec<u64>,

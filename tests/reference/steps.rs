@@ -335,13 +335,13 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
     fits && (spec.wait == Wait::Zero || !waiting.any(|call| clashes(&call.spec)))
 }
 
-/// Returns whether the model can predict the next holder of a lock if the lock's grant is removed. There are three cases
-/// in which the model cannot predict the next holder:
+/// Returns whether the model can predict the next holder of a lock if the lock's grant is removed. There are three
+/// cases in which the model cannot predict the next holder:
 /// - No waiter would notice the removal.
 /// - The first waiter has the same client as the holder. This waiter may be a member of the cohort with the grant. A
 ///   member queues again only when its process notices the loss.
-/// - The holder is a call with several locks that still waits for its next lock. A holder of this kind queues again when it
-///   next confirms its grant, or when its process gets the lock again. The model knows neither time.
+/// - The holder is a call with several locks that still waits for its next lock. A holder of this kind queues again when
+///   it next confirms its grant, or when its process gets the lock again. The model knows neither time.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
     let holder = state.held.map(|held| &model.holds[held.hold]);
@@ -351,9 +351,9 @@ fn removable(model: &Model, key: usize) -> bool {
     holder.is_some() && next != holder && model.is_watched(key)
 }
 
-/// Returns whether a call has a minimum hold on a server, and another call of the same client waits for one of its locks.
-/// If the call ended, its minimum hold would keep the lock taken for half an hour, and the client's shutdown would wait
-/// until the lock is free.
+/// Returns whether a call has a minimum hold on a server, and another call of the same client waits for one of its
+/// locks. If the call ended, its minimum hold would keep the lock taken for half an hour, and the client's shutdown
+/// would wait until the lock is free.
 fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
     let call = &model.calls[&id];
     let waits_itself = |key: &usize| {

@@ -265,8 +265,8 @@ impl System {
         );
     }
 
-    /// Waits until the holder of a lock has confirmed its grant. The operator changes the lock only afterwards, because the
-    /// holder would otherwise detect the change when it confirms its grant.
+    /// Waits until the holder of a lock has confirmed its grant. The operator changes the lock only afterwards, because
+    /// the holder would otherwise detect the change when it confirms its grant.
     async fn confirmed(&self, key: usize) {
         let start = Instant::now();
         loop {

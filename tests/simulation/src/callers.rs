@@ -512,7 +512,8 @@ impl Caller {
             let mut forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
             forgotten.push(calling);
         }
-        // A call that is never polled again may delay other callers by a claim, so the task pauses before its next call.
+        // A call that is never polled again may delay other callers by a claim, so the task pauses before its next
+        // call.
         sleep(Duration::from_secs(3)).await;
     }
 }

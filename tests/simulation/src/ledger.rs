@@ -1,5 +1,5 @@
-//! The ledger of a run of the simulation. The ledger records which callers wait for a lock, and which callers hold a lock
-//! with which token, and detects broken promises.
+//! The ledger of a run of the simulation. The ledger records which callers wait for a lock, and which callers hold a
+//! lock with which token, and detects broken promises.
 
 use std::{
     collections::BTreeMap,
@@ -595,8 +595,8 @@ impl State {
         })
     }
 
-    /// Checks that no other caller in the queue of this lock began its call more than 100 ms before this caller. Callers
-    /// that are polled late, and callers whose `wait` is over, do not count.
+    /// Checks that no other caller in the queue of this lock began its call more than 100 ms before this caller.
+    /// Callers that are polled late, and callers whose `wait` is over, do not count.
     fn check_order(&self, call: CallId, key: &str, now: u64) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         if !self.ordered || !this.waits {

@@ -439,8 +439,9 @@ impl World {
         });
     }
 
-    /// Lets nodes consider the cluster as down, so that they refuse commands, because a primary has failed. Random numbers
-    /// decide whether the failed primary refuses commands, and whether all nodes refuse commands for up to a second.
+    /// Lets nodes consider the cluster as down, so that they refuse commands, because a primary has failed. Random
+    /// numbers decide whether the failed primary refuses commands, and whether all nodes refuse commands for up to a
+    /// second.
     async fn notice(&self, failed: ServerId) {
         let Store::Cluster { .. } = self.plan.store else {
             return;

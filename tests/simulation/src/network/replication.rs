@@ -158,8 +158,8 @@ impl State {
         self.set_timer(server, now);
     }
 
-    /// Sends the newest data of the primary to a replica that lacks them. Sends nothing while the primary or the replica is
-    /// down, while the primary is stopped, or while the replica is cut off from the primary.
+    /// Sends the newest data of the primary to a replica that lacks them. Sends nothing while the primary or the
+    /// replica is down, while the primary is stopped, or while the replica is cut off from the primary.
     pub(super) fn replicate_to(&mut self, replica: ServerId, now: u64) {
         let Some(following) = &self.servers[replica].follows else {
             return;
