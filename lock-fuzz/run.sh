@@ -32,8 +32,8 @@ if ! command -v cargo-fuzz >/dev/null 2>&1; then
         missing 'cargo-fuzz is missing, and cargo could not install it'
 fi
 
-# fuzz "<folders>" <options>: runs the fuzz target on the inputs of the folders, and writes new inputs into the first
-# folder. The code has no `unsafe`, so a sanitizer would only cost time.
+# fuzz "<folders>" <options>: runs the target on the inputs of the folders, and writes new inputs into the first folder.
+# The fuzzer runs without a sanitizer, which would only cost time, because the code has no `unsafe`.
 fuzz() {
     folders=$1
     shift

@@ -11,7 +11,7 @@ use crate::{
     output::{Format, List, Row, millis, people},
 };
 
-/// The number of locks whose states are asked for at the same time. Each is one command.
+/// The number of locks whose states `list` requests at the same time, with one command for each lock.
 const AT_A_TIME: usize = 64;
 
 #[derive(Debug, Args)]
@@ -25,7 +25,7 @@ pub(crate) struct ListArgs {
 /// A pattern of keys.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
-    /// The text before the first wildcard. The server selects keys by this text.
+    /// The text before the first wildcard. The server returns only keys that begin with this text.
     prefix: String,
     wild: WildMatch,
 }
@@ -100,7 +100,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Returns `None` if nobody holds the lock.
+    /// Converts the status of a lock. Returns `None` if nobody holds the lock.
     pub(crate) fn of(key: &str, status: &Status) -> Option<Self> {
         let holder = status.holder.as_ref()?;
         Some(Self {
@@ -154,8 +154,8 @@ pub(crate) fn time(ms: Option<u64>) -> String {
     )
 }
 
-/// Passes each lock that is held and selected to `each`. Returns whether the walk went through all pages: `each` ends it
-/// by returning an error.
+/// Walks through all locks, and passes the held locks whose keys match the pattern to `each`. An error that `each`
+/// returns ends the walk.
 pub(crate) async fn walk(
     client: &LockClient,
     pattern: &Pattern,
@@ -179,7 +179,7 @@ pub(crate) async fn walk(
 async fn held(client: &LockClient, key: &LockKey) -> Result<Option<Held>, LockError> {
     match client.lock(key.as_str()).status().await {
         Ok(status) => Ok(Held::of(key.as_str(), &status)),
-        // Another program stores something else under a name that looks like the name of a lock.
+        // Another program uses this key for other data, although the key looks like the name of a lock.
         Err(LockError::WrongLayout { .. }) => Ok(None),
         Err(error) => Err(error),
     }

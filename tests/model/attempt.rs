@@ -240,7 +240,7 @@ impl Protocol {
                 self.ask(state, next);
             }
             // The scenario provides no second owner name for this caller. No grant contains the caller's present owner
-            // name, so no late message can let the caller enter. The caller may therefore continue under the same owner
+            // name, so no late message can let the caller enter, and the caller may continue under its present owner
             // name.
             None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
                 state.caller(id).attempt = attempt;

@@ -25,7 +25,7 @@ pub(crate) fn holds(scenario: Scenario) {
 pub(crate) fn is_caught(broken: Broken, scenario: Scenario, promise: &'static str) {
     are_caught(&[broken], &scenario, promise);
     if let Some((name, trace)) = run(&Protocol::new(scenario, None), false) {
-        panic!("{broken:?}: `{name}` is broken also with the rule in place:\n{trace}");
+        panic!("{broken:?}: the promise `{name}` is broken although no rule is removed:\n{trace}");
     }
 }
 
@@ -35,9 +35,12 @@ pub(crate) fn is_caught(broken: Broken, scenario: Scenario, promise: &'static st
 pub(crate) fn are_caught(broken: &[Broken], scenario: &Scenario, promise: &'static str) {
     for broken in broken {
         match run(&Protocol::new(scenario.clone(), Some(*broken)), false) {
-            None => panic!("{broken:?} was not noticed"),
+            None => panic!("no promise is broken without the rule {broken:?}"),
             Some((name, trace)) => {
-                assert_eq!(name, promise, "{broken:?} breaks another promise:\n{trace}");
+                assert_eq!(
+                    name, promise,
+                    "without the rule {broken:?}, another promise is broken:\n{trace}"
+                );
             }
         }
     }
