@@ -103,6 +103,9 @@ pub struct Grant {
     pub validity: Duration,
     /// Whether the owner had to wait for the lock, in the queue or between two tries.
     pub queued: bool,
+    /// The time from the moment at which this process learnt that the owner may take the lock until the owner took it.
+    /// `None` if the owner got the lock in the answer to its own request.
+    pub handoff: Option<Duration>,
 }
 
 impl Grant {
@@ -163,6 +166,7 @@ mod tests {
             valid_until: Some(Moment::new(Duration::from_secs(10))),
             validity: Duration::from_secs(5),
             queued: false,
+            handoff: None,
         };
         let at = |secs| grant.remaining(Moment::new(Duration::from_secs(secs)));
         assert_eq!(at(7), Some(Duration::from_secs(3)));

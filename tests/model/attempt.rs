@@ -35,6 +35,7 @@ pub(crate) fn queued_grant(token: Token, until: Moment, validity: Duration) -> G
         valid_until: Some(until),
         validity,
         queued: true,
+        handoff: None,
     }
 }
 
@@ -332,6 +333,7 @@ impl Protocol {
                 let until = self.deadline(state, process, sent, lease);
                 let grant = Grant {
                     queued: false,
+                    handoff: None,
                     ..queued_grant(token, until, self.scenario.terms.time(lease))
                 };
                 Event::Granted(grant)

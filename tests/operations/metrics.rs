@@ -6,7 +6,7 @@ use lock_runtime::{LockClient, LockError, METRIC_BUCKETS, distributed_lock};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use support::{
     server::RedisServer,
-    stores::{Store, on_every_store, until_waiting},
+    stores::{Store, on_every_store, on_stores_with_a_queue, until_waiting},
     until,
 };
 
@@ -52,6 +52,38 @@ async fn nested(id: u64, depth: u64) -> Result<(), LockError> {
         0 => Ok(()),
         _ => Box::pin(nested(id, depth - 1)).await,
     }
+}
+
+/// Each waiter that is offered the lock records the time until it takes the lock. Callers that do not wait record none.
+#[tokio::test]
+async fn each_handoff_is_timed() {
+    recorder();
+    on_stores_with_a_queue(async |store: Store| {
+        let [client, other] = store.clients().await;
+        let label: &'static str = Box::leak(support::server::free_port().to_string().into());
+        let guard = client.lock("k").label(label).acquire().await.unwrap();
+        let handoffs = || metric("lock_handoff_seconds_count", &[("name", label)]);
+        assert_eq!(handoffs(), 0.0);
+        let mut waiting = tokio::task::JoinSet::new();
+        for (waiters, client) in [&client, &client, &other, &client].into_iter().enumerate() {
+            waiting.spawn(
+                client
+                    .lock("k")
+                    .label(label)
+                    .wait(20 * SECOND)
+                    .run(async {}),
+            );
+            until_waiting(&other, "k", waiters + 1).await;
+        }
+        guard.release().await;
+        while let Some(entered) = waiting.join_next().await {
+            entered.unwrap().unwrap();
+        }
+        assert_eq!(handoffs(), 4.0, "{store:?}");
+        let time = metric("lock_handoff_seconds_sum", &[("name", label)]);
+        assert!(time > 0.0 && time < 4.0, "{store:?}: {time}");
+    })
+    .await;
 }
 
 /// On every backend, the metrics agree with the calls of this test. Metrics that count events are exact.

@@ -27,7 +27,7 @@ use crate::{
             failed, too_late,
         },
     },
-    events::{TARGET, count},
+    events::{TARGET, count, metrics},
     lease::{
         hold::{HoldState, RenewalDemand},
         release::EntryTicket,
@@ -246,6 +246,9 @@ pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
     count(&shared.counters.acquired);
     if grant.queued {
         count(&shared.counters.waited);
+    }
+    if let Some(time) = grant.handoff {
+        metrics::handoff(spec.label, time);
     }
     tracing::debug!(target: TARGET, key = %spec.key, token = %grant.token, queued = grant.queued, "acquired");
     Entry::began(EntryTicket::counted(HoldState::begin(

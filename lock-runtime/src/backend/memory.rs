@@ -184,7 +184,8 @@ struct Waiter {
 
 /// The result of a caller's try to enter a lock.
 enum View {
-    Granted(FencingToken, Option<Moment>),
+    /// Contains the token, the end of the grant, and the time since the lock was offered to a caller that had waited.
+    Granted(FencingToken, Option<Moment>, Option<Duration>),
     /// The lock is not free. Contains the moment at which the caller tries again, or `None` if the caller only waits to
     /// be woken.
     Waiting(Option<Moment>),
@@ -319,6 +320,7 @@ impl Registry {
                     valid_until: until,
                     validity: request.lease.time,
                     queued: false,
+                    handoff: None,
                 }
             });
             MultiAnswer::Granted(grants.collect())
@@ -469,8 +471,10 @@ impl MemoryAttempt {
                 // The owner takes its offer, so the owner's lease begins now.
                 let until = end(request.lease);
                 held.until = until.map(|until| until + MARGIN);
-                held.stage = Stage::Entered;
-                let granted = View::Granted(held.token, until);
+                let now = CLOCK.now();
+                let handoff = (held.stage == Stage::Offered).then(|| now.since(held.since));
+                (held.since, held.stage) = (now, Stage::Entered);
+                let granted = View::Granted(held.token, until, handoff);
                 slot.nudge(common);
                 return granted;
             }
@@ -479,7 +483,7 @@ impl MemoryAttempt {
                 let ends = until.map(|until| until + MARGIN);
                 let origin = origin(request, application);
                 let token = slot.grant(request.owner, origin, ends, Stage::Entered, common);
-                return View::Granted(token, until);
+                return View::Granted(token, until, None);
             }
             let holder_ends = slot.held.as_ref().and_then(|held| held.until);
             if request.wait.is_zero() {
@@ -513,12 +517,18 @@ impl MemoryAttempt {
         })
     }
 
-    fn granted(&self, token: FencingToken, valid_until: Option<Moment>) -> Grant {
+    fn granted(
+        &self,
+        token: FencingToken,
+        valid_until: Option<Moment>,
+        handoff: Option<Duration>,
+    ) -> Grant {
         Grant {
             token,
             valid_until,
             validity: self.request.lease.time,
             queued: self.ticket.is_some(),
+            handoff,
         }
     }
 }
@@ -533,9 +543,9 @@ impl Attempt for MemoryAttempt {
                     return Err(BackendError::ShutDown);
                 }
                 match self.view() {
-                    View::Granted(token, until) => {
+                    View::Granted(token, until, handoff) => {
                         self.settled = true;
-                        return Ok(Answer::Granted(self.granted(token, until)));
+                        return Ok(Answer::Granted(self.granted(token, until, handoff)));
                     }
                     View::Waiting(_) if self.request.wait.is_zero() => {
                         self.settled = true;
@@ -559,7 +569,9 @@ impl Attempt for MemoryAttempt {
                 .is_some_and(|held| held.owner == self.request.owner)
         });
         let leaving = match holds.then(|| self.view()) {
-            Some(View::Granted(token, until)) => Leaving::Granted(self.granted(token, until)),
+            Some(View::Granted(token, until, handoff)) => {
+                Leaving::Granted(self.granted(token, until, handoff))
+            }
             _ => {
                 self.ahead = self.registry.with(&self.request.name, |slot, common| {
                     let ahead = self.ticket.and_then(|ticket| slot.place(ticket).ok());

@@ -13,6 +13,7 @@ pub(crate) const EXCLUSIVE: &str = "exclusive";
 
 const ACQUIRE: &str = "lock_acquire_seconds";
 const HELD: &str = "lock_held_seconds";
+const HANDOFF: &str = "lock_handoff_seconds";
 const SCRIPT: &str = "lock_script_seconds";
 const WAITING: &str = "lock_waiting";
 const HOLDING: &str = "lock_holding";
@@ -45,6 +46,10 @@ pub fn describe_metrics() {
         (
             HELD,
             "The time from a grant until the last entry has left the hold",
+        ),
+        (
+            HANDOFF,
+            "The time from the offer of a lock to a waiter until the waiter has taken it",
         ),
         (SCRIPT, "The time from sending a script to its answer"),
     ];
@@ -82,6 +87,11 @@ pub fn describe_metrics() {
 pub(crate) fn acquisition(label: &'static str, outcome: &'static str, took: Duration) {
     let labels = [("name", label), ("kind", EXCLUSIVE), ("outcome", outcome)];
     seconds(ACQUIRE, labels, took);
+}
+
+/// Records the time that a waiter took to take a lock that was offered to it.
+pub(crate) fn handoff(label: &'static str, time: Duration) {
+    seconds(HANDOFF, [("name", label), ("kind", EXCLUSIVE)], time);
 }
 
 /// Changes the number of calls that are acquiring locks with this label.

@@ -250,6 +250,7 @@ mod tests {
             valid_until: Some(at(100 + validity)),
             validity: SECOND * validity,
             queued: false,
+            handoff: None,
         };
         Lease::granted(terms(30, Renewal::Fixed), &grant, at(100))
     }

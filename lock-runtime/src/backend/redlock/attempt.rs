@@ -167,6 +167,7 @@ impl Taken {
             valid_until: Some(self.valid_until),
             validity: self.request.lease.time,
             queued: false,
+            handoff: None,
         }
     }
 }

@@ -196,6 +196,7 @@ async fn ask(
                             valid_until: Some(sent + less_drift(left)),
                             validity: left,
                             queued: false,
+                            handoff: None,
                         }
                     })
                     .collect(),

@@ -279,6 +279,7 @@ mod tests {
             valid_until: None,
             validity: Duration::from_secs(1),
             queued: true,
+            handoff: None,
         }
     }
 

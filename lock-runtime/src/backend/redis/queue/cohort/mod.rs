@@ -40,9 +40,9 @@ pub(crate) struct Turn {
 /// The state of the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
-    /// The member may take its turn, and has not yet taken it. The first heartbeat after `until` passes the turn to the
-    /// next member.
-    Offered { until: Moment },
+    /// The member may take its turn since `since`, and has not yet taken it. The first heartbeat after `until` passes the
+    /// turn to the next member.
+    Offered { since: Moment, until: Moment },
     /// The member has taken its turn, and holds the lock.
     Inside,
     /// The member has left, and the lock stays taken until the member's minimum hold time is over.
@@ -220,13 +220,16 @@ impl Cohort {
     pub(crate) fn offer(&mut self, turn: Turn, missed: u32, now: Moment) {
         self.turn = turn;
         let until = now + self.lease.min(claim_after(missed));
-        self.state = State::Offered { until };
+        self.state = State::Offered { since: now, until };
     }
 
     /// Lets the member with this token take its turn, if the turn is offered to it and the grant has enough time left.
     /// This method must be called while the member is polled.
     pub(crate) fn enter(&mut self, token: u64, now: Moment) -> Seat {
-        if self.turn.token != token || !self.is_offered() {
+        let State::Offered { since, .. } = self.state else {
+            return Seat::Missed;
+        };
+        if self.turn.token != token {
             return Seat::Missed;
         }
         let left = self.until.since(now);
@@ -240,13 +243,14 @@ impl Cohort {
             valid_until: Some(valid_until),
             validity: valid_until.since(now),
             queued: true,
+            handoff: Some(now.since(since)),
         })
     }
 
     /// Returns whether the turn was offered, and the member did not take it in time.
     pub(crate) fn is_overdue(&self, now: Moment) -> bool {
         match self.state {
-            State::Offered { until } => until <= now,
+            State::Offered { until, .. } => until <= now,
             _ => false,
         }
     }
