@@ -226,12 +226,10 @@ impl Cohort {
     /// Lets the member with this token take its turn, if the turn is offered to it and the grant has enough time left.
     /// This method must be called while the member is polled.
     pub(crate) fn enter(&mut self, token: u64, now: Moment) -> Seat {
-        let State::Offered { since, .. } = self.state else {
-            return Seat::Missed;
+        let since = match self.state {
+            State::Offered { since, .. } if self.turn.token == token => since,
+            _ => return Seat::Missed,
         };
-        if self.turn.token != token {
-            return Seat::Missed;
-        }
         let left = self.until.since(now);
         if left.is_zero() || left < self.confirmed * 2 / 3 {
             return Seat::Unconfirmed;
