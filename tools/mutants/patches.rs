@@ -29,6 +29,8 @@ pub enum Suite {
     Options,
     /// The tests in `tests/options/api.rs` that the patch names.
     Api,
+    /// The tests in `tests/operations` that the patch names.
+    Operations,
     /// The tests in `tests/macros/functions` that the patch names.
     Functions,
     /// The tests of the attribute's compile errors that the patch names.
@@ -44,11 +46,12 @@ pub enum Suite {
 
 impl Suite {
     /// The suites in the order in which they are run.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Promises,
         Self::Faults,
         Self::Options,
         Self::Api,
+        Self::Operations,
         Self::Functions,
         Self::Ui,
         Self::Unit,
@@ -65,6 +68,7 @@ impl Suite {
             Self::Faults => "faults",
             Self::Options => "options",
             Self::Api => "api",
+            Self::Operations => "operations",
             Self::Functions => "functions",
             Self::Ui => "ui",
             Self::Unit => "unit",
