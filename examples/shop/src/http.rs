@@ -10,11 +10,13 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use lock_page::LockPage;
 use lock_runtime::LockClient;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, field::Empty, info_span};
 
 use crate::{
@@ -38,10 +40,13 @@ pub struct App {
     pub locks: LockClient,
     /// The recorder of the metrics.
     pub metrics: PrometheusHandle,
+    /// Ends the live page of locks, which would otherwise delay a shutdown.
+    pub stopping: CancellationToken,
 }
 
-/// Returns the routes of the shop.
+/// Returns the routes of the shop. A proxy in front of a public shop should forward only `/orders` and `/stock`.
 pub fn router(app: App) -> Router {
+    let page = LockPage::new(app.locks.clone()).closing(app.stopping.clone());
     Router::new()
         .route("/orders", post(buy))
         .route("/stock/{item}", get(stock).post(restock))
@@ -49,6 +54,7 @@ pub fn router(app: App) -> Router {
         .route("/health/live", get(async || "live"))
         .route("/health/ready", get(ready))
         .route("/metrics", get(metrics))
+        .nest("/locks", page.into_router())
         .with_state(app)
 }
 

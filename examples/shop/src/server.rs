@@ -6,9 +6,10 @@ use lock_runtime::{LockClient, URL_VARIABLE};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
-    sync::oneshot,
     time::{sleep, timeout},
 };
+
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     database::Database,
@@ -55,6 +56,7 @@ pub async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
         database,
         locks,
         metrics,
+        stopping: CancellationToken::new(),
     };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -64,13 +66,13 @@ pub async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
             _ = interrupt.recv() => {}
         }
     };
-    serve(listener, app, stop).await?;
+    serve(listener, app, stop, GRACE).await?;
     Ok(())
 }
 
 /// Serves the shop until `stop` completes. Then accepts no more connections, finishes the requests in progress, releases
 /// their locks, and closes the database, in this order: a request in progress needs its lock, and the lock is released
-/// only after the request has committed.
+/// only after the request has committed. Waits at most `grace` for the requests, and then at most `grace` for the rest.
 ///
 /// # Errors
 /// Returns the error of the listener.
@@ -78,25 +80,35 @@ pub async fn serve(
     listener: TcpListener,
     app: App,
     stop: impl Future<Output = ()> + Send + 'static,
+    grace: Duration,
 ) -> io::Result<()> {
-    let (locks, database) = (app.locks.clone(), app.database.clone());
-    let (stopping, stopped) = oneshot::channel();
-    let stop = async move {
-        stop.await;
-        let _ = stopping.send(());
+    let (locks, database, stopping) = (
+        app.locks.clone(),
+        app.database.clone(),
+        app.stopping.clone(),
+    );
+    let stop = {
+        let stopping = stopping.clone();
+        async move {
+            stop.await;
+            stopping.cancel();
+        }
     };
     let out_of_patience = async {
-        let _ = stopped.await;
-        sleep(GRACE).await;
+        stopping.cancelled().await;
+        sleep(grace).await;
     };
     tokio::select! {
         served = axum::serve(listener, router(app)).with_graceful_shutdown(stop) => served?,
-        () = out_of_patience => tracing::warn!("requests were still in progress after {GRACE:?}"),
+        () = out_of_patience => tracing::warn!("requests were still in progress after {grace:?}"),
     }
-    if timeout(GRACE, locks.shutdown()).await.is_err() {
-        tracing::warn!("locks were still held after {GRACE:?}: they end with their leases");
+    let close = async {
+        locks.shutdown().await;
+        database.close().await;
+    };
+    if timeout(grace, close).await.is_err() {
+        tracing::warn!("locks were still held after {grace:?}: they end with their leases");
     }
-    database.close().await;
     tracing::info!("the shop has shut down");
     Ok(())
 }

@@ -19,6 +19,7 @@ use shop::{
     orders::{OrderService, Payments, PaymentsAfter},
 };
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use uuid::Uuid;
 
@@ -91,6 +92,7 @@ impl Store {
             database,
             locks,
             metrics,
+            stopping: CancellationToken::new(),
         })
     }
 }

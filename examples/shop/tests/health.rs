@@ -1,6 +1,6 @@
 //! The health checks.
 
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header::CONTENT_TYPE};
 use lock_runtime::LockClient;
 
 use crate::fixture::{LONG, Store, at_once, locks};
@@ -37,4 +37,14 @@ async fn a_shop_is_live_but_not_ready_while_the_lock_server_is_away() {
     let locks = answer.field("locks").to_string();
     assert!(locks.contains("did not answer"), "{locks}");
     assert_eq!(shop.get("/health/live").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_page_of_locks_is_mounted() {
+    let store = Store::new();
+    let shop = store.shop(&locks("memory:", LONG).await, at_once()).await;
+    let answer = shop.get("/locks").await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let kind = answer.headers[CONTENT_TYPE].to_str().unwrap();
+    assert!(kind.starts_with("text/html"), "{kind}");
 }

@@ -1,55 +1,90 @@
 //! The graceful shutdown.
 
-use std::sync::Arc;
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{body::Body, http::StatusCode};
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use hyper_util::{
+    client::{self, legacy::Client},
+    rt::TokioExecutor,
+};
 use lock_runtime::LockError;
 use shop::server::serve;
 use support::until;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
+    task::JoinHandle,
+    time::timeout,
 };
 
-use crate::fixture::{Gate, LONG, Store, buy, locks};
+use crate::fixture::{Gate, LONG, Shop, Store, buy, locks};
 
-/// A shop that stops accepts no connections, finishes the request in progress, and then closes its clients.
-#[tokio::test]
-async fn a_request_in_progress_is_finished() {
+/// A shop that listens, and a request in progress.
+struct Open {
+    store: Store,
+    shop: Shop,
+    payments: Arc<Gate>,
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<io::Result<()>>,
+    response: JoinHandle<Result<StatusCode, client::legacy::Error>>,
+}
+
+/// Opens a shop that waits for `grace` when it stops, and waits until a request waits for the payment provider.
+async fn open(grace: Duration) -> Open {
     let store = Store::new();
-    let locks = locks("memory:", LONG).await;
     let payments = Arc::new(Gate::default());
+    let locks = locks("memory:", LONG).await;
     let shop = store.shop(&locks, payments.clone()).await;
     shop.restock(&store.item, 9).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (stop, stopped) = oneshot::channel::<()>();
-    let served = tokio::spawn(serve(listener, shop.0.clone(), async {
-        let _ = stopped.await;
-    }));
+    let (stop, stopped) = oneshot::channel();
+    let stopped = async { stopped.await.unwrap() };
+    let served = tokio::spawn(serve(listener, shop.0.clone(), stopped, grace));
 
     let mut request = buy(&store.item);
     *request.uri_mut() = format!("http://{address}/orders").parse().unwrap();
     let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
-    let response = tokio::spawn(client.request(request));
+    let response = client.request(request);
+    let response = tokio::spawn(async { Ok(response.await?.status()) });
     payments.asked.notified().await;
-    stop.send(()).unwrap();
-    until(async || TcpStream::connect(address).await.is_err()).await;
-    assert!(!served.is_finished());
-    let lock = locks.lock(store.lock_key());
+    Open {
+        store,
+        shop,
+        payments,
+        address,
+        stop,
+        served,
+        response,
+    }
+}
+
+/// A shop that stops accepts no connections, finishes the request in progress, and then closes its clients.
+#[tokio::test]
+async fn a_request_in_progress_is_finished() {
+    let open = open(LONG).await;
+    let (store, shop) = (&open.store, &open.shop);
+    open.stop.send(()).unwrap();
+    until(async || TcpStream::connect(open.address).await.is_err()).await;
+    assert!(!open.served.is_finished());
+    let lock = shop.0.locks.lock(store.lock_key());
     assert!(lock.status().await.unwrap().holder.is_some());
 
-    payments.open.notify_one();
-    assert_eq!(
-        response.await.unwrap().unwrap().status(),
-        StatusCode::CREATED
-    );
-    served.await.unwrap().unwrap();
+    open.payments.open.notify_one();
+    assert_eq!(open.response.await.unwrap().unwrap(), StatusCode::CREATED);
+    open.served.await.unwrap().unwrap();
     assert!(matches!(lock.acquire().await, Err(LockError::ShutDown)));
     assert!(shop.0.database.ping().await.is_err());
-    assert_eq!(
-        store.open().await.units_sold(&store.item).await.unwrap(),
-        [9]
-    );
+    let sold = store.open().await.units_sold(&store.item).await.unwrap();
+    assert_eq!(sold, [9]);
+}
+
+/// A request that never ends delays the end of the shop only by the time of grace.
+#[tokio::test]
+async fn a_request_that_hangs_does_not_keep_the_shop_open() {
+    let open = open(Duration::from_millis(50)).await;
+    open.stop.send(()).unwrap();
+    timeout(LONG, open.served).await.unwrap().unwrap().unwrap();
+    assert!(!open.response.is_finished());
 }
