@@ -19,6 +19,8 @@ use tokio::{
 
 use crate::fixture::{Gate, LONG, Shop, Store, buy, locks};
 
+type Response = JoinHandle<Result<StatusCode, client::legacy::Error>>;
+
 /// A shop that listens, and a request in progress.
 struct Open {
     store: Store,
@@ -27,7 +29,16 @@ struct Open {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
     served: JoinHandle<io::Result<()>>,
-    response: JoinHandle<Result<StatusCode, client::legacy::Error>>,
+    response: Response,
+}
+
+/// Sends a request that buys a unit, and returns the status of the response.
+fn send(address: SocketAddr, item: &str) -> Response {
+    let mut request = buy(item);
+    *request.uri_mut() = format!("http://{address}/orders").parse().unwrap();
+    let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
+    let response = client.request(request);
+    tokio::spawn(async { Ok(response.await?.status()) })
 }
 
 /// Opens a shop that waits for `grace` when it stops, and waits until a request waits for the payment provider.
@@ -43,11 +54,7 @@ async fn open(grace: Duration) -> Open {
     let stopped = async { stopped.await.unwrap() };
     let served = tokio::spawn(serve(listener, shop.0.clone(), stopped, grace));
 
-    let mut request = buy(&store.item);
-    *request.uri_mut() = format!("http://{address}/orders").parse().unwrap();
-    let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
-    let response = client.request(request);
-    let response = tokio::spawn(async { Ok(response.await?.status()) });
+    let response = send(address, &store.item);
     payments.asked.notified().await;
     Open {
         store,
@@ -60,24 +67,29 @@ async fn open(grace: Duration) -> Open {
     }
 }
 
-/// A shop that stops accepts no connections, finishes the request in progress, and then closes its clients.
+/// A shop that stops accepts no connections, finishes the requests in progress, and then closes its clients. A request
+/// that still waits for its lock is in progress too.
 #[tokio::test]
-async fn a_request_in_progress_is_finished() {
+async fn requests_in_progress_are_finished() {
     let open = open(LONG).await;
     let (store, shop) = (&open.store, &open.shop);
+    let lock = shop.0.locks.lock(store.lock_key());
+    let waiting = send(open.address, &store.item);
+    until(async || lock.status().await.unwrap().waiters == 1).await;
     open.stop.send(()).unwrap();
     until(async || TcpStream::connect(open.address).await.is_err()).await;
     assert!(!open.served.is_finished());
-    let lock = shop.0.locks.lock(store.lock_key());
     assert!(lock.status().await.unwrap().holder.is_some());
 
     open.payments.open.notify_one();
     assert_eq!(open.response.await.unwrap().unwrap(), StatusCode::CREATED);
+    open.payments.open.notify_one();
+    assert_eq!(waiting.await.unwrap().unwrap(), StatusCode::CREATED);
     open.served.await.unwrap().unwrap();
     assert!(matches!(lock.acquire().await, Err(LockError::ShutDown)));
     assert!(shop.0.database.ping().await.is_err());
     let sold = store.open().await.units_sold(&store.item).await.unwrap();
-    assert_eq!(sold, [9]);
+    assert_eq!(sold, [8, 9]);
 }
 
 /// A request that never ends delays the end of the shop only by the time of grace.
