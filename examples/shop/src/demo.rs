@@ -10,7 +10,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
 use support::{
     process::{Worker, dies_with_parent},
     server::{RedisServer, is_installed},
@@ -18,14 +18,10 @@ use support::{
 use tokio::{signal::ctrl_c, task::JoinSet, time::sleep};
 use uuid::Uuid;
 
-use crate::{
-    database::Database,
-    http::{Delivery, NewOrder, Stock},
-    orders::Receipt,
-};
+use crate::database::Database;
 
 const ITEM: &str = "tea";
-const UNITS: u32 = 40;
+const UNITS: i64 = 40;
 const BUYERS: u32 = 100;
 /// This buyer's request has the header `x-trace`.
 const TRACED_BUYER: u32 = 7;
@@ -68,28 +64,23 @@ async fn sell(database: &str, end: End) -> Result<(), Failure> {
     }
 
     let client = Client::builder(TokioExecutor::new()).build_http();
-    let delivery = Delivery { units: UNITS };
-    let (_, stock) = send::<Stock>(
-        &client,
-        &format!("{}/stock/{ITEM}", shops[0].url),
-        &delivery,
-        false,
-    )
-    .await?;
-    let stock = stock.ok_or("the shop took no delivery")?.left;
-    println!("{BUYERS} buyers want one unit each, {stock} units are in stock");
+    let url = format!("{}/stock/{ITEM}", shops[0].url);
+    let (_, stock) = post(&client, &url, &json!({ "units": UNITS }), false).await?;
+    println!(
+        "{BUYERS} buyers want one unit each, {} units are in stock",
+        stock["left"]
+    );
 
     let mut buyers = JoinSet::new();
     for number in 0..BUYERS {
         let shop = &shops[number as usize % shops.len()].url;
         buyers.spawn(buy(client.clone(), format!("{shop}/orders"), number));
     }
-    let receipts: Vec<_> = buyers.join_all().await.into_iter().flatten().collect();
+    let mut units: Vec<i64> = buyers.join_all().await.into_iter().flatten().collect();
+    units.sort_unstable();
 
     // Each unit is in one receipt, in one order, and no longer in the stock.
-    let expected: Vec<i64> = (1..=i64::from(UNITS)).collect();
-    let mut units: Vec<_> = receipts.iter().map(|receipt| receipt.unit).collect();
-    units.sort_unstable();
+    let expected: Vec<i64> = (1..=UNITS).collect();
     let database = Database::open(database).await?;
     if units != expected
         || database.units_sold(ITEM).await? != expected
@@ -98,10 +89,7 @@ async fn sell(database: &str, end: End) -> Result<(), Failure> {
         return Err(format!("the sale went wrong: the units {units:?} were sold").into());
     }
     database.close().await;
-    println!(
-        "every unit was sold exactly once: {} receipts",
-        receipts.len()
-    );
+    println!("every unit was sold exactly once: {} receipts", units.len());
 
     if end == End::AtCtrlC {
         for shop in &shops {
@@ -145,40 +133,36 @@ impl Shop {
 
 type HttpClient = Client<HttpConnector, Body>;
 
-/// Asks for one unit until the shop sells it or is sold out.
-async fn buy(client: HttpClient, url: String, number: u32) -> Option<Receipt> {
-    let order = NewOrder {
-        item: ITEM.to_owned(),
-        customer: format!("buyer {number}"),
-    };
+/// Asks for one unit until the shop sells it or is sold out, and returns the number of the unit.
+async fn buy(client: HttpClient, url: String, number: u32) -> Option<i64> {
+    let order = json!({ "item": ITEM, "customer": format!("buyer {number}") });
     loop {
-        let answer = send::<Receipt>(&client, &url, &order, number == TRACED_BUYER).await;
-        match answer {
+        match post(&client, &url, &order, number == TRACED_BUYER).await {
             Ok((StatusCode::SERVICE_UNAVAILABLE, _)) => sleep(RETRY).await,
-            Ok((_, receipt)) => return receipt,
+            Ok((_, answer)) => return answer["unit"].as_i64(),
             Err(failure) => {
-                eprintln!("{}: {failure}", order.customer);
+                eprintln!("buyer {number}: {failure}");
                 return None;
             }
         }
     }
 }
 
-/// Sends a request, and returns the status and, if the status reports success, the body.
-async fn send<T: DeserializeOwned>(
+/// Sends a request, and returns the status and the body of the answer.
+async fn post(
     client: &HttpClient,
     url: &str,
-    body: &(impl Serialize + Sync),
+    body: &Value,
     trace: bool,
-) -> Result<(StatusCode, Option<T>), Failure> {
+) -> Result<(StatusCode, Value), Failure> {
     let mut request = Request::post(url).header("content-type", "application/json");
     if trace {
         request = request.header("x-trace", "print");
     }
-    let request = request.body(Body::from(serde_json::to_vec(body)?))?;
-    let response = client.request(request).await?;
+    let response = client
+        .request(request.body(body.to_string().into())?)
+        .await?;
     let status = response.status();
     let body = to_bytes(Body::new(response.into_body()), usize::MAX).await?;
-    let body = status.is_success().then(|| serde_json::from_slice(&body));
-    Ok((status, body.transpose()?))
+    Ok((status, serde_json::from_slice(&body)?))
 }

@@ -75,7 +75,7 @@ pub struct Delivery {
 }
 
 /// The stock of an item.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub struct Stock {
     /// The number of units that are left.
     pub left: i64,
@@ -120,10 +120,8 @@ async fn ready(State(app): State<App>) -> (StatusCode, Json<Value>) {
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    (
-        status,
-        Json(json!({ "database": database, "locks": locks })),
-    )
+    let state = json!({ "database": database, "locks": locks });
+    (status, Json(state))
 }
 
 async fn metrics(State(app): State<App>) -> Response {

@@ -4,7 +4,7 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use lock_runtime::{LockClient, distributed_lock};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tracing::instrument;
 use uuid::Uuid;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The proof of a sale.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub struct Receipt {
     /// The order's ID.
     pub order: String,

@@ -8,7 +8,6 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     time::{sleep, timeout},
 };
-
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -79,27 +78,23 @@ pub async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
 pub async fn serve(
     listener: TcpListener,
     app: App,
-    stop: impl Future<Output = ()> + Send + 'static,
+    stop: impl Future<Output = ()>,
     grace: Duration,
 ) -> io::Result<()> {
-    let (locks, database, stopping) = (
-        app.locks.clone(),
-        app.database.clone(),
-        app.stopping.clone(),
-    );
-    let stop = {
-        let stopping = stopping.clone();
-        async move {
-            stop.await;
-            stopping.cancel();
-        }
-    };
+    let App {
+        locks,
+        database,
+        stopping,
+        ..
+    } = app.clone();
+    let is_stopping = stopping.clone().cancelled_owned();
     let out_of_patience = async {
-        stopping.cancelled().await;
+        stop.await;
+        stopping.cancel();
         sleep(grace).await;
     };
     tokio::select! {
-        served = axum::serve(listener, router(app)).with_graceful_shutdown(stop) => served?,
+        served = axum::serve(listener, router(app)).with_graceful_shutdown(is_stopping) => served?,
         () = out_of_patience => tracing::warn!("requests were still in progress after {grace:?}"),
     }
     let close = async {
