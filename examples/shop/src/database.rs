@@ -76,7 +76,11 @@ impl Database {
         let options = AnyPoolOptions::new().acquire_timeout(CONNECTION_PATIENCE);
         let pool = options.connect(url).await?;
         for table in TABLES {
-            sqlx::query(table).execute(&pool).await?;
+            let create = || sqlx::query(table).execute(&pool);
+            // If several processes create a table at once, Postgres refuses all but one. The others find it the second time.
+            if create().await.is_err() {
+                create().await?;
+            }
         }
         Ok(Self(pool))
     }
