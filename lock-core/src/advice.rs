@@ -27,14 +27,18 @@ impl fmt::Display for Advice {
 
 impl Error for Advice {}
 
-/// Returns the text of an error and the text of its [`source`](Error::source), if it has one, in one line. For an error
-/// of this crate, the source is the [`Advice`] or the [`Detail`].
+/// Returns the text of an error and the texts of all its [sources](Error::source) in one line. For an error of this crate,
+/// the last source is the [`Advice`] or the [`Detail`].
 #[must_use]
 pub fn advised(error: &dyn Error) -> String {
-    match error.source() {
-        Some(advice) => format!("{error}: {advice}"),
-        None => error.to_string(),
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
     }
+    text
 }
 
 /// The details of a failure, usually the message from the server or the network. The error that describes the failure

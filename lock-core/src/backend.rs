@@ -7,6 +7,7 @@
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use crate::{
+    error::HeldBy,
     fencing::FencingToken,
     key::LockName,
     lease::{Grant, LeaseTerms, Moment},
@@ -31,6 +32,8 @@ pub struct Request {
     /// How the acquisition waits. For a caller with [`Strategy::Spin`], the engine makes one attempt after another,
     /// each with a `wait` of zero.
     pub strategy: Strategy,
+    /// The path of the annotated function, or the label of a lock of the explicit API. Empty if the caller has neither.
+    pub function: &'static str,
 }
 
 /// The result of an attempt to take a lock.
@@ -152,6 +155,38 @@ pub struct Holder {
     /// The time left of the holder's lease; `None` if the backend itself keeps the lease from ending, as the in-process
     /// backend does for a renewed lease without `max_hold`.
     pub remaining: Option<Duration>,
+    /// How long ago the lock was granted, by the server's clock, as far as this client knows that clock. `None` for a
+    /// holder without this information, such as a holder in Redisson's layout. If the lock was granted to a cohort, this
+    /// is the time since the grant to the first member.
+    pub held_for: Option<Duration>,
+    /// Where the holder runs; `None` for a holder without this information, such as a holder in Redisson's layout. If the
+    /// lock was granted to a cohort, [`Caller::function`] is the function of the first member.
+    pub caller: Option<Caller>,
+}
+
+/// Where a call runs that holds a lock or waits for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The name of the application: the setting `application` of the client; by default the name of the executable.
+    pub application: String,
+    /// The name of the host.
+    pub host: String,
+    /// The id of the process.
+    pub pid: u32,
+    /// The path of the annotated function, such as `shop::orders::pay`, or the label of a lock of the explicit API. Empty
+    /// if the call has neither.
+    pub function: String,
+}
+
+/// Writes for instance ``shop@web-3 (pid 4711) `shop::orders::pay` ``.
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{} (pid {})", self.application, self.host, self.pid)?;
+        if !self.function.is_empty() {
+            write!(f, " `{}`", self.function)?;
+        }
+        Ok(())
+    }
 }
 
 /// A caller that waits in the queue of a lock.
@@ -166,6 +201,8 @@ pub struct Waiter {
     /// How much longer the caller waits, by the server's clock. Zero if the caller's process has ended, or has not
     /// removed the caller from the queue yet.
     pub remaining: Duration,
+    /// Where the waiter runs.
+    pub caller: Option<Caller>,
 }
 
 /// Why a backend could not answer.
@@ -208,6 +245,12 @@ pub trait Attempt: Send {
     /// Leaves the queue, or returns the grant if the lock was granted before the attempt could leave. Either answer
     /// ends the attempt.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>>;
+
+    /// Returns what the backend reported about the holder when it last refused the lock to this attempt, or when the
+    /// attempt left the queue. Sends no request.
+    fn held_by(&self) -> Option<Box<HeldBy>> {
+        None
+    }
 }
 
 /// A walk through the locks of a store, in steps.

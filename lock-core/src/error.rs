@@ -4,7 +4,7 @@ use std::{error::Error, fmt, time::Duration};
 
 use crate::{
     advice::{Advice, Detail},
-    backend::BackendError,
+    backend::{BackendError, Holder},
     fencing::FencingToken,
     key::{KeyError, LockKey},
     options::OptionsError,
@@ -26,6 +26,44 @@ pub enum BusyWith {
     /// call tried to take the lock only once.
     OutOfOrder,
 }
+
+/// What the backend reported about the holder when a call gave up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldBy {
+    /// The holder.
+    pub holder: Holder,
+    /// The number of waiters before the caller in the queue; `None` if the caller had no place in the queue.
+    pub ahead: Option<usize>,
+}
+
+/// Writes for instance ``held by shop@web-3 (pid 4711) `shop::pay` for 12.0s, 3 waiters are before this call``.
+impl fmt::Display for HeldBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("held by ")?;
+        match &self.holder.caller {
+            Some(caller) => write!(f, "{caller}")?,
+            None => write!(f, "owner {}", self.holder.owner)?,
+        }
+        if let Some(held_for) = self.holder.held_for {
+            write!(f, " for {held_for:.1?}")?;
+        }
+        match self.ahead {
+            None | Some(0) => Ok(()),
+            Some(1) => f.write_str(", 1 waiter is before this call"),
+            Some(ahead) => write!(f, ", {ahead} waiters are before this call"),
+        }
+    }
+}
+
+/// The [`source`](Error::source) is the [`Advice`].
+impl Error for HeldBy {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&LATER)
+    }
+}
+
+/// The advice for a lock that another process holds.
+const LATER: Advice = Advice("try again later or raise `wait`");
 
 /// How a lease was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,8 +88,11 @@ pub enum LockError {
         key: LockKey,
         /// How long the call waited.
         waited: Duration,
-        /// The holder, as far as it is known.
+        /// Which kind of caller holds the lock.
         with: BusyWith,
+        /// What the server reported about the holder when the call gave up. `None` if the server reported nothing, as
+        /// for a call that gave up without an answer, and for locks on a Redlock or in Redisson's layout.
+        held_by: Option<Box<HeldBy>>,
     },
     /// The lease was lost. If the body was running, the engine has dropped the body. A lease can also be lost before
     /// the call's body is first polled. A nested call also returns this error if the lock that it re-enters is lost.
@@ -175,8 +216,13 @@ impl fmt::Display for LockError {
 impl Error for LockError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(match self {
+            Self::Busy {
+                with: BusyWith::AnotherProcess,
+                held_by: Some(held_by),
+                ..
+            } => &**held_by,
             Self::Busy { with, .. } => match with {
-                BusyWith::AnotherProcess => &Advice("try again later or raise `wait`"),
+                BusyWith::AnotherProcess => &LATER,
                 BusyWith::ThisProcess => &Advice(
                     "another call of this process holds it: try again later or raise `wait`. A task that was spawned inside that call enters with it only if its future is taken along with `.in_current_hold()`",
                 ),
@@ -293,6 +339,7 @@ impl<T, E> MapErrResult<E> for Result<T, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{backend::Caller, owner::OwnerId};
 
     #[test]
     fn each_error_names_its_key_and_says_what_to_do() {
@@ -302,6 +349,7 @@ mod tests {
             key: key(),
             waited,
             with,
+            held_by: None,
         };
         let lost = |reason| LockError::Lost {
             key: key(),
@@ -372,6 +420,57 @@ mod tests {
                 .to_string();
             assert!(advice.contains(advises), "{advice}");
         }
+    }
+
+    #[test]
+    fn a_busy_lock_is_told_with_its_holder() {
+        let holder = |caller| Holder {
+            owner: OwnerId::from_u128(7),
+            token: None,
+            remaining: None,
+            held_for: Some(Duration::from_secs(12)),
+            caller,
+        };
+        let shop = Caller {
+            application: "shop".into(),
+            host: "web-3".into(),
+            pid: 4711,
+            function: "shop::pay".into(),
+        };
+        let busy = |caller, ahead| LockError::Busy {
+            key: LockKey::new("order:7").expect("a key"),
+            waited: Duration::from_secs(3),
+            with: BusyWith::AnotherProcess,
+            held_by: Some(Box::new(HeldBy {
+                holder: holder(caller),
+                ahead,
+            })),
+        };
+        let error = busy(Some(shop.clone()), Some(3));
+        assert!(
+            !error.to_string().contains("web-3"),
+            "the host is not shown to users"
+        );
+        assert_eq!(
+            crate::advice::advised(&error),
+            "lock `order:7` is busy: not granted within 3.0s: held by shop@web-3 (pid 4711) `shop::pay` for 12.0s, 3 \
+             waiters are before this call: try again later or raise `wait`"
+        );
+        let source = |error: LockError| error.source().expect("there is one").to_string();
+        assert!(
+            source(busy(Some(shop.clone()), Some(1))).ends_with("1 waiter is before this call")
+        );
+        let nameless = Caller {
+            function: String::new(),
+            ..shop
+        };
+        let told = source(busy(Some(nameless), None));
+        assert_eq!(told, "held by shop@web-3 (pid 4711) for 12.0s");
+        let told = source(busy(None, Some(0)));
+        assert_eq!(
+            told,
+            format!("held by owner {} for 12.0s", OwnerId::from_u128(7))
+        );
     }
 
     #[test]

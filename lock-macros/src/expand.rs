@@ -35,6 +35,7 @@ pub(crate) fn expand(args: &Args, mut function: Function, mistakes: &mut Mistake
     }
     let call = Guarded {
         args,
+        name: &function.sig.ident,
         output: &function.output,
         arguments: &arguments,
     };
@@ -85,6 +86,7 @@ fn check_main(args: &Args, function: &Function, mistakes: &mut Mistakes) {
 /// The parts of a function and its options from which the guarded body is generated.
 struct Guarded<'a> {
     args: &'a Args,
+    name: &'a Ident,
     output: &'a Type,
     arguments: &'a Arguments,
 }
@@ -222,7 +224,7 @@ impl Guarded<'_> {
     fn run(&self, move_in: &TokenStream, body: &Group) -> TokenStream {
         let Self { args, output, .. } = self;
         let private = private(args);
-        let configured = lending(self.arguments.lend(&self.words()), call(args));
+        let configured = lending(self.arguments.lend(&self.words()), call(args, self.name));
         let call = made("__call");
         let guard = args.guard.as_ref().map(|guard| hold(args, guard));
         let fake_return = fake_return(output);
@@ -311,6 +313,7 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
 /// {
 ///     let __client = &(self.locks);
 ///     ROOT::__private::v1::Call::new("order:<id>", __key)
+///         .function(::core::concat!(::core::module_path!(), "::pay"))
 ///         .wait(::core::time::Duration::new(5, 0)).renew(true).on_lost(ROOT::OnLost::Continue)
 ///         .namespace("shop").client(__client)
 /// }
@@ -318,7 +321,7 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
 ///
 /// A separate statement binds a reference to the value of `client`, so the value can have any type that dereferences to
 /// a client.
-fn call(args: &Args) -> TokenStream {
+fn call(args: &Args, name: &Ident) -> TokenStream {
     let Args {
         wait,
         lease,
@@ -369,8 +372,10 @@ fn call(args: &Args) -> TokenStream {
     let namespace = namespace
         .as_ref()
         .map(|namespace| quote!(.namespace(#namespace)));
+    let name = format!("::{}", name.unraw());
+    let function = quote!(::core::concat!(::core::module_path!(), #name));
     let call = quote! {
-        #private::Call::#new(#label, #key)
+        #private::Call::#new(#label, #key).function(#function)
             #(#lengths)* #renew #on_lost #strategy #release #replicas #namespace
     };
     let Some(client) = client else {

@@ -13,11 +13,17 @@
 //! # }
 //! ```
 
+mod access;
+mod html;
+mod json;
+mod poller;
+mod routes;
+mod state;
+
 use std::{fmt, sync::Arc};
 
-use axum::{Router, http::HeaderMap, response::Html, routing::get};
+use axum::{Router, http::HeaderMap};
 use lock_runtime::LockClient;
-use maud::html;
 use tokio_util::sync::CancellationToken;
 
 /// Returns the name of the person who sent a request.
@@ -92,22 +98,12 @@ impl LockPage {
 
     /// Returns the router that serves the page, for `Router::nest` or for `axum::serve`.
     pub fn into_router<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
-        let client = self.client;
-        let list = move || {
-            let client = client.clone();
-            async move {
-                let mut keys = Vec::new();
-                if let Ok(mut scan) = client.scan("") {
-                    while let Ok(Some(page)) = scan.next_page().await {
-                        keys.extend(page);
-                        if keys.len() >= 100 {
-                            break;
-                        }
-                    }
-                }
-                Html(html! { table { @for key in &keys { tr { td { (key) } } } } }.into_string())
-            }
-        };
-        Router::new().route("/", get(list))
+        routes::router(routes::Site {
+            poller: Arc::new(poller::Poller::new(self.client)),
+            access: access::Access::new(self.token, self.secret),
+            allows_release: self.allows_release,
+            identify: self.identify,
+            closing: self.closing,
+        })
     }
 }

@@ -90,8 +90,11 @@ pub use lease::release::ReleaseOutcome;
 pub use lock::{ForcedRelease, Lock};
 pub use lock_core::{
     advice::{Advice, Detail},
-    backend::{Holder, Status, Waiter},
-    error::{BusyWith, FromLockError, LockError, LockResult, LossReason, MapErrResult, SkipResult},
+    backend::{Caller, Holder, Status, Waiter},
+    error::{
+        BusyWith, FromLockError, HeldBy, LockError, LockResult, LossReason, MapErrResult,
+        SkipResult,
+    },
     fencing::FencingToken,
     key::{KeyError, KeyPart, LockKey, MAX_KEY_BYTES, MAX_KEYS, escape},
     layout::Layout,

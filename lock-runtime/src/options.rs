@@ -44,6 +44,8 @@ pub(crate) struct Settings {
     pub(crate) namespace: Option<String>,
     /// The name under which spans and metrics report the lock.
     pub(crate) label: &'static str,
+    /// The path of the annotated function; `None` for a lock of the explicit API.
+    pub(crate) function: Option<&'static str>,
     pub(crate) options: LockOptions,
 }
 
@@ -56,8 +58,19 @@ impl Settings {
             client,
             namespace: None,
             label: UNLABELLED,
+            function: None,
             options: LockOptions::default(),
         }
+    }
+
+    /// Returns the text by which the backend reports where the lock is held: the path of the annotated function, or the
+    /// label of a lock of the explicit API. Empty if there is neither.
+    fn function(&self) -> &'static str {
+        self.function.unwrap_or(if self.label == UNLABELLED {
+            ""
+        } else {
+            self.label
+        })
     }
 
     /// Returns the name under which the backend stores the lock of a key.
@@ -80,6 +93,7 @@ impl Settings {
             key,
             name,
             label: self.label,
+            function: self.function(),
             terms,
         })
     }

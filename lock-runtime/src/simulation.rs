@@ -9,13 +9,19 @@ use tokio::runtime::Handle;
 
 pub use crate::background::world::World;
 use crate::{
-    background::{Context, Network, Random, clock::Clock},
+    background::{Context, Network, Process, Random, clock::Clock},
     client::builder::LockClientBuilder,
 };
 
 /// Makes the builder's client use `world` as its environment. The client's engine runs on the caller's runtime.
 pub fn in_world(mut builder: LockClientBuilder, world: Arc<dyn World>) -> LockClientBuilder {
+    // The same in each run, so that a seed has the same history everywhere.
+    let process = Process {
+        host: "simulated".into(),
+        pid: 1,
+    };
     let mut context = Context::new(
+        process,
         Box::new(InWorld(world.clone())),
         Box::new(InWorld(world.clone())),
         Box::new(InWorld(world.clone())),

@@ -57,7 +57,7 @@ pub(crate) fn entering(lock: Lock) -> JoinHandle<(Instant, LockGuard)> {
     })
 }
 
-/// Returns the stored grant of `k`, in the form `token|lease|session_id|owner`, or `None` if `k` is free.
+/// Returns the stored grant of `k`, in the form `token|lease|session_id|owner|words|since`, or `None` if `k` is free.
 pub(crate) async fn grant(server: &RedisServer) -> Option<String> {
     let mut connection = server.connection().await;
     ask(&mut connection, redis::cmd("GET").arg(NAME)).await

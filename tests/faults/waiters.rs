@@ -203,10 +203,10 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Parses `token|lease|session_id|owner owner …`.
+    /// Parses `token|lease|session_id|owner owner …|words|since`.
     pub(crate) fn read(text: &str) -> Self {
         let fields: Vec<&str> = text.split('|').collect();
-        let [token, lease, session_id, owners] = fields[..] else {
+        let [token, lease, session_id, owners, _words, _since] = fields[..] else {
             panic!("`{text}` is no grant");
         };
         Self {

@@ -192,7 +192,7 @@ async fn connections_have_the_name_of_their_client() {
     };
     let builder = LockClient::builder().url(server.url());
     let client = builder
-        .client_name("shop at night")
+        .application("shop at night")
         .connect()
         .await
         .unwrap();

@@ -21,7 +21,10 @@ async fn a_wait_ends_in_busy_at_its_time_and_leaves_the_queue() {
         let started = Instant::now();
         let refused = caller.lock("k").wait(300 * MS).acquire().await.unwrap_err();
         let took = started.elapsed();
-        let LockError::Busy { key, waited, with } = refused else {
+        let LockError::Busy {
+            key, waited, with, ..
+        } = refused
+        else {
             panic!("{refused}");
         };
         assert_eq!(key.as_str(), "k");

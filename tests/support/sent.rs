@@ -10,7 +10,7 @@ const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setna
 /// Commands that normally only scripts run. The server's statistics include these commands, but they do not count as
 /// sent by a client. If a script's command is missing from this list, the result is too high, so the mistake is
 /// noticed.
-const WITHIN_SCRIPTS: [&str; 28] = [
+const WITHIN_SCRIPTS: [&str; 29] = [
     "del",
     "exists",
     "get",
@@ -36,6 +36,7 @@ const WITHIN_SCRIPTS: [&str; 28] = [
     "zincrby",
     "zpopmin",
     "zrange",
+    "zrank",
     "zrem",
     "zremrangebyrank",
     "zscore",

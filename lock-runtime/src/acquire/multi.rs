@@ -69,7 +69,7 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
             }
             match lost {
                 Some(_) if budget.waits_until() > shared.backend.now() => {}
-                Some(lost) => return Err(busy_outside(lost, budget)),
+                Some(lost) => return Err(busy_outside(lost, budget, None)),
                 None => return Err(error),
             }
         }
@@ -215,7 +215,7 @@ impl MultiAcquisition {
         let entries = match taken.await? {
             Some(Ok(entries)) => entries,
             Some(Err(index)) if !budget.waits() => {
-                return Err(busy_outside(&spec[index], budget));
+                return Err(busy_outside(&spec[index], budget, None));
             }
             Some(Err(_)) | None => return Ok(false),
         };

@@ -93,10 +93,16 @@ pub(crate) async fn enter_one(
     let once = once || out_of_order;
     let entered = enter_now(spec, budget, once, enclosing, is_one_of_several).await;
     match entered {
-        Err(LockError::Busy { key, waited, .. }) if out_of_order => Err(LockError::Busy {
+        Err(LockError::Busy {
+            key,
+            waited,
+            held_by,
+            ..
+        }) if out_of_order => Err(LockError::Busy {
             key,
             waited,
             with: BusyWith::OutOfOrder,
+            held_by,
         }),
         entered => entered,
     }
@@ -171,7 +177,7 @@ async fn enter_now(
         // The lease was lost before the body began, so the call waits for the lock again. Dropping the entry gives the
         // grant back if the server still has the grant.
         if once {
-            return Err(busy_outside(spec, *budget));
+            return Err(busy_outside(spec, *budget, None));
         }
     }
 }
@@ -264,7 +270,7 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
         (until.since(now), until)
     };
     if wait.is_zero() && !once {
-        return Err(busy_outside(spec, *budget));
+        return Err(busy_outside(spec, *budget, None));
     }
     if spec.terms.strategy == Strategy::Spin && !once {
         return Box::pin(spin(spec, budget)).await;
@@ -272,7 +278,7 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
     let mut attempt = backend.attempt(spec.request(wait));
     match unless_shut_down(&spec.shared, until, attempt.enter()).await? {
         Some(Ok(Answer::Granted(grant))) => Ok(grant),
-        Some(Ok(Answer::Busy)) => Err(busy_outside(spec, *budget)),
+        Some(Ok(Answer::Busy)) => Err(busy_outside(spec, *budget, attempt.held_by())),
         Some(Err(error)) => Err(failed(spec, *budget, error)),
         None if once => {
             // An attempt without a wait is in no queue. If the attempt has been granted the lock, dropping the attempt
@@ -310,7 +316,7 @@ async fn leave(
     };
     match left {
         Ok(Leaving::Granted(grant)) => Ok(grant),
-        Ok(Leaving::Left) => Err(busy_outside(spec, *budget)),
+        Ok(Leaving::Left) => Err(busy_outside(spec, *budget, attempt.held_by())),
         Err(error) => Err(failed(spec, *budget, error)),
     }
 }
@@ -325,14 +331,15 @@ async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
         let until = (began + TRY_PATIENCE).min(began.max(deadline) + LEAVE_PATIENCE / 2);
         let mut attempt = backend.attempt(spec.request(Duration::ZERO));
         let tried = unless_shut_down(shared, until, attempt.enter()).await?;
-        drop(attempt);
         let is_last = backend.now() >= deadline;
+        let held_by = is_last.then(|| attempt.held_by()).flatten();
+        drop(attempt);
         match tried {
             Some(Ok(Answer::Granted(grant))) => {
                 let queued = failed_tries > 0;
                 return Ok(Grant { queued, ..grant });
             }
-            Some(Ok(Answer::Busy)) if is_last => return Err(busy_outside(spec, *budget)),
+            Some(Ok(Answer::Busy)) if is_last => return Err(busy_outside(spec, *budget, held_by)),
             None if is_last => return Err(too_late(spec, *budget).await),
             Some(Ok(Answer::Busy)) | None => {}
             Some(Err(BackendError::Unreachable(_))) if !is_last => {}

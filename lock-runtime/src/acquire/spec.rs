@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::{
     backend::{BackendError, Request},
-    error::{BusyWith, LockError},
+    error::{BusyWith, HeldBy, LockError},
     key::{LockKey, LockName},
     lease::Moment,
     options::Terms,
@@ -28,6 +28,8 @@ pub(crate) struct AcquireSpec {
     /// The name under which spans and metrics report this lock: the template of its key, or the label that the caller
     /// has set.
     pub(crate) label: &'static str,
+    /// The text by which the backend reports where the lock is held ([`Request::function`]).
+    pub(crate) function: &'static str,
     pub(crate) terms: Terms,
 }
 
@@ -40,6 +42,7 @@ impl AcquireSpec {
             lease: self.terms.lease,
             wait,
             strategy: self.terms.strategy,
+            function: self.function,
         }
     }
 
@@ -94,7 +97,7 @@ pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget) -> LockError {
         .is_answering(Some(&spec.name), LEAVE_PATIENCE / 2)
         .await
     {
-        busy_outside(spec, budget)
+        busy_outside(spec, budget, None)
     } else {
         unreachable(spec, budget)
     }
@@ -104,25 +107,36 @@ pub(crate) fn failed(spec: &AcquireSpec, budget: Budget, error: BackendError) ->
     LockError::from_backend(error, &spec.key, spec.now().since(budget.started))
 }
 
-fn busy(spec: &AcquireSpec, budget: Budget, with: BusyWith) -> LockError {
+fn busy(
+    spec: &AcquireSpec,
+    budget: Budget,
+    with: BusyWith,
+    held_by: Option<Box<HeldBy>>,
+) -> LockError {
     LockError::Busy {
         key: spec.key.clone(),
         waited: spec.now().since(budget.started),
         with,
+        held_by,
     }
 }
 
 pub(crate) fn busy_with_sibling(spec: &AcquireSpec, budget: Budget) -> LockError {
-    busy(spec, budget, BusyWith::Sibling)
+    busy(spec, budget, BusyWith::Sibling, None)
 }
 
-pub(crate) fn busy_outside(spec: &AcquireSpec, budget: Budget) -> LockError {
+/// Returns the error of a caller that another call keeps out. `held_by` is what the backend reported about the holder.
+pub(crate) fn busy_outside(
+    spec: &AcquireSpec,
+    budget: Budget,
+    held_by: Option<Box<HeldBy>>,
+) -> LockError {
     let with = if spec.shared.registry.contains(&spec.name) {
         BusyWith::ThisProcess
     } else {
         BusyWith::AnotherProcess
     };
-    busy(spec, budget, with)
+    busy(spec, budget, with, held_by)
 }
 
 pub(crate) fn unreachable(spec: &AcquireSpec, budget: Budget) -> LockError {

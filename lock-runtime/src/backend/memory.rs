@@ -27,9 +27,10 @@ use std::{
 
 use lock_core::{
     backend::{
-        Answer, Attempt, Backend, BackendError, BoxFuture, Extend, Holder, Leaving, MultiAnswer,
-        Released, Renewed, Replicated, Request, Status,
+        Answer, Attempt, Backend, BackendError, BoxFuture, Caller, Extend, Holder, Leaving,
+        MultiAnswer, Released, Renewed, Replicated, Request, Status,
     },
+    error::HeldBy,
     fencing::FencingToken,
     key::LockName,
     lease::{CLAIM, Grant, LeaseTerms, MAX_LEASE, Moment, Renewal, claim_after},
@@ -41,6 +42,7 @@ use tokio::sync::Notify;
 
 use crate::{
     background::{
+        Process,
         clock::{Clock, TokioClock},
         lock,
     },
@@ -65,6 +67,7 @@ static TICKETS: AtomicU64 = AtomicU64::new(0);
 /// The in-process backend.
 pub(crate) struct MemoryBackend {
     registry: Arc<Registry>,
+    application: Arc<str>,
     counters: Arc<Counters>,
     shutting_down: Arc<AtomicBool>,
 }
@@ -78,7 +81,7 @@ impl fmt::Debug for MemoryBackend {
 impl MemoryBackend {
     /// Creates a backend that shares its locks with all backends of the same name in this process. A backend with an
     /// empty name shares its locks with no other backend.
-    pub(crate) fn named(name: &str, counters: Arc<Counters>) -> Self {
+    pub(crate) fn named(name: &str, application: String, counters: Arc<Counters>) -> Self {
         let registry = if name.is_empty() {
             Arc::new(Registry::new())
         } else {
@@ -95,6 +98,7 @@ impl MemoryBackend {
         };
         Self {
             registry,
+            application: application.into(),
             counters,
             shutting_down: Arc::default(),
         }
@@ -133,10 +137,31 @@ struct Slot {
 
 struct Held {
     owner: OwnerId,
+    origin: Origin,
+    since: Moment,
     token: FencingToken,
     /// The moment at which the grant ends; `None` if the grant lasts as long as its hold.
     until: Option<Moment>,
     stage: Stage,
+}
+
+/// Where a caller runs, for people.
+#[derive(Clone)]
+struct Origin {
+    application: Arc<str>,
+    function: &'static str,
+}
+
+impl Origin {
+    fn caller(&self) -> Caller {
+        let process = Process::current();
+        Caller {
+            application: self.application.to_string(),
+            host: process.host,
+            pid: process.pid,
+            function: self.function.to_owned(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,6 +177,7 @@ enum Stage {
 struct Waiter {
     ticket: u64,
     owner: OwnerId,
+    origin: Origin,
     deadline: Moment,
     /// How long an offer to this waiter lasts.
     claim: Duration,
@@ -208,6 +234,19 @@ impl Registry {
         })
     }
 
+    fn status(&self, name: &LockName) -> Status {
+        self.with(name, |slot, _| Status {
+            holder: slot.held.as_ref().map(|held| Holder {
+                owner: held.owner,
+                token: Some(held.token),
+                remaining: held.until.map(|until| until.since(CLOCK.now())),
+                held_for: Some(CLOCK.now().since(held.since)),
+                caller: Some(held.origin.caller()),
+            }),
+            waiters: slot.queue.len(),
+        })
+    }
+
     /// Ends the hold with this token. If `retain_until` is later than now, the lock stays taken until that moment.
     fn release(
         &self,
@@ -259,7 +298,7 @@ impl Registry {
     }
 
     /// Takes all requested locks, or none of them.
-    fn acquire_multi(&self, requests: &[Request]) -> MultiAnswer {
+    fn acquire_multi(&self, requests: &[Request], application: &Arc<str>) -> MultiAnswer {
         self.change(|State { common, locks, .. }| {
             for (index, request) in requests.iter().enumerate() {
                 if let Some(slot) = locks.get_mut(&request.name) {
@@ -274,7 +313,13 @@ impl Registry {
                 let ends = until.map(|until| until + MARGIN);
                 let slot = locks.entry(request.name.clone()).or_default();
                 Grant {
-                    token: slot.grant(request.owner, ends, Stage::Entered, common),
+                    token: slot.grant(
+                        request.owner,
+                        origin(request, application),
+                        ends,
+                        Stage::Entered,
+                        common,
+                    ),
                     valid_until: until,
                     validity: request.lease.time,
                     queued: false,
@@ -297,6 +342,7 @@ impl Slot {
     fn grant(
         &mut self,
         owner: OwnerId,
+        origin: Origin,
         until: Option<Moment>,
         stage: Stage,
         common: &mut Common,
@@ -305,6 +351,8 @@ impl Slot {
         let token = FencingToken::new(common.fence);
         self.held = Some(Held {
             owner,
+            origin,
+            since: CLOCK.now(),
             token,
             until,
             stage,
@@ -327,7 +375,7 @@ impl Slot {
         while let Some(waiter) = self.queue.pop_front() {
             if waiter.deadline > now {
                 let until = Some(now + waiter.claim);
-                self.grant(waiter.owner, until, Stage::Offered, common);
+                self.grant(waiter.owner, waiter.origin, until, Stage::Offered, common);
                 common.woken.push(waiter.look);
                 break;
             }
@@ -380,8 +428,17 @@ fn end(lease: LeaseTerms) -> Option<Moment> {
     }
 }
 
+/// Returns where the caller of a request runs.
+fn origin(request: &Request, application: &Arc<str>) -> Origin {
+    Origin {
+        application: application.clone(),
+        function: request.function,
+    }
+}
+
 struct MemoryAttempt {
     registry: Arc<Registry>,
+    application: Arc<str>,
     shutting_down: Arc<AtomicBool>,
     request: Request,
     look: Arc<Notify>,
@@ -399,6 +456,7 @@ impl MemoryAttempt {
     fn view(&mut self) -> View {
         let Self {
             registry,
+            application,
             request,
             look,
             deadline,
@@ -421,7 +479,8 @@ impl MemoryAttempt {
             if slot.held.is_none() && slot.queue.is_empty() {
                 let until = end(request.lease);
                 let ends = until.map(|until| until + MARGIN);
-                let token = slot.grant(request.owner, ends, Stage::Entered, common);
+                let origin = origin(request, application);
+                let token = slot.grant(request.owner, origin, ends, Stage::Entered, common);
                 return View::Granted(token, until);
             }
             let holder_ends = slot.held.as_ref().and_then(|held| held.until);
@@ -441,6 +500,7 @@ impl MemoryAttempt {
                 let waiter = Waiter {
                     ticket,
                     owner: request.owner,
+                    origin: origin(request, application),
                     deadline: *deadline,
                     claim: claim_after(*queued),
                     look: look.clone(),
@@ -512,6 +572,14 @@ impl Attempt for MemoryAttempt {
         self.settled = true;
         Box::pin(std::future::ready(Ok(leaving)))
     }
+
+    fn held_by(&self) -> Option<Box<HeldBy>> {
+        let holder = self.registry.status(&self.request.name).holder?;
+        Some(Box::new(HeldBy {
+            holder,
+            ahead: None,
+        }))
+    }
 }
 
 impl Drop for MemoryAttempt {
@@ -540,6 +608,7 @@ impl Backend for MemoryBackend {
     fn attempt(&self, request: Request) -> Box<dyn Attempt> {
         Box::new(MemoryAttempt {
             registry: self.registry.clone(),
+            application: self.application.clone(),
             shutting_down: self.shutting_down.clone(),
             deadline: CLOCK.now() + request.wait,
             request,
@@ -558,7 +627,7 @@ impl Backend for MemoryBackend {
             if self.shutting_down.load(Ordering::Acquire) {
                 return Err(BackendError::ShutDown);
             }
-            Ok(self.registry.acquire_multi(&requests))
+            Ok(self.registry.acquire_multi(&requests, &self.application))
         })
     }
 
@@ -632,15 +701,7 @@ impl Backend for MemoryBackend {
     }
 
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>> {
-        let status = self.registry.with(name, |slot, _| Status {
-            holder: slot.held.as_ref().map(|held| Holder {
-                owner: held.owner,
-                token: Some(held.token),
-                remaining: held.until.map(|until| until.since(CLOCK.now())),
-            }),
-            waiters: slot.queue.len(),
-        });
-        Box::pin(std::future::ready(Ok(status)))
+        Box::pin(std::future::ready(Ok(self.registry.status(name))))
     }
 
     fn begin_shutdown(&self) {

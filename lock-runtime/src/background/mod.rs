@@ -140,8 +140,28 @@ impl Network for SystemNetwork {
     }
 }
 
+/// The process in which the engine runs, as it is reported to other processes.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+}
+
+impl Process {
+    pub(crate) fn current() -> Self {
+        Self {
+            host: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
+            pid: std::process::id(),
+        }
+    }
+}
+
 /// The environment of the engine as one value.
 pub(crate) struct Context {
+    pub(crate) process: Process,
     network: Box<dyn Network>,
     clock: Box<dyn Clock>,
     random: Box<dyn Random>,
@@ -169,6 +189,7 @@ impl Context {
             let runtime = engine().clone();
             let clock = BootClock::new(runtime.clone());
             Arc::new(Context::new(
+                Process::current(),
                 Box::new(clock),
                 Box::new(SystemRandom),
                 Box::new(SystemNetwork),
@@ -179,12 +200,14 @@ impl Context {
     }
 
     pub(crate) fn new(
+        process: Process,
         clock: Box<dyn Clock>,
         random: Box<dyn Random>,
         network: Box<dyn Network>,
         runtime: Handle,
     ) -> Self {
         Self {
+            process,
             network,
             clock,
             random,

@@ -72,7 +72,7 @@ pub struct LockClientBuilder {
     defaults: Defaults,
     allow_eviction: bool,
     access: AccessMode,
-    client_name: Option<String>,
+    application: Option<String>,
     /// The user and the password for the Sentinels.
     sentinel_credentials: Option<(String, String)>,
     on_lease_warning: Option<OnLeaseWarning>,
@@ -134,7 +134,7 @@ impl LockClientBuilder {
             defaults: Defaults::default(),
             allow_eviction: false,
             access: AccessMode::default(),
-            client_name: None,
+            application: None,
             sentinel_credentials: None,
             on_lease_warning: None,
             provider: None,
@@ -352,10 +352,13 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets the name under which the connections of this client appear in the server's `CLIENT LIST`: the name of the
-    /// program by default. Characters that the server does not accept in a name become `-`.
-    pub fn client_name(mut self, name: impl Into<String>) -> Self {
-        self.client_name = Some(name.into());
+    /// Sets the name of the application: the name of the executable by default.
+    ///
+    /// Other clients read this name, together with the host and the process id, as the [`caller`](crate::Holder::caller)
+    /// of a lock's holder and of each waiter. At most the last 64 bytes are stored. The connections of this client also
+    /// have this name in the server's `CLIENT LIST`, where characters that the server does not accept become `-`.
+    pub fn application(mut self, name: impl Into<String>) -> Self {
+        self.application = Some(name.into());
         self
     }
 
@@ -596,7 +599,7 @@ impl LockClientBuilder {
             Layout::Native => Ok(()),
             Layout::Redisson => Err(ConnectError::UnsupportedLayout),
         };
-        let client_name = self.client_name.clone().unwrap_or_else(name_of_program);
+        let application = self.application.clone().unwrap_or_else(name_of_program);
         let access = Access {
             #[cfg(feature = "tls")]
             tls: self.tls.open()?.map(Arc::new),
@@ -616,7 +619,7 @@ impl LockClientBuilder {
         };
         let destination = |place, is_redlock| Destination {
             place,
-            client_name: accepted_name(&client_name),
+            application: application.clone(),
             access: access.clone(),
             needs: needs(is_redlock),
         };
@@ -644,7 +647,7 @@ impl LockClientBuilder {
             Target::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
                 Some(registry) => {
                     native()?;
-                    let backend = MemoryBackend::named(registry, counters.clone());
+                    let backend = MemoryBackend::named(registry, application, counters.clone());
                     return Ok(Opened::Memory(backend));
                 }
                 None if is_group(url) => Place::Group(parse_group(url, credentials)?),
@@ -711,10 +714,4 @@ fn name_of_program() -> String {
         || "lock-runtime".into(),
         |name| name.to_string_lossy().into(),
     )
-}
-
-/// Replaces each character that a server does not accept in the name of a connection by `-`.
-fn accepted_name(name: &str) -> String {
-    let accepted = |char: char| if char.is_ascii_graphic() { char } else { '-' };
-    name.chars().map(accepted).collect()
 }

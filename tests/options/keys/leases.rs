@@ -149,7 +149,9 @@ async fn what_is_lost_while_another_one_is_waited_for_and_not_free_again_is_busy
         hold(&other, "a").await
     });
     match ended {
-        Err(LockError::Busy { key, with, waited }) => {
+        Err(LockError::Busy {
+            key, with, waited, ..
+        }) => {
             assert_eq!((key.as_str(), with), ("a", BusyWith::AnotherProcess));
             assert!(waited < 2 * SECOND + epsilon(), "{waited:?}");
         }

@@ -123,7 +123,9 @@ async fn two_clients_of_one_server_keep_one_order() {
 #[track_caller]
 pub(crate) fn out_of_order(result: Result<(), LockError>) {
     match result {
-        Err(LockError::Busy { key, with, waited }) => {
+        Err(LockError::Busy {
+            key, with, waited, ..
+        }) => {
             assert_eq!((key.as_str(), with), ("a", BusyWith::OutOfOrder));
             assert!(waited < SECOND, "{waited:?}");
         }

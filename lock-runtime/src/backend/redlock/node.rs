@@ -473,7 +473,7 @@ impl NodeAttempt {
         let life_ends = server.now() + REQUEST_LIFE;
         let keys = [asked.names.grant(), FENCE, MARK];
         let not_after = connection.server_micros(life_ends).to_string();
-        let (tail, lease) = (asked.tail(), millis(asked.lease));
+        let (tail, lease) = (asked.tail(connection), millis(asked.lease));
         let taken = connection
             .run(
                 &scripts::QUORUM_TAKE,

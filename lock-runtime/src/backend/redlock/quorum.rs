@@ -563,14 +563,14 @@ impl Quorum {
         let named = seen
             .into_values()
             .find(|named| named.len() >= self.majority());
-        if let Some(named) = named {
+        if let Some(mut named) = named {
             // After the shortest lease of the majority has ended, fewer nodes than a majority may have the grant.
             let remaining = named.iter().map(|holder| holder.remaining).min().flatten();
             return Ok(Status {
                 holder: Some(Holder {
-                    owner: named[0].owner,
                     token: named_most(&named).0,
                     remaining,
+                    ..named.swap_remove(0)
                 }),
                 waiters: 0,
             });
@@ -611,6 +611,8 @@ mod tests {
             owner: OwnerId::from_u128(1),
             token: Some(FencingToken::new(*token)),
             remaining: None,
+            held_for: None,
+            caller: None,
         };
         tokens.iter().map(holder).collect()
     }

@@ -38,6 +38,7 @@ pub(crate) const NATIVE_SCRIPTS: &[ScriptCommand] = &[
     harmless("zrange", &[KEY, "0", "0"]),
     harmless("zrem", &[KEY, "member"]),
     harmless("zscore", &[KEY, "member"]),
+    harmless("zrank", &[KEY, "member"]),
     harmless("zcard", &[KEY]),
     harmless("zpopmin", &[KEY]),
     harmless("zremrangebyrank", &[KEY, "0", "0"]),

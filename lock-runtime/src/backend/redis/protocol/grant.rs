@@ -35,8 +35,8 @@ pub(crate) struct GrantSnapshot {
 }
 
 impl GrantSnapshot {
-    /// Parses `token|lease|session_id|owner owner …`. `left` is the time left of the grant in ms, counted from `asked`,
-    /// the moment at which the request was sent. Returns `None` if the text has another format.
+    /// Parses `token|lease|session_id|owner owner …|words|since`. `left` is the time left of the grant in ms, counted
+    /// from `asked`, the moment at which the request was sent. Returns `None` if the text has another format.
     pub(crate) fn parse(grant: &str, left: u64, asked: Moment) -> Option<Self> {
         let mut fields = grant.split('|');
         let mut next = || fields.next();

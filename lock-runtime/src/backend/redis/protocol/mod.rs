@@ -6,3 +6,4 @@ pub(crate) mod layout;
 pub(crate) mod request;
 pub(crate) mod scripts;
 pub(crate) mod slot;
+pub(crate) mod words;

@@ -10,6 +10,7 @@ use std::{
 
 use lock_core::{
     backend::{BackendError, Request},
+    error::HeldBy,
     fencing::FencingToken,
     lease::{CLAIM, Grant, Moment, less_drift},
     owner::OwnerId,
@@ -22,6 +23,7 @@ use crate::{
             command::{LATE_SLACK, claim_ms, millis, whole_millis},
             grant::GrantSnapshot,
             layout::{Names, Scripts},
+            words::{self, Word, read_holder},
         },
         transport::{call_error::CallError, connection::Connection},
     },
@@ -57,6 +59,12 @@ pub(crate) struct AcquireRequest {
     /// The token of the newest grant of which the owner is known to be a member, or zero before the first grant.
     granted: AtomicU64,
     session_id: Arc<str>,
+    /// The words of the process, and the caller's function ([`Request::function`]), for people.
+    process: Arc<str>,
+    function: &'static str,
+    /// What the server reported about the holder when it last refused the lock to this owner, or when the owner left
+    /// the queue.
+    held_by: sync::Mutex<Option<Box<HeldBy>>>,
     /// The owner's place in the queue, or zero before the server has assigned a place. A retry asks for the same place.
     place: AtomicU64,
     /// Whether a request that finds the lock taken makes the server wake the session when the lock becomes free.
@@ -113,6 +121,7 @@ impl AcquireRequest {
         names: Names,
         request: &Request,
         session_id: Arc<str>,
+        process: Arc<str>,
     ) -> Self {
         Self {
             context,
@@ -125,6 +134,9 @@ impl AcquireRequest {
             missed: 0,
             granted: AtomicU64::new(0),
             session_id,
+            process,
+            function: request.function,
+            held_by: sync::Mutex::default(),
             place: AtomicU64::new(0),
             direct: sync::Mutex::new(Direct::Idle),
             sending: TaskTracker::new(),
@@ -239,14 +251,32 @@ impl AcquireRequest {
 
     /// Returns the owner's entry in the queue.
     pub(crate) fn member(&self) -> String {
-        let [lease, wait] = [self.lease, self.wait].map(|time| whole_millis(time).to_string());
-        [&*self.owner.to_string(), &self.session_id, &lease, &wait].join("|")
+        let (owner, session_id) = (self.owner, &self.session_id);
+        let [lease, wait] = [self.lease, self.wait].map(whole_millis);
+        let (process, function) = (&self.process, Word(self.function));
+        format!("{owner}|{session_id}|{lease}|{wait}|{process}/{function}")
     }
 
-    /// Returns the part of the stored grant that follows the token.
-    pub(crate) fn tail(&self) -> String {
-        let lease = whole_millis(self.lease).to_string();
-        [&*lease, &self.session_id, &self.owner.to_string()].join("|")
+    /// Returns the part of the stored grant that follows the token, for a request that is sent now over `connection`.
+    pub(crate) fn tail(&self, connection: &Connection) -> String {
+        let (lease, owner) = (whole_millis(self.lease), self.owner);
+        let (session_id, process, function) =
+            (&self.session_id, &self.process, Word(self.function));
+        let since = words::since(connection.server_micros(self.context.now()));
+        format!("{lease}|{session_id}|{owner}|{process}/{function}|{since}")
+    }
+
+    /// Returns what the server reported about the holder when it last refused the lock to this owner, or when the owner
+    /// left the queue.
+    pub(crate) fn held_by(&self) -> Option<Box<HeldBy>> {
+        lock(&self.held_by).clone()
+    }
+
+    /// Stores what the server has reported about the holder.
+    fn note_holder(&self, connection: &Connection, held: Option<String>, ahead: Option<usize>) {
+        let now = connection.server_micros(self.context.now());
+        let holder = held.and_then(|held| read_holder(&held, None, now));
+        *lock(&self.held_by) = holder.map(|holder| Box::new(HeldBy { holder, ahead }));
     }
 
     /// Returns the latest moment at which the requests sent so far can still have an effect.
@@ -289,7 +319,7 @@ impl AcquireRequest {
                 self.names.companion(),
                 self.names.fence(),
             ];
-            let (tail, not_after) = (self.tail(), self.not_after(connection));
+            let (tail, not_after) = (self.tail(connection), self.not_after(connection));
             let args = [
                 tail.as_str(),
                 &millis(self.lease),
@@ -331,7 +361,10 @@ impl AcquireRequest {
                     holder_ends: ends(decode(next())?, sent),
                 }
             }
-            "busy" => Reply::Busy,
+            "busy" => {
+                self.note_holder(connection, decode(next())?, None);
+                Reply::Busy
+            }
             _ => Reply::Late,
         })
     }
@@ -346,7 +379,8 @@ impl AcquireRequest {
     ) -> Result<Left, CallError> {
         let leaving = {
             let keys = self.names.keys_to_release();
-            let (owner, member, tail) = (self.owner.to_string(), self.member(), self.tail());
+            let (owner, member) = (self.owner.to_string(), self.member());
+            let tail = self.tail(connection);
             let args = [
                 owner.as_str(),
                 &member,
@@ -374,6 +408,7 @@ impl AcquireRequest {
                 if let Some(place) = place {
                     self.learn_place(place);
                 }
+                self.note_holder(connection, decode(next())?, decode(next())?);
                 Left::Out {
                     was_queued: place.is_some(),
                 }

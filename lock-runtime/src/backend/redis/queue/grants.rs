@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{BackendError, BoxFuture, Extend, Holder, Released, Renewed, Status, Waiter},
+    backend::{BackendError, BoxFuture, Extend, Released, Renewed, Status, Waiter},
     fencing::FencingToken,
     key::LockName,
     layout::Layout,
@@ -18,6 +18,7 @@ use crate::{
             command::{Arg, claim_ms},
             grant::{GrantSnapshot, read_owner, short_name},
             request::not_understood,
+            words::{caller, members, read_holder},
         },
         queue::{
             cohort_registry::{Known, Passed, TakenUp},
@@ -379,22 +380,25 @@ pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Stat
         Layout::Redisson => vec![names.grant()],
     };
     let answered = server.run(name, server.scripts.status, &keys, &[]).await?;
-    type Seen = (usize, Option<u64>, Option<String>, i64, usize);
-    let (queued, token, owner, left, others): Seen =
+    type Seen = (usize, Option<String>, i64, (u64, u64));
+    let (queued, held, left, (seconds, micros)): Seen =
         redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
-    let owner = owner.as_deref().and_then(read_owner);
+    let now = i128::from(seconds) * 1_000_000 + i128::from(micros);
+    let left = u64::try_from(left).ok().map(Duration::from_millis);
+    let mut holder = held
+        .as_deref()
+        .and_then(|held| read_holder(held, left, now));
+    let mut others = held.as_deref().map_or(0, members).saturating_sub(1);
     // The server does not know which member of a cohort has the turn, because only the cohort's process knows it.
-    let inside = token.and_then(|token| server.cohorts.seen(name, token));
-    let (token, owner, others) = match inside {
-        Some((turn, others)) => (Some(turn.token), Some(turn.owner), others),
-        None => (token, owner, others),
-    };
+    if let Some(holder) = &mut holder
+        && let Some(token) = holder.token
+        && let Some((turn, waiting)) = server.cohorts.seen(name, token.get())
+    {
+        (holder.token, holder.owner) = (Some(FencingToken::new(turn.token)), turn.owner);
+        others = waiting;
+    }
     Ok(Status {
-        holder: owner.map(|owner| Holder {
-            owner,
-            token: token.map(FencingToken::new),
-            remaining: u64::try_from(left).ok().map(Duration::from_millis),
-        }),
+        holder,
         waiters: queued + others,
     })
 }
@@ -426,6 +430,7 @@ fn read_waiter(entry: &str, place: f64, now: u64) -> Option<Waiter> {
     let owner = read_owner(fields.next()?)?;
     let session_id = fields.next()?;
     let wait: u64 = fields.nth(1)?.parse().ok()?;
+    let words = fields.next().unwrap_or_default();
     // A place is a whole number below 2^53.
     let place = Duration::from_micros(place as u64);
     let now = Duration::from_micros(now);
@@ -434,5 +439,6 @@ fn read_waiter(entry: &str, place: f64, now: u64) -> Option<Waiter> {
         session: short_name(session_id),
         queued_for: now.saturating_sub(place),
         remaining: (place + Duration::from_millis(wait)).saturating_sub(now),
+        caller: caller(words),
     })
 }

@@ -163,7 +163,7 @@ async fn ask(
         return Ok(MultiAnswer::Granted(Vec::new()));
     };
     let (lease, not_after) = (millis(first.lease), first.not_after(connection));
-    let tails: Vec<String> = all.iter().map(|args| args.tail()).collect();
+    let tails: Vec<String> = all.iter().map(|args| args.tail(connection)).collect();
     let mut keys = vec![first.names.fence()];
     let mut args = vec![&lease, &connection.floor, claim_ms(), &not_after];
     for (lock, tail) in all.iter().zip(&tails) {

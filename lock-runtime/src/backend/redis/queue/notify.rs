@@ -11,6 +11,7 @@ use std::{
 use futures_util::FutureExt;
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
+    error::HeldBy,
     layout::Layout,
     lease::Grant,
 };
@@ -257,6 +258,8 @@ pub(crate) struct NotifiedAttempt {
     caller: Option<Caller>,
     /// The try under way; `None` while no try is under way.
     trying: Option<RedisAttempt>,
+    /// What the server reported about the holder when it refused the lock to the last try.
+    held_by: Option<Box<HeldBy>>,
 }
 
 impl NotifiedAttempt {
@@ -266,6 +269,7 @@ impl NotifiedAttempt {
             request,
             caller: None,
             trying: None,
+            held_by: None,
         }
     }
 
@@ -327,8 +331,14 @@ impl Attempt for NotifiedAttempt {
             {
                 return Ok(Leaving::Granted(grant));
             }
-            try_once(&self.server, &self.request).await
+            let (left, held_by) = try_once(&self.server, &self.request).await?;
+            self.held_by = held_by;
+            Ok(left)
         })
+    }
+
+    fn held_by(&self) -> Option<Box<HeldBy>> {
+        self.held_by.clone()
     }
 }
 

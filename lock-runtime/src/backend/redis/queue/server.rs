@@ -20,6 +20,7 @@ use crate::{
             command::{Answered, Arg},
             layout::{Names, REDISSON_PROBE, Scripts},
             request::AcquireRequest,
+            words,
         },
         queue::cohort_registry::Cohorts,
         session::Session,
@@ -52,6 +53,8 @@ pub(crate) enum Retry {
 pub(crate) struct Server {
     pub(crate) context: Arc<Context>,
     layout: Layout,
+    /// The words of this process in grants and queue entries.
+    process: Arc<str>,
     pub(crate) scripts: &'static Scripts,
     pub(crate) counters: Arc<Counters>,
     pub(crate) sessions: Arc<Topology>,
@@ -86,10 +89,12 @@ impl Server {
     ) -> Result<Arc<Self>, ConnectError> {
         let scripts = Scripts::of(layout, matches!(info.place, Place::Cluster(_)));
         let (context, counters) = (context.clone(), counters.clone());
+        let process = words::of_process(&info.application, &context.process);
         let connectors = Connector::all(&context, info, &scripts.load(), &counters)?;
         let outages = connectors[0].outages.clone();
         Ok(Arc::new_cyclic(|server: &Weak<Self>| Self {
             layout,
+            process: process.into(),
             scripts,
             outages,
             sessions: Arc::new(Topology::new(&context, connectors, server.clone())),
@@ -162,6 +167,7 @@ impl Server {
             names,
             request,
             session_id,
+            self.process.clone(),
         )
     }
 

@@ -192,7 +192,8 @@ impl Connection {
         // The locks do not depend on the client name, so a refusal of the command that sets it is ignored.
         let naming = async {
             let mut name = redis::cmd("CLIENT");
-            name.arg("SETNAME").arg(&connector.client_name);
+            name.arg("SETNAME")
+                .arg(accepted_name(&connector.application));
             name.exec_async(&mut redis.clone()).await
         };
         let asking_role = async {
@@ -518,4 +519,10 @@ fn kill_command(id: i64) -> Cmd {
 /// Returns whether the error means that the server's ACL forbids the command to this user.
 fn is_forbidden(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
+}
+
+/// Replaces each character that a server does not accept in the name of a connection by `-`.
+fn accepted_name(name: &str) -> String {
+    let accepted = |char: char| if char.is_ascii_graphic() { char } else { '-' };
+    name.chars().map(accepted).collect()
 }

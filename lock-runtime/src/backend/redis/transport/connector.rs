@@ -30,7 +30,7 @@ use crate::{
 /// The addresses of the servers, and the name that this program has in their lists of connections.
 pub(crate) struct Destination {
     pub(crate) place: Place,
-    pub(crate) client_name: String,
+    pub(crate) application: String,
     pub(crate) access: Access,
     pub(crate) needs: Needs,
 }
@@ -88,7 +88,7 @@ pub(crate) struct Connector {
     /// The commands that load the scripts of the connection's layout.
     pub(crate) scripts: redis::Pipeline,
     /// The name of this program in the server's list of connections.
-    pub(crate) client_name: String,
+    pub(crate) application: String,
     /// The check of the server that has to succeed before the first session connects. `None` if no check is needed.
     check_first: Mutex<Option<ServerCheck>>,
     pub(crate) outages: Arc<Outages>,
@@ -102,7 +102,7 @@ impl Connector {
     fn new(
         context: Arc<Context>,
         server: Server,
-        client_name: String,
+        application: String,
         access: Access,
         needs: Needs,
         scripts: redis::Pipeline,
@@ -143,7 +143,7 @@ impl Connector {
             access,
             needs,
             scripts,
-            client_name,
+            application,
             check_first: Mutex::new(None),
             readiness: Arc::default(),
             counters,
@@ -157,7 +157,7 @@ impl Connector {
         context: &Arc<Context>,
         Destination {
             place,
-            client_name,
+            application,
             access,
             needs,
         }: Destination,
@@ -165,11 +165,11 @@ impl Connector {
         counters: &Arc<Counters>,
     ) -> Result<Vec<Self>, ConnectError> {
         let connector = |place| {
-            let client_name = client_name.clone();
+            let application = application.clone();
             Self::new(
                 context.clone(),
                 place,
-                client_name,
+                application,
                 access.clone(),
                 needs.clone(),
                 scripts.clone(),
@@ -212,7 +212,7 @@ impl Connector {
             access: self.access.clone(),
             needs: self.needs.clone(),
             scripts: self.scripts.clone(),
-            client_name: self.client_name.clone(),
+            application: self.application.clone(),
             check_first: Mutex::new(self.pending_check()),
             outages: self.outages.clone(),
             readiness: Arc::default(),

@@ -1,7 +1,7 @@
 -- Second part of an acquisition. Runs if acquire_free.lua has not answered: the lock is held, its queue has entries, or
 -- the server may have lost its token counter.
 
-local lease, session_id, owner = string.match(ARGV[1], '^(%d+)|([^|]+)|(%x+)$')
+local lease, session_id, owner, words = string.match(ARGV[1], '^(%d+)|([^|]+)|(%x+)(|[^|]*)|')
 if not lease or lease ~= ARGV[2] or tonumber(lease) < 1 then
   return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- a lease of 0 would delete the key
 end
@@ -15,7 +15,8 @@ local function take()
   return token -- granted, with the whole lease left
 end
 
-local member = owner .. '|' .. session_id .. '|' .. lease .. '|' .. ARGV[4]
+local terms = '|' .. ARGV[4] .. words -- the end of the caller's entry in the queue
+local member = owner .. '|' .. session_id .. '|' .. lease .. terms
 local held = redis.call('GET', KEYS[1])
 if not held then
   -- The lock is free. If owners are queued, only the first of them may take the lock.
@@ -54,7 +55,7 @@ if ARGV[4] == '0' then
       redis.call('PEXPIRE', KEYS[2], 2000) -- the session tries again long before, and repeats this
     end
   end
-  return { 'busy' }
+  return { 'busy', held or false }
 end
 
 local time = redis.call('TIME')
@@ -62,7 +63,7 @@ local score = time[1] * 1000000 + time[2]
 local wait = tonumber(ARGV[4])
 -- The queue must not expire before its last waiter gives up. To save commands, not every caller sets the queue's
 -- expiry. Time is divided into stretches that are as long as the caller's wait. If the last owner in the queue has the
--- same wait, and was queued in the same stretch, the expiry was more than two waits ahead when the first such owner of
+-- same wait and words, and was queued in the same stretch, the expiry was more than two waits ahead when the first such owner of
 -- this stretch was queued. This expiry is late enough for the caller, too.
 local extended = false
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
@@ -74,8 +75,8 @@ if last[1] then
   if before >= score then
     score = before + 1 -- the caller is placed last, even if the clock was set back
   end
-  local stretch, tail = wait * 1000, '|' .. ARGV[4]
-  extended = string.sub(last[1], -#tail) == tail and math.floor(before / stretch) == math.floor(score / stretch)
+  local stretch = wait * 1000
+  extended = string.sub(last[1], -#terms) == terms and math.floor(before / stretch) == math.floor(score / stretch)
 end
 local place = string.format('%.0f', score)
 if redis.call('ZADD', KEYS[2], 'NX', place, member) == 0 then

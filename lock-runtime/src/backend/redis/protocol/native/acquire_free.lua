@@ -2,7 +2,7 @@
 -- next_token.lua.
 --
 -- KEYS: grant, queue, fence (grant_next.lua describes the keys)
--- ARGV: 1 `lease|session_id|owner`, the part of the grant after its token
+-- ARGV: 1 `lease|session_id|owner|words|since`, the part of the grant after its token
 --       2 lease in ms
 --       3 token floor (see next_token.lua)
 --       4 the caller's wait in ms (0: the caller is not queued)

@@ -3,10 +3,11 @@
 -- grant locks.
 --
 -- The keys of a lock, all in one hash slot:
---   grant  string  token|lease|session_id|owner owner …   expires with the lease. Several owners are a cohort:
---                 neighbours in the queue with the same session and the same lease. They hold the lock one
---                 after another. The stored token is that of the first owner; the others have the tokens that follow.
---   queue  zset    owner|session_id|lease|wait            score: server time in µs at which the owner was queued. No
+--   grant  string  token|lease|session_id|owner owner …|words|since   expires with the lease. Several owners are a
+--                 cohort: neighbours in the queue with the same session and the same lease. They hold the lock one after
+--                 another. The stored token is that of the first owner; the others have the tokens that follow.
+--                 `words` and `since` are for people: where the first owner runs, and the time of the grant (words.rs)
+--   queue  zset    owner|session_id|lease|wait|words      score: server time in µs at which the owner was queued. No
 --                 two owners have the same score
 --                 notify|session_id                      score: infinite, behind all owners. The session is woken when
 --                 the lock is free and no owner is queued
@@ -14,7 +15,7 @@
 --                 expires 500 ms after the time within which the waiter must confirm the grant
 --   fence  string  the newest token of all locks that share this key
 
-local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)$'
+local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)(|.*)$'
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
 -- The shortest lease, in ms, for which a claim is stored. Until a member has taken its turn, its process renews the
@@ -69,11 +70,11 @@ local function before_all(queue, now)
   return math.min(tonumber(head or now), now) - 1
 end
 
--- Forms a cohort. `owner`, `session_id`, `lease` and `wait` are those of the first waiter, which is no longer in the
--- queue. Removes up to COHORT_AT_MOST - 1 further entries from the front of the queue, as long as they have the same
+-- Forms a cohort. `owner`, `session_id`, `lease`, `wait` and `words` are those of the first waiter, which is no longer in
+-- the queue. Removes up to COHORT_AT_MOST - 1 further entries from the front of the queue, as long as they have the same
 -- session and the same lease. Returns the owners of the cohort, and their number. The owners are `owner`, and the
 -- owners of the removed entries whose wait has not ended.
-local function cohort(queue, owner, session_id, lease, wait, now)
+local function cohort(queue, owner, session_id, lease, wait, words, now)
   local tail = '|' .. session_id .. '|' .. lease .. '|'
   local first, last = #owner + 1, #owner + #tail
   local neighbours = redis.call('ZRANGE', queue, 0, 0) -- reads only one entry, which usually belongs to another process
@@ -81,15 +82,15 @@ local function cohort(queue, owner, session_id, lease, wait, now)
     return owner, 1
   end
   neighbours = redis.call('ZRANGE', queue, 0, COHORT_AT_MOST - 2)
-  local owners, taken, terms = { owner }, 0, tail .. wait
+  local owners, taken, terms = { owner }, 0, tail .. wait .. words
   for _, member in ipairs(neighbours) do
-    -- An entry with the same wait as the first waiter was queued later, so its wait ends later, too.
+    -- An entry with the same wait and words as the first waiter was queued later, so its wait ends later, too.
     local is_alive = string.sub(member, first) == terms
     if not is_alive then
       if string.sub(member, first, last) ~= tail then
         break
       end
-      is_alive = redis.call('ZSCORE', queue, member) + string.sub(member, last + 1) * 1000 > now
+      is_alive = redis.call('ZSCORE', queue, member) + string.match(member, '^%d+', last + 1) * 1000 > now
     end
     taken = taken + 1
     if is_alive then
@@ -109,15 +110,15 @@ end
 -- of the claim, or nil if the calling script does not know it. `aside` is the session that set_claimant_aside has
 -- returned, or nil.
 local function grant_next(head, grant, queue, claimed, fence, floor, claim, aside)
-  local now
+  local time, now
   local silent = aside and { [aside] = true } or {}
   while head[1] do
     if not now then
-      local time = redis.call('TIME')
+      time = redis.call('TIME')
       now = time[1] * 1000000 + time[2]
     end
     examined = examined + 1
-    local owner, session_id, lease, wait = string.match(head[1], MEMBER)
+    local owner, session_id, lease, wait, words = string.match(head[1], MEMBER)
     if not owner then
       -- This entry is not a waiter: it names a session that asked to be woken. The message reserves nothing, so another
       -- caller may take the lock first. A lost message does no harm, because the session's callers also try every 200
@@ -126,10 +127,11 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
     elseif not silent[session_id] and head[2] + wait * 1000 > now then
       local channel = channel_of(session_id)
       if is_reachable(channel, fence) then
-        local owners, count = cohort(queue, owner, session_id, lease, wait, now)
+        local owners, count = cohort(queue, owner, session_id, lease, wait, words, now)
         local token = next_token(fence, floor, count)
         local given = string.format('%.0f|', token) .. lease .. '|'
-        redis.call('SET', grant, given .. session_id .. '|' .. owners, 'PX', math.min(tonumber(lease), tonumber(claim)))
+        local stored = given .. session_id .. '|' .. owners .. words .. '|' .. time[1] .. '.' .. time[2]
+        redis.call('SET', grant, stored, 'PX', math.min(tonumber(lease), tonumber(claim)))
         -- An owner must be notified of its grant. If nobody receives the message, the next waiter gets the lock.
         local told = given .. owners .. '|' .. grant
         local signature = redis.sha1hex(session_id .. told .. session_id)

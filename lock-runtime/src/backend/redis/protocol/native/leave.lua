@@ -1,11 +1,13 @@
 -- Removes the caller from the queue. With 'abandon', also releases a grant that belongs to the caller alone. With
 -- 'enter', grants the caller the lock if the caller was queued, the lock is free, and no earlier waiter is alive.
--- Returns the caller's place if the caller was queued, or a place before all waiters if its grant was released.
+-- Returns the caller's place if the caller was queued, or a place before all waiters if its grant was released. If the
+-- caller was queued, also returns the grant, and with 'enter' the number of entries before the caller's entry.
 --
 -- KEYS: grant, queue, fence, claim
 -- ARGV: 1 owner, 2 the owner's entry in the queue, 3 token floor (see next_token.lua), 4 length of a claim in ms,
---       5 'enter' or 'abandon', 6 `lease|session_id|owner`, 7 session_id
+--       5 'enter' or 'abandon', 6 `lease|session_id|owner|words|since`, 7 session_id
 local score = redis.call('ZSCORE', KEYS[2], ARGV[2])
+local ahead = score and ARGV[5] == 'enter' and redis.call('ZRANK', KEYS[2], ARGV[2])
 redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that cannot write reports an error at this command
 local held = redis.call('GET', KEYS[1])
 if score and not held and ARGV[5] == 'enter' then
@@ -22,7 +24,7 @@ if score and not held and ARGV[5] == 'enter' then
       redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[6], 'PX', lease)
       return { 'granted', token }
     end
-    if head[2] + string.match(head[1], '%d+$') * 1000 > now then
+    if head[2] + string.match(head[1], '^%x+|[^|]+|%d+|(%d+)') * 1000 > now then
       break -- this waiter is alive, and comes before the caller
     end
     redis.call('ZREM', KEYS[2], head[1])
@@ -31,7 +33,7 @@ if score and not held and ARGV[5] == 'enter' then
   return { 'left' }
 end
 if score then
-  return { 'left', score }
+  return { 'left', score, held or false, ahead or 0 }
 end
 if not held or not string.find(held, ARGV[1], 1, true) then
   return { 'left' } -- the caller does not hold the lock

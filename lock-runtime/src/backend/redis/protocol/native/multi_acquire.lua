@@ -3,7 +3,7 @@
 --
 -- KEYS: fence, then grant and queue of each lock
 -- ARGV: 1 lease in ms, 2 token floor (see next_token.lua), 3 length of a claim in ms, 4 time limit (server time in µs,
---       '' if there is none), then for each lock `lease|session_id|owner`, the part of its grant after the token
+--       '' if there is none), then for each lock `lease|session_id|owner|words|since`, the part of its grant after the token
 
 if ARGV[4] ~= '' then
   local time = redis.call('TIME')
@@ -11,6 +11,7 @@ if ARGV[4] ~= '' then
     return 0 -- late: nothing was changed, because the caller no longer waits for this request
   end
 end
+local TERMS = '^%d+|[^|]*|%x+' -- `lease|session_id|owner` of a grant with a single owner
 local granted = {}
 for i = 2, #KEYS, 2 do
   local tail = ARGV[4 + i / 2]
@@ -26,7 +27,8 @@ for i = 2, #KEYS, 2 do
   end
   if held then
     local token, rest = string.match(held, '^(%d+)|(.*)$')
-    if rest ~= tail then
+    -- A repeated request has another `since`.
+    if string.match(rest, TERMS) ~= string.match(tail, TERMS) then
       return i / 2 -- the number of the first lock that is not free
     end
     -- An earlier request was carried out, so the caller already holds this lock.

@@ -3,7 +3,7 @@
 --
 -- KEYS: grant, queue, fence, claim
 -- ARGV: 1 session_id, 2 token floor (see next_token.lua), 3 length of a claim in ms, 4 time limit (server time in µs,
---       '' if there is none), then for each caller `owner|session_id|lease|wait`, and its place (the score from an
+--       '' if there is none), then for each caller `owner|session_id|lease|wait|words`, and its place (the score from an
 --       earlier reply, or '' if there is none)
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -23,7 +23,7 @@ end
 -- `%d` is much faster than `%.0f`, but on a 32-bit server it cannot print a place.
 local PLACE = string.format('%d', 2 ^ 53) == '9007199254740992' and '%d' or '%.0f'
 local added, places, longest = {}, {}, 0
-local terms, wait -- `|session_id|lease|wait` of the previous caller; most callers have the same text as the one before
+local terms, wait -- `|session_id|lease|wait|words` of the previous caller, which most callers share
 for i = 5, #ARGV, 2 do
   local owner, its_terms = string.sub(ARGV[i], 1, OWNER_DIGITS), string.sub(ARGV[i], OWNER_DIGITS + 1)
   if its_terms ~= terms then

@@ -15,7 +15,7 @@ local function renew(grant, asked, wanted, restart)
     error(held, 0)
   end
   local token, stored, rest = string.match(held or '', '^(%d+)|(%d+)(|[^|]+|.*)$')
-  if token ~= asked and not (token and token .. ' ' .. string.match(rest, '%x*$') == asked) then
+  if token ~= asked and not (token and token .. ' ' .. string.match(rest, '^|[^|]+|(%x*)') == asked) then
     return -1 -- the lock is not held with this token, or is only retained
   end
   if restart then

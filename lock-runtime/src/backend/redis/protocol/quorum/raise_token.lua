@@ -4,7 +4,7 @@
 -- KEYS: grant, fence
 -- ARGV: 1 owner, 2 token
 local held = redis.call('GET', KEYS[1])
-local rest, owner = string.match(held or '', '^%d+(|%d+|[^|]*|(%x+))$')
+local rest, owner = string.match(held or '', '^%d+(|%d+|[^|]*|(%x+).*)$')
 if owner ~= ARGV[1] then
   return 0 -- this owner does not hold the lock on this node: nothing was changed
 end

@@ -1,7 +1,7 @@
 -- Takes the lock on this node if the lock is free on this node and the node has all of its state.
 --
 -- KEYS: grant, fence, mark
--- ARGV: 1 `lease|session_id|owner`, the part of the grant after its token
+-- ARGV: 1 `lease|session_id|owner|words|since`, the part of the grant after its token
 --       2 lease in ms
 --       3 token floor (see next_token.lua)
 --       4 time limit (server time in µs); after it, the script does nothing
@@ -19,8 +19,8 @@ if not held then
   redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', ARGV[2])
   return token
 end
-local token, lease, owner = string.match(held, '^(%d+)|(%d+)|[^|]*|(%x+)$')
-if owner == string.match(ARGV[1], '^%d+|[^|]*|(%x+)$') then
+local token, lease, owner = string.match(held, '^(%d+)|(%d+)|[^|]*|(%x+)')
+if owner == string.match(ARGV[1], '^%d+|[^|]*|(%x+)') then
   return tonumber(token) -- an earlier request was carried out, so the caller already holds the lock
 end
 -- Caps the time left of the grant at its lease. More time than the lease is left if the server's clock was set back, or

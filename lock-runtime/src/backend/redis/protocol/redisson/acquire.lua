@@ -1,15 +1,15 @@
 -- Takes the lock if it is free.
 --
 -- KEYS: lock, counter, fence
--- ARGV: 1 `lease|session_id|owner`, 2 lease in ms, 3 token floor (see next_token.lua), 4 and 5 unused (only the script
---       of the native layout uses them), 6 time limit (server time in µs, '' if there is none)
+-- ARGV: 1 `lease|session_id|owner|words|since`, 2 lease in ms, 3 token floor (see next_token.lua), 4 and 5 unused (only
+--       the script of the native layout uses them), 6 time limit (server time in µs, '' if there is none)
 if ARGV[6] ~= '' then
   local time = redis.call('TIME')
   if time[1] * 1000000 + time[2] > tonumber(ARGV[6]) then
     return { 'late' } -- nothing was changed, because the caller no longer waits for this request
   end
 end
-local owner = string.match(ARGV[1], '^%d+|[^|]*|(%x+)$')
+local owner = string.match(ARGV[1], '^%d+|[^|]*|(%x+)')
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return take(KEYS[1], KEYS[2], KEYS[3], owner, ARGV[2], ARGV[3]) -- granted, with the whole lease left
 end

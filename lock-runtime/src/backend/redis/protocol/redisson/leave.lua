@@ -2,7 +2,7 @@
 -- grant.
 --
 -- KEYS: lock
--- ARGV: 1 owner, 2 `owner|session_id|lease|wait`, 3 and 4 unused, 5 'enter' or 'abandon'
+-- ARGV: 1 owner, 2 `owner|session_id|lease|wait|words`, 3 and 4 unused, 5 'enter' or 'abandon'
 local field, holder, token = ours(KEYS[1])
 if holder ~= uuid(ARGV[1]) then
   return { 'left' } -- the caller does not hold the lock

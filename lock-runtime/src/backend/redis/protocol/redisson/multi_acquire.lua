@@ -2,7 +2,7 @@
 --
 -- KEYS: fence, then lock and counter of each lock
 -- ARGV: 1 lease in ms, 2 token floor (see next_token.lua), 3 unused, 4 time limit (server time in µs, '' if there is
---       none), then for each lock `lease|session_id|owner`
+--       none), then for each lock `lease|session_id|owner|words|since`
 if ARGV[4] ~= '' then
   local time = redis.call('TIME')
   if time[1] * 1000000 + time[2] > tonumber(ARGV[4]) then
@@ -12,7 +12,7 @@ end
 local owners, granted = {}, {}
 for i = 2, #KEYS, 2 do
   redis.call('GET', KEYS[i + 1]) -- reports a key of the wrong type before anything is written
-  owners[i] = string.match(ARGV[4 + i / 2], '^%d+|[^|]*|(%x+)$')
+  owners[i] = string.match(ARGV[4 + i / 2], '^%d+|[^|]*|(%x+)')
   if redis.call('EXISTS', KEYS[i]) == 1 then
     local field, holder, token = ours(KEYS[i])
     local left = field and clamp(KEYS[i], field)

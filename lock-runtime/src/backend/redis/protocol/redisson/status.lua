@@ -1,4 +1,5 @@
--- Reads the holder of a lock. Returns the same fields as native/status.lua.
+-- Reads the holder of a lock. Returns the same fields as native/status.lua. The grant contains only the token, if there is
+-- one, and the owner.
 --
 -- KEYS: lock
 local _, owner, token = ours(KEYS[1])
@@ -6,4 +7,5 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   owner = owner or string.match(field, '^(%x+%-%x+%-%x+%-%x+%-%x+):')
 end
 owner = owner and string.gsub(string.gsub(owner, '^(%x+%-%x+%-)8', '%14'), '%-', '')
-return { 0, token ~= '0' and token or false, owner or false, redis.call('PTTL', KEYS[1]), 0 }
+local held = owner and (token ~= '0' and token or '') .. '|||' .. owner
+return { 0, held or false, redis.call('PTTL', KEYS[1]), redis.call('TIME') }

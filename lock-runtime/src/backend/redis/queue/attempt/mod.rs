@@ -5,6 +5,7 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
+    error::HeldBy,
     fencing::FencingToken,
     lease::Grant,
 };
@@ -53,6 +54,8 @@ pub(crate) struct RedisAttempt {
     /// The request under the previous owner name, and a receiver that completes when the clean-up has removed that name
     /// from the server. Set only if the caller may not have read the answer to this request.
     cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
+    /// What the server reported about the holder when it refused the lock to the last try under another owner name.
+    held_by: Option<Box<HeldBy>>,
 }
 
 impl RedisAttempt {
@@ -68,6 +71,7 @@ impl RedisAttempt {
             may_hold: false,
             runtime: None,
             cleaning: None,
+            held_by: None,
         }
     }
 
@@ -333,6 +337,12 @@ impl RedisAttempt {
         })
     }
 
+    async fn try_once(&mut self) -> Result<Leaving, BackendError> {
+        let (left, held_by) = try_once(&self.server, &self.request).await?;
+        self.held_by = held_by;
+        Ok(left)
+    }
+
     /// Leaves the queue with a request over the session in which the caller waits. Returns `None` if the lock has moved
     /// to another server.
     async fn leave_queue(&mut self) -> Result<Option<Leaving>, BackendError> {
@@ -364,7 +374,7 @@ impl RedisAttempt {
             if request.carried_by().is_none() {
                 // The session has not sent the request, so nobody knows yet whether the lock is free.
                 self.settle(Event::Unsent);
-                return try_once(&self.server, &self.request).await.map(Some);
+                return self.try_once().await.map(Some);
             }
             // The server may grant the lock in its answer to the request to leave, or to an earlier request. The caller
             // then gets the lock, if it reads the answer in time.
@@ -395,7 +405,7 @@ impl RedisAttempt {
                         grants::lose(&self.server, &request.names.lock, token);
                     }
                     return Ok(Some(match self.settle(Event::Left { was_queued }) {
-                        Step::AskOnce => try_once(&self.server, &self.request).await?,
+                        Step::AskOnce => self.try_once().await?,
                         _ => Leaving::Left,
                     }));
                 }
@@ -419,23 +429,26 @@ impl RedisAttempt {
 }
 
 /// Tries once to take a lock for which the caller has waited. The try has a new owner name, so that late answers to
-/// earlier requests have no effect.
+/// earlier requests have no effect. If the lock is held, also returns what the server reported about the holder.
 pub(crate) async fn try_once(
     server: &Arc<Server>,
     request: &Request,
-) -> Result<Leaving, BackendError> {
+) -> Result<(Leaving, Option<Box<HeldBy>>), BackendError> {
     let last = Request {
         owner: server.context.new_owner(),
         wait: Duration::ZERO,
         ..request.clone()
     };
-    let answer = RedisAttempt::new(server.clone(), last).enter().await?;
-    Ok(match answer {
-        Answer::Granted(grant) => Leaving::Granted(Grant {
-            queued: true,
-            ..grant
-        }),
-        Answer::Busy => Leaving::Left,
+    let mut attempt = RedisAttempt::new(server.clone(), last);
+    Ok(match attempt.enter().await? {
+        Answer::Granted(grant) => {
+            let grant = Grant {
+                queued: true,
+                ..grant
+            };
+            (Leaving::Granted(grant), None)
+        }
+        Answer::Busy => (Leaving::Left, attempt.held_by()),
     })
 }
 
@@ -506,8 +519,14 @@ impl Attempt for RedisAttempt {
                 }
             }
             self.cleaned().await;
-            try_once(&self.server, &self.request).await
+            self.try_once().await
         })
+    }
+
+    fn held_by(&self) -> Option<Box<HeldBy>> {
+        let sent = self.sent.as_ref();
+        let of_request = || sent.and_then(|sent| sent.request.held_by());
+        self.held_by.clone().or_else(of_request)
     }
 }
 

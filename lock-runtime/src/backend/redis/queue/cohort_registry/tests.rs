@@ -72,6 +72,7 @@ impl Fixture {
             },
             wait: 60 * LEASE,
             strategy: Strategy::Handoff,
+            function: "",
         };
         let session_id = self.session.session_id.clone();
         let context = Context::of_process().clone();
@@ -82,6 +83,7 @@ impl Fixture {
             names,
             &request,
             session_id,
+            "test/host/1".into(),
         );
         let request = Arc::new(request);
         let (offers, _) = self.session.waiters.join(&request);

@@ -1,0 +1,151 @@
+//! The words at the end of grants and queue entries. They tell people where a lock is held and where its waiters run. No
+//! script decides by these words.
+//!
+//! - A queue entry ends with `|application/host/pid/function`. `function` is the path of the annotated function, or the
+//!   label of the lock.
+//! - A grant ends with the same words and `|since`, the server time at which the lock was granted: `seconds.micros`, as in
+//!   the answer to `TIME`.
+//!
+//! Each word is percent-escaped and has a limited length, so that it contains no separator and adds little to a command.
+
+use std::{fmt, time::Duration};
+
+use lock_core::{
+    backend::{Caller, Holder},
+    fencing::FencingToken,
+};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+
+use crate::{backend::redis::protocol::grant::read_owner, background::Process};
+
+/// The characters that have a meaning in a grant or a queue entry. Bytes outside ASCII are always escaped.
+const SEPARATORS: &AsciiSet = &CONTROLS.add(b' ').add(b'|').add(b'/').add(b'%');
+/// The longest word, in bytes before escaping.
+const LONGEST: usize = 64;
+
+/// A word as it is stored: escaped, and no longer than [`LONGEST`]. A longer word loses its beginning, because the last
+/// parts of a function's path and of a host's name are not the same for all callers.
+pub(crate) struct Word<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Word<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut start = self.0.len().saturating_sub(LONGEST);
+        while !self.0.is_char_boundary(start) {
+            start += 1;
+        }
+        utf8_percent_encode(&self.0[start..], SEPARATORS).fmt(f)
+    }
+}
+
+/// Returns the words that all callers of a client share: `application/host/pid`.
+pub(crate) fn of_process(application: &str, process: &Process) -> String {
+    let Process { host, pid } = process;
+    format!("{}/{}/{pid}", Word(application), Word(host))
+}
+
+/// Parses `application/host/pid/function`.
+pub(crate) fn caller(words: &str) -> Option<Caller> {
+    let mut words = words.split('/').map(plain);
+    let mut next = || words.next();
+    Some(Caller {
+        application: next()?,
+        host: next()?,
+        pid: next()?.parse().ok()?,
+        function: next()?,
+    })
+}
+
+/// Returns a server time in µs in the form `seconds.micros`.
+pub(crate) fn since(micros: i128) -> String {
+    format!("{}.{}", micros / 1_000_000, micros % 1_000_000)
+}
+
+/// Returns the time from `since`, a server time in the form `seconds.micros`, to `now`, a server time in µs.
+fn elapsed(since: &str, now: i128) -> Option<Duration> {
+    let (seconds, micros) = since.split_once('.')?;
+    let (seconds, micros): (u64, u64) = (seconds.parse().ok()?, micros.parse().ok()?);
+    let since = i128::from(seconds) * 1_000_000 + i128::from(micros);
+    let elapsed = u64::try_from((now - since).max(0)).ok()?;
+    Some(Duration::from_micros(elapsed))
+}
+
+/// Parses the holder in a stored grant, for people. `now` is the server's time in µs.
+pub(crate) fn read_holder(grant: &str, remaining: Option<Duration>, now: i128) -> Option<Holder> {
+    let mut fields = grant.split('|');
+    let mut next = || fields.next();
+    let (token, _lease, _session_id, owners) = (next()?, next()?, next()?, next()?);
+    let (words, since) = (next().unwrap_or_default(), next().unwrap_or_default());
+    Some(Holder {
+        owner: read_owner(owners.split(' ').next()?)?,
+        token: token.parse().ok().map(FencingToken::new),
+        remaining,
+        held_for: elapsed(since, now),
+        caller: caller(words),
+    })
+}
+
+/// Returns the number of owners in a stored grant that hold the lock or wait for their turn. A retained grant has none.
+pub(crate) fn members(grant: &str) -> usize {
+    match grant.split('|').skip(2).take(2).collect::<Vec<_>>()[..] {
+        [session_id, owners] if !session_id.is_empty() => owners.split(' ').count(),
+        _ => 0,
+    }
+}
+
+fn plain(word: &str) -> String {
+    percent_decode_str(word).decode_utf8_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_read_back_as_they_were_written() {
+        for word in ["shop", "web-3.example.net", "a b|c/d%e\n", "größe", ""] {
+            let process = Process {
+                host: word.into(),
+                pid: 4711,
+            };
+            let words = format!("{}/{}", of_process(word, &process), Word(word));
+            assert!(
+                !words.contains(['|', ' ', '\n']) && words.is_ascii(),
+                "{words}"
+            );
+            let caller = caller(&words).expect("the words are complete");
+            assert_eq!(
+                [&*caller.application, &*caller.host, &*caller.function],
+                [word; 3]
+            );
+            assert_eq!(caller.pid, 4711);
+        }
+    }
+
+    #[test]
+    fn a_long_word_keeps_its_end() {
+        let long = format!("{}::pay", "é".repeat(100));
+        let word = plain(&Word(&long).to_string());
+        assert!(word.len() <= LONGEST && word.len() > LONGEST - 2, "{word}");
+        assert!(word.ends_with("é::pay"), "{word}");
+    }
+
+    #[test]
+    fn incomplete_words_name_no_caller() {
+        for words in ["", "shop", "shop/host", "shop/host/1", "shop/host/x/pay"] {
+            assert_eq!(caller(words), None, "{words}");
+        }
+    }
+
+    #[test]
+    fn a_grant_of_the_future_is_no_time_old() {
+        assert_eq!(since(3_000_042), "3.42");
+        assert_eq!(
+            elapsed("3.42", 3_002_542),
+            Some(Duration::from_micros(2500))
+        );
+        assert_eq!(elapsed("3.42", 42), Some(Duration::ZERO));
+        for unknown in ["", "3", "3.", ".42", "x.y"] {
+            assert_eq!(elapsed(unknown, 500), None, "{unknown}");
+        }
+    }
+}
