@@ -40,7 +40,7 @@ pub async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
     )?;
     let locks = LockClient::builder()
         .url(url)
-        .client_name("shop")
+        .application("shop")
         .wait(WAIT)
         .connect_lazy()?;
     let database = env::var("DATABASE_URL").unwrap_or_else(|_| "sqlite:shop.db?mode=rwc".into());
