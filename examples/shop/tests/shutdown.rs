@@ -2,7 +2,13 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{body::Body, http::StatusCode};
+use axum::{
+    body::Body,
+    http::{
+        Request, StatusCode,
+        header::{ACCEPT, CONTENT_TYPE},
+    },
+};
 use hyper_util::{
     client::{self, legacy::Client},
     rt::TokioExecutor,
@@ -99,4 +105,26 @@ async fn a_request_that_hangs_does_not_keep_the_shop_open() {
     open.stop.send(()).unwrap();
     timeout(LONG, open.served).await.unwrap().unwrap().unwrap();
     assert!(!open.response.is_finished());
+}
+
+/// A viewer of the live page of locks does not delay the end of the shop.
+#[tokio::test]
+async fn the_live_page_ends_with_the_shop() {
+    let open = open(LONG).await;
+    open.payments.open.notify_one();
+    open.response.await.unwrap().unwrap();
+    let page = format!("http://{}/locks", open.address);
+    let page = Request::get(page).header(ACCEPT, "text/event-stream");
+    let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
+    let live = client
+        .request(page.body(Body::empty()).unwrap())
+        .await
+        .unwrap();
+    assert_eq!(live.headers()[CONTENT_TYPE], "text/event-stream");
+    open.stop.send(()).unwrap();
+    timeout(LONG / 2, open.served)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
 }
