@@ -77,7 +77,8 @@ impl Database {
         let pool = options.connect(url).await?;
         for table in TABLES {
             let create = || sqlx::query(table).execute(&pool);
-            // If several processes create a table at once, Postgres refuses all but one. The others find it the second time.
+            // If several processes create a table at once, Postgres refuses all but one. The second attempt of the
+            // others finds the table.
             if create().await.is_err() {
                 create().await?;
             }
@@ -112,7 +113,7 @@ impl Database {
         let query = sqlx::query_scalar(CLAIM).bind(signed(token)).bind(item);
         match query.fetch_optional(&self.0).await? {
             Some(left) => Ok(left),
-            // An unknown item is told from a row with a higher token by reading the row.
+            // Reading the row tells an unknown item from a row with a higher token.
             None => self.left(item).await.and(Err(ShopError::Overtaken)),
         }
     }

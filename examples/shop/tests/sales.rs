@@ -163,8 +163,8 @@ impl Delay {
     }
 }
 
-/// The lock is released after the commit. If it were released earlier, the next buyer would enter now, and would read
-/// the old stock.
+/// The lock is released after the commit. If it were released before the commit, the next buyer would enter while the
+/// database still shows the old stock.
 #[tokio::test]
 async fn the_lock_is_released_after_the_commit() {
     let store = Store::new();
