@@ -23,7 +23,9 @@ use crate::database::Database;
 const ITEM: &str = "tea";
 const UNITS: i64 = 40;
 const BUYERS: u32 = 100;
-/// This buyer's request has the header `x-trace`.
+/// The other buyers come when the first of these buyers has bought.
+const EARLY_BUYERS: u32 = 20;
+/// One of the early buyers, so that it gets a unit although it has to wait. Its request has the header `x-trace`.
 const TRACED_BUYER: u32 = 7;
 /// A busy shop asks its clients to wait for a second.
 const RETRY: Duration = Duration::from_secs(1);
@@ -72,11 +74,15 @@ async fn sell(database: &str, end: End) -> Result<(), Failure> {
     );
 
     let mut buyers = JoinSet::new();
+    let mut units = Vec::new();
     for number in 0..BUYERS {
+        if number == EARLY_BUYERS {
+            units.extend(buyers.join_next().await.transpose()?.flatten());
+        }
         let shop = &shops[number as usize % shops.len()].url;
         buyers.spawn(buy(client.clone(), format!("{shop}/orders"), number));
     }
-    let mut units: Vec<i64> = buyers.join_all().await.into_iter().flatten().collect();
+    units.extend(buyers.join_all().await.into_iter().flatten());
     units.sort_unstable();
 
     // Each unit is in one receipt, in one order, and no longer in the stock.
