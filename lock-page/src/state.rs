@@ -1,0 +1,716 @@
+//! What is known of the locks, and which question the server is to answer next. Does no I/O, and reads no clock.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::Bound,
+};
+
+use lock_runtime::{FencingToken, Holder, Status, Waiter};
+
+/// The number of locks on one page.
+pub(crate) const PAGE: usize = 100;
+/// The number of waiters that the page of one lock shows.
+pub(crate) const QUEUE: usize = 1000;
+/// The number of locks that are kept in memory. The page says that there are more, and a longer prefix selects fewer.
+pub(crate) const LOCKS_AT_MOST: usize = 20_000;
+/// The number of events that the history keeps.
+const HISTORY: usize = 200;
+/// The number of different views that are served at the same time.
+const VIEWS_AT_MOST: usize = 256;
+/// For how long a view counts as watched after a single request, in ms. A page without scripts asks more often.
+const LINGERS: Ms = 5_000;
+/// The least time from the start of one walk to the start of the next, in ms.
+const WALK_EVERY: Ms = 250;
+/// The age, in ms, at which the state of a lock is read again: on a page of one lock, on a page of the list, elsewhere.
+const STALE: [Ms; 3] = [500, 2_000, 10_000];
+/// How often the locks of the watched pages are determined, in ms.
+const AGENDA_EVERY: Ms = 200;
+/// How long before the end of its lease a lock is read again, in ms, to learn whether the lease was renewed.
+const NEAR_END: Ms = 1_500;
+/// The pause after a question that failed, in ms.
+const RETRY: Ms = 500;
+/// Two readings of one moment that differ by less, in ms, are the same moment: the network delays answers.
+const JITTER: Ms = 300;
+
+/// A moment, in milliseconds since 1970.
+pub(crate) type Ms = u64;
+
+/// What somebody looks at.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum View {
+    List {
+        prefix: String,
+        /// The number of the page, from 0.
+        page: usize,
+        /// Shows only locks for which callers wait.
+        waiting: bool,
+    },
+    Lock {
+        key: String,
+    },
+    History,
+}
+
+/// The hold of a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) token: Option<FencingToken>,
+    pub(crate) owner: String,
+    /// The process of the holder, as far as it is known.
+    pub(crate) process: Option<String>,
+    /// When the hold began, or else when this page first saw it.
+    pub(crate) since: Since,
+    pub(crate) ends: Option<Ms>,
+    /// The longest time that was seen to be left of the lease, in ms.
+    pub(crate) lease: Ms,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Since {
+    Exactly(Ms),
+    /// The hold began at this moment or earlier.
+    AtLatest(Ms),
+}
+
+/// A caller in the queue of a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Queued {
+    pub(crate) owner: String,
+    /// Waiters of one session wait in the same process.
+    pub(crate) session: String,
+    pub(crate) process: Option<String>,
+    pub(crate) since: Ms,
+    pub(crate) gives_up: Ms,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reading {
+    at: Ms,
+    /// `None` if nobody holds the lock, or if the name belongs to other data than a lock.
+    pub(crate) hold: Option<Hold>,
+    pub(crate) waiting: usize,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Lock {
+    /// The last walk that has found the lock.
+    walk: u64,
+    /// When the lock was last known to be held.
+    present: Ms,
+    pub(crate) reading: Option<Reading>,
+}
+
+impl Lock {
+    /// Returns whether the lock belongs in the list. A lock that was found, but not read yet, counts as held.
+    fn is_held(&self) -> bool {
+        let reading = self.reading.as_ref();
+        reading.is_none_or(|reading| reading.hold.is_some())
+    }
+
+    fn waiting(&self) -> usize {
+        self.reading.as_ref().map_or(0, |reading| reading.waiting)
+    }
+
+    fn is_stale(&self, now: Ms, age: Ms) -> bool {
+        let reading = self.reading.as_ref();
+        reading.is_none_or(|reading| reading.at + age <= now)
+    }
+}
+
+/// The end of a hold that is worth telling.
+#[derive(Debug, Clone)]
+pub(crate) struct Event {
+    pub(crate) number: u64,
+    pub(crate) at: Ms,
+    pub(crate) key: String,
+    pub(crate) token: Option<FencingToken>,
+    pub(crate) owner: String,
+    pub(crate) kind: EventKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    /// Somebody has released the lock by force through this page.
+    Forced { by: String },
+    /// The lease has ended without a release: the holder has crashed, or was cut off.
+    LeaseEnded,
+    /// The hold was there before the server was away, and not afterwards.
+    GoneAfterOutage,
+}
+
+/// A question to the server. Each is one command, or one for each node of a Redlock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// The next step of the walk. A text begins a new walk, through the locks with this prefix.
+    Walk(Option<String>),
+    Status(String),
+    Queue(String),
+}
+
+impl Ask {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Walk(_) => "walk",
+            Self::Status(_) => "status",
+            Self::Queue(_) => "queue",
+        }
+    }
+}
+
+/// Why the server does not answer a kind of question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    pub(crate) is_away: bool,
+    pub(crate) since: Ms,
+    pub(crate) text: String,
+    retry: Ms,
+}
+
+#[derive(Debug, Default)]
+struct Interest {
+    streams: usize,
+    until: Ms,
+}
+
+#[derive(Debug, Default)]
+struct Walk {
+    number: u64,
+    began: Ms,
+    is_under_way: bool,
+    /// What the walk looks for.
+    prefixes: Vec<String>,
+    /// What the last complete walk looked for.
+    complete: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    views: BTreeMap<View, Interest>,
+    locks: BTreeMap<String, Lock>,
+    queues: BTreeMap<String, (Ms, Vec<Queued>)>,
+    walk: Walk,
+    /// Whether there are more locks than are kept.
+    pub(crate) is_cut: bool,
+    history: VecDeque<Event>,
+    events: u64,
+    troubles: BTreeMap<&'static str, Trouble>,
+    /// When the server last came back.
+    back: Ms,
+    turn: usize,
+    agenda: Ms,
+    /// Locks on watched pages that were not read yet, and locks whose lease is about to end.
+    urgent: VecDeque<String>,
+    /// Locks on watched pages whose readings are old.
+    stale: VecDeque<String>,
+    /// The lock that was read last of all those that nobody looks at.
+    cursor: String,
+}
+
+/// What a page of the list shows.
+pub(crate) struct Listed<'a> {
+    pub(crate) rows: Vec<(&'a str, &'a Lock)>,
+    /// The number of locks that the prefix selects.
+    pub(crate) held: usize,
+    /// How many of them were read.
+    pub(crate) read: usize,
+    /// The number of callers that wait for the locks that were read.
+    pub(crate) waiting: usize,
+    /// The number of locks on all pages.
+    pub(crate) selected: usize,
+}
+
+impl State {
+    /// Notes that somebody looks at a view, once or through a stream. Returns false if too many views are watched.
+    pub(crate) fn watch(&mut self, view: &View, is_stream: bool, now: Ms) -> bool {
+        self.views
+            .retain(|_, interest| interest.streams > 0 || interest.until > now);
+        let streams: usize = self.views.values().map(|interest| interest.streams).sum();
+        let is_full = self.views.len() >= VIEWS_AT_MOST && !self.views.contains_key(view);
+        if is_full || (is_stream && streams >= VIEWS_AT_MOST) {
+            return false;
+        }
+        let interest = self.views.entry(view.clone()).or_default();
+        interest.streams += usize::from(is_stream);
+        interest.until = now + LINGERS;
+        self.agenda = 0;
+        true
+    }
+
+    /// Notes that a stream has ended.
+    pub(crate) fn leave(&mut self, view: &View) {
+        if let Some(interest) = self.views.get_mut(view) {
+            interest.streams -= 1;
+        }
+    }
+
+    /// Returns whether anybody looks. Otherwise forgets the locks, because they change unseen from now on.
+    pub(crate) fn is_watched(&mut self, now: Ms) -> bool {
+        let watched = |interest: &Interest| interest.streams > 0 || interest.until > now;
+        if self.views.values().any(watched) {
+            return true;
+        }
+        *self = Self {
+            history: std::mem::take(&mut self.history),
+            events: self.events,
+            ..Self::default()
+        };
+        false
+    }
+
+    /// Returns the prefixes of the locks that somebody wants to see in a list.
+    fn prefixes(&self) -> Vec<String> {
+        let prefixes = self.views.keys().filter_map(|view| match view {
+            View::List { prefix, .. } => Some(prefix.clone()),
+            View::History => Some(String::new()),
+            View::Lock { .. } => None,
+        });
+        prefixes.collect()
+    }
+
+    fn watched_keys(&self) -> impl Iterator<Item = &String> {
+        self.views.keys().filter_map(|view| match view {
+            View::Lock { key } => Some(key),
+            View::List { .. } | View::History => None,
+        })
+    }
+
+    /// Returns the next question, or `None` if there is nothing to ask now.
+    pub(crate) fn next_question(&mut self, now: Ms) -> Option<Ask> {
+        self.views
+            .retain(|_, interest| interest.streams > 0 || interest.until > now);
+        let may_ask = |kind| {
+            let trouble: Option<&Trouble> = self.troubles.get(kind);
+            trouble.is_none_or(|trouble| trouble.retry <= now)
+        };
+        // While the server is away, one question at a time finds out whether it is back.
+        let away = self.troubles.values().find(|trouble| trouble.is_away);
+        if away.is_some_and(|trouble| trouble.retry > now) {
+            return None;
+        }
+        let (may_walk, may_read, may_queue) =
+            (may_ask("walk"), may_ask("status"), may_ask("queue"));
+        self.turn += 1;
+        let prefixes = self.prefixes();
+        let is_due = self.walk.is_under_way || self.walk.began + WALK_EVERY <= now;
+        let walks = may_walk && is_due && !prefixes.is_empty();
+        if (walks && self.turn.is_multiple_of(2)) || !may_read {
+            return walks.then(|| self.step(prefixes, now));
+        }
+        match self.next_reading(now, may_queue) {
+            None => walks.then(|| self.step(prefixes, now)),
+            question => question,
+        }
+    }
+
+    fn step(&mut self, prefixes: Vec<String>, now: Ms) -> Ask {
+        if self.walk.is_under_way {
+            return Ask::Walk(None);
+        }
+        self.is_cut = false;
+        self.walk.number += 1;
+        self.walk.began = now;
+        self.walk.is_under_way = true;
+        let common = prefixes.iter().cloned().reduce(|common, prefix| {
+            let pairs = common.chars().zip(prefix.chars());
+            let same = pairs.take_while(|(one, other)| one == other);
+            same.map(|(one, _)| one).collect()
+        });
+        self.walk.prefixes = prefixes;
+        Ask::Walk(Some(common.unwrap_or_default()))
+    }
+
+    /// Returns the next lock to read. Each of the classes gets a share, so that none starves another.
+    fn next_reading(&mut self, now: Ms, may_queue: bool) -> Option<Ask> {
+        if self.agenda + AGENDA_EVERY <= now {
+            self.plan(now);
+        }
+        let classes: [Class; 4] = match self.turn / 2 % 3 {
+            0 => [Class::Lock, Class::Urgent, Class::Rest, Class::Stale],
+            1 => [Class::Urgent, Class::Stale, Class::Rest, Class::Lock],
+            _ => [Class::Urgent, Class::Rest, Class::Stale, Class::Lock],
+        };
+        classes.into_iter().find_map(|class| match class {
+            Class::Lock => self.next_of_watched(now, may_queue),
+            Class::Urgent => self.urgent.pop_front().map(Ask::Status),
+            Class::Stale => self.stale.pop_front().map(Ask::Status),
+            Class::Rest => self.next_of_rest(now).map(Ask::Status),
+        })
+    }
+
+    /// Determines which locks of the watched pages are to be read.
+    fn plan(&mut self, now: Ms) {
+        self.agenda = now;
+        let watched: BTreeSet<String> = self.watched_keys().cloned().collect();
+        self.queues.retain(|key, _| watched.contains(key));
+        if self.prefixes().is_empty() {
+            self.locks.retain(|key, _| watched.contains(key));
+        }
+        let mut urgent = BTreeSet::new();
+        let mut stale = Vec::new();
+        for view in self.views.keys() {
+            let View::List { .. } = view else { continue };
+            for (key, lock) in self.list(view).rows {
+                match &lock.reading {
+                    None => drop(urgent.insert(key.to_owned())),
+                    Some(reading) if lock.is_stale(now, STALE[1]) => {
+                        stale.push((reading.at, key.to_owned()));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        let ending = self.locks.iter().filter(|(_, lock)| {
+            let ends = lock
+                .reading
+                .as_ref()
+                .and_then(|reading| reading.hold.as_ref()?.ends);
+            ends.is_some_and(|ends| ends < now + NEAR_END) && lock.is_stale(now, STALE[0])
+        });
+        urgent.extend(ending.take(PAGE).map(|(key, _)| key.clone()));
+        stale.sort();
+        stale.dedup();
+        self.urgent = urgent.into_iter().collect();
+        self.stale = stale.into_iter().map(|(_, key)| key).collect();
+    }
+
+    fn next_of_watched(&self, now: Ms, may_queue: bool) -> Option<Ask> {
+        let statuses = self.watched_keys().map(|key| {
+            let reading = self.locks.get(key).and_then(|lock| lock.reading.as_ref());
+            let at = reading.map_or(0, |reading| reading.at);
+            (at, Ask::Status(key.clone()))
+        });
+        let queues = self.watched_keys().filter(|_| may_queue).map(|key| {
+            let at = self.queues.get(key).map_or(0, |(at, _)| *at);
+            (at, Ask::Queue(key.clone()))
+        });
+        let (at, oldest) = statuses.chain(queues).min_by_key(|(at, _)| *at)?;
+        (at + STALE[0] <= now).then_some(oldest)
+    }
+
+    fn next_of_rest(&mut self, now: Ms) -> Option<String> {
+        let after = (Bound::Excluded(&self.cursor), Bound::Unbounded);
+        let later = self.locks.range::<String, _>(after);
+        let all = later.chain(&self.locks).take(PAGE); // bounds the time of this method
+        let mut last = None;
+        for (key, lock) in all {
+            last = Some(key.clone());
+            if lock.is_stale(now, STALE[2]) {
+                self.cursor.clone_from(key);
+                return last;
+            }
+        }
+        self.cursor = last.unwrap_or_default();
+        None
+    }
+
+    /// Notes the keys that a step of the walk has found.
+    pub(crate) fn found(&mut self, keys: impl Iterator<Item = String>, now: Ms) {
+        self.answered("walk", now);
+        let prefixes = self.prefixes();
+        for key in keys {
+            if !prefixes.iter().any(|prefix| key.starts_with(prefix)) {
+                continue;
+            }
+            if let Some(lock) = self.locks.get_mut(&key) {
+                lock.walk = self.walk.number;
+                lock.present = now;
+            } else if self.locks.len() < LOCKS_AT_MOST {
+                let lock = Lock {
+                    walk: self.walk.number,
+                    present: now,
+                    reading: None,
+                };
+                self.locks.insert(key, lock);
+                self.agenda = 0;
+            } else {
+                self.is_cut = true;
+            }
+        }
+    }
+
+    /// Notes the end of a walk: locks that it has not found are no longer held.
+    pub(crate) fn walked(&mut self, now: Ms) {
+        self.answered("walk", now);
+        let prefixes = self.prefixes();
+        let watched: BTreeSet<String> = self.watched_keys().cloned().collect();
+        let is_wanted = |key: &str| prefixes.iter().any(|prefix| key.starts_with(prefix));
+        let number = self.walk.number;
+        // A lock that was read after this walk began is judged by its reading.
+        let began = self.walk.began;
+        let gone = self.locks.iter().filter(|(key, lock)| {
+            let was_read = lock.present >= began;
+            !watched.contains(*key) && ((lock.walk < number && !was_read) || !is_wanted(key))
+        });
+        let gone: Vec<_> = gone.map(|(key, _)| key.clone()).collect();
+        for key in gone {
+            if let Some(lock) = self.locks.remove(&key)
+                && is_wanted(&key)
+            {
+                self.note_end(&key, &lock, now);
+            }
+        }
+        self.walk.is_under_way = false;
+        self.walk.complete = std::mem::take(&mut self.walk.prefixes);
+    }
+
+    /// Notes the answer to a question about a lock. `None` means that the name belongs to other data than a lock.
+    pub(crate) fn read(&mut self, key: &str, status: Option<&Status>, now: Ms) {
+        self.answered("status", now);
+        let before = self.locks.get(key).cloned();
+        let last = before
+            .as_ref()
+            .and_then(|lock| lock.reading.as_ref()?.hold.as_ref());
+        let holder = status.and_then(|status| status.holder.as_ref());
+        let hold = holder.map(|holder| hold(holder, last, now));
+        let is_same = |last: &Hold| hold.as_ref().is_some_and(|hold| hold.token == last.token);
+        if let Some(lock) = &before
+            && !last.is_none_or(is_same)
+        {
+            self.note_end(key, lock, now);
+        }
+        let is_wanted = |view: &View| match view {
+            View::Lock { key: watched } => watched == key,
+            View::List { prefix, .. } => key.starts_with(prefix),
+            View::History => true,
+        };
+        if before.is_none() && !self.views.keys().any(is_wanted) {
+            return; // nobody looks at the lock any longer
+        }
+        let present = match (&hold, &before) {
+            (None, Some(before)) => before.present,
+            _ => now,
+        };
+        let lock = Lock {
+            walk: before.map_or(0, |before| before.walk),
+            present,
+            reading: Some(Reading {
+                at: now,
+                hold,
+                waiting: status.map_or(0, |status| status.waiters),
+            }),
+        };
+        self.locks.insert(key.to_owned(), lock);
+    }
+
+    /// Notes the queue of a lock.
+    pub(crate) fn queued(&mut self, key: &str, waiters: &[Waiter], now: Ms) {
+        self.answered("queue", now);
+        let last = self.queues.remove(key).map(|(_, queue)| queue);
+        let last: BTreeMap<_, _> = last
+            .into_iter()
+            .flatten()
+            .map(|queued| (queued.owner, queued.since))
+            .collect();
+        let queue = waiters.iter().map(|waiter| {
+            let owner = waiter.owner.to_string();
+            let since = now.saturating_sub(millis(waiter.queued_for));
+            let since = last
+                .get(&owner)
+                .copied()
+                .filter(|last| last.abs_diff(since) < JITTER)
+                .unwrap_or(since);
+            Queued {
+                session: waiter.session.clone(),
+                process: process_of_waiter(waiter),
+                gives_up: since + millis(waiter.queued_for) + millis(waiter.remaining),
+                since,
+                owner,
+            }
+        });
+        self.queues.insert(key.to_owned(), (now, queue.collect()));
+    }
+
+    /// Notes that the server did not answer a question, or has refused it.
+    pub(crate) fn failed(&mut self, ask: &Ask, is_away: bool, text: String, now: Ms) {
+        let since = self
+            .troubles
+            .get(ask.kind())
+            .map_or(now, |trouble| trouble.since);
+        let trouble = Trouble {
+            is_away,
+            since,
+            text,
+            retry: now + RETRY,
+        };
+        self.troubles.insert(ask.kind(), trouble);
+    }
+
+    fn answered(&mut self, kind: &str, now: Ms) {
+        if self.troubles.values().any(|trouble| trouble.is_away) {
+            self.back = now;
+        }
+        self.troubles
+            .retain(|of, trouble| !trouble.is_away && *of != kind);
+    }
+
+    /// Notes a forced release.
+    pub(crate) fn forced(&mut self, key: &str, token: FencingToken, by: String, now: Ms) {
+        let hold = self.lock(key).and_then(|reading| reading.hold.as_ref());
+        let owner = hold.map(|hold| hold.owner.clone()).unwrap_or_default();
+        self.tell(key, Some(token), owner, EventKind::Forced { by }, now);
+    }
+
+    /// Adds the end of a hold to the history, unless the hold was probably released.
+    fn note_end(&mut self, key: &str, lock: &Lock, now: Ms) {
+        let Some(reading) = &lock.reading else { return };
+        let Some(hold) = &reading.hold else { return };
+        // A renewed lease always has more than half of its length left. A hold that is seen after the end of its lease
+        // has been renewed since the last reading.
+        let has_ended = hold.ends.is_some_and(|ends| {
+            let was_not_renewed = ends.saturating_sub(reading.at) < hold.lease / 2;
+            was_not_renewed && ends + JITTER >= lock.present && ends <= now + JITTER
+        });
+        let kind = if self.back > lock.present {
+            EventKind::GoneAfterOutage
+        } else if has_ended {
+            EventKind::LeaseEnded
+        } else {
+            return;
+        };
+        self.tell(key, hold.token, hold.owner.clone(), kind, now);
+    }
+
+    fn tell(
+        &mut self,
+        key: &str,
+        token: Option<FencingToken>,
+        owner: String,
+        kind: EventKind,
+        now: Ms,
+    ) {
+        self.events += 1;
+        self.history.truncate(HISTORY - 1);
+        self.history.push_front(Event {
+            number: self.events,
+            at: now,
+            key: key.to_owned(),
+            token,
+            owner,
+            kind,
+        });
+    }
+
+    /// Returns the events, the newest first.
+    pub(crate) fn history(&self) -> impl Iterator<Item = &Event> {
+        self.history.iter()
+    }
+
+    pub(crate) fn trouble(&self) -> Option<&Trouble> {
+        self.troubles
+            .values()
+            .max_by_key(|trouble| (trouble.is_away, trouble.since))
+    }
+
+    /// Returns what is known of a lock.
+    pub(crate) fn lock(&self, key: &str) -> Option<&Reading> {
+        self.locks.get(key)?.reading.as_ref()
+    }
+
+    /// Returns the queue of a lock whose page is watched.
+    pub(crate) fn queue(&self, key: &str) -> &[Queued] {
+        self.queues
+            .get(key)
+            .map_or(&[][..], |(_, queue)| queue.as_slice())
+    }
+
+    /// Returns what a page of the list shows. Other views have no rows.
+    pub(crate) fn list(&self, view: &View) -> Listed<'_> {
+        let mut listed = Listed {
+            rows: Vec::new(),
+            held: 0,
+            read: 0,
+            waiting: 0,
+            selected: 0,
+        };
+        let View::List {
+            prefix,
+            page,
+            waiting,
+        } = view
+        else {
+            return listed;
+        };
+        let begin = (Bound::Included(prefix), Bound::Unbounded);
+        let selected = self.locks.range::<String, _>(begin);
+        let selected = selected.take_while(|(key, _)| key.starts_with(prefix));
+        for (key, lock) in selected.filter(|(_, lock)| lock.is_held()) {
+            listed.held += 1;
+            listed.read += usize::from(lock.reading.is_some());
+            listed.waiting += lock.waiting();
+            if *waiting && lock.waiting() == 0 {
+                continue;
+            }
+            if listed.selected / PAGE == *page {
+                listed.rows.push((key, lock));
+            }
+            listed.selected += 1;
+        }
+        listed
+    }
+
+    /// Returns whether everything that a view shows has been read.
+    pub(crate) fn is_complete(&self, view: &View, now: Ms) -> bool {
+        match view {
+            View::List { prefix, .. } => {
+                let mut complete = self.walk.complete.iter();
+                complete.any(|walked| prefix.starts_with(walked))
+                    && self
+                        .list(view)
+                        .rows
+                        .iter()
+                        .all(|(_, lock)| lock.reading.is_some())
+            }
+            View::Lock { key } => {
+                let fresh = |at: Ms| at + STALE[1] > now;
+                self.lock(key).is_some_and(|reading| fresh(reading.at))
+                    && (self.queues.get(key).is_some_and(|(at, _)| fresh(*at))
+                        || self.troubles.contains_key("queue"))
+            }
+            View::History => true,
+        }
+    }
+}
+
+enum Class {
+    Lock,
+    Urgent,
+    Stale,
+    Rest,
+}
+
+fn hold(holder: &Holder, last: Option<&Hold>, now: Ms) -> Hold {
+    let owner = holder.owner.to_string();
+    let last = last.filter(|last| last.token == holder.token && last.owner == owner);
+    let left = holder.remaining.map(millis);
+    let ends = left.map(|left| now + left);
+    let last_ends = last
+        .and_then(|last| last.ends)
+        .filter(|last| ends.is_some_and(|ends| last.abs_diff(ends) < JITTER));
+    Hold {
+        token: holder.token,
+        process: process_of_holder(holder),
+        since: last.map_or_else(|| since(holder, now), |last| last.since),
+        ends: last_ends.or(ends),
+        lease: left.unwrap_or(0).max(last.map_or(0, |last| last.lease)),
+        owner,
+    }
+}
+
+/// Returns when a hold began.
+fn since(_holder: &Holder, now: Ms) -> Since {
+    Since::AtLatest(now)
+}
+
+/// Names the process of a holder.
+fn process_of_holder(_holder: &Holder) -> Option<String> {
+    None
+}
+
+/// Names the process of a waiter.
+fn process_of_waiter(_waiter: &Waiter) -> Option<String> {
+    None
+}
+
+pub(crate) fn millis(time: std::time::Duration) -> Ms {
+    Ms::try_from(time.as_millis()).unwrap_or(Ms::MAX)
+}
