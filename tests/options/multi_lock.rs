@@ -147,7 +147,7 @@ async fn hold_at_least_keeps_all_of_them() {
         let kept = client.locks(["a", "b"]).hold_at_least(SECOND);
         let start = Instant::now();
         kept.run(async {}).await.unwrap();
-        assert!(start.elapsed() < SECOND, "the value is kept back");
+        assert!(start.elapsed() < SECOND, "the value returned too late");
         assert_eq!(held(&other, &["a", "b"]).await, ["a", "b"]);
         let next = other.locks(["a", "b"]).wait(5 * SECOND);
         next.run(async {}).await.unwrap();
@@ -411,7 +411,10 @@ async fn a_grant_that_is_read_too_late_leaves_a_newer_hold_alone() {
     let third = other.lock("k").wait(20 * SECOND);
     let mut third = tokio::spawn(async move { third.run(async {}).await });
     until_waiting(&other, "k", 1).await;
-    assert!((&mut late).now_or_never().is_none(), "it waits again");
+    assert!(
+        (&mut late).now_or_never().is_none(),
+        "the late call waits again"
+    );
     let entered = tokio::time::timeout(300 * MS, &mut third).await;
     assert!(entered.is_err(), "the third call enters first");
     drop(late);

@@ -62,7 +62,7 @@ async fn enters_waits_and_loses(store: Store) {
             let first = lock.run(never);
             tokio::select! {
                 biased;
-                _ = first => unreachable!("it never ends"),
+                _ = first => unreachable!("the first call never ends"),
                 sibling = sibling.run(async {}) => sibling,
             }
         });
@@ -154,7 +154,7 @@ fn a_caller_may_be_polled_by_the_one_that_wakes_it() {
         ended.send(()).unwrap();
     });
     let ended = has_ended.recv_timeout(10 * SECOND);
-    ended.expect("nobody waits for itself");
+    ended.expect("no caller waits for itself");
 }
 
 fn runtime() -> Runtime {
@@ -473,7 +473,10 @@ fn a_call_that_changes_its_runtime_keeps_its_place() {
         let mut late = tokio::spawn(async move { late.acquire().await.unwrap() });
         until_waiting(&other, "k", 2).await;
         // During this timeout, the call changes to its second runtime.
-        assert!(timeout(400 * MS, &mut early).await.is_err(), "it waits");
+        assert!(
+            timeout(400 * MS, &mut early).await.is_err(),
+            "the call waits"
+        );
         held.release().await;
         let first = tokio::select! {
             early = early => early.unwrap(),
@@ -512,7 +515,10 @@ fn calls_that_share_a_request_keep_their_places_on_another_runtime() {
         let late = tokio::spawn(enter(&other, "late"));
         until_waiting(&other, "k", CALLS + 1).await;
         // During this timeout, the calls change to their second runtime.
-        assert!(timeout(400 * MS, &mut early).await.is_err(), "they wait");
+        assert!(
+            timeout(400 * MS, &mut early).await.is_err(),
+            "the calls wait"
+        );
         held.release().await;
         early.await;
         late.await.unwrap();

@@ -17,7 +17,7 @@ use support::{
 use crate::authority::{Authority, Identity};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long the tests try to connect. On a loaded machine, a handshake can take longer than one attempt to connect does.
+/// How long the tests try to connect. On a loaded machine, a handshake can take longer than one attempt to connect may.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The only name in the certificates of the servers, which the tests reach by IP addresses.
 const NAME: &str = "redis.internal";

@@ -80,7 +80,7 @@ async fn a_sibling_in_the_way_is_named() {
 }
 
 /// A sibling's turn lasts until everything that is nested in it has ended. A call that is first polled in the turn, and
-/// later polled outside it, is nested, and so is a task that was started with `in_current_hold`.
+/// later polled outside the turn, is nested. So is a task that was started with `in_current_hold`.
 #[tokio::test]
 async fn whatever_was_begun_in_a_turn_keeps_the_next_sibling_waiting() {
     on_every_store(|store| async move {

@@ -28,6 +28,6 @@ pub(crate) struct Witness(Seen);
 impl Drop for Witness {
     fn drop(&mut self) {
         let first = self.0.0.set(Hold::current());
-        assert!(first.is_ok(), "one witness is dropped once");
+        assert!(first.is_ok(), "a witness is dropped only once");
     }
 }

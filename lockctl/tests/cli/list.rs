@@ -1,4 +1,4 @@
-//! `list` and `inspect`.
+//! The subcommands `list` and `inspect`.
 
 use std::{process::Stdio, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::tool::{Ran, key, lockctl, output};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Returns a client with a namespace of its own, and the words that select this namespace.
+/// Returns a client with a namespace that no other test uses, and this namespace.
 async fn client(url: &str) -> (LockClient, String) {
     let namespace = key();
     let client = LockClient::builder().url(url).namespace(&namespace);
@@ -71,7 +71,7 @@ async fn every_topology_lists_and_inspects_its_locks() {
         tagged.release().await;
         output(url, &["-n", &namespace, "inspect", "order:42"]).with_code(1);
     }
-    // Several URLs are a Redlock.
+    // Several URLs stand for the nodes of a Redlock.
     let urls: Vec<_> = nodes
         .trim_start_matches("redlock://")
         .split(',')
@@ -195,7 +195,7 @@ async fn the_queue_is_shown_in_its_order() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// A reader that ends early ends the tool, without a message.
+/// If the reader of the output ends early, the tool ends too, without a message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_pipe_is_no_error() {
     let server = RedisServer::start().await;
@@ -271,8 +271,8 @@ fn peak_of_list(url: &str) -> u64 {
     peak
 }
 
-/// A million keys, of which 10,000 are locks: no command takes long, and the tool needs no more memory than for few
-/// locks.
+/// A server stores a million keys, of which 10,000 are locks. No command of `list` takes long, and the tool needs no
+/// more memory than for few locks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_million_keys_cost_the_server_little_at_a_time() {
     let server = RedisServer::builder()

@@ -51,7 +51,10 @@ async fn cancelled(callers: &[usize], when: When) -> Duration {
         for caller in callers {
             fixture.waiters.cancel(*caller).await;
         }
-        assert!(fixture.waiters.is_quiet(), "the push was held back");
+        assert!(
+            fixture.waiters.is_quiet(),
+            "a caller entered before the push"
+        );
         fixture.proxy.hold_replies(false);
     }
     if when == When::After {
@@ -74,7 +77,7 @@ async fn cancelled(callers: &[usize], when: When) -> Duration {
         before.leave().await;
         assert!(
             fixture.waiters.is_quiet(),
-            "its turn has come, and it was not polled"
+            "another caller entered during the turn of caller {caller}"
         );
         fixture.waiters.cancel(*caller).await;
         others.retain(|other| other > caller);
@@ -114,8 +117,8 @@ async fn row_39_members_cancelled() {
                 );
             }
         }
-        // The first member of the cohort is not cancelled here, because its turn comes with the push. Row 8 and the
-        // tests of the promises drop callers at the moment of the push.
+        // The first member of the cohort is not cancelled here, because its turn begins when the push arrives. Row 8
+        // and the tests of the promises drop callers when the push arrives.
         for caller in [1, middle, last] {
             let took = cancelled(&[caller], When::AtItsTurn).await;
             seen.within(

@@ -122,7 +122,8 @@ async fn row_28_a_hold_outlives_a_slow_move() {
     .await;
 }
 
-/// Until the whole slot has moved, the server that joins stores no slot, so the map of the slots does not name it.
+/// Until the whole slot has moved, the server that joins stores no slot, so the map of the slots does not name this
+/// server.
 #[tokio::test]
 async fn row_28_a_hold_outlives_a_slow_move_to_a_server_that_joins() {
     row(28, async |_| {

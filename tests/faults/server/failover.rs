@@ -184,7 +184,8 @@ async fn row_27_a_missed_message() {
             },
         )
         .await;
-        // A reconnection after at most a second, the pause of 3 s between two questions, and their answers.
+        // The bound allows for a reconnection within a second, a pause of 3 s between two questions to the Sentinels,
+        // and their answers.
         seen.within(
             "a client that missed a promotion leaves the old primary",
             5 * SECOND,

@@ -59,11 +59,11 @@ async fn row_54_thousands_of_waited_keys() {
         let most = watched.as_millis() as u64 * 1000 / 15_000;
         assert!(
             looks <= most + most / 10,
-            "{looks} looks, {most} are allowed"
+            "{looks} probes, {most} are allowed"
         );
         assert!(
             looks >= most / 4,
-            "{looks} looks: who waits is looked after"
+            "only {looks} probes, although callers wait"
         );
         assert_eq!(proxy.connections(), connections, "connected again");
         proxy.delay(Duration::ZERO);
@@ -223,7 +223,7 @@ async fn row_57_dead_entries() {
             guard.release().await;
             let entered = timeout(30 * SECOND, &mut alive)
                 .await
-                .expect("who is alive enters")
+                .expect("the live waiter enters")
                 .unwrap();
             seen.within("the live waiter enters", 8 * SECOND, released.elapsed());
             let slow: u64 = ask(&mut connection, redis::cmd("SLOWLOG").arg("LEN")).await;
@@ -259,7 +259,10 @@ async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
     // Until the probes have removed all dead entries, the lock is free although the live waiter is still in the queue.
     while !alive.is_finished() {
         let taken = several.try_acquire().await;
-        assert!(taken.is_err(), "the waiter was overtaken");
+        assert!(
+            taken.is_err(),
+            "the call for several keys overtook the live waiter"
+        );
     }
     (&mut alive).await.unwrap().release().await;
 }

@@ -61,7 +61,7 @@ impl Sizes {
         assert!(locked > plain, "{shape}: {self:?}");
         assert!(
             locked <= plain + arguments + fixed,
-            "{shape}: more than one copy more: {self:?}"
+            "{shape}: the attribute adds more than one copy: {self:?}"
         );
         self
     }
