@@ -312,8 +312,10 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
 ///
 /// {
 ///     let __client = &(self.locks);
-///     ROOT::__private::v1::Call::new("order:<id>", __key)
-///         .function(::core::concat!(::core::module_path!(), "::pay"))
+///     ROOT::__private::v1::Call::new(&ROOT::__private::v1::Site {
+///         label: "order:<id>",
+///         function: ::core::concat!(::core::module_path!(), "::pay"),
+///     }, __key)
 ///         .wait(::core::time::Duration::new(5, 0)).renew(true).on_lost(ROOT::OnLost::Continue)
 ///         .namespace("shop").client(__client)
 /// }
@@ -375,7 +377,7 @@ fn call(args: &Args, name: &Ident) -> TokenStream {
     let name = format!("::{}", name.unraw());
     let function = quote!(::core::concat!(::core::module_path!(), #name));
     let call = quote! {
-        #private::Call::#new(#label, #key).function(#function)
+        #private::Call::#new(&#private::Site { label: #label, function: #function }, #key)
             #(#lengths)* #renew #on_lost #strategy #release #replicas #namespace
     };
     let Some(client) = client else {

@@ -248,14 +248,14 @@ pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
         count(&shared.counters.waited);
     }
     if let Some(time) = grant.handoff {
-        metrics::handoff(spec.label, time);
+        metrics::handoff(spec.site.label(), time);
     }
     tracing::debug!(target: TARGET, key = %spec.key, token = %grant.token, queued = grant.queued, "acquired");
     Entry::began(EntryTicket::counted(HoldState::begin(
         shared.clone(),
         spec.key.clone(),
         spec.name.clone(),
-        spec.label,
+        spec.site.label(),
         spec.terms.lease,
         grant,
     )))

@@ -41,18 +41,18 @@ impl CallRecord {
         let first = &specs[0];
         let call = tracing::info_span!(
             target: TARGET, "lock",
-            lock.name = first.label, lock.key = %Keys(specs), lock.mode = EXCLUSIVE,
+            lock.name = first.site.label(), lock.key = %Keys(specs), lock.mode = EXCLUSIVE,
             lock.wait_ms = Empty, lock.token = Empty, lock.outcome = Empty,
         );
         if call.is_disabled() && !metrics::ENABLED {
             return Self(None);
         }
-        metrics::waiting(first.label, 1.0);
+        metrics::waiting(first.site.label(), 1.0);
         Self(Some(Box::new(Recorded {
             phase: tracing::info_span!(target: TARGET, parent: &call, "lock.wait"),
             call,
             shared: first.shared.clone(),
-            label: first.label,
+            label: first.site.label(),
             began: first.now(),
             is_acquiring: true,
         })))
