@@ -292,8 +292,8 @@ async fn a_missing_right_is_named() {
     }
 }
 
-/// Takes each right away in turn. `connect` names the missing right, and succeeds after the line in its error was
-/// entered.
+/// Takes each right away in turn. `connect` names the missing right, and succeeds after the test has run the `ACL`
+/// command that the error message contains.
 async fn each_missing_right_is_named(
     servers: &[RedisServer],
     url: &str,

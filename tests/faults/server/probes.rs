@@ -65,7 +65,11 @@ async fn row_54_thousands_of_waited_keys() {
             looks >= most / 4,
             "only {looks} probes, although callers wait"
         );
-        assert_eq!(proxy.connections(), connections, "connected again");
+        assert_eq!(
+            proxy.connections(),
+            connections,
+            "the client connected again"
+        );
         proxy.delay(Duration::ZERO);
         for guard in held {
             guard.unwrap().release().await;
@@ -227,7 +231,7 @@ async fn row_57_dead_entries() {
                 .unwrap();
             seen.within("the live waiter enters", 8 * SECOND, released.elapsed());
             let slow: u64 = ask(&mut connection, redis::cmd("SLOWLOG").arg("LEN")).await;
-            assert_eq!(slow, 0, "commands of half a second and more");
+            assert_eq!(slow, 0, "some commands took half a second or longer");
             entered.release().await;
         }
     })
