@@ -304,8 +304,8 @@ async fn each_silent_waiter_with_a_short_lease_delays_the_others() {
 }
 
 /// A holder overruns its fixed lease while another caller of its process is in the queue. If the lease is between 0.5 s
-/// and 2.5 s long, the server removes the other caller from the queue. This caller returns to its place at the next
-/// probe of its process.
+/// and 2.5 s long, the server removes the other caller from the queue. The removed caller returns to its place at the
+/// next probe of its process.
 #[tokio::test]
 async fn a_place_of_a_process_whose_holder_overruns_its_lease_returns_at_its_next_probe() {
     for (lease, is_set_aside) in [(600, true), (2400, true), (2800, false)] {
