@@ -228,7 +228,7 @@ pub(crate) async fn until_cohort(server: &RedisServer, members: usize) -> Stored
         owners == Some(members)
     })
     .await;
-    found.expect("it was found")
+    found.expect("the grant was found")
 }
 
 /// Returns how much of the lease of `k` is left, or `None` if `k` is free.

@@ -380,7 +380,10 @@ async fn a_loss_that_is_read_together_with_the_grant_of_others_leaves_nothing() 
     let ended = outer.run(async {
         let nested = client.locks(["a", "b", "c"]).lease(SECOND).renew(true);
         let mut nested = Box::pin(nested.acquire());
-        assert!((&mut nested).now_or_never().is_none(), "it asks");
+        assert!(
+            (&mut nested).now_or_never().is_none(),
+            "the call has no answer yet"
+        );
         until(async || held(&other, &["b", "c"]).await.len() == 2).await;
         store.delete("a").await;
         Hold::current().unwrap().lost().await;
@@ -401,7 +404,10 @@ async fn a_grant_that_is_read_too_late_leaves_a_newer_hold_alone() {
     client.lock("warm").run(async {}).await.unwrap();
     let short = client.lock("k").lease(300 * MS).renew(false);
     let mut late = Box::pin(short.wait(20 * SECOND).acquire());
-    assert!((&mut late).now_or_never().is_none(), "it asks");
+    assert!(
+        (&mut late).now_or_never().is_none(),
+        "the call has no answer yet"
+    );
     until(async || !held(&other, &["k"]).await.is_empty()).await;
     // Nobody polls `late`, so the lease of its grant ends, and `k` becomes free.
     until_free(&other, "k").await;

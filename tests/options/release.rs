@@ -228,7 +228,7 @@ async fn others_find_it_taken_for_a_round_trip_at_most() {
                     Err(LockError::Busy { .. }) => {}
                     Err(error) => panic!("{error}"),
                 }
-                assert!(returned.elapsed() < epsilon(), "still taken");
+                assert!(returned.elapsed() < epsilon(), "the lock is still taken");
             }
         }
     })

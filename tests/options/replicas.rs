@@ -109,7 +109,7 @@ fn assert_not_replicated<T>(outcome: &Result<T, LockError>, wanted: usize, ackno
             ..
         }) => assert_eq!((*w, *a), (wanted, acknowledged)),
         Err(error) => panic!("{error:?}"),
-        Ok(_) => panic!("it enters"),
+        Ok(_) => panic!("the call entered"),
     }
 }
 
@@ -209,7 +209,7 @@ async fn the_attribute_waits_for_replicas() {
     let client = group.client().await;
     assert_eq!(client.scope(guarded(7)).await, Ok(7));
     assert_not_replicated(&client.scope(guarded_twice(7)).await, 2, 1);
-    // Both locks are given back.
+    // The failed call has given back both of its locks.
     let both = client.locks(["attribute:7", "attribute:other"]);
     both.wait(SECOND).run(async {}).await.unwrap();
 }

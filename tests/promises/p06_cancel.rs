@@ -293,7 +293,9 @@ async fn a_shutdown_waits_for_the_body_of_a_lost_hold() {
         let mut shutdown = Box::pin(client.shutdown());
         assert!(timeout(500 * MS, &mut shutdown).await.is_err());
         drop(guard);
-        timeout(5 * SECOND, shutdown).await.expect("it ends");
+        timeout(5 * SECOND, shutdown)
+            .await
+            .expect("the shutdown ends");
     })
     .await;
 }

@@ -292,8 +292,8 @@ async fn a_missing_right_is_named() {
     }
 }
 
-/// Takes each right away in turn. `connect` names the missing right, and succeeds after the line in its error was
-/// entered.
+/// Takes each right away in turn. `connect` names the missing right, and succeeds after the test has run the `ACL`
+/// command that the error message contains.
 async fn each_missing_right_is_named(
     servers: &[RedisServer],
     url: &str,
@@ -377,8 +377,8 @@ async fn each_missing_right_in_a_cluster_is_named() {
     // The right to the keys `~lock:*` is enough for callers whose keys have hash tags.
     let unnoticed = ["~{lock:*"];
     each_missing_right_is_named(&cluster.servers, &url, Deployment::Cluster, &unnoticed).await;
-    // Redis 7.0 has shard channels, so that the client subscribes to no other channel of Redisson. Without the right to
-    // unsubscribe from a shard channel, the client closes the connection.
+    // With shard channels, which Redis 7.0 has, the client subscribes to no plain channel of Redisson, so it sends no
+    // `UNSUBSCRIBE`. Without the right to `SUNSUBSCRIBE`, the client closes the connection instead.
     let unnoticed = [
         "~order:*",
         "~redisson_lock_token:*",

@@ -364,8 +364,8 @@ async fn on_a_redlock_counters_that_differ_cost_a_second_round_trip() {
     let before = redlock.scripts().await;
     redlock.call().await;
     let scripts = redlock.since(&before).await;
-    // There are two cases. If the node that is ahead is part of the majority, the other two nodes take its token.
-    // Otherwise, this node takes the token of the other two nodes.
+    // If the node that is ahead is part of the majority, the other two nodes take its token. If that node is not part
+    // of the majority, it takes the token of the other two nodes.
     let asked_again: Vec<_> = scripts.iter().map(|scripts| *scripts > 2).collect();
     assert!(
         asked_again == [false, true, true] || asked_again == [true, false, false],

@@ -17,7 +17,7 @@ impl Seen {
     /// Returns the hold in which the witness was dropped.
     pub(crate) fn hold(&self) -> Hold {
         let seen = self.0.get().expect("the witness was dropped");
-        seen.clone().expect("it was dropped inside a hold")
+        seen.clone().expect("the witness was dropped inside a hold")
     }
 }
 

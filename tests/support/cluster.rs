@@ -50,9 +50,9 @@ impl ClusterServers {
             servers.push(server.clone().start().await);
         }
         let cluster = Self { servers, primaries };
-        let share = SLOTS.div_ceil(u16::try_from(primaries).expect("few primaries"));
+        let share = SLOTS.div_ceil(u16::try_from(primaries).expect("a cluster has few primaries"));
         for (number, server) in cluster.servers.iter().enumerate() {
-            let first = share * u16::try_from(number).expect("few primaries");
+            let first = share * u16::try_from(number).expect("a cluster has few primaries");
             let mut adding = redis::cmd("CLUSTER");
             adding.arg("ADDSLOTS");
             for slot in first..SLOTS.min(first + share) {
@@ -348,7 +348,7 @@ impl ClusterServers {
 }
 
 fn number(value: &Value) -> i64 {
-    i64::from_redis_value(value.clone()).expect("a number")
+    i64::from_redis_value(value.clone()).expect("the value is a number")
 }
 
 /// Returns a cluster of three primaries that all tests of a process share. No test moves the slots of this cluster. The

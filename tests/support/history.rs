@@ -410,7 +410,9 @@ mod tests {
             move || history.enter("k", 2).exit()
         });
         let panic = entering.join().expect_err("the second entry panics");
-        let message = panic.downcast_ref::<String>().expect("a message");
+        let message = panic
+            .downcast_ref::<String>()
+            .expect("the panic has a message");
         assert_eq!(message, "`k` was entered with token 2 while 1 were inside");
         assert_eq!(history.check().overlaps, [overlap(1, 2)]);
     }

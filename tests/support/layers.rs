@@ -88,7 +88,7 @@ impl<'ast> Visit<'ast> for Uses {
 /// Returns the files of a folder and of the folders in it, without the files that contain only tests.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("the folder can be read");
-    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let paths = entries.map(|entry| entry.expect("the folder can be read").path());
     paths
         .flat_map(|path| match path.extension() {
             _ if path.is_dir() => sources(&path),
@@ -156,7 +156,9 @@ fn files_depend_on_each_other_in_one_direction() {
     );
     for (helper, used) in HELPERS {
         let path = |file: &str| file.split("::").map(str::to_owned).collect::<Module>();
-        let uses = graph.get_mut(&path(helper)).expect("a file");
+        let uses = graph
+            .get_mut(&path(helper))
+            .expect("the helper is a file of the engine");
         assert!(uses.remove(&path(used)), "{helper} does not use {used}");
     }
     loop {

@@ -383,8 +383,8 @@ pub async fn row(number: u8, scenario: impl AsyncFn(&mut Seen)) {
     if let Some(folder) = std::env::var_os(SEEN_VARIABLE) {
         let file = std::path::Path::new(&folder).join(format!("row_{number:02}"));
         let file = fs::OpenOptions::new().create(true).append(true).open(file);
-        let mut file = file.expect("what was seen can be written");
+        let mut file = file.expect("the measured times can be written");
         file.write_all(text.as_bytes())
-            .expect("what was seen can be written");
+            .expect("the measured times can be written");
     }
 }

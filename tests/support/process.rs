@@ -128,7 +128,7 @@ pub fn spawn(command: Command) -> io::Result<Child> {
                     let _ = answer.send(command.spawn());
                 }
             })
-            .expect("a thread that starts processes");
+            .expect("the spawner can start its thread");
         sender
     });
     let (answer, spawned) = mpsc::channel();

@@ -164,7 +164,7 @@ impl Deployment {
     /// If the guide has no such line.
     #[must_use]
     pub fn printed(self) -> Vec<String> {
-        let guide = fs::read_to_string(root().join(GUIDE)).expect("the guide");
+        let guide = fs::read_to_string(root().join(GUIDE)).expect("the guide can be read");
         let marker = format!("<!-- {}: begin -->", self.marker());
         let (_, rest) = guide.split_once(&marker).expect("the guide has the marker");
         let line = rest.lines().find(|line| line.starts_with("ACL SETUSER"));
@@ -203,11 +203,11 @@ mod tests {
     }
 
     fn scripts(folder: &Path) -> Vec<(String, String)> {
-        let files = fs::read_dir(folder).expect("the folder of the scripts");
-        let files = files.map(|file| file.expect("a file").path());
+        let files = fs::read_dir(folder).expect("the folder of the scripts can be read");
+        let files = files.map(|file| file.expect("the folder of the scripts can be read").path());
         let scripts = files.filter(|path| path.extension().is_some_and(|it| it == "lua"));
         let read = |path: std::path::PathBuf| {
-            let text = fs::read_to_string(&path).expect("a script");
+            let text = fs::read_to_string(&path).expect("a script can be read");
             (path.display().to_string(), text)
         };
         scripts.map(read).collect()

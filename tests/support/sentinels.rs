@@ -59,8 +59,8 @@ impl SentinelGroup {
     /// Makes the Sentinels replace the primary only after it has not answered for two seconds.
     ///
     /// A Sentinel sends the first `PING` to a new primary after a second, or after the time within which it expects an
-    /// answer if that time is shorter. With half a second, all Sentinels can therefore replace a new primary at once,
-    /// although it answers.
+    /// answer if that time is shorter. If the Sentinels expect an answer within half a second, all of them can
+    /// therefore replace a new primary at once, although it answers.
     pub async fn be_patient(&self) {
         for sentinel in &self.sentinels {
             let words = ["SET", GROUP, "down-after-milliseconds", "2000"];

@@ -81,7 +81,10 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the process starts");
         let out = child.stdout.take().expect("the output is piped");
         Self {
             child,

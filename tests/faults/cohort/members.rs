@@ -131,7 +131,7 @@ async fn row_39_members_cancelled() {
     .await;
 }
 
-/// Row 41 of `docs/faults.md`: the connection breaks while a member of a cohort holds the lock. This member keeps the
+/// Row 41 of `docs/faults.md`: the connection breaks while a member of a cohort holds the lock. The holder keeps the
 /// lock, and the other members of the cohort have their turns. Returns the time from the end of the last turn until the
 /// caller behind the cohort enters.
 async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
@@ -272,7 +272,10 @@ async fn row_46_member_that_keeps_the_lock() {
         let since = keeper.at;
         keeper.leave().await;
         let returned = since.elapsed();
-        assert!(returned < AT_LEAST / 2, "left after {returned:?}");
+        assert!(
+            returned < AT_LEAST / 2,
+            "the member left after {returned:?}"
+        );
         // The server also keeps the lock taken, so the lock would stay taken even if the process ended.
         let mut redis = fixture.server.connection().await;
         let left = time_to_live(&mut redis).await.expect("the lock is kept");
@@ -331,7 +334,7 @@ async fn row_47_mixed_leases_and_waits() {
             );
             for (caller, token) in callers.zip(last.token..) {
                 if caller == 3 {
-                    // The `wait` of caller 3 ends before its turn, so it never enters.
+                    // The `wait` of caller 3 ends before its turn, so caller 3 never enters.
                     continue;
                 }
                 let entered = fixture.waiters.next().await;

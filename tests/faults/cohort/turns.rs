@@ -193,7 +193,7 @@ async fn a_caller_that_is_not_polled_is_awaited_for_a_claim() {
             let mut call: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(call);
             tokio::select! {
                 biased;
-                () = &mut call => panic!("it waits"),
+                () = &mut call => panic!("the call entered, although the lock is held"),
                 () = until_waiting(&client, 2) => {}
             }
             unpolled = Some(call);

@@ -202,7 +202,11 @@ static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
 #[distributed_lock(key = "sibling", wait = "20s")]
 async fn sibling() -> Result<(), LockError> {
-    assert_eq!(INSIDE.fetch_add(1, Ordering::SeqCst), 0, "not alone");
+    assert_eq!(
+        INSIDE.fetch_add(1, Ordering::SeqCst),
+        0,
+        "two siblings are inside"
+    );
     for _ in 0..5 {
         tokio::task::yield_now().await;
     }

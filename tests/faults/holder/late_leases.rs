@@ -1,4 +1,5 @@
-//! Callers that read an answer late: the answer to an acquisition, to the confirmation of a lease, or to its restart.
+//! Callers that read an answer late: the answer to an acquisition, to the confirmation of a lease, or to the restart of
+//! one.
 //! No body starts on a lease that is over or nearly over.
 
 use std::{

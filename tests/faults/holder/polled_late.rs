@@ -443,7 +443,7 @@ async fn both_soon(client: &LockClient) -> Result<(), LockError> {
 }
 
 /// Row 51 of `docs/faults.md`: the `wait` of a caller ends while the request that queues the caller is unanswered. The
-/// caller is polled twice more, and then never again. This caller does not delay the other callers of its process.
+/// caller is polled twice more, and then never again. The other callers of its process are not delayed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_forgotten_while_it_leaves() {
     row(51, async |seen| {

@@ -348,8 +348,8 @@ async fn row_21_queued_process_killed() {
     queued_process_killed(&server.url(), &server).await;
 }
 
-/// Runs the test of row 21 in a cluster. There, a session counts as gone if it no longer listens at the primary of the
-/// lock.
+/// Runs the test of row 21 in a cluster, in which a session counts as gone if it no longer listens at the primary of
+/// the lock.
 #[tokio::test]
 async fn row_21_queued_process_killed_in_a_cluster() {
     let cluster = ClusterServers::start(3).await;

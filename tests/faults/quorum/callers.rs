@@ -213,9 +213,10 @@ async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
     }
 }
 
-/// A call for two keys reads its grants when most of their lease is over, so it gives them back and requests the locks
-/// again. The servers have forgotten the script that gives back grants, so the client has to send this script again,
-/// and it runs after the second request. The late script does not end the grants of the second request.
+/// A call for two keys reads its grants when most of their lease is over, so the call gives the grants back and
+/// requests the locks again. The servers have forgotten the script that gives back grants, so the client has to send
+/// this script again, and the script runs after the second request. The late script does not end the grants of the
+/// second request.
 #[tokio::test]
 async fn grants_that_are_given_back_do_not_end_the_next_ones() {
     let quorum = Quorum::start(3).await;

@@ -154,7 +154,7 @@ async fn row_31_another_clients_lock_ends_no_quarantine() {
         }
         let guard = held_on_two(&quorum, holder.lock("k").lease(LEASE)).await;
         // Cuts the holder off from the nodes, because otherwise the holder would store its grant on the node that
-        // missed it.
+        // missed the grant.
         proxies.iter().for_each(|proxy| proxy.blackhole(true));
         quorum.servers[1].restart().await;
         sleep(1200 * MS).await;

@@ -50,7 +50,8 @@ async fn a_promoted_replica_without_the_newest_grant_is_not_counted() {
     servers[1].stop_process();
     let granted = Instant::now();
     let guard = holder.lock("k").lease(LEASE).acquire().await.unwrap();
-    // After this pause, the request to the stopped server is past its deadline, so the server does not carry it out.
+    // After this pause, the request to the stopped server is past its deadline, so the server does not carry out the
+    // request.
     sleep(1200 * MS).await;
     servers[1].continue_process();
     assert!(is_held_on(&group.servers[0]).await && is_held_on(&servers[0]).await);

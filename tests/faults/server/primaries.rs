@@ -41,8 +41,8 @@ async fn row_28_a_primary_is_promoted_again() {
 }
 
 /// Row 28 of `docs/faults.md`: a replica replaces a primary whose process is stopped, and grants a lock. When the old
-/// primary continues, it does not know the new primary yet, so the old primary also grants the lock to a caller. This
-/// grant comes later, so it has the greater token.
+/// primary continues, it does not know the new primary yet, so the old primary also grants the lock to a caller. The
+/// old primary's grant comes later, so it has the greater token.
 #[tokio::test]
 async fn row_28_a_stopped_primary_continues() {
     row(28, async |_| {

@@ -65,7 +65,11 @@ async fn row_54_thousands_of_waited_keys() {
             looks >= most / 4,
             "only {looks} probes, although callers wait"
         );
-        assert_eq!(proxy.connections(), connections, "connected again");
+        assert_eq!(
+            proxy.connections(),
+            connections,
+            "the client connected again"
+        );
         proxy.delay(Duration::ZERO);
         for guard in held {
             guard.unwrap().release().await;
@@ -227,7 +231,7 @@ async fn row_57_dead_entries() {
                 .unwrap();
             seen.within("the live waiter enters", 8 * SECOND, released.elapsed());
             let slow: u64 = ask(&mut connection, redis::cmd("SLOWLOG").arg("LEN")).await;
-            assert_eq!(slow, 0, "commands of half a second and more");
+            assert_eq!(slow, 0, "some commands took half a second or longer");
             entered.release().await;
         }
     })
@@ -300,8 +304,8 @@ async fn each_silent_waiter_with_a_short_lease_delays_the_others() {
 }
 
 /// A holder overruns its fixed lease while another caller of its process is in the queue. If the lease is between 0.5 s
-/// and 2.5 s long, the server removes the other caller from the queue. This caller returns to its place at the next
-/// probe of its process.
+/// and 2.5 s long, the server removes the other caller from the queue. The removed caller returns to its place at the
+/// next probe of its process.
 #[tokio::test]
 async fn a_place_of_a_process_whose_holder_overruns_its_lease_returns_at_its_next_probe() {
     for (lease, is_set_aside) in [(600, true), (2400, true), (2800, false)] {

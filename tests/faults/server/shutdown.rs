@@ -27,7 +27,7 @@ const AT_MOST: Duration = Duration::from_secs(10);
 async fn shut_down(client: &LockClient) -> Duration {
     let start = Instant::now();
     let down = timeout(4 * AT_MOST, client.shutdown()).await;
-    assert!(down.is_ok(), "shutting down hangs");
+    assert!(down.is_ok(), "the shutdown hangs");
     start.elapsed()
 }
 
