@@ -1,8 +1,11 @@
 //! The page as HTML. Each text is escaped by the template engine.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::{
+    fmt,
+    time::{Duration, UNIX_EPOCH},
+};
 
-use lock_runtime::{FencingToken, Holder};
+use lock_runtime::{Caller, FencingToken, Holder};
 use maud::{DOCTYPE, Markup, html};
 
 use crate::state::{
@@ -62,7 +65,7 @@ impl Place<'_> {
 
 /// Returns the parts of a view.
 pub(crate) fn parts(state: &State, view: &View, place: Place<'_>) -> Parts {
-    let banner = banner(state.trouble(), place).into_string();
+    let banner = banner(state.trouble(view), place).into_string();
     let mut parts = match view {
         View::List {
             prefix,
@@ -293,7 +296,7 @@ pub(crate) fn release(form: &ReleaseForm<'_>, place: Place<'_>) -> String {
         @if let Some(refusal) = form.refusal { p #refusal .trouble role="alert" { (refusal) } }
         dl {
             dt { "Token" } dd { (form.token) }
-            dt { "Holder" } dd .owner { (form.holder.owner) }
+            dt { "Holder" } dd { (holder(form.holder.caller.as_ref(), &form.holder.owner)) }
             @if let Some(left) = form.holder.remaining {
                 dt { "Lease left" } dd { (people(crate::state::millis(left))) }
             }
@@ -375,11 +378,27 @@ fn copy(key: &str) -> Markup {
 }
 
 /// Shows who holds a lock.
-fn holder(hold: &Hold) -> Markup {
+fn holder(caller: Option<&Caller>, owner: &dyn fmt::Display) -> Markup {
     html! {
-        @if let Some(process) = &hold.process { span .process { (process) } " " }
-        span .owner { (hold.owner) }
+        @if let Some(caller) = caller { (called(caller)) " " }
+        span .owner { (owner) }
     }
+}
+
+/// Shows where a call runs.
+fn called(caller: &Caller) -> Markup {
+    html! {
+        span .process { (process(caller)) }
+        @if !caller.function.is_empty() { " " span .function { (caller.function) } }
+    }
+}
+
+/// Names a process.
+fn process(caller: &Caller) -> String {
+    format!(
+        "{}@{} (pid {})",
+        caller.application, caller.host, caller.pid
+    )
 }
 
 fn since(since: Since, place: Place<'_>) -> Markup {
@@ -415,7 +434,7 @@ fn list_row(key: &str, lock: &Lock, place: Place<'_>) -> Markup {
             @match (hold, reading) {
                 (Some(hold), Some(reading)) => {
                     td data-label="Token" { (token(hold.token)) }
-                    td data-label="Holder" { (holder(hold)) }
+                    td data-label="Holder" { (holder(hold.caller.as_ref(), &hold.owner)) }
                     td data-label="Held for" { (since(hold.since, place)) }
                     td data-label="Lease left" { (lease(hold, place)) }
                     td data-label="Waiting" { (reading.waiting) }
@@ -435,7 +454,7 @@ fn hold_details(reading: &Reading, place: Place<'_>) -> Markup {
                 Some(hold) => {
                     dd { "held" }
                     dt { "Token" } dd { (token(hold.token)) }
-                    dt { "Holder" } dd { (holder(hold)) }
+                    dt { "Holder" } dd { (holder(hold.caller.as_ref(), &hold.owner)) }
                     dt { "Held for" } dd { (since(hold.since, place)) }
                     dt { "Lease left" } dd { (lease(hold, place)) }
                 }
@@ -446,8 +465,11 @@ fn hold_details(reading: &Reading, place: Place<'_>) -> Markup {
 }
 
 /// Names the process of a waiter.
-fn waiting_process(queued: &Queued) -> &str {
-    queued.process.as_deref().unwrap_or(&queued.session)
+fn waiting_process(queued: &Queued) -> String {
+    match &queued.caller {
+        Some(caller) => format!("{}, session {}", process(caller), queued.session),
+        None => format!("session {}", queued.session),
+    }
 }
 
 /// Counts the waiters of each process.
@@ -485,7 +507,10 @@ fn queue_row(index: usize, queued: &Queued, place: Place<'_>) -> Markup {
             // A script numbers the rows itself, so that a row stays as it is when the queue moves.
             td .place data-label="Place" { @if place.now.is_some() { (index + 1) } }
             td .process data-label="Process" { (waiting_process(queued)) }
-            td .owner data-label="Caller" { (queued.owner) }
+            td data-label="Caller" {
+                @if let Some(Caller { function, .. }) = &queued.caller { span .function { (function) } " " }
+                span .owner { (queued.owner) }
+            }
             td data-label="Waits for" { (place.ago(queued.since)) }
             td data-label="Gives up in" { (place.left(queued.gives_up)) }
         }

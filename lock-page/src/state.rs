@@ -5,7 +5,7 @@ use std::{
     ops::Bound,
 };
 
-use lock_runtime::{FencingToken, Holder, Status, Waiter};
+use lock_runtime::{Caller, FencingToken, Holder, Status, Waiter};
 
 /// The number of locks on one page.
 pub(crate) const PAGE: usize = 100;
@@ -56,8 +56,7 @@ pub(crate) enum View {
 pub(crate) struct Hold {
     pub(crate) token: Option<FencingToken>,
     pub(crate) owner: String,
-    /// The process of the holder, as far as it is known.
-    pub(crate) process: Option<String>,
+    pub(crate) caller: Option<Caller>,
     /// When the hold began, or else when this page first saw it.
     pub(crate) since: Since,
     pub(crate) ends: Option<Ms>,
@@ -78,7 +77,7 @@ pub(crate) struct Queued {
     pub(crate) owner: String,
     /// Waiters of one session wait in the same process.
     pub(crate) session: String,
-    pub(crate) process: Option<String>,
+    pub(crate) caller: Option<Caller>,
     pub(crate) since: Ms,
     pub(crate) gives_up: Ms,
 }
@@ -511,7 +510,7 @@ impl State {
                 .unwrap_or(since);
             Queued {
                 session: waiter.session.clone(),
-                process: process_of_waiter(waiter),
+                caller: waiter.caller.clone(),
                 gives_up: since + millis(waiter.queued_for) + millis(waiter.remaining),
                 since,
                 owner,
@@ -595,9 +594,16 @@ impl State {
         self.history.iter()
     }
 
-    pub(crate) fn trouble(&self) -> Option<&Trouble> {
-        self.troubles
-            .values()
+    /// Returns why a view is not up to date.
+    pub(crate) fn trouble(&self, view: &View) -> Option<&Trouble> {
+        let unused = match view {
+            View::List { .. } | View::History => "queue",
+            View::Lock { .. } => "walk",
+        };
+        let troubles = self.troubles.iter();
+        let troubles = troubles.filter(|(kind, trouble)| trouble.is_away || **kind != unused);
+        troubles
+            .map(|(_, trouble)| trouble)
             .max_by_key(|trouble| (trouble.is_away, trouble.since))
     }
 
@@ -688,7 +694,7 @@ fn hold(holder: &Holder, last: Option<&Hold>, now: Ms) -> Hold {
         .filter(|last| ends.is_some_and(|ends| last.abs_diff(ends) < JITTER));
     Hold {
         token: holder.token,
-        process: process_of_holder(holder),
+        caller: holder.caller.clone(),
         since: last.map_or_else(|| since(holder, now), |last| last.since),
         ends: last_ends.or(ends),
         lease: left.unwrap_or(0).max(last.map_or(0, |last| last.lease)),
@@ -696,19 +702,11 @@ fn hold(holder: &Holder, last: Option<&Hold>, now: Ms) -> Hold {
     }
 }
 
-/// Returns when a hold began.
-fn since(_holder: &Holder, now: Ms) -> Since {
-    Since::AtLatest(now)
-}
-
-/// Names the process of a holder.
-fn process_of_holder(_holder: &Holder) -> Option<String> {
-    None
-}
-
-/// Names the process of a waiter.
-fn process_of_waiter(_waiter: &Waiter) -> Option<String> {
-    None
+fn since(holder: &Holder, now: Ms) -> Since {
+    match holder.held_for {
+        Some(held_for) => Since::Exactly(now.saturating_sub(millis(held_for))),
+        None => Since::AtLatest(now),
+    }
 }
 
 pub(crate) fn millis(time: std::time::Duration) -> Ms {
