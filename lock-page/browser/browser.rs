@@ -1,7 +1,6 @@
 //! Tests of the page in headless Chromium.
 
 use std::{
-    io::{BufRead, BufReader},
     process::Stdio,
     time::{Duration, Instant},
 };
