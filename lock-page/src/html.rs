@@ -20,6 +20,8 @@ pub(crate) struct Parts {
     pub(crate) regions: Vec<(&'static str, String)>,
     /// The rows of the table, each with its identity.
     pub(crate) rows: Vec<(String, String)>,
+    /// Whether the server has been asked for everything that is shown.
+    is_complete: bool,
 }
 
 /// Where and when a page is shown.
@@ -63,6 +65,11 @@ impl Place<'_> {
     }
 }
 
+/// After how many seconds a page without scripts loads itself again.
+const RELOAD: u32 = 10;
+/// The same for a page that was not read completely.
+const RELOAD_INCOMPLETE: u32 = 2;
+
 /// Returns the parts of a view.
 pub(crate) fn parts(state: &State, view: &View, place: Place<'_>) -> Parts {
     let banner = banner(state.trouble(view), place).into_string();
@@ -96,6 +103,7 @@ pub(crate) fn parts(state: &State, view: &View, place: Place<'_>) -> Parts {
                         ((*key).to_owned(), row)
                     })
                     .collect(),
+                ..Parts::default()
             }
         }
         View::Lock { key } => {
@@ -116,10 +124,10 @@ pub(crate) fn parts(state: &State, view: &View, place: Place<'_>) -> Parts {
                         (queued.owner.clone(), row)
                     })
                     .collect(),
+                ..Parts::default()
             }
         }
         View::History => Parts {
-            regions: Vec::new(),
             rows: state
                 .history()
                 .map(|event| {
@@ -127,9 +135,11 @@ pub(crate) fn parts(state: &State, view: &View, place: Place<'_>) -> Parts {
                     (event.number.to_string(), row)
                 })
                 .collect(),
+            ..Parts::default()
         },
     };
     parts.regions.push(("banner", banner));
+    parts.is_complete = place.now.is_some_and(|now| state.is_complete(view, now));
     parts
 }
 
@@ -210,7 +220,12 @@ pub(crate) fn page(
             }
         }
     };
-    layout(&title, Some(pause), !is_paused, main, place)
+    let reload = match (is_paused, parts.is_complete) {
+        (true, _) => None,
+        (false, true) => Some(RELOAD),
+        (false, false) => Some(RELOAD_INCOMPLETE),
+    };
+    layout(&title, Some(pause), reload, main, place)
 }
 
 /// Returns the query of a view, without its path.
@@ -235,7 +250,7 @@ fn query(view: &View) -> Vec<(&'static str, String)> {
 fn layout(
     title: &str,
     pause: Option<Markup>,
-    refreshes: bool,
+    reload: Option<u32>,
     main: Markup,
     place: Place<'_>,
 ) -> String {
@@ -249,8 +264,8 @@ fn layout(
                 title { (title) }
                 link rel="icon" href="data:,";
                 link rel="stylesheet" href=(place.link("page.css", &[]));
-                @if refreshes {
-                    noscript { meta http-equiv="refresh" content="3"; }
+                @if let Some(seconds) = reload {
+                    noscript { meta http-equiv="refresh" content=(seconds); }
                 }
                 @if pause.is_some() {
                     script src=(place.link("page.js", &[])) defer {}
@@ -274,7 +289,7 @@ fn layout(
 pub(crate) fn message(title: &str, text: &str, place: Place<'_>) -> String {
     let main =
         html! { h2 { (title) } p { (text) } p { a href=(place.link("", &[])) { "All locks" } } };
-    layout(title, None, false, main, place)
+    layout(title, None, None, main, place)
 }
 
 /// What the form of a forced release shows.
@@ -328,7 +343,7 @@ pub(crate) fn release(form: &ReleaseForm<'_>, place: Place<'_>) -> String {
             }
         }
     };
-    layout("Release by force", None, false, main, place)
+    layout("Release by force", None, None, main, place)
 }
 
 pub(crate) fn released(key: &str, title: &str, text: &str, place: Place<'_>) -> String {
@@ -337,7 +352,7 @@ pub(crate) fn released(key: &str, title: &str, text: &str, place: Place<'_>) -> 
         p role="status" { (text) }
         p { a href=(place.lock(key)) { "Show the lock " span .key { (key) } } }
     };
-    layout(title, None, false, main, place)
+    layout(title, None, None, main, place)
 }
 
 fn banner(trouble: Option<&Trouble>, place: Place<'_>) -> Markup {
@@ -433,11 +448,16 @@ fn list_row(key: &str, lock: &Lock, place: Place<'_>) -> Markup {
             th scope="row" { a .key href=(place.lock(key)) { (key) } (copy(key)) }
             @match (hold, reading) {
                 (Some(hold), Some(reading)) => {
-                    td data-label="Token" { (token(hold.token)) }
-                    td data-label="Holder" { (holder(hold.caller.as_ref(), &hold.owner)) }
-                    td data-label="Held for" { (since(hold.since, place)) }
-                    td data-label="Lease left" { (lease(hold, place)) }
-                    td data-label="Waiting" { (reading.waiting) }
+                    td .n data-label="Token" { (token(hold.token)) }
+                    td data-label="Holder" {
+                        @match &hold.caller {
+                            Some(caller) => (called(caller)),
+                            None => span .owner { (hold.owner) },
+                        }
+                    }
+                    td .n data-label="Held for" { (since(hold.since, place)) }
+                    td .n data-label="Lease left" { (lease(hold, place)) }
+                    td .n data-label="Waiting" { (reading.waiting) }
                 }
                 _ => td colspan="5" { "reading…" },
             }

@@ -17,8 +17,9 @@ pub(crate) const LOCKS_AT_MOST: usize = 20_000;
 const HISTORY: usize = 200;
 /// The number of different views that are served at the same time.
 const VIEWS_AT_MOST: usize = 256;
-/// For how long a view counts as watched after a single request, in ms. A page without scripts asks more often.
-const LINGERS: Ms = 5_000;
+/// For how long a view counts as watched after a single request, in ms. A page without scripts loads itself again
+/// before.
+const LINGERS: Ms = 15_000;
 /// The least time from the start of one walk to the start of the next, in ms.
 const WALK_EVERY: Ms = 250;
 /// The age, in ms, at which the state of a lock is read again: on a page of one lock, on a page of the list, elsewhere.
@@ -197,6 +198,8 @@ pub(crate) struct State {
     back: Ms,
     turn: usize,
     agenda: Ms,
+    /// Whether a lock was found that was not read yet.
+    has_unread: bool,
     /// Locks on watched pages that were not read yet, and locks whose lease is about to end.
     urgent: VecDeque<String>,
     /// Locks on watched pages whose readings are old.
@@ -231,7 +234,6 @@ impl State {
         let interest = self.views.entry(view.clone()).or_default();
         interest.streams += usize::from(is_stream);
         interest.until = now + LINGERS;
-        self.agenda = 0;
         true
     }
 
@@ -282,8 +284,8 @@ impl State {
             trouble.is_none_or(|trouble| trouble.retry <= now)
         };
         // While the server is away, one question at a time finds out whether it is back.
-        let away = self.troubles.values().find(|trouble| trouble.is_away);
-        if away.is_some_and(|trouble| trouble.retry > now) {
+        let mut troubles = self.troubles.values();
+        if troubles.any(|trouble| trouble.is_away && trouble.retry > now) {
             return None;
         }
         let (may_walk, may_read, may_queue) =
@@ -323,10 +325,16 @@ impl State {
         if self.agenda + AGENDA_EVERY <= now {
             self.plan(now);
         }
-        let classes: [Class; 4] = match self.turn / 2 % 3 {
-            0 => [Class::Lock, Class::Urgent, Class::Rest, Class::Stale],
-            1 => [Class::Urgent, Class::Stale, Class::Rest, Class::Lock],
-            _ => [Class::Urgent, Class::Rest, Class::Stale, Class::Lock],
+        // Of the locks that nobody looks at, those that were never read go before changes of those that are shown,
+        // because nobody knows yet whether callers wait for them.
+        let (first, second) = match self.has_unread {
+            true => (Class::Rest, Class::Stale),
+            false => (Class::Stale, Class::Rest),
+        };
+        let classes = match self.turn / 2 % 3 {
+            0 => [Class::Lock, Class::Urgent, first, second],
+            1 => [Class::Urgent, first, second, Class::Lock],
+            _ => [Class::Urgent, second, first, Class::Lock],
         };
         classes.into_iter().find_map(|class| match class {
             Class::Lock => self.next_of_watched(now, may_queue),
@@ -344,6 +352,7 @@ impl State {
         if self.prefixes().is_empty() {
             self.locks.retain(|key, _| watched.contains(key));
         }
+        self.has_unread = self.locks.values().any(|lock| lock.reading.is_none());
         let mut urgent = BTreeSet::new();
         let mut stale = Vec::new();
         for view in self.views.keys() {
@@ -420,7 +429,6 @@ impl State {
                     reading: None,
                 };
                 self.locks.insert(key, lock);
-                self.agenda = 0;
             } else {
                 self.is_cut = true;
             }
@@ -677,6 +685,7 @@ impl State {
     }
 }
 
+#[derive(Debug, Clone, Copy)]
 enum Class {
     Lock,
     Urgent,
@@ -711,4 +720,149 @@ fn since(holder: &Holder, now: Ms) -> Since {
 
 pub(crate) fn millis(time: std::time::Duration) -> Ms {
     Ms::try_from(time.as_millis()).unwrap_or(Ms::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lock_runtime::OwnerId;
+
+    use super::*;
+
+    const BEGAN: Ms = 1_000_000;
+
+    fn list(prefix: &str) -> View {
+        View::List {
+            prefix: prefix.to_owned(),
+            page: 0,
+            waiting: false,
+        }
+    }
+
+    fn lock(number: usize) -> View {
+        View::Lock {
+            key: format!("watched:{number}"),
+        }
+    }
+
+    fn held() -> Status {
+        Status {
+            holder: Some(Holder {
+                owner: OwnerId::from_u128(1),
+                token: Some(FencingToken::new(1)),
+                remaining: Some(Duration::from_secs(60)),
+                held_for: None,
+                caller: None,
+            }),
+            waiters: 0,
+        }
+    }
+
+    #[test]
+    fn locks_views_and_events_are_bounded() {
+        let mut state = State::default();
+        assert!(state.watch(&list(""), false, BEGAN));
+        let keys = |count: usize| (0..count).map(|number| format!("k{number}"));
+        state.found(keys(LOCKS_AT_MOST), BEGAN);
+        assert!(!state.is_cut);
+        state.found(keys(LOCKS_AT_MOST + 1), BEGAN);
+        assert!(state.is_cut);
+        assert_eq!(state.list(&list("")).held, LOCKS_AT_MOST);
+        assert_eq!(state.list(&list("")).rows.len(), PAGE);
+
+        for number in 1..VIEWS_AT_MOST {
+            assert!(state.watch(&lock(number), false, BEGAN));
+        }
+        assert!(!state.watch(&lock(0), false, BEGAN));
+        assert!(state.watch(&lock(1), false, BEGAN));
+        // A view that nobody has asked for again makes room.
+        assert!(state.watch(&lock(0), false, BEGAN + LINGERS));
+        for _ in 0..VIEWS_AT_MOST {
+            assert!(state.watch(&lock(0), true, BEGAN));
+        }
+        assert!(!state.watch(&lock(0), true, BEGAN));
+
+        for number in 0..HISTORY + 10 {
+            let token = FencingToken::new(number as u64);
+            state.forced("k", token, "alice".into(), BEGAN);
+        }
+        assert_eq!(state.history().count(), HISTORY);
+        assert_eq!(state.history().next().unwrap().token.unwrap().get(), 209);
+    }
+
+    #[test]
+    fn nothing_is_kept_while_nobody_looks() {
+        let mut state = State::default();
+        state.watch(&list(""), true, BEGAN);
+        state.found(std::iter::once("k".to_owned()), BEGAN);
+        state.forced("k", FencingToken::new(1), "alice".into(), BEGAN);
+        assert!(state.is_watched(BEGAN + 2 * LINGERS));
+        state.leave(&list(""));
+        assert!(state.is_watched(BEGAN + LINGERS - 1));
+        assert!(!state.is_watched(BEGAN + LINGERS));
+        assert!(state.locks.is_empty());
+        assert_eq!(state.history().count(), 1);
+        assert_eq!(state.next_question(BEGAN + LINGERS), None);
+    }
+
+    /// Many views, many locks and an endless walk share the questions.
+    #[test]
+    fn no_kind_of_question_starves_another() {
+        let mut state = State::default();
+        for number in 0..200 {
+            state.watch(&lock(number), true, BEGAN);
+        }
+        state.watch(&list("k"), true, BEGAN);
+        let [mut walks, mut watched, mut shown, mut rest] = [0; 4];
+        for turn in 0..3000 {
+            let now = BEGAN + turn * 20;
+            match state
+                .next_question(now)
+                .expect("there is always something to ask")
+            {
+                Ask::Walk(_) => {
+                    walks += 1;
+                    let keys = (0..500).map(|number| format!("k{number:03}"));
+                    state.found(keys, now);
+                }
+                Ask::Queue(key) => {
+                    watched += 1;
+                    state.queued(&key, &[], now);
+                }
+                Ask::Status(key) => {
+                    match key.strip_prefix('k').map(|number| number < "100") {
+                        None => watched += 1,
+                        Some(true) => shown += 1,
+                        Some(false) => rest += 1,
+                    }
+                    state.read(&key, Some(&held()), now);
+                }
+            }
+        }
+        assert_eq!(walks, 1500);
+        assert!(
+            watched >= 450 && shown >= 300 && rest >= 300,
+            "{watched}, {shown}, {rest}"
+        );
+    }
+
+    #[test]
+    fn a_server_that_is_away_is_asked_twice_a_second() {
+        let mut state = State::default();
+        state.watch(&list(""), true, BEGAN);
+        state.watch(&lock(0), true, BEGAN);
+        let mut asked = 0;
+        for turn in 0..500 {
+            let now = BEGAN + turn * 20;
+            if let Some(ask) = state.next_question(now) {
+                asked += 1;
+                state.failed(&ask, true, "no answer".into(), now);
+            }
+        }
+        assert_eq!(asked, 20);
+        assert!(state.trouble(&list("")).unwrap().is_away);
+        state.found(std::iter::empty(), BEGAN + 10_000);
+        assert_eq!(state.trouble(&list("")), None);
+    }
 }

@@ -730,7 +730,7 @@ async fn all_viewers_together_cost_50_commands_a_second() {
     for stream in streams {
         stream.abort();
     }
-    // Viewers who have left are forgotten after 5 s, and the scripts of this client's own session go on.
+    // Viewers who have left are forgotten after 15 s, and the scripts of this client's own session go on.
     until(async || {
         let before = commands().await;
         tokio::time::sleep(SECOND).await;

@@ -14,7 +14,7 @@ use crate::tool::{Running, key, lockctl, output};
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Starts the page on a free port. Returns the process and the page's address without `http://`.
-fn serve(url: &str, words: &[&str]) -> (Running, String) {
+pub(crate) fn serve(url: &str, words: &[&str]) -> (Running, String) {
     let words = [&["serve", "--listen", "127.0.0.1:0"], words].concat();
     let mut page = Running::start(lockctl(url, &words));
     let line = page.line();
@@ -25,7 +25,7 @@ fn serve(url: &str, words: &[&str]) -> (Running, String) {
 }
 
 /// Sends a request, and returns the whole answer.
-fn ask(address: &str, path: &str, headers: &str) -> String {
+pub(crate) fn ask(address: &str, path: &str, headers: &str) -> String {
     let mut connection = TcpStream::connect(address).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
     connection.write_all(request.as_bytes()).unwrap();
