@@ -21,7 +21,9 @@ const VIEWS_AT_MOST: usize = 256;
 /// before.
 const LINGERS: Ms = 15_000;
 /// The least time from the start of one walk to the start of the next, in ms.
-const WALK_EVERY: Ms = 250;
+const WALK_EVERY: Ms = 400;
+/// The number of steps that a walk takes one after another. A longer walk then shares the questions with readings.
+const STEPS_AT_ONCE: usize = 10;
 /// The age, in ms, at which the state of a lock is read again: on a page of one lock, on a page of the list, elsewhere.
 const STALE: [Ms; 3] = [500, 2_000, 10_000];
 /// How often the locks of the watched pages are determined, in ms.
@@ -176,6 +178,7 @@ struct Interest {
 struct Walk {
     number: u64,
     began: Ms,
+    steps: usize,
     is_under_way: bool,
     /// What the walk looks for.
     prefixes: Vec<String>,
@@ -197,9 +200,8 @@ pub(crate) struct State {
     /// When the server last came back.
     back: Ms,
     turn: usize,
+    readings: usize,
     agenda: Ms,
-    /// Whether a lock was found that was not read yet.
-    has_unread: bool,
     /// Locks on watched pages that were not read yet, and locks whose lease is about to end.
     urgent: VecDeque<String>,
     /// Locks on watched pages whose readings are old.
@@ -294,7 +296,8 @@ impl State {
         let prefixes = self.prefixes();
         let is_due = self.walk.is_under_way || self.walk.began + WALK_EVERY <= now;
         let walks = may_walk && is_due && !prefixes.is_empty();
-        if (walks && self.turn.is_multiple_of(2)) || !may_read {
+        let is_first = self.walk.steps < STEPS_AT_ONCE || self.turn.is_multiple_of(2);
+        if (walks && is_first) || !may_read {
             return walks.then(|| self.step(prefixes, now));
         }
         match self.next_reading(now, may_queue) {
@@ -304,6 +307,7 @@ impl State {
     }
 
     fn step(&mut self, prefixes: Vec<String>, now: Ms) -> Ask {
+        self.walk.steps += 1;
         if self.walk.is_under_way {
             return Ask::Walk(None);
         }
@@ -311,6 +315,7 @@ impl State {
         self.walk.number += 1;
         self.walk.began = now;
         self.walk.is_under_way = true;
+        self.walk.steps = 1;
         let common = prefixes.iter().cloned().reduce(|common, prefix| {
             let pairs = common.chars().zip(prefix.chars());
             let same = pairs.take_while(|(one, other)| one == other);
@@ -325,13 +330,12 @@ impl State {
         if self.agenda + AGENDA_EVERY <= now {
             self.plan(now);
         }
-        // Of the locks that nobody looks at, those that were never read go before changes of those that are shown,
-        // because nobody knows yet whether callers wait for them.
-        let (first, second) = match self.has_unread {
-            true => (Class::Rest, Class::Stale),
-            false => (Class::Stale, Class::Rest),
+        self.readings += 1;
+        let (first, second) = match self.readings / 3 % 2 {
+            0 => (Class::Rest, Class::Stale),
+            _ => (Class::Stale, Class::Rest),
         };
-        let classes = match self.turn / 2 % 3 {
+        let classes = match self.readings % 3 {
             0 => [Class::Lock, Class::Urgent, first, second],
             1 => [Class::Urgent, first, second, Class::Lock],
             _ => [Class::Urgent, second, first, Class::Lock],
@@ -352,7 +356,6 @@ impl State {
         if self.prefixes().is_empty() {
             self.locks.retain(|key, _| watched.contains(key));
         }
-        self.has_unread = self.locks.values().any(|lock| lock.reading.is_none());
         let mut urgent = BTreeSet::new();
         let mut stale = Vec::new();
         for view in self.views.keys() {
@@ -457,6 +460,7 @@ impl State {
             }
         }
         self.walk.is_under_way = false;
+        self.walk.steps = 0;
         self.walk.complete = std::mem::take(&mut self.walk.prefixes);
     }
 
@@ -840,7 +844,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(walks, 1500);
+        assert_eq!(walks, 1500 + STEPS_AT_ONCE / 2);
         assert!(
             watched >= 450 && shown >= 300 && rest >= 300,
             "{watched}, {shown}, {rest}"
