@@ -395,25 +395,29 @@ async fn a_hold_and_a_release_appear_within_a_second() {
     browser
         .until("#rows tr:nth-child(100)", |text| !text.contains("reading"))
         .await;
+    // Reading the text of the table takes the driver longer than the page takes to change.
+    let appears = async |is_shown: bool| {
+        let script = "return document.querySelector('#rows tr[data-id=nightly-report]') !== null";
+        let began = Instant::now();
+        while browser.client.execute(script, vec![]).await.unwrap() != is_shown {
+            assert!(began.elapsed() < MINUTE);
+        }
+        began.elapsed()
+    };
     for round in 0..5 {
-        // The lock is the first one of the page, because its key is the lowest.
         let guard = holder
             .lock("nightly-report")
             .lease(MINUTE)
             .acquire()
             .await
             .unwrap();
-        let held = browser
-            .until("#rows", |text| text.contains("nightly-report"))
-            .await;
+        let held = appears(true).await;
         let token = guard.token().to_string();
-        let read = browser
-            .until("#rows tr:first-child", |text| text.contains(&token))
-            .await;
+        // The lock is the first one of the page, because its key is the lowest.
+        let first = "#rows tr:first-child";
+        let read = browser.until(first, |text| text.contains(&token)).await;
         guard.release().await;
-        let released = browser
-            .until("#rows", |text| !text.contains("nightly-report"))
-            .await;
+        let released = appears(false).await;
         println!(
             "{round}: a hold appeared after {held:.2?}, its token {read:.2?} later; a release after {released:.2?}"
         );
