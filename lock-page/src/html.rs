@@ -1,8 +1,11 @@
 //! The page as HTML. Each text is escaped by the template engine.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::{
+    fmt,
+    time::{Duration, UNIX_EPOCH},
+};
 
-use lock_runtime::{FencingToken, Holder};
+use lock_runtime::{Caller, FencingToken, Holder};
 use maud::{DOCTYPE, Markup, html};
 
 use crate::state::{
@@ -17,6 +20,8 @@ pub(crate) struct Parts {
     pub(crate) regions: Vec<(&'static str, String)>,
     /// The rows of the table, each with its identity.
     pub(crate) rows: Vec<(String, String)>,
+    /// Whether the server has been asked for everything that is shown.
+    is_complete: bool,
 }
 
 /// Where and when a page is shown.
@@ -60,9 +65,14 @@ impl Place<'_> {
     }
 }
 
+/// After how many seconds a page without scripts loads itself again.
+const RELOAD: u32 = 10;
+/// The same for a page that was not read completely.
+const RELOAD_INCOMPLETE: u32 = 2;
+
 /// Returns the parts of a view.
 pub(crate) fn parts(state: &State, view: &View, place: Place<'_>) -> Parts {
-    let banner = banner(state.trouble(), place).into_string();
+    let banner = banner(state.trouble(view), place).into_string();
     let mut parts = match view {
         View::List {
             prefix,
@@ -93,6 +103,7 @@ pub(crate) fn parts(state: &State, view: &View, place: Place<'_>) -> Parts {
                         ((*key).to_owned(), row)
                     })
                     .collect(),
+                ..Parts::default()
             }
         }
         View::Lock { key } => {
@@ -113,10 +124,10 @@ pub(crate) fn parts(state: &State, view: &View, place: Place<'_>) -> Parts {
                         (queued.owner.clone(), row)
                     })
                     .collect(),
+                ..Parts::default()
             }
         }
         View::History => Parts {
-            regions: Vec::new(),
             rows: state
                 .history()
                 .map(|event| {
@@ -124,9 +135,11 @@ pub(crate) fn parts(state: &State, view: &View, place: Place<'_>) -> Parts {
                     (event.number.to_string(), row)
                 })
                 .collect(),
+            ..Parts::default()
         },
     };
     parts.regions.push(("banner", banner));
+    parts.is_complete = place.now.is_some_and(|now| state.is_complete(view, now));
     parts
 }
 
@@ -207,7 +220,12 @@ pub(crate) fn page(
             }
         }
     };
-    layout(&title, Some(pause), !is_paused, main, place)
+    let reload = match (is_paused, parts.is_complete) {
+        (true, _) => None,
+        (false, true) => Some(RELOAD),
+        (false, false) => Some(RELOAD_INCOMPLETE),
+    };
+    layout(&title, Some(pause), reload, main, place)
 }
 
 /// Returns the query of a view, without its path.
@@ -232,7 +250,7 @@ fn query(view: &View) -> Vec<(&'static str, String)> {
 fn layout(
     title: &str,
     pause: Option<Markup>,
-    refreshes: bool,
+    reload: Option<u32>,
     main: Markup,
     place: Place<'_>,
 ) -> String {
@@ -246,8 +264,8 @@ fn layout(
                 title { (title) }
                 link rel="icon" href="data:,";
                 link rel="stylesheet" href=(place.link("page.css", &[]));
-                @if refreshes {
-                    noscript { meta http-equiv="refresh" content="3"; }
+                @if let Some(seconds) = reload {
+                    noscript { meta http-equiv="refresh" content=(seconds); }
                 }
                 @if pause.is_some() {
                     script src=(place.link("page.js", &[])) defer {}
@@ -271,7 +289,7 @@ fn layout(
 pub(crate) fn message(title: &str, text: &str, place: Place<'_>) -> String {
     let main =
         html! { h2 { (title) } p { (text) } p { a href=(place.link("", &[])) { "All locks" } } };
-    layout(title, None, false, main, place)
+    layout(title, None, None, main, place)
 }
 
 /// What the form of a forced release shows.
@@ -293,7 +311,7 @@ pub(crate) fn release(form: &ReleaseForm<'_>, place: Place<'_>) -> String {
         @if let Some(refusal) = form.refusal { p #refusal .trouble role="alert" { (refusal) } }
         dl {
             dt { "Token" } dd { (form.token) }
-            dt { "Holder" } dd .owner { (form.holder.owner) }
+            dt { "Holder" } dd { (holder(form.holder.caller.as_ref(), &form.holder.owner)) }
             @if let Some(left) = form.holder.remaining {
                 dt { "Lease left" } dd { (people(crate::state::millis(left))) }
             }
@@ -325,7 +343,7 @@ pub(crate) fn release(form: &ReleaseForm<'_>, place: Place<'_>) -> String {
             }
         }
     };
-    layout("Release by force", None, false, main, place)
+    layout("Release by force", None, None, main, place)
 }
 
 pub(crate) fn released(key: &str, title: &str, text: &str, place: Place<'_>) -> String {
@@ -334,7 +352,7 @@ pub(crate) fn released(key: &str, title: &str, text: &str, place: Place<'_>) -> 
         p role="status" { (text) }
         p { a href=(place.lock(key)) { "Show the lock " span .key { (key) } } }
     };
-    layout(title, None, false, main, place)
+    layout(title, None, None, main, place)
 }
 
 fn banner(trouble: Option<&Trouble>, place: Place<'_>) -> Markup {
@@ -375,11 +393,27 @@ fn copy(key: &str) -> Markup {
 }
 
 /// Shows who holds a lock.
-fn holder(hold: &Hold) -> Markup {
+fn holder(caller: Option<&Caller>, owner: &dyn fmt::Display) -> Markup {
     html! {
-        @if let Some(process) = &hold.process { span .process { (process) } " " }
-        span .owner { (hold.owner) }
+        @if let Some(caller) = caller { (called(caller)) " " }
+        span .owner { (owner) }
     }
+}
+
+/// Shows where a call runs.
+fn called(caller: &Caller) -> Markup {
+    html! {
+        span .process { (process(caller)) }
+        @if !caller.function.is_empty() { " " span .function { (caller.function) } }
+    }
+}
+
+/// Names a process.
+fn process(caller: &Caller) -> String {
+    format!(
+        "{}@{} (pid {})",
+        caller.application, caller.host, caller.pid
+    )
 }
 
 fn since(since: Since, place: Place<'_>) -> Markup {
@@ -414,11 +448,16 @@ fn list_row(key: &str, lock: &Lock, place: Place<'_>) -> Markup {
             th scope="row" { a .key href=(place.lock(key)) { (key) } (copy(key)) }
             @match (hold, reading) {
                 (Some(hold), Some(reading)) => {
-                    td data-label="Token" { (token(hold.token)) }
-                    td data-label="Holder" { (holder(hold)) }
-                    td data-label="Held for" { (since(hold.since, place)) }
-                    td data-label="Lease left" { (lease(hold, place)) }
-                    td data-label="Waiting" { (reading.waiting) }
+                    td .n data-label="Token" { (token(hold.token)) }
+                    td data-label="Holder" {
+                        @match &hold.caller {
+                            Some(caller) => (called(caller)),
+                            None => span .owner { (hold.owner) },
+                        }
+                    }
+                    td .n data-label="Held for" { (since(hold.since, place)) }
+                    td .n data-label="Lease left" { (lease(hold, place)) }
+                    td .n data-label="Waiting" { (reading.waiting) }
                 }
                 _ => td colspan="5" { "reading…" },
             }
@@ -435,7 +474,7 @@ fn hold_details(reading: &Reading, place: Place<'_>) -> Markup {
                 Some(hold) => {
                     dd { "held" }
                     dt { "Token" } dd { (token(hold.token)) }
-                    dt { "Holder" } dd { (holder(hold)) }
+                    dt { "Holder" } dd { (holder(hold.caller.as_ref(), &hold.owner)) }
                     dt { "Held for" } dd { (since(hold.since, place)) }
                     dt { "Lease left" } dd { (lease(hold, place)) }
                 }
@@ -446,8 +485,11 @@ fn hold_details(reading: &Reading, place: Place<'_>) -> Markup {
 }
 
 /// Names the process of a waiter.
-fn waiting_process(queued: &Queued) -> &str {
-    queued.process.as_deref().unwrap_or(&queued.session)
+fn waiting_process(queued: &Queued) -> String {
+    match &queued.caller {
+        Some(caller) => format!("{}, session {}", process(caller), queued.session),
+        None => format!("session {}", queued.session),
+    }
 }
 
 /// Counts the waiters of each process.
@@ -485,7 +527,10 @@ fn queue_row(index: usize, queued: &Queued, place: Place<'_>) -> Markup {
             // A script numbers the rows itself, so that a row stays as it is when the queue moves.
             td .place data-label="Place" { @if place.now.is_some() { (index + 1) } }
             td .process data-label="Process" { (waiting_process(queued)) }
-            td .owner data-label="Caller" { (queued.owner) }
+            td data-label="Caller" {
+                @if let Some(Caller { function, .. }) = &queued.caller { span .function { (function) } " " }
+                span .owner { (queued.owner) }
+            }
             td data-label="Waits for" { (place.ago(queued.since)) }
             td data-label="Gives up in" { (place.left(queued.gives_up)) }
         }

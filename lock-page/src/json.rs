@@ -2,6 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use lock_runtime::Caller;
 use serde_json::{Value, json};
 
 use crate::{
@@ -46,7 +47,7 @@ pub(crate) fn view(state: &State, view: &View, now: Ms) -> Value {
                     "position": index + 1,
                     "owner": queued.owner,
                     "session": queued.session,
-                    "process": queued.process,
+                    "caller": queued.caller.as_ref().map(caller),
                     "queued_ms": now.saturating_sub(queued.since),
                     "gives_up_in_ms": queued.gives_up.saturating_sub(now),
                 })
@@ -79,7 +80,10 @@ pub(crate) fn view(state: &State, view: &View, now: Ms) -> Value {
         }
     };
     json["complete"] = state.is_complete(view, now).into();
-    json["trouble"] = state.trouble().map(|trouble| trouble.text.clone()).into();
+    json["trouble"] = state
+        .trouble(view)
+        .map(|trouble| trouble.text.clone())
+        .into();
     json
 }
 
@@ -88,9 +92,18 @@ fn holder(hold: &Hold, now: Ms) -> Value {
     json!({
         "token": hold.token.map(u64::from),
         "owner": hold.owner,
-        "process": hold.process,
+        "caller": hold.caller.as_ref().map(caller),
         "held_for_ms": now.saturating_sub(since),
         "held_for_is_exact": matches!(hold.since, Since::Exactly(_)),
         "lease_left_ms": hold.ends.map(|ends| ends.saturating_sub(now)),
+    })
+}
+
+fn caller(caller: &Caller) -> Value {
+    json!({
+        "application": caller.application,
+        "host": caller.host,
+        "pid": caller.pid,
+        "function": caller.function,
     })
 }

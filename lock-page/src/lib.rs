@@ -1,5 +1,8 @@
 //! A web page that shows the locks of `lock-runtime`, as an axum router.
 //!
+//! The page lists the locks that are held and the callers that wait for them, and shows changes as they happen. One task
+//! asks the lock server for all viewers, with at most 50 commands a second, and only while somebody looks.
+//!
 //! ```no_run
 //! use axum::Router;
 //! use lock_page::LockPage;
@@ -9,6 +12,8 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = LockClient::connect("redis://127.0.0.1/").await?;
 //! let app: Router = Router::new().nest("/locks", LockPage::new(client).into_router());
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+//! axum::serve(listener, app).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -26,12 +31,33 @@ use axum::{Router, http::HeaderMap};
 use lock_runtime::LockClient;
 use tokio_util::sync::CancellationToken;
 
-/// Returns the name of the person who sent a request.
+/// Returns the name of the visitor who sent a request.
 type Identify = Arc<dyn Fn(&HeaderMap) -> Option<String> + Send + Sync>;
 
 /// A page that shows the locks of a client's namespace.
 ///
-/// The page shows locks, and changes none, unless [`allow_release`](Self::allow_release) is called.
+/// By default, the page shows locks to everybody who reaches the router, and releases none.
+///
+/// Each address of the page also answers with JSON (`Accept: application/json`, or `?format=json`). The page is a plain
+/// table with links and forms in a browser without scripts. It loads nothing from other hosts.
+///
+/// ```
+/// use axum::Router;
+/// use lock_page::LockPage;
+/// use lock_runtime::LockClient;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = LockClient::connect("memory:").await?;
+/// let page = LockPage::new(client)
+///     .token("a token of your own")
+///     .allow_release()
+///     .identify(|headers| Some(headers.get("x-user")?.to_str().ok()?.to_owned()));
+/// let app: Router = Router::new().nest("/locks", page.into_router());
+/// # let _ = app;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "the page is served by the router that `into_router` returns"]
 pub struct LockPage {
     client: LockClient,
@@ -46,12 +72,16 @@ impl fmt::Debug for LockPage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockPage")
             .field("allows_release", &self.allows_release)
+            .field("needs_token", &self.token.is_some())
             .finish_non_exhaustive()
     }
 }
 
 impl LockPage {
-    /// Creates a page that only shows locks, to every visitor.
+    /// Creates a page that shows the locks of this client's namespace, and that everybody may see.
+    ///
+    /// A client with [`AccessMode::ReadOnly`](lock_runtime::AccessMode::ReadOnly) suffices for a page without
+    /// [`allow_release`](Self::allow_release).
     pub fn new(client: LockClient) -> Self {
         Self {
             client,
@@ -63,25 +93,32 @@ impl LockPage {
         }
     }
 
-    /// Lets visitors release locks by force.
+    /// Lets visitors release locks by force, as [`Lock::force_release`](lock_runtime::Lock::force_release) does.
+    ///
+    /// The form asks the visitor to type the key. The page refuses forms that another site sends.
     pub fn allow_release(mut self) -> Self {
         self.allows_release = true;
         self
     }
 
     /// Refuses visitors without this token.
+    ///
+    /// A visitor adds `?token=TOKEN` to the address once, and then has a cookie. A program sends the header
+    /// `Authorization: Bearer TOKEN`. An empty token admits everybody who adds `?token=`.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
     }
 
-    /// Sets the secret that signs the page's cookies and forms.
+    /// Sets the secret that signs cookies and forms. Processes that are reached by the same address need the same
+    /// secret. By default, the secret is the token; without a token, each page has a random secret.
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.secret = Some(secret.into());
         self
     }
 
-    /// Names the visitor who releases a lock, from the headers of the request.
+    /// Names the visitor who releases a lock, from the headers of the request, for instance from a header that a proxy
+    /// sets. The name appears in the log and in the history. If `identify` returns `None`, the form asks for a name.
     pub fn identify(
         mut self,
         identify: impl Fn(&HeaderMap) -> Option<String> + Send + Sync + 'static,
@@ -90,13 +127,17 @@ impl LockPage {
         self
     }
 
-    /// Ends the streams of live changes when this token is cancelled.
+    /// Ends the streams of live changes when `closing` is cancelled. A graceful shutdown of `axum::serve` waits until
+    /// all streams have ended.
     pub fn closing(mut self, closing: CancellationToken) -> Self {
         self.closing = closing;
         self
     }
 
-    /// Returns the router that serves the page, for `Router::nest` or for `axum::serve`.
+    /// Returns the router that serves the page. It can be nested under any path, or served alone.
+    ///
+    /// The requests of a browser start a task in the tokio runtime that serves them. The task ends 15 s after the last
+    /// viewer has left.
     pub fn into_router<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
         routes::router(routes::Site {
             poller: Arc::new(poller::Poller::new(self.client)),
@@ -107,3 +148,8 @@ impl LockPage {
         })
     }
 }
+
+/// The code of the guide, which is compiled and run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guides/page.md")]
+struct Guide;

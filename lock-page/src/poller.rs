@@ -104,7 +104,7 @@ impl Poller {
             loop {
                 {
                     let state = self.state();
-                    if state.is_complete(view, self.now()) || state.trouble().is_some() {
+                    if state.is_complete(view, self.now()) || state.trouble(view).is_some() {
                         return;
                     }
                 }
@@ -218,6 +218,10 @@ impl Poller {
             Ask::Queue(key) => {
                 let lock = self.client.lock(key).wait(PATIENCE);
                 let queue = lock.waiters(QUEUE).await;
+                let queue = match queue {
+                    Err(LockError::InvalidKey(_)) => Ok(Vec::new()),
+                    queue => queue,
+                };
                 let noted = queue.map(|queue| self.state().queued(key, &queue, self.now()));
                 noted.map_err(Some)
             }

@@ -275,11 +275,13 @@ struct Stream {
     base: String,
     answers: watch::Receiver<u64>,
     /// What the viewer has.
-    sent: Option<(
-        BTreeMap<String, String>,
-        Vec<String>,
-        Vec<(&'static str, String)>,
-    )>,
+    sent: Option<Sent>,
+}
+
+struct Sent {
+    rows: BTreeMap<String, String>,
+    order: Vec<String>,
+    regions: Vec<(&'static str, String)>,
 }
 
 /// One event of a stream.
@@ -346,16 +348,15 @@ impl Stream {
             let regions = parts
                 .regions
                 .iter()
-                .filter(|region| sent.is_none_or(|(_, _, regions)| !regions.contains(region)));
+                .filter(|region| sent.is_none_or(|sent| !sent.regions.contains(region)));
             let changed = rows
                 .iter()
-                .filter(|(id, row)| sent.is_none_or(|(rows, _, _)| rows.get(*id) != Some(row)));
+                .filter(|(id, row)| sent.is_none_or(|sent| sent.rows.get(*id) != Some(row)));
+            let is_moved = sent.is_none_or(|sent| sent.order != order);
             Change {
                 now,
                 regions: regions.map(|(name, html)| (*name, html.as_str())).collect(),
-                order: sent
-                    .is_none_or(|(_, sent, _)| *sent != order)
-                    .then(|| order.iter().map(String::as_str).collect()),
+                order: is_moved.then(|| order.iter().map(String::as_str).collect()),
                 rows: changed
                     .map(|(id, row)| (id.as_str(), row.as_str()))
                     .collect(),
@@ -365,7 +366,11 @@ impl Stream {
             return None;
         }
         let event = sse::Event::default().data(serde_json::to_string(&change).ok()?);
-        self.sent = Some((rows, order, parts.regions));
+        self.sent = Some(Sent {
+            rows,
+            order,
+            regions: parts.regions,
+        });
         Some(event.retry(Duration::from_secs(1)))
     }
 }

@@ -5,7 +5,7 @@ use std::{
     ops::Bound,
 };
 
-use lock_runtime::{FencingToken, Holder, Status, Waiter};
+use lock_runtime::{Caller, FencingToken, Holder, Status, Waiter};
 
 /// The number of locks on one page.
 pub(crate) const PAGE: usize = 100;
@@ -17,10 +17,13 @@ pub(crate) const LOCKS_AT_MOST: usize = 20_000;
 const HISTORY: usize = 200;
 /// The number of different views that are served at the same time.
 const VIEWS_AT_MOST: usize = 256;
-/// For how long a view counts as watched after a single request, in ms. A page without scripts asks more often.
-const LINGERS: Ms = 5_000;
+/// For how long a view counts as watched after a single request, in ms. A page without scripts loads itself again
+/// before.
+const LINGERS: Ms = 15_000;
 /// The least time from the start of one walk to the start of the next, in ms.
-const WALK_EVERY: Ms = 250;
+const WALK_EVERY: Ms = 400;
+/// The number of steps that a walk takes one after another. A longer walk then shares the questions with readings.
+const STEPS_AT_ONCE: usize = 10;
 /// The age, in ms, at which the state of a lock is read again: on a page of one lock, on a page of the list, elsewhere.
 const STALE: [Ms; 3] = [500, 2_000, 10_000];
 /// How often the locks of the watched pages are determined, in ms.
@@ -56,8 +59,7 @@ pub(crate) enum View {
 pub(crate) struct Hold {
     pub(crate) token: Option<FencingToken>,
     pub(crate) owner: String,
-    /// The process of the holder, as far as it is known.
-    pub(crate) process: Option<String>,
+    pub(crate) caller: Option<Caller>,
     /// When the hold began, or else when this page first saw it.
     pub(crate) since: Since,
     pub(crate) ends: Option<Ms>,
@@ -78,7 +80,7 @@ pub(crate) struct Queued {
     pub(crate) owner: String,
     /// Waiters of one session wait in the same process.
     pub(crate) session: String,
-    pub(crate) process: Option<String>,
+    pub(crate) caller: Option<Caller>,
     pub(crate) since: Ms,
     pub(crate) gives_up: Ms,
 }
@@ -176,6 +178,7 @@ struct Interest {
 struct Walk {
     number: u64,
     began: Ms,
+    steps: usize,
     is_under_way: bool,
     /// What the walk looks for.
     prefixes: Vec<String>,
@@ -197,6 +200,7 @@ pub(crate) struct State {
     /// When the server last came back.
     back: Ms,
     turn: usize,
+    readings: usize,
     agenda: Ms,
     /// Locks on watched pages that were not read yet, and locks whose lease is about to end.
     urgent: VecDeque<String>,
@@ -232,7 +236,6 @@ impl State {
         let interest = self.views.entry(view.clone()).or_default();
         interest.streams += usize::from(is_stream);
         interest.until = now + LINGERS;
-        self.agenda = 0;
         true
     }
 
@@ -283,8 +286,8 @@ impl State {
             trouble.is_none_or(|trouble| trouble.retry <= now)
         };
         // While the server is away, one question at a time finds out whether it is back.
-        let away = self.troubles.values().find(|trouble| trouble.is_away);
-        if away.is_some_and(|trouble| trouble.retry > now) {
+        let mut troubles = self.troubles.values();
+        if troubles.any(|trouble| trouble.is_away && trouble.retry > now) {
             return None;
         }
         let (may_walk, may_read, may_queue) =
@@ -293,7 +296,8 @@ impl State {
         let prefixes = self.prefixes();
         let is_due = self.walk.is_under_way || self.walk.began + WALK_EVERY <= now;
         let walks = may_walk && is_due && !prefixes.is_empty();
-        if (walks && self.turn.is_multiple_of(2)) || !may_read {
+        let is_first = self.walk.steps < STEPS_AT_ONCE || self.turn.is_multiple_of(2);
+        if (walks && is_first) || !may_read {
             return walks.then(|| self.step(prefixes, now));
         }
         match self.next_reading(now, may_queue) {
@@ -303,6 +307,7 @@ impl State {
     }
 
     fn step(&mut self, prefixes: Vec<String>, now: Ms) -> Ask {
+        self.walk.steps += 1;
         if self.walk.is_under_way {
             return Ask::Walk(None);
         }
@@ -310,6 +315,7 @@ impl State {
         self.walk.number += 1;
         self.walk.began = now;
         self.walk.is_under_way = true;
+        self.walk.steps = 1;
         let common = prefixes.iter().cloned().reduce(|common, prefix| {
             let pairs = common.chars().zip(prefix.chars());
             let same = pairs.take_while(|(one, other)| one == other);
@@ -324,10 +330,15 @@ impl State {
         if self.agenda + AGENDA_EVERY <= now {
             self.plan(now);
         }
-        let classes: [Class; 4] = match self.turn / 2 % 3 {
-            0 => [Class::Lock, Class::Urgent, Class::Rest, Class::Stale],
-            1 => [Class::Urgent, Class::Stale, Class::Rest, Class::Lock],
-            _ => [Class::Urgent, Class::Rest, Class::Stale, Class::Lock],
+        self.readings += 1;
+        let (first, second) = match self.readings / 3 % 2 {
+            0 => (Class::Rest, Class::Stale),
+            _ => (Class::Stale, Class::Rest),
+        };
+        let classes = match self.readings % 3 {
+            0 => [Class::Lock, Class::Urgent, first, second],
+            1 => [Class::Urgent, first, second, Class::Lock],
+            _ => [Class::Urgent, second, first, Class::Lock],
         };
         classes.into_iter().find_map(|class| match class {
             Class::Lock => self.next_of_watched(now, may_queue),
@@ -421,7 +432,6 @@ impl State {
                     reading: None,
                 };
                 self.locks.insert(key, lock);
-                self.agenda = 0;
             } else {
                 self.is_cut = true;
             }
@@ -450,6 +460,7 @@ impl State {
             }
         }
         self.walk.is_under_way = false;
+        self.walk.steps = 0;
         self.walk.complete = std::mem::take(&mut self.walk.prefixes);
     }
 
@@ -511,7 +522,7 @@ impl State {
                 .unwrap_or(since);
             Queued {
                 session: waiter.session.clone(),
-                process: process_of_waiter(waiter),
+                caller: waiter.caller.clone(),
                 gives_up: since + millis(waiter.queued_for) + millis(waiter.remaining),
                 since,
                 owner,
@@ -595,9 +606,16 @@ impl State {
         self.history.iter()
     }
 
-    pub(crate) fn trouble(&self) -> Option<&Trouble> {
-        self.troubles
-            .values()
+    /// Returns why a view is not up to date.
+    pub(crate) fn trouble(&self, view: &View) -> Option<&Trouble> {
+        let unused = match view {
+            View::List { .. } | View::History => "queue",
+            View::Lock { .. } => "walk",
+        };
+        let troubles = self.troubles.iter();
+        let troubles = troubles.filter(|(kind, trouble)| trouble.is_away || **kind != unused);
+        troubles
+            .map(|(_, trouble)| trouble)
             .max_by_key(|trouble| (trouble.is_away, trouble.since))
     }
 
@@ -671,6 +689,7 @@ impl State {
     }
 }
 
+#[derive(Debug, Clone, Copy)]
 enum Class {
     Lock,
     Urgent,
@@ -688,7 +707,7 @@ fn hold(holder: &Holder, last: Option<&Hold>, now: Ms) -> Hold {
         .filter(|last| ends.is_some_and(|ends| last.abs_diff(ends) < JITTER));
     Hold {
         token: holder.token,
-        process: process_of_holder(holder),
+        caller: holder.caller.clone(),
         since: last.map_or_else(|| since(holder, now), |last| last.since),
         ends: last_ends.or(ends),
         lease: left.unwrap_or(0).max(last.map_or(0, |last| last.lease)),
@@ -696,21 +715,158 @@ fn hold(holder: &Holder, last: Option<&Hold>, now: Ms) -> Hold {
     }
 }
 
-/// Returns when a hold began.
-fn since(_holder: &Holder, now: Ms) -> Since {
-    Since::AtLatest(now)
-}
-
-/// Names the process of a holder.
-fn process_of_holder(_holder: &Holder) -> Option<String> {
-    None
-}
-
-/// Names the process of a waiter.
-fn process_of_waiter(_waiter: &Waiter) -> Option<String> {
-    None
+fn since(holder: &Holder, now: Ms) -> Since {
+    match holder.held_for {
+        Some(held_for) => Since::Exactly(now.saturating_sub(millis(held_for))),
+        None => Since::AtLatest(now),
+    }
 }
 
 pub(crate) fn millis(time: std::time::Duration) -> Ms {
     Ms::try_from(time.as_millis()).unwrap_or(Ms::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lock_runtime::OwnerId;
+
+    use super::*;
+
+    const BEGAN: Ms = 1_000_000;
+
+    fn list(prefix: &str) -> View {
+        View::List {
+            prefix: prefix.to_owned(),
+            page: 0,
+            waiting: false,
+        }
+    }
+
+    fn lock(number: usize) -> View {
+        View::Lock {
+            key: format!("watched:{number}"),
+        }
+    }
+
+    fn held() -> Status {
+        Status {
+            holder: Some(Holder {
+                owner: OwnerId::from_u128(1),
+                token: Some(FencingToken::new(1)),
+                remaining: Some(Duration::from_secs(60)),
+                held_for: None,
+                caller: None,
+            }),
+            waiters: 0,
+        }
+    }
+
+    #[test]
+    fn locks_views_and_events_are_bounded() {
+        let mut state = State::default();
+        assert!(state.watch(&list(""), false, BEGAN));
+        let keys = |count: usize| (0..count).map(|number| format!("k{number}"));
+        state.found(keys(LOCKS_AT_MOST), BEGAN);
+        assert!(!state.is_cut);
+        state.found(keys(LOCKS_AT_MOST + 1), BEGAN);
+        assert!(state.is_cut);
+        assert_eq!(state.list(&list("")).held, LOCKS_AT_MOST);
+        assert_eq!(state.list(&list("")).rows.len(), PAGE);
+
+        for number in 1..VIEWS_AT_MOST {
+            assert!(state.watch(&lock(number), false, BEGAN));
+        }
+        assert!(!state.watch(&lock(0), false, BEGAN));
+        assert!(state.watch(&lock(1), false, BEGAN));
+        // A view that nobody has asked for again makes room.
+        assert!(state.watch(&lock(0), false, BEGAN + LINGERS));
+        for _ in 0..VIEWS_AT_MOST {
+            assert!(state.watch(&lock(0), true, BEGAN));
+        }
+        assert!(!state.watch(&lock(0), true, BEGAN));
+
+        for number in 0..HISTORY + 10 {
+            let token = FencingToken::new(number as u64);
+            state.forced("k", token, "alice".into(), BEGAN);
+        }
+        assert_eq!(state.history().count(), HISTORY);
+        assert_eq!(state.history().next().unwrap().token.unwrap().get(), 209);
+    }
+
+    #[test]
+    fn nothing_is_kept_while_nobody_looks() {
+        let mut state = State::default();
+        state.watch(&list(""), true, BEGAN);
+        state.found(std::iter::once("k".to_owned()), BEGAN);
+        state.forced("k", FencingToken::new(1), "alice".into(), BEGAN);
+        assert!(state.is_watched(BEGAN + 2 * LINGERS));
+        state.leave(&list(""));
+        assert!(state.is_watched(BEGAN + LINGERS - 1));
+        assert!(!state.is_watched(BEGAN + LINGERS));
+        assert!(state.locks.is_empty());
+        assert_eq!(state.history().count(), 1);
+        assert_eq!(state.next_question(BEGAN + LINGERS), None);
+    }
+
+    /// Many views, many locks and an endless walk share the questions.
+    #[test]
+    fn no_kind_of_question_starves_another() {
+        let mut state = State::default();
+        for number in 0..200 {
+            state.watch(&lock(number), true, BEGAN);
+        }
+        state.watch(&list("k"), true, BEGAN);
+        let [mut walks, mut watched, mut shown, mut rest] = [0; 4];
+        for turn in 0..3000 {
+            let now = BEGAN + turn * 20;
+            match state
+                .next_question(now)
+                .expect("there is always something to ask")
+            {
+                Ask::Walk(_) => {
+                    walks += 1;
+                    let keys = (0..500).map(|number| format!("k{number:03}"));
+                    state.found(keys, now);
+                }
+                Ask::Queue(key) => {
+                    watched += 1;
+                    state.queued(&key, &[], now);
+                }
+                Ask::Status(key) => {
+                    match key.strip_prefix('k').map(|number| number < "100") {
+                        None => watched += 1,
+                        Some(true) => shown += 1,
+                        Some(false) => rest += 1,
+                    }
+                    state.read(&key, Some(&held()), now);
+                }
+            }
+        }
+        assert_eq!(walks, 1500 + STEPS_AT_ONCE / 2);
+        assert!(
+            watched >= 450 && shown >= 300 && rest >= 300,
+            "{watched}, {shown}, {rest}"
+        );
+    }
+
+    #[test]
+    fn a_server_that_is_away_is_asked_twice_a_second() {
+        let mut state = State::default();
+        state.watch(&list(""), true, BEGAN);
+        state.watch(&lock(0), true, BEGAN);
+        let mut asked = 0;
+        for turn in 0..500 {
+            let now = BEGAN + turn * 20;
+            if let Some(ask) = state.next_question(now) {
+                asked += 1;
+                state.failed(&ask, true, "no answer".into(), now);
+            }
+        }
+        assert_eq!(asked, 20);
+        assert!(state.trouble(&list("")).unwrap().is_away);
+        state.found(std::iter::empty(), BEGAN + 10_000);
+        assert_eq!(state.trouble(&list("")), None);
+    }
 }

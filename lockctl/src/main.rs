@@ -7,6 +7,7 @@ mod list;
 mod output;
 mod release;
 mod run;
+mod serve;
 mod watch;
 
 use std::{io, time::Duration};
@@ -29,7 +30,7 @@ struct Cli {
     /// The format of the output
     #[arg(long, short, global = true, value_enum, default_value_t)]
     output: Format,
-    /// Refuses `run` and `release`, and needs only the rights of a viewer
+    /// Refuses `run`, `release` and `serve --allow-release`, and needs only the rights of a viewer
     #[arg(long, global = true, env = "LOCKCTL_READ_ONLY", value_parser = clap::builder::FalseyValueParser::new())]
     read_only: bool,
     #[command(subcommand)]
@@ -75,6 +76,8 @@ enum Command {
     Run(run::RunArgs),
     /// Ends the present hold of a lock by force
     Release(release::ReleaseArgs),
+    /// Serves a page that shows the locks, until SIGINT or SIGTERM
+    Serve(serve::ServeArgs),
     /// Checks whether the servers are fit for locks, and says what to do
     Doctor,
     /// Writes the completions for a shell to stdout
@@ -119,13 +122,18 @@ fn execute(cli: Cli) -> Result<Exit, Failure> {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()?;
-            runtime.block_on(serve(cli))
+            runtime.block_on(perform(cli))
         }
     }
 }
 
-async fn serve(cli: Cli) -> Result<Exit, Failure> {
-    if cli.read_only && matches!(cli.command, Command::Run(_) | Command::Release(_)) {
+async fn perform(cli: Cli) -> Result<Exit, Failure> {
+    let changes = match &cli.command {
+        Command::Run(_) | Command::Release(_) => true,
+        Command::Serve(args) => args.allow_release,
+        _ => false,
+    };
+    if cli.read_only && changes {
         let text = "`--read-only` refuses this command";
         return Err(Failure::Text(Exit::NotPermitted, text.into()));
     }
@@ -143,6 +151,7 @@ async fn serve(cli: Cli) -> Result<Exit, Failure> {
         Command::Watch(args) => watch::watch(&client, cli.output, args).await,
         Command::Run(args) => run::run(&client, args).await,
         Command::Release(args) => release::release(&client, cli.output, args).await,
+        Command::Serve(args) => serve::serve(&client, args).await,
         Command::Doctor | Command::Completions { .. } | Command::Man => {
             Ok(Exit::Done) // handled above
         }

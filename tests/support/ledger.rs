@@ -131,6 +131,7 @@ fn each_test_of_the_ledger_exists() {
         "tests",
         "lock-core",
         "lock-macros",
+        "lock-page",
         "lock-runtime",
         "lockctl",
         "tools",

@@ -5,6 +5,7 @@ mod doctor;
 mod list;
 mod release;
 mod run;
+mod serve;
 mod tool;
 mod viewer;
 mod watch;

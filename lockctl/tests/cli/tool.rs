@@ -15,7 +15,8 @@ pub(crate) fn lockctl(url: &str, words: &[&str]) -> Command {
     command
         .env_remove("LOCK_URL")
         .env_remove("LOCK_NAMESPACE")
-        .env_remove("LOCKCTL_READ_ONLY");
+        .env_remove("LOCKCTL_READ_ONLY")
+        .env_remove("LOCKCTL_TOKEN");
     command
         .args(["--url", url])
         .args(words)

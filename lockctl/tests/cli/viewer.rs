@@ -3,7 +3,10 @@
 use lock_runtime::{LockClient, redis::cmd};
 use support::server::{RedisServer, ask};
 
-use crate::tool::output;
+use crate::{
+    serve::{ask as ask_page, serve},
+    tool::output,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_viewer_lists_and_inspects_and_the_server_refuses_the_rest() {
@@ -30,6 +33,16 @@ async fn a_viewer_lists_and_inspects_and_the_server_refuses_the_rest() {
         &["--read-only", "watch", "--looks", "2", "--interval", "10ms"],
     )
     .with_code(0);
+    let (_page, address) = serve(&url, &["--read-only"]);
+    let host = format!("Host: {address}\r\n");
+    for path in ["/?format=json", "/lock?key=order:42&format=json"] {
+        let answer = ask_page(&address, path, &host);
+        assert!(
+            answer.contains(r#""complete":true"#) && answer.contains(r#""trouble":null"#),
+            "{answer}"
+        );
+        assert!(answer.contains(&held.token().to_string()), "{answer}");
+    }
     let release = ["release", "order:42", "--force", "--yes"];
     let run = ["run", "-k", "free", "--", "echo", "run"];
     for words in [&release[..], &run] {
