@@ -1,5 +1,5 @@
-//! Measures how much `#[distributed_lock]` adds to the compile time: compares 200 functions that have the attribute to
-//! the same functions without it.
+//! Measures how much `#[distributed_lock]` adds to the compile time. Compares 200 functions with the attribute to the
+//! same functions without it.
 //!
 //! ```text
 //! cargo bench --bench compile_time [-- --rounds 5]
@@ -25,8 +25,8 @@ const COMMANDS: [(&str, &[&str]); 3] = [
     ("cargo build --release", &["build", "--release"]),
 ];
 
-/// Returns the source of a crate with many functions that are typical of a service: each has some arguments, some
-/// awaits, and an error type of the service. If `attribute` is set, each function has the attribute
+/// Returns the source of a crate with many functions that are typical of a service. Each function has some arguments,
+/// some awaits, and an error type of the service. If `attribute` is set, each function has the attribute
 /// `#[distributed_lock]`.
 fn source(attribute: bool) -> String {
     let mut source = String::from(
@@ -135,7 +135,7 @@ fn run(rounds: usize) -> Result<(), String> {
     println!("| command | plain | annotated | ratio | more for each function |");
     println!("|---|---|---|---|---|");
     for (name, arguments) in COMMANDS {
-        // The first run of a command also compiles the dependencies, so the time of this run does not count.
+        // The first run of a command also compiles the dependencies, so its time does not count.
         compile(&plain, arguments)?;
         compile(&annotated, arguments)?;
         let (mut without, mut with) = (Vec::new(), Vec::new());

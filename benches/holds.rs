@@ -1,13 +1,13 @@
-//! Measures what many holds and many waiting calls cost their process. The benchmark shows whether 100,000 leases are
-//! renewed in time, how much processor time the engine's thread needs for the renewals, and how much memory a held lock
-//! and a waiting call need.
+//! Measures what many holds and many waiting calls cost their process. The benchmark answers three questions: whether
+//! 100,000 leases are renewed in time, how much processor time the engine's thread needs for the renewals, and how much
+//! memory a held lock and a waiting call need.
 //!
 //! `cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]`
 //!
-//! The benchmark measures the memory both with a Redis server, which it starts, and with the in-process backend. The
-//! benchmark measures the renewals only with the Redis server. The memory is the number of bytes that the process has
-//! requested from its allocator and has not freed. With `--quick`, the benchmark acquires fewer locks and observes them
-//! for a shorter time. A run without the argument `--bench` is quick too, because `cargo test --all-targets` starts the
+//! The benchmark starts a Redis server. The benchmark measures the memory both with this server and with the in-process
+//! backend, and the renewals only with the server. The memory is the number of bytes that the process has requested
+//! from its allocator and has not freed. With `--quick`, the benchmark acquires fewer locks and observes them for a
+//! shorter time. A run without the argument `--bench` is quick too, because `cargo test --all-targets` starts the
 //! benchmark without that argument.
 //!
 //! The benchmark prints whether each target was reached. A missed target does not fail the run, because machines
@@ -36,13 +36,13 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const WORKLOADS: [&str; 3] = ["renewals", "held", "waiting"];
 const USAGE: &str = "cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]";
 
-/// The size of a run: the number of held locks, the number of waiting calls, the lease, and the observed time.
+/// The size of a run: the number of held locks, the number of waiting calls, the lease, and the time of observation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
     pub(crate) holds: usize,
     pub(crate) waiting: usize,
     pub(crate) lease: Duration,
-    /// The time for which the benchmark observes the renewals.
+    /// The time during which the benchmark observes the renewals.
     pub(crate) span: Duration,
 }
 
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
         .worker_threads(2)
         .enable_all()
         .build()
-        .expect("a runtime can be built");
+        .expect("the tokio runtime can be built");
     let targets = runtime.block_on(measure(scale, wants));
     targets.print();
     ExitCode::from(u8::from(targets.lost > 0))

@@ -2,13 +2,13 @@
 //!
 //! `cargo bench --bench locks -- [--quick] [--only w3,w5] [--json FILE]`
 //!
-//! This project's locks and the baselines (see `baselines.rs`) run one after another on a server that the benchmark
-//! starts. The tasks of a lock run in one process with two worker threads, or, in the workload W5, in four processes
-//! with two worker threads each. A figure is the median of all rounds. A ratio is first computed within each round,
-//! because a machine that slows down slows all locks of the round. The printed ratio is the median of all rounds.
-//! `--quick` runs one round without the largest number of tasks. A run without the argument `--bench` is quick too,
-//! because `cargo test --all-targets` starts the benchmark without that argument. The benchmark prints its tables, and
-//! writes them as JSON, by default to `bench/locks.json` in the target folder.
+//! This project's locks and the baselines (minimal locks in `baselines.rs`) run one after another on a server that the
+//! benchmark starts. The tasks of a lock run in one process with two worker threads. In the workload W5, they run in
+//! four processes with two worker threads each. A figure is the median of all rounds. A ratio is first computed within
+//! each round, because a machine that slows down slows all locks of the round. The printed ratio is the median of all
+//! rounds. `--quick` runs one round without the largest number of tasks. A run without the argument `--bench` is quick
+//! too, because `cargo test --all-targets` starts the benchmark without that argument. The benchmark prints its tables,
+//! and writes them as JSON, by default to `bench/locks.json` in the target folder.
 //!
 //! The workload `cluster` compares a Redis Cluster of three primaries with one server. A run that is not quick writes the
 //! results of this workload into `docs/performance.md`.
@@ -33,7 +33,7 @@ mod cluster;
 mod options;
 #[path = "locks/processes.rs"]
 mod processes;
-#[expect(dead_code, reason = "pages are the other benchmark's")]
+#[expect(dead_code, reason = "only the benchmark of the peers writes pages")]
 #[path = "locks/report.rs"]
 mod report;
 #[path = "locks/runs.rs"]
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         .worker_threads(WORKER_THREADS)
         .enable_all()
         .build()
-        .expect("a runtime can be built");
+        .expect("the tokio runtime can be built");
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let Some((processes::WORKER, order)) = args.split_first().map(|(a, b)| (a.as_str(), b)) {
         runtime.block_on(processes::work(order, async |who, url| {
@@ -92,11 +92,12 @@ fn main() -> ExitCode {
     if let Some(table) = report.of(cluster::ID).filter(|_| !options.is_quick()) {
         let page = support::root().join("docs/performance.md");
         let markdown = cluster::markdown(table, options.pace);
-        page::update(&page, workloads::CLUSTER, &markdown).expect("the page has its marks");
+        page::update(&page, workloads::CLUSTER, &markdown)
+            .expect("the page contains the marks of the table");
     }
     if report.overlaps() > 0 {
         eprintln!(
-            "{} times two bodies were inside one lock",
+            "two bodies held one lock at the same time in {} cases",
             report.overlaps()
         );
         return ExitCode::FAILURE;

@@ -1,10 +1,10 @@
-//! Measures what spans and metrics cost: the rate of one task with its own key, and of 64 tasks at one key, with and
-//! without a subscriber of the spans and a recorder of the metrics.
+//! Measures what spans and metrics cost. The benchmark compares the rates with and without a subscriber of the spans
+//! and a recorder of the metrics. The benchmark measures one task with its own key, and 64 tasks that want one key.
 //!
 //! `cargo bench -p lock-tests --features metrics --bench observed`
 //!
-//! Each run is a process of its own, because a process can install only one subscriber and one recorder. The runs of all
-//! settings take turns. A ratio is first computed within each round; the printed ratio is the median of the rounds.
+//! Each run is a process of its own, because a process can install only one subscriber and one recorder. The runs of
+//! all settings take turns. A ratio is first computed within each round. The printed ratio is the median of the rounds.
 
 use std::{
     env, io,
@@ -21,16 +21,16 @@ use support::server::RedisServer;
 use tokio::runtime::Builder;
 use tracing_subscriber::{filter::Targets, fmt::format::FmtSpan, prelude::*};
 
-/// The length of a measured run. A tenth of this time passes before the run counts.
+/// The length of a measured run. The run first warms up for a tenth of this time.
 const SPAN: Duration = Duration::from_secs(1);
 const ROUNDS: usize = 15;
-/// The number of tasks with one key.
+/// The number of tasks that want one key.
 const TASKS: usize = 64;
 /// The first argument of a process that measures one run.
 const RUN: &str = "run";
 const WORKLOADS: [(&str, &str); 2] = [("w1", "one task, its own key"), ("w3", "64 tasks, one key")];
 
-/// The listeners to the spans and metrics of a run.
+/// The settings of a run: which listeners to spans and metrics are installed.
 const SETTINGS: [(&str, &str); 4] = [
     ("nobody", "nobody listens"),
     ("spans", "spans, as text"),
@@ -65,12 +65,14 @@ fn listen(setting: &str) {
     }
     if matches!(setting, "metrics" | "both") {
         let builder = metrics_exporter_prometheus::PrometheusBuilder::new();
-        builder.install_recorder().expect("the first recorder");
+        builder
+            .install_recorder()
+            .expect("the process has no other recorder");
         lock_runtime::describe_metrics();
     }
 }
 
-/// Returns the number of acquisitions a second.
+/// Returns the number of acquisitions per second.
 fn rate(workload: &str, url: &str) -> f64 {
     let tasks = if workload == "w1" { 1 } else { TASKS };
     let span = Duration::from_millis(
@@ -140,7 +142,7 @@ fn one_run(setting: &str, workload: &str, url: &str, span: Duration) -> f64 {
         .env("SPAN_MS", span.as_millis().to_string())
         .stderr(Stdio::inherit())
         .output()
-        .expect("this program starts again");
+        .expect("this program can be started again");
     let text = String::from_utf8(output.stdout).expect("a number");
     text.trim().parse().expect("a number")
 }

@@ -59,7 +59,7 @@ async fn pay_by_phone<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// Runs the three scenarios of the example. The scenarios wait for events instead of fixed times. Only the simulated
+/// Runs the three scenarios of the example. The scenarios wait for events, and not for fixed times. Only the simulated
 /// bank takes a fixed time.
 async fn open(shop: &Arc<Shop>) -> Result<(), PayError> {
     let bank_takes = || async { sleep(Duration::from_millis(50)).await };
@@ -136,8 +136,8 @@ async fn main() -> ExitCode {
     let shop = Arc::new(Shop::new(client));
     match timeout(CLOSING_TIME, open(&shop)).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => shop.wrong(format!("the shop could not go on: {error}")),
-        Err(_) => shop.wrong(format!("somebody still waits after {CLOSING_TIME:?}")),
+        Ok(Err(error)) => shop.wrong(format!("the shop had to stop: {error}")),
+        Err(_) => shop.wrong(format!("a caller still waits after {CLOSING_TIME:?}")),
     }
     let mistakes = shop.book().mistakes.clone();
     for mistake in &mistakes {
@@ -151,8 +151,8 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Returns the URL of the lock server, or `memory:` (this process) if there are no arguments. Fails if the arguments
-/// are not valid.
+/// Returns the URL of the lock server, or `memory:` (locks of this process) if there are no arguments. Fails if the
+/// arguments are not valid.
 fn lock_url(mut arguments: impl Iterator<Item = String>) -> Result<String, String> {
     let url = match arguments.next() {
         None => return Ok("memory:".into()),
@@ -173,7 +173,7 @@ type Caller = &'static str;
 /// The proof of a payment. The fencing token shows which of two payments came later.
 struct Receipt(FencingToken);
 
-/// The reason why an order was not paid. The error type of a guarded function needs only a conversion from
+/// The reason why an order was not paid. The error type of a guarded function only has to implement a conversion from
 /// [`LockError`].
 #[derive(Debug)]
 enum PayError {
@@ -202,7 +202,7 @@ enum Answer {
     Failed,
 }
 
-/// The shop, which prints the events and checks that the locks keep their promises.
+/// The shop, which prints events and checks that the locks keep their promises.
 struct Shop {
     client: LockClient,
     opened: Instant,
@@ -261,7 +261,7 @@ impl Shop {
         println!("{ms:>6} ms  order:{id}  token {token:<16}  {event}");
     }
 
-    /// Does the work under the lock, and detects other callers inside the same lock.
+    /// Does the work of a payment under the lock, and detects other callers inside the same lock.
     async fn take_payment<B: Future>(
         self: &Arc<Self>,
         id: u64,
@@ -355,12 +355,15 @@ impl Shop {
     async fn expect(&self, call: JoinHandle<Answer>, who: Caller, expected: Answer) {
         match call.await {
             Ok(answer) if answer == expected => {}
-            Ok(answer) => self.wrong(format!("{who} was to be {expected:?} and is {answer:?}")),
-            Err(error) => self.wrong(format!("the call of {who} broke: {error}")),
+            Ok(answer) => self.wrong(format!(
+                "the result of {who} is {answer:?}, and {expected:?} was expected"
+            )),
+            Err(error) => self.wrong(format!("the task of {who} failed: {error}")),
         }
     }
 
-    /// Checks that exactly these callers held the lock of this order, in this sequence, and that their tokens rise.
+    /// Checks that exactly these callers held the lock of this order, in this sequence, and that their fencing tokens
+    /// rise.
     fn expect_entered(&self, id: u64, expected: &[Caller]) {
         let book = self.book();
         let of_order = || book.entries.iter().filter(|entry| entry.0 == id);
@@ -369,7 +372,7 @@ impl Shop {
         drop(book);
         if callers != expected {
             self.wrong(format!(
-                "order:{id} was to be entered by {expected:?}, and was by {callers:?}"
+                "{callers:?} entered order:{id}, and {expected:?} were expected"
             ));
         }
         if !rising {
@@ -377,7 +380,7 @@ impl Shop {
         }
     }
 
-    /// Checks that the expected number of payments was made, each under a grant of its own.
+    /// Checks that the expected number of payments was made, each payment under a grant of its own.
     fn expect_receipts(&self, expected: usize) {
         let tokens: HashSet<_> = self
             .book()
@@ -388,7 +391,7 @@ impl Shop {
         if tokens.len() != expected {
             let found = tokens.len();
             self.wrong(format!(
-                "{expected} different receipts were due, {found} were given"
+                "{found} different receipts were given, and {expected} were expected"
             ));
         }
     }

@@ -1,6 +1,6 @@
-//! Starts servers on free ports of this machine, to try the locks on them: a Redis Cluster, or a primary with replicas
-//! and Sentinels. A single server, which holds the stock of the example `flash_sale`, starts as well. The example needs
-//! `redis-server`. The servers end with this program.
+//! Starts servers on free ports of this machine, so that you can try the locks on them: a Redis Cluster, or a primary
+//! with replicas and Sentinels. Also starts a single server, which holds the stock of the example `flash_sale`. The
+//! example needs `redis-server`. The servers end with this program.
 //!
 //! ```text
 //! cargo run --example servers -- cluster
@@ -33,7 +33,7 @@ async fn main() {
             explain(&group.url(), &database.url());
             obey(&mut group.servers).await;
         }
-        _ => eprintln!("name the servers to start: cluster or sentinel"),
+        _ => eprintln!("the argument names the servers to start: cluster or sentinel"),
     }
 }
 
@@ -56,7 +56,7 @@ fn explain(url: &str, database: &str) {
     println!("Press Enter alone to end the servers.");
 }
 
-/// Kills or starts the server whose port is typed, until an empty line is typed.
+/// Kills or restarts the server whose port is typed, until an empty line is typed.
 async fn obey(servers: &mut [RedisServer]) {
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         if line.trim().is_empty() {

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Searches for inputs that break the attribute: sh lock-fuzz/run.sh [minutes for each target; the default is 10]
+# Searches for inputs that make the attribute macro fail: sh lock-fuzz/run.sh [minutes]
+# The number is the time in minutes for each fuzz target, 10 by default.
 #
 # This script needs a C++ compiler, a nightly compiler and cargo-fuzz. If the nightly compiler or cargo-fuzz is missing,
 # the script installs it with rustup or cargo. A small set of the inputs that reach new code is kept in corpus/, and
@@ -32,7 +33,7 @@ if ! command -v cargo-fuzz >/dev/null 2>&1; then
 fi
 
 # fuzz "<folders>" <options>: runs the target on the inputs of the folders, and writes new inputs into the first folder.
-# The code has no `unsafe`, so a sanitizer would only cost time.
+# The fuzzer runs without a sanitizer, which would only cost time, because the code has no `unsafe`.
 fuzz() {
     folders=$1
     shift
@@ -47,8 +48,9 @@ for target in keys tokens; do
     [ ! -e "$target.dict" ] || set -- "$@" "-dict=$target.dict"
     fuzz "$found corpus/$target seeds/$target" "$@"
 
-    # Keep a small set of inputs that reach every edge which the seeds do not reach. How often an input reaches an edge
-    # does not matter. If there are more than 400 inputs, keep the 400 longest, because long inputs reach most edges.
+    # Keep a small set of inputs that reach every edge of the code that the seeds do not reach. How often an input
+    # reaches an edge does not matter. If there are more than 400 inputs, keep the 400 longest, because long inputs
+    # reach most edges.
     rm -rf "$kept"
     mkdir -p "$kept"
     cp "seeds/$target"/* "$kept"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The project's one test command: sh tests/check.sh
+# Runs all tests and checks of the project: sh tests/check.sh
 #
 # Installs redis-server and the Rust components rustfmt and clippy, if they are missing. Then checks format and lints,
 # and runs the unit, documentation, compile-fail and integration tests on real Redis processes. After these tests,
@@ -44,7 +44,7 @@ install_redis() {
     fi
     if ! command -v redis-server >/dev/null 2>&1; then
         echo 'The tests need redis-server 6.2 or later, and it could not be installed with apt-get (as root or with sudo)' >&2
-        echo 'or brew: install Redis (or Valkey with a redis-server command) and run this again.' >&2
+        echo 'or brew: install Redis (or Valkey with a redis-server command) and run this script again.' >&2
         exit 1
     fi
 }

@@ -15,8 +15,8 @@ fn live() -> f64 {
     stats.bytes_allocated as f64 - stats.bytes_deallocated as f64
 }
 
-/// Waits until the memory of this process hardly changes any more. Before that, the memory includes commands that the
-/// server has not answered yet.
+/// Waits until the memory of this process hardly changes any more. Before that, the memory still includes commands that
+/// the server has not answered yet.
 async fn quiet() {
     let mut before = live();
     loop {
@@ -91,8 +91,8 @@ pub(crate) async fn waiting(place: &str, url: &str, scale: Scale, targets: &mut 
             let unpolled = live() - before;
             until_all_wait(&mut calls, &client, &keys).await;
             quiet().await;
-            // The memory no longer changes, so the requests of the last calls are answered. A call frees the memory of
-            // its answered request only when the call is polled again.
+            // The memory no longer changes, so the server has answered the requests of the last calls. A call frees the
+            // memory of its answered request only when the call is polled again.
             poll_all(&mut calls).await;
             quiet().await;
             let each = |bytes: f64| bytes / keys.len() as f64;
@@ -122,8 +122,8 @@ async fn until_all_wait(calls: &mut [Call<'_>], client: &LockClient, keys: &[Str
     next.dedup();
     let each = keys.len() / next.len();
     for part in calls.chunks_mut(64) {
-        // Only 64 calls send their requests at a time. If all calls sent their requests at once, the requests would
-        // enlarge buffers that never shrink.
+        // Only 64 calls send their requests at a time. The requests of all calls at once would enlarge buffers that
+        // never shrink.
         for _ in 0..3 {
             poll_all(part).await;
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -143,7 +143,10 @@ async fn until_all_wait(calls: &mut [Call<'_>], client: &LockClient, keys: &[Str
 async fn poll_all(calls: &mut [Call<'_>]) {
     std::future::poll_fn(|cx| {
         for call in &mut *calls {
-            assert!(call.as_mut().poll(cx).is_pending(), "a call waits");
+            assert!(
+                call.as_mut().poll(cx).is_pending(),
+                "the call waits for a lock that is held"
+            );
         }
         Poll::Ready(())
     })

@@ -39,8 +39,8 @@ pub(crate) async fn take(client: &LockClient, count: usize, lease: Duration) -> 
 }
 
 /// A hold, and the longest time between two of its renewals so far. A renewal sets the local deadline to one lease
-/// after the moment at which the renewal was sent. The deadline therefore moves by the time that has passed since the
-/// previous renewal.
+/// after the moment at which the renewal was sent. Each renewal thus moves the deadline by the time since the previous
+/// renewal.
 struct Watched {
     guard: LockGuard,
     deadline: Instant,
@@ -66,7 +66,7 @@ impl Watched {
         }
     }
 
-    /// Ends the observation. The time from the newest renewal until now counts like a time between two renewals.
+    /// Ends the observation. The time since the newest renewal counts like a time between two renewals.
     fn end(&mut self, lease: Duration) {
         self.look();
         let since = lease.saturating_sub(self.guard.remaining());
@@ -84,7 +84,7 @@ pub(crate) async fn measure(server: &RedisServer, scale: Scale, targets: &mut Ta
     let guards = take(&client, holds, lease).await;
     println!("{holds} locks taken in {:.1?}", began.elapsed());
     let mut watched: Vec<_> = guards.into_iter().map(Watched::of).collect();
-    // The measurement starts when the first renewals are due, a third of the lease after the grants.
+    // The measurement starts when the first renewals are due: a third of the lease after the grants.
     look_for(&mut watched, lease / 3).await;
     let (stats, sent) = (client.stats(), Sent::so_far(server, &[]).await);
     let (began, engine, process) = (

@@ -1,4 +1,4 @@
-//! The targets of the benchmark, and whether the measured values reach them.
+//! The targets (upper limits of measured values) of the benchmark, and whether the measured values reach them.
 
 /// A measured value and its upper limit. `what` describes the value, and names the unit of the value and of the limit.
 #[derive(Debug)]

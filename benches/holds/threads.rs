@@ -2,8 +2,8 @@
 
 use std::{fs, path::Path, time::Duration};
 
-/// The length of a tick, the unit in which Linux reports the times in a `stat` file of `/proc`. A second has 100 ticks
-/// on all common platforms.
+/// The length of a tick. Linux reports the times in a `stat` file of `/proc` in ticks. A second has 100 ticks on all
+/// common platforms.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Returns the processor time that the threads with this name have used so far, or `None` if there is no such thread or

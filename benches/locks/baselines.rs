@@ -1,5 +1,5 @@
-//! The baselines: minimal hand-written locks. This project's locks are compared with the baselines. Each baseline uses
-//! one multiplexed connection.
+//! The baselines: minimal hand-written locks with which this project's locks are compared. Each baseline uses one
+//! multiplexed connection.
 //!
 //! The connections of the baselines have the same settings as this project's connections: `TCP_NODELAY` is set, and the
 //! client library has no time-outs. `baseline-sha` also runs with the library's default settings, to show how much
@@ -18,7 +18,7 @@ use crate::{
     clock::now,
 };
 
-/// How long a baseline sleeps between two tries.
+/// How long a baseline sleeps between two tries to acquire a lock.
 const POLL: Duration = Duration::from_millis(5);
 
 /// A script like the one with which Redisson acquires a lock.
@@ -110,7 +110,7 @@ impl ShaBaseline {
         }
     }
 
-    /// Tries at least once, and repeats the try until the lock is acquired or the time `until` has passed. Returns
+    /// Tries to acquire the lock, at least once, until the lock is acquired or the time `until` has passed. Returns
     /// whether the lock was acquired.
     pub(crate) async fn enter(&mut self, seat: &Seat, until: u64) -> bool {
         loop {
@@ -148,8 +148,8 @@ impl ShaBaseline {
     }
 }
 
-/// The baseline `baseline-set`, which acquires with `SET NX PX`, tries every 5 ms until it gets the lock, and releases
-/// with a script that compares the owner and deletes the key.
+/// The baseline `baseline-set`, which acquires with `SET NX PX`, and tries every 5 ms until it gets the lock. This
+/// baseline releases with a script that compares the owner and deletes the key.
 #[derive(Debug, Clone)]
 pub(crate) struct SetBaseline {
     connection: MultiplexedConnection,
@@ -165,7 +165,7 @@ impl SetBaseline {
         }
     }
 
-    /// Tries at least once, and repeats the try until the lock is acquired or the time `until` has passed. Returns
+    /// Tries to acquire the lock, at least once, until the lock is acquired or the time `until` has passed. Returns
     /// whether the lock was acquired.
     pub(crate) async fn enter(&mut self, seat: &Seat, until: u64) -> bool {
         loop {
@@ -203,7 +203,7 @@ impl SetBaseline {
 
 type Gate = Arc<tokio::sync::Mutex<()>>;
 
-/// The baseline `baseline-gate`: `baseline-sha` behind a local FIFO mutex for each key. Of the tasks in one process,
+/// The baseline `baseline-gate`: `baseline-sha` behind a local first-in-first-out mutex for each key. In each process,
 /// only the task that holds the mutex tries to acquire the lock.
 #[derive(Debug, Clone)]
 pub(crate) struct GateBaseline {
@@ -221,7 +221,10 @@ impl GateBaseline {
 
     /// Returns the local mutex of a key.
     pub(crate) fn gate(&self, key: &str) -> Gate {
-        let mut gates = self.gates.lock().expect("no holder panics");
+        let mut gates = self
+            .gates
+            .lock()
+            .expect("no thread panics while it holds this mutex");
         if let Some(gate) = gates.get(key) {
             return gate.clone();
         }

@@ -1,4 +1,4 @@
-//! The locks that are compared, behind a common interface.
+//! The candidates: the locks that the benchmark compares, behind a common interface.
 
 use std::{fmt, future::Future, str::FromStr, time::Duration};
 
@@ -22,7 +22,7 @@ const NAMESPACE: &str = "bench";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Ours,
-    /// This project's lock with releases in the background: a call returns before its release is confirmed.
+    /// This project's lock with background releases: a call returns before its release is confirmed.
     OursBackground,
     BaselineSha,
     BaselineShaDefaults,
@@ -65,11 +65,12 @@ impl FromStr for Who {
         Self::ALL
             .into_iter()
             .find(|who| who.name() == name)
-            .ok_or_else(|| format!("nobody is called {name}"))
+            .ok_or_else(|| format!("no lock is called {name}"))
     }
 }
 
-/// The names with which one task uses a lock: the key and the channel of the lock, and the owner name of the task.
+/// A seat: the names with which one task uses a lock. A seat consists of the lock's key, the lock's channel, and the
+/// task's owner name.
 #[derive(Debug, Clone)]
 pub(crate) struct Seat {
     pub(crate) key: String,
@@ -89,8 +90,8 @@ impl Seat {
 
 /// A lock that the benchmark measures. Each task has its own clone, and all clones share a connection.
 pub(crate) trait Cycle: Clone + Send + Sync + 'static {
-    /// Acquires the lock, runs a body, and releases the lock. Returns `false` if the lock was not acquired, so that the
-    /// body did not run. A lock that polls tries until the time `until`.
+    /// Acquires the lock, runs a body, and releases the lock. Returns `false` if the lock was not acquired and the body
+    /// did not run. A lock that polls the server tries until the time `until`.
     fn cycle<F: Future<Output = ()> + Send>(
         &mut self,
         seat: &Seat,
@@ -98,13 +99,13 @@ pub(crate) trait Cycle: Clone + Send + Sync + 'static {
         body: F,
     ) -> impl Future<Output = bool> + Send;
 
-    /// Returns the commands that this lock sends itself, but that other locks run only within scripts.
+    /// Returns the commands that this lock sends directly, but that other locks run only within scripts.
     fn plain(&self) -> &'static [&'static str] {
         &[]
     }
 }
 
-/// Takes and releases a lock once, because the additional work of a first call should not be measured.
+/// Takes and releases a lock once, so that the additional work of a first call is not measured.
 pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
     let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
     // The first call runs on a worker thread, like the measured calls.
@@ -112,7 +113,7 @@ pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
         candidate.cycle(&seat, u64::MAX, async {}).await;
         candidate
     });
-    first.await.expect("a first lock is taken")
+    first.await.expect("the first call does not panic")
 }
 
 /// Connects a client of this project whose calls use this strategy and this kind of release.
@@ -136,8 +137,8 @@ pub(crate) enum Candidate {
 }
 
 impl Candidate {
-    /// Connects a lock of this kind, and takes and releases it once, because the additional work of a first call should
-    /// not be measured.
+    /// Connects a lock of this kind. Takes and releases the lock once, so that the additional work of a first call is
+    /// not measured.
     pub(crate) async fn connect(who: Who, url: &str) -> Self {
         let ours = async |release| Self::Ours(ours(url, Strategy::Handoff, release).await);
         warm(match who {
@@ -179,7 +180,7 @@ impl Cycle for Candidate {
                     {
                         return false;
                     }
-                    Err(error) => panic!("ours is granted: {error}"),
+                    Err(error) => panic!("the lock of this project was not granted: {error}"),
                 }
             }
             Self::Sha(baseline) => {

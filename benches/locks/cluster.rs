@@ -1,7 +1,7 @@
-//! Compares a Redis Cluster of three primaries with one server, and with a cluster of one primary, which has no other
-//! primaries to which it would send its messages. All servers and all clients share the machine, so the rates show what
-//! a cluster costs, and not what it gains on machines of its own. `cpu_us` is the processor time of all
-//! servers together for one acquisition and its release.
+//! Compares a Redis Cluster of three primaries with one server, and with a cluster of one primary. A cluster of one
+//! primary has no other primaries to which it would send its messages. All servers and all clients share the machine.
+//! The rates therefore show what a cluster costs, and not what it gains on machines of its own. `cpu_us` is the
+//! processor time of all servers together for one acquisition and its release.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ use crate::{
 pub(crate) const ID: &str = "C";
 
 const PRIMARIES: usize = 3;
-/// The number of tasks that have a key each.
+/// The number of tasks in the workload in which each task has a key of its own.
 const KEYS: usize = 1_000;
-/// The number of parts of a round. Each part is measured like a round, and has its own ratio. One server and the cluster
-/// take turns, so that a machine that is slow for a moment seldom changes the median of the ratios.
+/// The number of parts of a round. Each part is measured like a round, and has its own ratio. One server and the
+/// cluster take turns, so that a machine that is slow for a moment seldom changes the median of the ratios.
 const PARTS: u32 = 6;
 
 const ONE_SERVER: &str = "one server";
@@ -33,9 +33,9 @@ const THREE_PRIMARIES: &str = "cluster of 3";
 /// Which keys the tasks of a run lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
-    /// The tasks of one process want one key (W3).
+    /// The tasks of one process want the same key (as in the workload W3).
     OneKey,
-    /// The tasks of several processes want one key (W5).
+    /// The tasks of several processes want the same key (as in the workload W5).
     Processes,
     /// Each task of one process wants a key of its own.
     OwnKeys,
@@ -76,7 +76,8 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Returns the commands that were sent to all servers so far, and the processor time of all servers, in µs.
+    /// Returns the commands that were sent to all servers so far, and the processor time that all servers have used, in
+    /// µs.
     async fn so_far(&self) -> (Sent, f64) {
         let (mut all, mut micros) = (Sent::default(), 0.0);
         for server in self.servers {
@@ -131,7 +132,8 @@ pub(crate) async fn measure(pace: Pace, report: &mut Report) {
     for _ in 0..pace.rounds {
         for work in Work::ALL {
             for part in 0..PARTS {
-                // The server and the cluster take turns at running first, so that neither profits from the order.
+                // The server and the cluster take turns at running first, so that neither of them profits from the
+                // order.
                 let mut order: Vec<_> = places.iter().collect();
                 order.rotate_left(part as usize % places.len());
                 for place in order {
@@ -153,17 +155,17 @@ pub(crate) async fn measure(pace: Pace, report: &mut Report) {
     report.table(table);
 }
 
-/// Returns the rate of a cluster divided by that of the server.
+/// Returns the rate of a cluster divided by the rate of the single server.
 fn rate(table: &Table, work: Work, cluster: &str) -> f64 {
     table.ratio(&work.row(cluster), &work.row(ONE_SERVER), Figure::Rate)
 }
 
-/// Formats the table for the page.
+/// Formats the table for the page `docs/performance.md`.
 pub(crate) fn markdown(table: &Table, pace: Pace) -> String {
     let mut grid = Grid::new("workload", Work::ALL.map(Work::name));
     let work = |name: &str| {
         let work = Work::ALL.into_iter().find(|work| work.name() == name);
-        work.expect("a row is a workload")
+        work.expect("each workload has a row")
     };
     for servers in [ONE_SERVER, ONE_PRIMARY, THREE_PRIMARIES] {
         let median = |name: &str, figure| table.median(&work(name).row(servers), figure);

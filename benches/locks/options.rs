@@ -4,13 +4,13 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use support::server::is_installed;
 
-/// The number of rounds, the length of a run, and the numbers of tasks.
+/// The pace of a benchmark: the number of rounds, the length of a run, and the numbers of tasks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) rounds: usize,
-    /// The measured time of a run. Before the measured time begins, the run warms up for at least a tenth of this span.
+    /// The measured time of a run. Before it begins, the run warms up for at least a tenth of this time.
     pub(crate) span: Duration,
-    /// The numbers of tasks that want one key. The workload W3 has runs with each of these numbers of tasks.
+    /// The numbers of tasks that want one key. The workload W3 has a run for each of these numbers.
     pub(crate) sizes: &'static [usize],
 }
 
@@ -99,7 +99,7 @@ impl Options {
         Ok(Self { pace, only, json })
     }
 
-    /// Returns whether the run is a quick one, whose figures are not exact.
+    /// Returns whether the run is quick. The figures of a quick run are not exact.
     pub(crate) fn is_quick(&self) -> bool {
         self.pace.rounds == Pace::QUICK.rounds
     }

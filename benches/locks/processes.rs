@@ -1,8 +1,8 @@
-//! The workload with several processes. This executable starts itself again, once for each worker.
+//! The workload with several processes. The benchmark starts its own executable again, once for each worker.
 //!
-//! A worker connects, writes `ready`, and reads when its run begins, when the measured window begins, and when both
-//! end. Then the worker runs its tasks, and writes a line for each task with the times of the task's visits. The
-//! results count only the part of the window in which every worker was served.
+//! A worker connects, writes `ready`, and reads three times: when its run begins, when the measured window begins, and
+//! when both end. During the run, the worker runs its tasks, and writes a line for each task with the times of the
+//! task's visits. The results count only the part of the window in which every worker was served.
 
 use std::{
     io::{self, BufRead, BufReader, Lines, Write},
@@ -24,14 +24,15 @@ use crate::{
     waiters::{Detector, Visit, Waiters, Window, overlaps, sit},
 };
 
-/// The first argument of a worker. The arguments after the first one: the URL, the name of the lock and the key.
+/// The first argument of a worker. The URL, the name of the lock and the key follow as further arguments.
 pub(crate) const WORKER: &str = "--worker";
 
 const READY: &str = "ready";
 pub(crate) const PROCESSES: usize = 4;
 pub(crate) const TASKS: usize = 16;
 
-/// The time that the workers have to prepare: from the message with their times until the beginning of their run.
+/// The time that the workers have to prepare: from the message that contains the times of their run until the run
+/// begins.
 pub(crate) const LEAD: Duration = Duration::from_millis(200);
 
 /// The handle of a worker in the process that has started it.
@@ -42,14 +43,17 @@ struct Worker {
 
 impl Worker {
     fn start(url: &str, who: &str, key: &str) -> Self {
-        let this = std::env::current_exe().expect("the benchmark knows its executable");
+        let this = std::env::current_exe().expect("the path of this executable is known");
         let mut command = dies_with_parent(this);
         command
             .args([WORKER, url, who, key])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = spawn(command).expect("a worker can be started");
-        let output = child.stdout.take().expect("its output is piped");
+        let output = child
+            .stdout
+            .take()
+            .expect("the output of the worker is piped");
         Self {
             child,
             lines: BufReader::new(output).lines(),
@@ -57,20 +61,27 @@ impl Worker {
     }
 
     fn line(&mut self) -> String {
-        let line = self.lines.next().expect("a worker goes on to its end");
-        line.expect("a worker writes text")
+        let line = self.lines.next().expect("the worker writes all its lines");
+        line.expect("the worker writes valid UTF-8")
     }
 
     fn tell(&mut self, window: Window) {
-        let input = self.child.stdin.as_mut().expect("its input is piped");
+        let input = self
+            .child
+            .stdin
+            .as_mut()
+            .expect("the input of the worker is piped");
         let Window { begin, from, end } = window;
-        writeln!(input, "{begin} {from} {end}").expect("a worker listens");
+        writeln!(input, "{begin} {from} {end}").expect("the worker reads its input");
     }
 
     /// Waits until the worker has ended, and returns the visits of its tasks.
     fn visits(mut self) -> Vec<Vec<Visit>> {
         let tasks = (0..TASKS).map(|_| parse_visits(&self.line())).collect();
-        let status = self.child.wait().expect("a worker ends");
+        let status = self
+            .child
+            .wait()
+            .expect("the worker process can be awaited");
         assert!(status.success(), "a worker failed: {status}");
         tasks
     }
@@ -85,13 +96,14 @@ impl Drop for Worker {
 
 fn numbers(line: &str) -> Vec<u64> {
     line.split_whitespace()
-        .map(|word| word.parse().expect("processes write numbers"))
+        .map(|word| word.parse().expect("the line contains numbers"))
         .collect()
 }
 
 fn write_visits(visits: &[Visit]) -> String {
     let fields = visits.iter().map(|visit| {
-        // A task that gave up did not enter the lock, so 0 is written in place of the time at which the task left.
+        // A task that gave up did not enter the lock. The line then contains 0 in place of the time at which the task
+        // left.
         format!(
             "{} {} {}",
             visit.asked,
@@ -112,8 +124,8 @@ fn parse_visits(line: &str) -> Vec<Visit> {
     visits.collect()
 }
 
-/// Returns the part of the measured window in which every process was served: it begins once every process has entered
-/// the lock, and ends as soon as one of the processes has made its last entry.
+/// Returns the part of the measured window in which every process was served. The part begins once every process has
+/// entered the lock, and ends as soon as one process has made its last entry.
 fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
     let served = |tasks: &Vec<Vec<Visit>>| {
         let visits = tasks.iter().flatten();
@@ -124,7 +136,7 @@ fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
         entered.sort_unstable();
         entered.first().copied().zip(entered.last().copied())
     };
-    // If a process was never served, that part of the window is empty.
+    // If a process was never served, the part of the window in which every process was served is empty.
     let served = workers
         .iter()
         .map(|tasks| served(tasks).unwrap_or((u64::MAX, 0)));
@@ -135,7 +147,7 @@ fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
     })
 }
 
-/// Computes the results of several processes at one key from the visits of each process's tasks.
+/// Computes the results of several processes that want one key, from the visits of each process's tasks.
 pub(crate) fn together(processes: Vec<Vec<Vec<Visit>>>, window: Window) -> (Waiters, Run) {
     let window = common(&processes, window);
     let tasks: Vec<_> = processes.into_iter().flatten().collect();
@@ -159,7 +171,7 @@ pub(crate) async fn run(server: &RedisServer, who: &str, plain: &[&str], span: D
     run
 }
 
-/// The workers of a run, which are ready.
+/// The workers of a run. All of them are ready to begin.
 pub(crate) struct Workers(Vec<Worker>);
 
 impl Workers {
@@ -188,17 +200,17 @@ impl Workers {
 /// Runs this process as a worker. `connect` opens the lock with the given name at the given URL.
 pub(crate) async fn work<C: Cycle>(order: &[String], connect: impl AsyncFnOnce(&str, &str) -> C) {
     let [url, who, key] = order else {
-        panic!("a worker is told URL, lock and key");
+        panic!("a worker needs the arguments URL, lock and key");
     };
     let candidate = connect(who, url).await;
     println!("{READY}");
     let line = io::stdin()
         .lines()
         .next()
-        .expect("a worker is told its time");
-    let times = numbers(&line.expect("the time is text"));
+        .expect("the worker receives the times of its run");
+    let times = numbers(&line.expect("the times are valid UTF-8"));
     let [begin, from, end] = times[..] else {
-        panic!("a worker is told begin, from and end");
+        panic!("a worker needs three times: begin, from and end");
     };
     let window = Window { begin, from, end };
     let detector = Arc::new(Detector::default());
@@ -209,7 +221,7 @@ pub(crate) async fn work<C: Cycle>(order: &[String], connect: impl AsyncFnOnce(&
         })
         .collect();
     for task in tasks {
-        let visits = task.await.expect("a task of a worker ends");
+        let visits = task.await.expect("a task of a worker does not panic");
         println!("{}", write_visits(&visits));
     }
 }

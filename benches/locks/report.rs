@@ -91,7 +91,7 @@ impl Figure {
 /// The figures of one run.
 pub(crate) type Run = BTreeMap<Figure, f64>;
 
-/// The results of a workload: a row for each lock and number of tasks, and in each row a run for each round.
+/// The results of a workload. A row contains the results of one lock with one number of tasks: a run for each round.
 #[derive(Debug)]
 pub(crate) struct Table {
     id: &'static str,
@@ -135,14 +135,14 @@ impl Table {
         median(self.values(row, figure))
     }
 
-    /// Returns the highest value of a figure in any round, or NaN if the row does not have the figure.
+    /// Returns the highest value of a figure over all rounds, or NaN if the row does not have the figure.
     pub(crate) fn highest(&self, row: &str, figure: Figure) -> f64 {
         let values = self.values(row, figure).into_iter();
         values.fold(f64::NAN, f64::max)
     }
 
-    /// Returns the ratio of the row `row` to the row `to`: the median of the ratios within each round, or NaN if a row
-    /// does not have the figure.
+    /// Returns the ratio of the row `row` to the row `to`: the median of the ratios within each round. Returns NaN if
+    /// one of the rows does not have the figure.
     pub(crate) fn ratio(&self, row: &str, to: &str, figure: Figure) -> f64 {
         let (row, to) = (self.values(row, figure), self.values(to, figure));
         median(row.iter().zip(&to).map(|(row, to)| row / to).collect())
@@ -219,8 +219,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// Formats a number for JSON. JSON has neither NaN nor infinity, so a value that is not finite becomes `null`, like a
-/// missing value.
+/// Formats a number for JSON. JSON has neither NaN nor infinity, so a value that is not finite becomes `null`. A
+/// missing value also becomes `null`.
 fn number(value: Option<f64>) -> String {
     match value {
         Some(value) if value.is_finite() => format!("{value}"),
@@ -232,7 +232,7 @@ fn join(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(",")
 }
 
-/// A target for a figure: the highest or the lowest value that the figure should have.
+/// A target: the highest or the lowest value that a figure should have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
     AtMost(f64),
@@ -298,7 +298,7 @@ impl Report {
         });
     }
 
-    /// Returns how often, in all runs, two bodies held one lock at the same time.
+    /// Returns how often two bodies held one lock at the same time in any run.
     pub(crate) fn overlaps(&self) -> u64 {
         let runs = self
             .tables

@@ -1,4 +1,5 @@
-//! The helpers of a run: keys and [`Seat`]s, the callers of a guarded function, and the figures of a run.
+//! The helpers of a run: keys, [`Seat`]s (the names that a task uses), the callers of a guarded function, and the
+//! figures of a run.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,20 +14,20 @@ use crate::{
 };
 
 /// The number of parts of a round in the workloads whose tasks have separate keys. Each part is measured like a round,
-/// and has its own ratio. The speed of a part depends on whether a task shares a thread with its connection: under any
-/// of the locks, one part may be two or three times as fast as another. A round therefore needs many parts.
+/// and has its own ratio. The speed of a part depends on whether a task shares a thread with its connection. Under any
+/// of the locks, one part may be two or three times as fast as another, so a round needs many parts.
 pub(crate) const SLICES: u32 = 10;
 
-/// The number of concurrent tasks in the workload W2. The workload W3 runs with several numbers of tasks, and most
-/// targets of W3 use this number.
+/// The number of concurrent tasks in the workload W2. The workload W3 runs with several numbers of tasks, of which this
+/// number is the one for most targets.
 pub(crate) const WAITERS: usize = 64;
 
 /// The number of concurrent callers of one guarded function.
 pub(crate) const CALLER_COUNT: u32 = 100;
-/// The time for which each of the callers stays inside the guarded function.
+/// The time for which each of these callers stays inside the guarded function.
 pub(crate) const CALLER_BODY: Duration = Duration::from_millis(20);
 
-/// The time between the moment at which the callers are spawned and the moment at which they call.
+/// The time from the moment at which the callers are spawned until the moment at which they call.
 pub(crate) const CALLER_LEAD: Duration = Duration::from_millis(50);
 
 /// Returns a new random key.
@@ -67,8 +68,8 @@ pub(crate) fn run_of(waiters: &Waiters, overlaps: u64) -> Run {
     ])
 }
 
-/// The visits of many callers of one guarded function, the moment at which all callers call (`begin`), and the moment
-/// at which the last caller has its result (`done`).
+/// The visits of many callers of one guarded function. All callers call at `begin`, and the last caller has its result
+/// at `done`.
 #[derive(Debug)]
 pub(crate) struct Callers {
     pub(crate) begin: u64,
@@ -107,7 +108,7 @@ impl Callers {
             .collect();
         let mut visits = Vec::new();
         for caller in callers {
-            visits.push(caller.await.expect("a caller ends"));
+            visits.push(caller.await.expect("a caller does not panic"));
         }
         Self {
             begin,
@@ -124,7 +125,7 @@ impl Callers {
         let seconds = |nanos| Duration::from_nanos(nanos).as_secs_f64();
         let wall = seconds(self.done - self.begin);
         let bodies = self.visits.iter().map(|visit| {
-            let left = visit.left.expect("every caller is served");
+            let left = visit.left.expect("every caller gets the lock");
             left - visit.entered
         });
         Run::from([

@@ -1,10 +1,10 @@
-//! Measures the server's share: how much of the server's time the commands of one lock and unlock take. This time does
-//! not depend on the client that sends the commands.
+//! Measures the server's share: how much of the server's time the commands of one lock and unlock take. The server's
+//! share does not depend on the client that sends the commands.
 //!
 //! Several connections send pipelines at the same time, and each connection sends one long pipeline after another, so
 //! that the server is the bottleneck. Each lock-unlock pair has its own key. `cpu_us` is the server's processor time
 //! for one lock and unlock, including the time for reading and answering the commands. `busy` is the share of the time
-//! in which the server was working: a rate shows the server's limit only if `busy` is close to 1. `less_us` is the
+//! in which the server was working. A rate shows the server's limit only if `busy` is close to 1. `less_us` is the
 //! processor time that one lock and unlock save if a command is removed from this project's scripts.
 
 use std::{sync::Arc, time::Duration};
@@ -26,27 +26,27 @@ const LANES: usize = 4;
 /// The number of lock-unlock pairs in a pipeline. Each pair consists of two commands.
 const DEPTH: u64 = 250;
 
-/// A run of this workload is this many times shorter than a run of the other workloads. The shorter time is enough,
-/// because the figures do not depend on which thread runs which task.
+/// How many times shorter a run of this workload is than a run of the other workloads. The shorter time is enough,
+/// because these figures do not depend on which thread runs which task.
 const PARTS: u32 = 4;
 
-/// The first parts of the script with which `lock_runtime` acquires a lock: the parts that take a free lock.
+/// The parts of the script with which `lock_runtime` acquires a lock: only the first parts, which take a free lock.
 const ACQUIRE: &str = concat!(
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/next_token.lua"),
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/acquire_free.lua"),
     "return redis.error_reply('not free')"
 );
-/// The first part of the script with which `lock_runtime` releases a lock: the part that frees a lock for which nobody
-/// waits.
+/// The part of the script with which `lock_runtime` releases a lock: only the first part, which frees a lock that
+/// nobody waits for.
 const RELEASE: &str = concat!(
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/release_last.lua"),
     "return redis.error_reply('somebody waits')"
 );
 
-/// A token with as many digits as a real token: the first token of a new server is the time in µs since 1970.
+/// A fencing token with as many digits as a real one. The first token of a new server is the time in µs since 1970.
 const FIRST_TOKEN: u64 = 1_700_000_000_000_000;
 
-/// The claim of this project's locks, in ms: the time within which a process must confirm a grant.
+/// The claim of this project's locks, in ms. A claim is the time within which a process must confirm a grant.
 const CLAIM_MS: &str = "2000";
 /// The `wait` of this project's locks in the other workloads, in ms.
 const WAIT_MS: &str = "60000";
@@ -71,8 +71,8 @@ const NO_GET: Edit = ("redis.call('GET', KEYS[1])", "ARGV[1]");
 const NO_ZPOPMIN: Edit = ("redis.call('ZPOPMIN', KEYS[2])", "{}");
 
 /// A variant of this project's scripts, in which a command is removed or made cheaper. `than` is the name of the
-/// variant with which this variant is compared. Without `SET`, no grant is stored that `GET` could check. The variant
-/// without `SET` therefore also lacks `GET`, and is compared with the variant that lacks only `GET`.
+/// variant with which this variant is compared. The variant without `SET` stores no grant that `GET` could check. This
+/// variant therefore also lacks `GET`, and is compared with the variant that lacks only `GET`.
 struct Without {
     name: &'static str,
     acquire: &'static [Edit],
@@ -124,7 +124,10 @@ const WITHOUT: [Without; 6] = [
 
 fn edited(script: &str, edits: &[Edit]) -> String {
     edits.iter().fold(script.to_owned(), |script, (from, to)| {
-        assert!(script.contains(from), "the script has changed: no {from}");
+        assert!(
+            script.contains(from),
+            "the script has changed and no longer contains {from}"
+        );
         script.replace(from, to)
     })
 }
@@ -187,13 +190,14 @@ impl Pair {
         }
     }
 
-    /// Returns whether each acquisition increments the token.
+    /// Returns whether each acquisition increments the fencing token.
     fn draws(&self) -> bool {
         matches!(self, Self::Ours { draws: true, .. })
     }
 }
 
-/// Sends pipelines of lock-unlock pairs over one connection until the time `until`. Returns the number of pairs.
+/// Sends pipelines of lock-unlock pairs over one connection until the time `until`. Returns the number of pairs that
+/// were sent.
 async fn lane(mut connection: MultiplexedConnection, pair: Pair, until: u64) -> u64 {
     let marker = Uuid::new_v4().simple().to_string();
     let fence = format!("lock:fence:{marker}");
@@ -202,7 +206,7 @@ async fn lane(mut connection: MultiplexedConnection, pair: Pair, until: u64) -> 
         .arg(FIRST_TOKEN)
         .query_async(&mut connection)
         .await;
-    counter.expect("the lane's counter is set");
+    counter.expect("the token counter of this connection can be set");
     let mut turns = 0;
     while now() < until {
         let mut pipeline = Pipeline::new();
@@ -223,7 +227,7 @@ async fn lane(mut connection: MultiplexedConnection, pair: Pair, until: u64) -> 
             .expect("the commands of a pipeline run");
         assert!(
             released.iter().all(|released| *released == 1),
-            "what was locked is released"
+            "each pair releases its lock"
         );
         turns += DEPTH;
     }
@@ -236,7 +240,7 @@ pub(crate) async fn worked(connection: &mut MultiplexedConnection) -> f64 {
         .arg("cpu")
         .query_async(connection)
         .await
-        .expect("the server tells its time");
+        .expect("the server reports its processor time");
     let seconds = info.lines().filter_map(|line| {
         let (name, seconds) = line.split_once(':')?;
         let counts = ["used_cpu_sys", "used_cpu_user"].contains(&name);
@@ -261,13 +265,15 @@ async fn run(server: &RedisServer, pair: &Pair, span: Duration) -> Run {
         .collect();
     let mut turns = 0;
     for lane in lanes {
-        turns += lane.await.expect("a lane ends");
+        turns += lane
+            .await
+            .expect("a task that sends pipelines does not panic");
     }
     let micros = (now() - begin) as f64 / 1e3;
     let worked = worked(&mut asking).await - before;
-    // Delete the counters, and the keys that an edited script has left behind.
+    // Delete the token counters, and the keys that an edited script has left behind.
     let flushed: redis::RedisResult<()> = redis::cmd("FLUSHALL").query_async(&mut asking).await;
-    flushed.expect("the server is emptied");
+    flushed.expect("FLUSHALL deletes all keys");
     Run::from([
         (Figure::Rate, turns as f64 / micros * 1e6),
         (Figure::Throughput, 2.0 * turns as f64 / micros * 1e6),

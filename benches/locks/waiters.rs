@@ -13,17 +13,17 @@ use crate::{
     clock::{nanos, now, sleep_until},
 };
 
-/// The part of the time between the spawning of the tasks and their start that does not depend on the number of tasks.
+/// The fixed part of the time from the spawning of the tasks until their start.
 const LEAD: Duration = Duration::from_millis(10);
-/// The time that each spawned task adds to `LEAD`.
+/// The time that each spawned task adds to [`LEAD`].
 const LEAD_OF_ONE: Duration = Duration::from_micros(5);
 
-/// The time that each task adds to the warm-up. The warm-up gives every task the time to enter once, because the waits
-/// are not typical before that.
+/// The time that each task adds to the warm-up. The warm-up lasts until every task can have entered once, because the
+/// waits before that are not typical.
 const FIRST_TURN: Duration = Duration::from_micros(50);
 
-/// A run with many tasks lasts longer, so that each task is served several times: one span for every group of this many
-/// tasks, but at most [`LONGEST_SPANS`] spans.
+/// The number of tasks for each span (measured time) of a run. A run with many tasks thus lasts longer, so that each
+/// task is served several times. A run has at most [`LONGEST_SPANS`] spans.
 const WATCHED_FOR_A_SPAN: usize = 2_500;
 /// The largest number of spans in a run.
 const LONGEST_SPANS: usize = 4;
@@ -51,7 +51,8 @@ impl Detector {
     }
 }
 
-/// The times at which a run begins (`begin`), begins to count visits (`from`), and ends, in ns since 1970.
+/// The window of a run: the times at which the run begins (`begin`), begins to count visits (`from`), and ends, in ns
+/// since 1970.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
     pub(crate) begin: u64,
@@ -95,17 +96,17 @@ impl Window {
     }
 }
 
-/// The times of one visit of a task to a lock: the request, the entry and the end, in ns since 1970.
+/// One visit of a task to a lock: the times of the request, of the entry and of the end, in ns since 1970.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Visit {
     pub(crate) asked: u64,
-    /// The time at which the task entered or gave up.
+    /// The time at which the task entered the lock or gave up.
     pub(crate) entered: u64,
     /// The time at which the task's body ended, or `None` if the task gave up.
     pub(crate) left: Option<u64>,
 }
 
-/// Locks and unlocks from the beginning of the window to its end. Returns the visits.
+/// Locks and unlocks repeatedly, from the beginning of the window to its end. Returns the visits.
 pub(crate) async fn sit<C: Cycle>(
     mut candidate: C,
     seat: Seat,
@@ -151,7 +152,7 @@ pub(crate) fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
     overlaps
 }
 
-/// The results of a group of tasks.
+/// The results of a group of tasks that lock and unlock.
 #[derive(Debug)]
 pub(crate) struct Waiters {
     tasks: usize,
@@ -160,7 +161,7 @@ pub(crate) struct Waiters {
     pub(crate) least: u64,
     /// The number of visits of the task that was served most within the window.
     pub(crate) most: u64,
-    /// The waits in ns, in ascending order. If a task gives up, its wait ends at that moment.
+    /// The waits in ns, in ascending order. The wait of a task that gives up ends when the task gives up.
     waits: Vec<u64>,
     /// The number of visits in which the task got the lock, including visits outside the window.
     pub(crate) served: u64,
@@ -212,15 +213,15 @@ impl Waiters {
         wait.map_or(f64::NAN, |wait| *wait as f64 / 1e6)
     }
 
-    /// Returns the same wait as [`wait_ms`](Self::wait_ms), but in rounds. One round is the time in which the lock can
-    /// serve every task once. Under a fair lock, no task waits much longer than one round.
+    /// Returns the same wait as [`wait_ms`](Self::wait_ms), but measured in rounds. A round is the time in which the
+    /// lock can serve every task once. Under a fair lock, no task waits much longer than one round.
     pub(crate) fn wait_turns(&self, share: f64) -> f64 {
         self.wait_ms(share) / 1e3 * self.rate / self.tasks as f64
     }
 }
 
-/// Runs one task for each seat, and returns the results of the tasks. All tasks share `detector`. If `detector` is
-/// `None`, each task has its own detector.
+/// Runs one task for each seat (the names that a task uses), and returns the results of the tasks. All tasks share the
+/// overlap detector `detector`. If `detector` is `None`, each task has its own detector.
 pub(crate) async fn gather<C: Cycle>(
     candidate: &C,
     seats: Vec<Seat>,
@@ -237,7 +238,7 @@ pub(crate) async fn gather<C: Cycle>(
         .collect();
     let mut visits = Vec::new();
     for task in tasks {
-        visits.push(task.await.expect("a task ends"));
+        visits.push(task.await.expect("a task does not panic"));
     }
     Waiters::of(&visits, window)
 }

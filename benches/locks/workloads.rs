@@ -1,4 +1,4 @@
-//! The workloads. Each workload runs all locks that it compares, and fills one table.
+//! The workloads. A workload runs all locks that it compares, and fills one table.
 
 use std::{sync::Arc, time::Instant};
 
@@ -29,20 +29,20 @@ pub(crate) const NAMES: [&str; 8] = [
 
 const OURS: &str = "ours";
 
-/// The workload W4 has at most this many rounds, because each of its runs takes two seconds.
+/// The largest number of rounds of the workload W4. Each run of W4 takes two seconds.
 const CALLER_ROUNDS: usize = 3;
 
-/// The smallest number of tasks at one key. If many tasks wait, much of a lock's own work runs while they wait anyway.
-/// With few waiting tasks, more of this work lowers the rate.
+/// The smallest number of tasks that want one key. If many tasks wait, much of a lock's own work runs while the tasks
+/// wait anyway. With few waiting tasks, more of this work lowers the rate.
 const SMALLEST: usize = 8;
 
-/// With this many tasks or more, the baselines run only in the first round, because runs with many tasks are long.
+/// The number of tasks from which on the baselines run only in the first round, because runs with many tasks are long.
 const LARGE: usize = 1_000;
 
-/// The number of re-entries into one hold in each round.
+/// The number of re-entries (nested calls) into one hold in each round.
 const REENTRIES: u32 = 1_000;
 
-/// Returns the name of the row for this many tasks at one lock.
+/// Returns the name of the table's row for this many tasks that use one lock.
 fn row(who: Who, tasks: usize) -> String {
     format!("{who}, {tasks} tasks")
 }
@@ -87,7 +87,7 @@ impl Bench {
         }
     }
 
-    /// Runs tasks with separate keys under each lock in turn, and adds `figure` to the table for each part of a round.
+    /// Runs tasks with separate keys under each lock in turn. Adds `figure` to the table for each part of a round.
     async fn alone(&self, table: &mut Table, tasks: usize, figure: fn(&Waiters) -> (Figure, f64)) {
         for _ in 0..self.pace.rounds * SLICES as usize {
             for who in [
@@ -122,7 +122,7 @@ impl Bench {
         report.table(table);
     }
 
-    /// W2: many tasks with separate keys. Measures how many locks and unlocks one client can handle.
+    /// W2: many tasks with separate keys. Measures how many locks and unlocks a second one client can handle.
     pub(crate) async fn own_keys(&self, report: &mut Report) {
         let mut table = Table::new(
             "W2",
@@ -208,7 +208,7 @@ impl Bench {
     }
 
     /// W4: a hundred callers call one guarded function at the same time. The figure `own_count` is the number of
-    /// commands that the client has counted in its own statistics.
+    /// commands in the client's own statistics.
     pub(crate) async fn callers(&self, report: &mut Report) {
         let mut table = Table::new(
             "W4",
@@ -255,11 +255,11 @@ impl Bench {
         report.table(table);
     }
 
-    /// R: nested calls enter one renewed hold many times. Measures the time of a re-entry, and the number of commands
-    /// that all re-entries send.
+    /// R: nested calls enter one renewed hold many times. Measures the time of one re-entry, and the number of commands
+    /// that all re-entries together send.
     pub(crate) async fn reentry(&self, report: &mut Report) {
         let Candidate::Ours(client) = &self.ours else {
-            unreachable!("ours is ours");
+            unreachable!("`Who::Ours` connects a lock of this project");
         };
         let title = "a renewed hold, entered 1000 times more: each time, and what all of them send";
         let mut table = Table::new("R", title);
@@ -273,7 +273,10 @@ impl Bench {
                 let since = Instant::now();
                 for _ in 0..REENTRIES {
                     let nested = client.lock(&key).wait(WAIT).lease(LEASE).renew(true);
-                    nested.run(async {}).await.expect("it is inside already");
+                    nested
+                        .run(async {})
+                        .await
+                        .expect("the call is already inside the hold");
                 }
                 let cycle = since.elapsed().as_secs_f64() * 1e6 / f64::from(REENTRIES);
                 let own_count = client.stats().commands - before.1;
@@ -285,7 +288,12 @@ impl Bench {
                 ])
             };
             let hold = client.lock(&key).wait(WAIT).lease(LEASE).renew(true);
-            table.add(OURS, hold.run(again).await.expect("nobody else wants it"));
+            table.add(
+                OURS,
+                hold.run(again)
+                    .await
+                    .expect("no other caller uses this key"),
+            );
         }
         let commands = table.highest(OURS, Figure::Commands);
         report.target("R", "commands sent", Limit::AtMost(0.0), commands);

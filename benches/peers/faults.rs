@@ -1,4 +1,4 @@
-//! The faults: callers that are dropped, work that outlasts its lease, and a lock that is deleted.
+//! The faults of the benchmark: callers that are dropped, work that outlasts its lease, and a lock that is deleted.
 
 use std::{
     future::{pending, poll_fn},
@@ -23,8 +23,8 @@ use crate::{
     runs::fresh_key,
 };
 
-/// The number of callers that are to be dropped while they acquire. Each caller gets slightly more time than the
-/// previous caller.
+/// The number of callers that are dropped while they acquire. Each caller gets slightly more time than the previous
+/// caller.
 const ASKING: u32 = 1000;
 /// The time after which the last of the `ASKING` callers is dropped.
 const LATEST: Duration = Duration::from_micros(500);
@@ -32,17 +32,17 @@ const LATEST: Duration = Duration::from_micros(500);
 /// The number of callers that are dropped while they hold the lock.
 const HOLDING: u32 = 100;
 
-/// The time that a lock gets to clean up after dropped callers. The time is far shorter than the lease, so no key
-/// disappears only because its lease ends.
+/// The time that a lock gets to clean up after dropped callers. The time for the clean-up is far shorter than the
+/// lease, so no key disappears only because its lease ends.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// The lease that the work outlasts. A much shorter lease would not suit rslock, which renews half a second before a
-/// lease ends.
+/// The lease that the work outlasts. rslock renews half a second before a lease ends, so a much shorter lease would not
+/// suit rslock.
 const LEASE: Duration = Duration::from_secs(2);
-/// The length of the work: three leases.
+/// The length of the work: three times the lease.
 const WORK: Duration = Duration::from_secs(6);
 
-/// The time for which a holder works before the benchmark deletes its lock.
+/// The time for which a holder works before the benchmark deletes the holder's lock.
 const TAKEN_AFTER: Duration = Duration::from_millis(500);
 
 /// The number of keys that dropped callers left on the server (`left`), and the number of dropped callers.
@@ -53,7 +53,7 @@ pub(crate) struct Leak {
 }
 
 impl Leak {
-    /// Waits for `SETTLING`, then counts the keys with this marker in their names.
+    /// Waits for `SETTLING`, and then counts the keys with this marker in their names.
     async fn count(server: &RedisServer, marker: &str, dropped: usize) -> Self {
         tokio::time::sleep(SETTLING).await;
         let keys = server.keys().await;
@@ -66,7 +66,7 @@ impl Leak {
     }
 }
 
-/// Returns seats at separate keys, whose names have a common marker.
+/// Returns seats (the names that a task uses) at separate keys. The names of the keys have a common marker.
 fn marked(marker: &str, count: u32) -> Vec<Seat> {
     (0..count)
         .map(|i| Seat::at(&format!("{marker}-{i}")))
@@ -96,7 +96,7 @@ async fn drop_after(peer: &mut Peer, seat: &Seat, time: Duration) -> bool {
     .await
 }
 
-/// Drops each caller after 0 to 500 µs, unless the caller has the lock by then, and counts the keys that the dropped
+/// Drops each caller after 0 to 500 µs, unless the caller has the lock by then. Counts the keys that the dropped
 /// callers leave behind.
 pub(crate) async fn while_acquiring(server: &RedisServer, peer: &Peer) -> Leak {
     let marker = fresh_key();
@@ -108,11 +108,13 @@ pub(crate) async fn while_acquiring(server: &RedisServer, peer: &Peer) -> Leak {
         }
         dropped
     });
-    let dropped = dropping.await.expect("all are dropped or served");
+    let dropped = dropping
+        .await
+        .expect("the task that drops the callers does not panic");
     Leak::count(server, &marker, dropped).await
 }
 
-/// Cancels each asynchronous call of Redisson after 0 to 500 µs, unless the call has ended by then, and counts the keys
+/// Cancels each asynchronous call of Redisson after 0 to 500 µs, unless the call has ended by then. Counts the keys
 /// that the cancelled calls leave behind.
 pub(crate) async fn while_redisson_acquires(
     server: &RedisServer,
@@ -125,7 +127,7 @@ pub(crate) async fn while_redisson_acquires(
     Leak::count(server, &marker, cancelled as usize).await
 }
 
-/// Drops callers while they hold the lock, and counts the keys that the dropped callers leave behind.
+/// Drops callers while they hold the lock. Counts the keys that the dropped callers leave behind.
 pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
     let marker = fresh_key();
     let (mut peer, seats) = (peer.clone(), marked(&marker, HOLDING));
@@ -143,12 +145,14 @@ pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
             }
         }
     });
-    dropping.await.expect("all are dropped");
+    dropping
+        .await
+        .expect("the task that drops the holders does not panic");
     Leak::count(server, &marker, dropped).await
 }
 
-/// The result of a contest. In a contest, one caller waits while the holder works for longer than its lease, or while
-/// the holder's lock is deleted.
+/// The result of a contest. In a contest, a second caller waits for the lock. While this caller waits, the holder works
+/// for longer than its lease, or the holder's lock is deleted.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Contest {
     pub(crate) told: Told,
@@ -192,7 +196,7 @@ async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> 
         }
     });
     inside.notified().await;
-    // No caller waits yet, so all keys with this name belong to the holder.
+    // No caller waits yet, so all keys with this marker in their names belong to the holder.
     let keys = server.keys().await;
     let keys: Vec<_> = keys.iter().filter(|name| name.contains(&key)).collect();
     let second = tokio::spawn(async move {
@@ -209,8 +213,8 @@ async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> 
             .await;
         deleted.expect("the lock is deleted");
     }
-    let told = first.await.expect("the first one ends");
-    let second = second.await.expect("the second one ends");
+    let told = first.await.expect("the holder's task does not panic");
+    let second = second.await.expect("the waiter's task does not panic");
     let [entered, ended] = [entered, ended].map(|time| time.load(Ordering::SeqCst));
     let seconds = |from: u64, to: u64| Duration::from_nanos(to.saturating_sub(from)).as_secs_f64();
     Contest {
@@ -220,8 +224,8 @@ async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> 
     }
 }
 
-/// Runs both contests concurrently. Returns the result of the contest in which the work outlasts its lease, and of the
-/// contest in which the lock is deleted.
+/// Runs both contests concurrently. Returns two results: of the contest in which the work outlasts its lease, and of
+/// the contest in which the lock is deleted.
 pub(crate) async fn contests(server: &RedisServer, peer: &Peer, renew: bool) -> [Contest; 2] {
     let of = |taken| contest(server, peer.clone(), renew, taken);
     let (outlasted, taken) = tokio::join!(of(false), of(true));

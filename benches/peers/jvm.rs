@@ -1,5 +1,5 @@
 //! Redisson in a separate Java process. The process reads one order from each line of its input, and writes one line of
-//! JSON as the answer; see `tests/redisson/src/main/java/Harness.java`.
+//! JSON as the answer to each order; see `tests/redisson/src/main/java/Harness.java`.
 
 use std::{
     fmt::Write as _,
@@ -73,7 +73,7 @@ struct Cancelled {
 }
 
 impl Redisson {
-    /// Starts the process. The error says what is missing, or why the process did not start.
+    /// Starts the Java process. The error says what is missing, or why the process did not start.
     pub(crate) fn start(url: &str) -> Result<Self, String> {
         let mut command = program("Harness")?;
         command
@@ -81,8 +81,14 @@ impl Redisson {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = spawn(command).map_err(|error| format!("java: {error}"))?;
-        let orders = child.stdin.take().expect("its input is piped");
-        let answers = child.stdout.take().expect("its output is piped");
+        let orders = child
+            .stdin
+            .take()
+            .expect("the input of the Java process is piped");
+        let answers = child
+            .stdout
+            .take()
+            .expect("the output of the Java process is piped");
         let mut redisson = Self {
             child,
             orders,
@@ -90,21 +96,22 @@ impl Redisson {
         };
         match redisson.answer::<String>() {
             Some(_) => Ok(redisson),
-            None => Err("it did not start, see above".to_owned()),
+            None => Err("the Java process did not start; its error is printed above".to_owned()),
         }
     }
 
     fn answer<T: DeserializeOwned>(&mut self) -> Option<T> {
         let line = self.answers.next()?.ok()?;
-        Some(serde_json::from_str(&line).expect("Redisson's harness answers JSON"))
+        Some(serde_json::from_str(&line).expect("Redisson's harness answers with JSON"))
     }
 
     fn obey<T: DeserializeOwned>(&mut self, mut order: String, seats: &[Seat]) -> T {
         for seat in seats {
             let _ = write!(order, " {}", seat.key);
         }
-        writeln!(self.orders, "{order}").expect("Redisson's harness listens");
-        self.answer().expect("Redisson's harness goes on")
+        writeln!(self.orders, "{order}").expect("Redisson's harness reads its input");
+        self.answer()
+            .expect("Redisson's harness answers each order")
     }
 
     /// Runs one thread for each seat, as [`gather`](crate::waiters::gather) runs one task for each seat. Returns the
@@ -125,8 +132,8 @@ impl Redisson {
         visits.tasks()
     }
 
-    /// Runs `threads` threads in each of `processes`. All threads want one key. Returns the visits of each process's
-    /// threads.
+    /// Runs `threads` threads in each of `processes`. All threads want the same key. Returns the visits of each
+    /// process's threads.
     pub(crate) fn sit_together(
         processes: &mut [Self],
         kind: Kind,
@@ -142,12 +149,16 @@ impl Redisson {
                 .collect();
             let visits = sitting.into_iter();
             visits
-                .map(|visits| visits.join().expect("a process ends its turns"))
+                .map(|visits| {
+                    visits
+                        .join()
+                        .expect("the thread of a process does not panic")
+                })
                 .collect()
         })
     }
 
-    /// Does the same as [`Callers::call`], with a thread for each caller.
+    /// Runs one thread for each caller, as [`Callers::call`] runs one task for each caller.
     pub(crate) fn call(&mut self, kind: Kind) -> Callers {
         let begin = now() + nanos(CALLER_LEAD);
         let body = CALLER_BODY.as_millis();
@@ -162,7 +173,7 @@ impl Redisson {
         }
     }
 
-    /// Requests the lock of each seat, one after another, and cancels each request: the request with the index N is
+    /// Requests the lock of each seat, one after another, and cancels each request. The request with the index N is
     /// cancelled N × `pause` after it was sent. Returns the number of requests that were cancelled before they were
     /// answered.
     pub(crate) fn cancel(&mut self, asking: Asking, pause: Duration, seats: &[Seat]) -> u64 {

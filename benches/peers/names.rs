@@ -1,4 +1,4 @@
-//! The names of the participants, which the tables show in their rows.
+//! The names of the participants (the compared locks), which the tables show in their rows.
 
 use lock_runtime::{Release, Strategy};
 
@@ -30,7 +30,7 @@ pub(crate) const REDISSON_FAIR: &str = "Redisson, fair";
 pub(crate) const REDISSON_ONCE: &str = "Redisson, tryLockAsync()";
 pub(crate) const REDISSON_TIMED: &str = "Redisson, tryLockAsync(0, 30 s)";
 
-/// The name of the row for round trips on a bare socket.
+/// The name of the row for round trips over a bare socket.
 pub(crate) const SOCKET: &str = "a bare socket";
 /// The name of the row for round trips with the client library.
 pub(crate) const CRATE: &str = "the redis crate";
@@ -90,8 +90,8 @@ pub(crate) const AT_ONE_KEY: [&str; 16] = [
     REDISSON_FAIR,
 ];
 
-/// The participants, each with its documented settings, that run with every number of tasks that they can serve, and
-/// with several processes.
+/// The participants that run with every number of tasks that they can serve, and with several processes. Each of these
+/// participants runs with its documented settings.
 pub(crate) const EVERY_SIZE: [&str; 11] = [
     SHA,
     GATE,
@@ -110,7 +110,7 @@ pub(crate) const EVERY_SIZE: [&str; 11] = [
 pub(crate) const THREADED: [&str; 2] = [REDISSON, REDISSON_FAIR];
 
 /// Returns whether the participant serves this many tasks in a reasonable time. Redisson's fair lock searches its whole
-/// queue at each try: 512 threads had not all been served after several minutes. Redisson's plain lock would need ten
+/// queue at each try: several minutes were not enough to serve 512 threads. Redisson's plain lock would need ten
 /// thousand threads for ten thousand tasks. With ten thousand tasks under this project's strategies without a queue,
 /// some tasks had not entered after a minute.
 pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
@@ -121,7 +121,7 @@ pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
     }
 }
 
-/// All participants in the workloads that measure costs, in the order of the rows in `docs/peers.md` and
+/// All participants in the workloads that measure costs. Their order is that of the rows in `docs/peers.md` and
 /// `docs/performance.md`.
 pub(crate) const COST_ROWS: [&str; 17] = [
     SHA,
@@ -154,7 +154,7 @@ pub(crate) const DROPPED: [&str; 7] = [
     DISTRIBUTED_LOCK_REDIS,
 ];
 
-/// The participants in the contests: a holder works for longer than its lease, or the holder's lock is deleted.
+/// The participants in the contests. In a contest, a holder works for longer than its lease, or its lock is deleted.
 pub(crate) const OUTLASTING: [&str; 7] = [
     OURS,
     OURS_RENEWED,
@@ -206,6 +206,6 @@ pub(crate) async fn connect(name: &str, url: &str) -> Peer {
         DISTRIBUTED_LOCK_REDIS | DISTRIBUTED_LOCK_REDIS_QUICK => {
             Peer::distributed_lock_redis(url, poll).await
         }
-        _ => panic!("nobody of this process is called {name}"),
+        _ => panic!("no participant in this process is called {name}"),
     }
 }

@@ -38,8 +38,8 @@ pub(crate) struct Shares {
     pub(crate) client: f64,
 }
 
-/// Returns the name and the shares of each bar in the picture. The first bar stands for two PINGs, and each other bar
-/// for a measured lock.
+/// Returns the name of each bar in the picture, and the parts of its time. The first bar stands for two `PING`
+/// commands. Each other bar stands for a measured lock.
 pub(crate) fn shares(measured: &Measured) -> Vec<(&'static str, Shares)> {
     let tables = measured.report.of("W1").zip(measured.report.of("RT"));
     let Some((alone, trips)) = tables else {
@@ -68,7 +68,7 @@ pub(crate) fn shares(measured: &Measured) -> Vec<(&'static str, Shares)> {
         .collect()
 }
 
-/// The name of the bar for two round trips, which are the lower bound for a lock that waits for two answers.
+/// The name of the bar for two round trips. Their time is the lower bound for a lock that waits for two answers.
 pub(crate) const TWO_PINGS: &str = "two PINGs, redis crate";
 
 impl Measured {
@@ -115,7 +115,7 @@ impl Measured {
         }
         if let Some(table) = self.report.of("W4") {
             // On a busy machine the bodies end late, which is not the lock's fault. The cell therefore also shows the
-            // time in the bodies.
+            // total time of the bodies.
             let title = "100 callers × 20 ms: s (of which in the bodies) · commands";
             costs.column(title, |row| {
                 let wall = known(table.median(row, Figure::Wall))?;
@@ -155,8 +155,8 @@ impl Measured {
         grid
     }
 
-    /// Returns the generated tables of `docs/performance.md`, each with the name of the markers that enclose it in the
-    /// page.
+    /// Returns the generated tables of `docs/performance.md`. Each table comes with the name of the markers that
+    /// enclose it in the page.
     pub(crate) fn performance_page(&self) -> [(&'static str, String); 4] {
         let of = |id| self.report.of(id);
         let setting = |text: String| format!("{}\n\n{text}", self.setting);

@@ -1,7 +1,7 @@
-//! The peers: the locks of other Rust crates. Each peer acquires, waits and releases as its documentation shows.
+//! The peers: the locks of other Rust crates. Each peer acquires, waits and releases as the peer's documentation shows.
 //!
-//! All peers that have settings for the lease and for the longest wait get the same values. All other settings keep
-//! their defaults.
+//! All peers that have settings for the lease and for the longest wait get the same values. All other settings of the
+//! peers keep their defaults.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The default pause between two tries of redis-lock and of async-redis-lock. distributed-lock-redis tries only once,
-/// so this benchmark repeats its tries after the same pause.
+/// so this benchmark repeats the try after the same pause.
 const DOCUMENTED: Duration = Duration::from_millis(100);
 
 /// The pause between two tries of a baseline, and of a peer with [`Poll::Quick`].
@@ -43,20 +43,20 @@ pub(crate) enum Poll {
     Quick,
 }
 
-/// How a library notifies a holder that loses its lock while the holder works.
+/// How a library notifies a holder whose lock is lost while the holder works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Told {
     /// The holder's work was stopped when the loss was noticed.
     Stopped,
-    /// The holder learned of the loss from a flag or an error after its work had ended.
+    /// The holder learnt of the loss from a flag or an error after its work had ended.
     Afterwards,
-    /// The holder was not notified, or its lock was not lost.
+    /// The holder was not notified of a loss, or its lock was not lost.
     Nothing,
 }
 
-/// The lease of a lock, and whether it is renewed. Only this project's lock uses `renew`. A peer renews its lease if
-/// its documented use does so.
+/// The lease of a lock, and whether the lease is renewed. Only this project's lock uses `renew`. A peer renews its
+/// lease if its documented use does so.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
@@ -90,8 +90,8 @@ impl Peer {
         .await
     }
 
-    /// Returns rslock's lock manager. The manager sleeps for a random time between two tries: up to 200 ms, or up to 5
-    /// ms if `poll` is [`Poll::Quick`].
+    /// Returns rslock's lock manager. The manager sleeps for a random time between two tries: for up to 200 ms, or for
+    /// up to 5 ms if `poll` is [`Poll::Quick`].
     fn manager(url: &str, poll: Poll) -> LockManager {
         let mut manager = LockManager::new(vec![url]);
         if poll == Poll::Quick {
@@ -126,8 +126,8 @@ impl Peer {
         warm(Self::DistributedLockRedis(provider, every(poll))).await
     }
 
-    /// Runs `work` under the lock, and returns how the holder was notified of the loss if the lock was lost. The work
-    /// may outlast the lease.
+    /// Runs `work` under the lock. If the lock was lost, returns how the holder was notified of the loss. The work may
+    /// outlast the lease.
     pub(crate) async fn work<F: Future<Output = ()> + Send>(
         &self,
         key: &str,
@@ -140,13 +140,13 @@ impl Peer {
                 match lock.run(work).await {
                     Ok(()) => Told::Nothing,
                     Err(LockError::Lost { .. }) => Told::Stopped,
-                    Err(error) => panic!("ours is granted: {error}"),
+                    Err(error) => panic!("the lock of this project was not granted: {error}"),
                 }
             }
             Self::Own(_) => unreachable!("a baseline has no lease of its own"),
             Self::Rslock(manager) => {
                 let guard = manager.acquire(key, lease).await;
-                let guard = guard.expect("rslock is granted");
+                let guard = guard.expect("rslock grants the lock");
                 work.await;
                 guard.release().await;
                 Told::Nothing
@@ -160,13 +160,13 @@ impl Peer {
             }
             Self::RedisLock(connection, poll) => {
                 let done = lock_across(connection, key, lease, *poll, PATIENCE, work).await;
-                done.expect("redis-lock is granted");
+                done.expect("redis-lock grants the lock");
                 Told::Nothing
             }
             Self::AsyncRedisLock(locker, poll) => {
                 let options = options(lease, *poll, PATIENCE);
                 let lock = locker.acquire_with_options(&options, key).await;
-                let lock = lock.expect("async-redis-lock is granted");
+                let lock = lock.expect("async-redis-lock grants the lock");
                 work.await;
                 let lost = lock.is_lost();
                 if lock.release().await.is_err() || lost {
@@ -177,7 +177,7 @@ impl Peer {
             }
             Self::DistributedLockRedis(provider, poll) => {
                 let handle = poll_for(provider, key, *poll, u64::MAX).await;
-                let handle = handle.expect("it does not give up");
+                let handle = handle.expect("distributed-lock-redis grants the lock");
                 let mut lost = handle.lost_token().clone();
                 let told = tokio::select! {
                     () = work => Told::Nothing,
@@ -196,7 +196,7 @@ impl Peer {
     }
 
     /// Returns the peer with this lease. If the lease is a setting of the peer's connection, connects the peer again.
-    /// The other peers get the lease with each call.
+    /// Any other peer gets the lease with each call.
     pub(crate) async fn with_lease(self, url: &str, lease: Duration) -> Self {
         match self {
             Self::DistributedLockRedis(_, poll) => {
@@ -222,8 +222,8 @@ fn options(lease: Duration, poll: Duration, patience: Duration) -> Options {
         .timeout(Some(patience))
 }
 
-/// Connects distributed-lock-redis with its default proportions: the library extends a lease after each third of the
-/// lease, and counts a lock as acquired only if 90 % of the lease are left.
+/// Connects distributed-lock-redis with its default proportions. With these, the library extends a lease after each
+/// third of the lease, and counts a lock as acquired only if 90 % of the lease are left.
 async fn provider(url: &str, lease: Duration) -> Arc<RedisLockProvider> {
     let provider = RedisLockProvider::builder()
         .url(url)
@@ -246,7 +246,7 @@ async fn poll_for(
     let lock = provider.create_lock(key);
     loop {
         let held = lock.try_acquire().await;
-        let held = held.expect("distributed-lock-redis is answered");
+        let held = held.expect("the server answers distributed-lock-redis");
         if held.is_some() {
             return held;
         }
@@ -257,8 +257,8 @@ async fn poll_for(
     }
 }
 
-/// Runs `work` under a lock of redis-lock. redis-lock accepts only bodies that borrow nothing. The body that redis-lock
-/// gets therefore only reports that the lock is held, and waits until `work` is done.
+/// Runs `work` under a lock of redis-lock. redis-lock accepts only bodies that borrow nothing. The body for redis-lock
+/// therefore only reports that the lock is held, and waits until `work` is done.
 async fn lock_across<F: Future<Output = ()> + Send>(
     connection: &MultiplexedConnection,
     key: &str,
@@ -321,13 +321,13 @@ impl Cycle for Peer {
                 let Ok(guard) = asking.await else {
                     return false;
                 };
-                let guard = guard.expect("rslock is granted");
+                let guard = guard.expect("rslock grants the lock");
                 body.await;
                 guard.release().await;
             }
             Self::RslockUsing(manager) => {
                 let done = manager.using(key.as_bytes(), LEASE, async || body.await);
-                done.await.expect("rslock is granted");
+                done.await.expect("rslock grants the lock");
             }
             Self::RedisLock(connection, poll) => {
                 let patience = patience(until);

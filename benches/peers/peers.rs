@@ -1,17 +1,17 @@
-//! Compares this project's locks with their peers, the locks of other libraries, on a real Redis server: under the
-//! workloads of `cargo bench --bench locks`, and under faults.
+//! Compares this project's locks with their peers (the locks of other libraries) on a real Redis server. The locks run
+//! under the workloads of `cargo bench --bench locks`, and under faults.
 //!
 //! `cargo bench --manifest-path benches/peers/Cargo.toml -- [--quick] [--only w3,faults] [--json FILE]`
 //!
 //! All locks run one after another on a server that the benchmark starts. The Rust locks run in this process with two
-//! worker threads, and Redisson runs in a Java process; in the workload W5, each lock runs in four processes. Without a
+//! worker threads, and Redisson runs in a Java process. In the workload W5, each lock runs in four processes. Without a
 //! JDK and Maven, Redisson is left out. A figure is the median of all rounds, and a ratio is the median of the ratios
 //! within each round. A full run, without `--quick` and `--only`, writes its tables into `docs/peers.md` and
 //! `docs/performance.md`, and draws `docs/performance.svg`. Every run writes JSON, by default to `bench/peers.json` in
 //! the target folder.
 //!
-//! The benchmark asserts the results that are known in advance. If a measurement contradicts a result that is known in
-//! advance, the run ends with a panic. The benchmark asserts nothing about the behaviour of a peer.
+//! Some results are known in advance. If a measurement contradicts such a result, the run ends with a panic. The
+//! benchmark asserts nothing about the behaviour of a peer.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -34,7 +34,7 @@ mod peer;
 mod picture;
 #[path = "../locks/processes.rs"]
 mod processes;
-#[expect(dead_code, reason = "targets are the other benchmark's")]
+#[expect(dead_code, reason = "only the benchmark `locks` has targets")]
 #[path = "../locks/report.rs"]
 mod report;
 mod round_trips;
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         .worker_threads(WORKER_THREADS)
         .enable_all()
         .build()
-        .expect("a runtime can be built");
+        .expect("the tokio runtime can be built");
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let Some((processes::WORKER, order)) = args.split_first().map(|(a, b)| (a.as_str(), b)) {
         runtime.block_on(processes::work(order, names::connect));

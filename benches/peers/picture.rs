@@ -47,7 +47,7 @@ const NOTE: Type = words("start", 12, PALE);
 const BELOW: Type = words("middle", 12, PALE);
 const BESIDE: Type = words("end", 12, PALE);
 
-/// Returns the colour and the width of a line. The lines of this project stand out.
+/// Returns the colour and the width of a lock's line. The lines of this project's locks stand out.
 fn stroke(name: &str) -> (&'static str, u32) {
     match name {
         OURS => (OURS_COLOUR, 4),
@@ -78,14 +78,15 @@ fn lines(measured: &Measured) -> Vec<Line> {
     lines.filter(|(_, points)| !points.is_empty()).collect()
 }
 
-/// A logarithmic axis: the powers of ten at its ends, and their positions.
+/// A logarithmic axis: the powers of ten at its two ends, and the positions of these ends.
 struct Axis {
     powers: (i32, i32),
     places: (f64, f64),
 }
 
 impl Axis {
-    /// Creates an axis from the power of ten below all values to the power of ten above them.
+    /// Creates an axis that contains all values. The axis reaches from the power of ten below the values to the power
+    /// of ten above them.
     fn around(values: impl Iterator<Item = f64> + Clone, places: (f64, f64)) -> Self {
         let least = values.clone().fold(f64::MAX, f64::min);
         let most = values.fold(1.0, f64::max);
@@ -149,14 +150,15 @@ fn draw_lines(svg: &mut Svg, lines: &[Line]) {
         let end = places[places.len() - 1];
         ends.push((end.1, end, name));
     }
-    // From the top down, move each name down until it is at least `APART` below the name above it.
+    // From the top down, each name is moved down until it is at least `APART` below the name above it.
     ends.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut above = f64::MIN;
     for (y, _, _) in &mut ends {
         above = y.max(above + APART);
         *y = above;
     }
-    // Then, from the bottom up, move each name up that is now below the picture or too close to the name below it.
+    // After that, from the bottom up, each name is moved up if it is below the picture or too close to the name below
+    // it.
     let mut below = BOTTOM + APART;
     for (y, _, _) in ends.iter_mut().rev() {
         below = y.min(below - APART);

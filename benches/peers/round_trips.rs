@@ -1,4 +1,4 @@
-//! Measures the cost of a round trip that does nothing, on a bare socket and with the client library.
+//! Measures the cost of a round trip that does nothing, over a bare socket and with the client library.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use crate::{
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const PONG: &[u8] = b"+PONG\r\n";
 
-/// Returns the beginning and the end of the measured time. The measured time begins after a warm-up of a tenth of
+/// Returns the times at which the measurement begins and ends. The measurement begins after a warm-up of a tenth of
 /// `span`.
 fn times(span: Duration) -> [u64; 2] {
     let from = now() + nanos(span / 10);
     [from, from + nanos(span)]
 }
 
-/// Returns the time of a round trip on a tokio socket, in µs. The time includes the network, the kernels at both ends,
-/// and the wake-up of the task.
+/// Returns the time of a round trip over a tokio socket, in µs. The time includes the network, the kernels at both
+/// ends, and the wake-up of the task.
 pub(crate) async fn of_a_socket(server: &RedisServer, span: Duration) -> f64 {
     let port = server.port();
     let asking = async move {
@@ -43,13 +43,13 @@ pub(crate) async fn of_a_socket(server: &RedisServer, span: Duration) -> f64 {
             }
             socket.write_all(PING).await?;
             socket.read_exact(&mut answer).await?;
-            assert_eq!(answer, PONG, "not what PING is answered with");
+            assert_eq!(answer, PONG, "the server answers PING with PONG");
         }
     };
     // The task runs on a worker thread, like the tasks that measure the locks.
     let asked = tokio::spawn(asking).await;
     asked
-        .expect("the round trips end")
+        .expect("the task of the round trips does not panic")
         .expect("the server answers")
 }
 
@@ -72,8 +72,10 @@ pub(crate) async fn of_the_crate(server: &RedisServer, span: Duration) -> f64 {
                 .query_async(&mut connection)
                 .await
                 .expect("the server answers");
-            assert_eq!(pong, "PONG", "not what PING is answered with");
+            assert_eq!(pong, "PONG", "the server answers PING with PONG");
         }
     };
-    tokio::spawn(asking).await.expect("the round trips end")
+    tokio::spawn(asking)
+        .await
+        .expect("the task of the round trips does not panic")
 }

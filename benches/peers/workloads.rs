@@ -1,4 +1,4 @@
-//! The workloads. Each workload runs all its participants.
+//! The workloads. A workload runs all its participants (the locks that it compares).
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,19 +33,20 @@ pub(crate) const NAMES: [&str; 7] = [
     ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES, SERVER, FAULTS,
 ];
 
-/// The workload W4 has at most this many rounds, because a run takes ten seconds under a lock that polls every 100 ms.
+/// The largest number of rounds of the workload W4. Under a lock that polls every 100 ms, a run of W4 takes ten
+/// seconds.
 const CALLER_ROUNDS: usize = 3;
-/// The workload W3 runs with [`WAITERS`] tasks in every round. With other numbers of tasks, the workload W3 runs in at
-/// most this many rounds.
+/// The largest number of rounds in which the workload W3 runs with other numbers of tasks than [`WAITERS`]. With
+/// [`WAITERS`] tasks, W3 runs in every round.
 const OTHER_ROUNDS: usize = 3;
 
-/// With this many tasks or more, only this project's lock with its default strategy runs after the first round.
+/// The number of tasks from which on only this project's lock with its default strategy runs after the first round.
 const LARGE: usize = 1_000;
 
 /// The time for which the Redisson processes of the workload W5 warm up under each kind of lock.
 const WARMING_UP: Duration = Duration::from_secs(5);
 
-/// Returns the name of the row for this many tasks at one lock.
+/// Returns the name of the table's row for this many tasks that use one lock.
 pub(crate) fn row(name: &str, tasks: usize) -> String {
     format!("{name}, {tasks} tasks")
 }
@@ -56,8 +57,8 @@ enum Part<'a> {
     Jvm(&'a mut Redisson, Kind),
 }
 
-/// The results of one participant under the faults. A result is `None` if the fault was not tried with this
-/// participant.
+/// The results of one participant under the faults. A result is `None` if the participant was not tried under this
+/// fault.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) acquiring: Option<Leak>,
@@ -117,7 +118,7 @@ impl Bench {
 
     fn peer(&self, name: &str) -> &Peer {
         let peer = self.peers.iter().find(|(who, _)| *who == name);
-        &peer.expect("the name of a peer").1
+        &peer.expect("the participant is one of the Rust locks").1
     }
 
     /// Returns the participant with this name, or `None` if the participant is Redisson and Redisson is left out.
@@ -161,13 +162,13 @@ impl Bench {
         Some((waiters, before.since(&self.server, plain).await, overlaps))
     }
 
-    /// Returns the number of parts of all rounds together. A round has parts in the workloads in which each task has
-    /// its own key.
+    /// Returns the number of parts of all rounds together. A round is divided into parts in the workloads in which each
+    /// task has its own key.
     fn slices(&self) -> usize {
         self.pace.rounds * SLICES as usize
     }
 
-    /// Runs tasks with separate keys once under each participant, for a part of a round.
+    /// Runs tasks with separate keys under each participant once, for one part of a round.
     async fn alone(&mut self, table: &mut Table, tasks: usize) {
         for name in names::ALONE {
             let seats = own_seats(tasks);
@@ -195,12 +196,12 @@ impl Bench {
             trips.add(names::CRATE, [(Figure::Cycle, library)]);
         }
         measured.report.table(trips);
-        // For each of the following locks, it is known that it sends one command to lock and one command to unlock.
+        // Each of the following locks is known to send one command to lock and one command to unlock.
         for name in [SHA, SET, OURS, OURS_BACKGROUND] {
             let sent = table.median(name, Figure::Sent);
             assert!(
                 (sent - 2.0).abs() < 0.01,
-                "{name} is counted with {sent} commands, not 2"
+                "the server counted {sent} commands of {name} for one lock and unlock, not 2"
             );
         }
         measured.report.table(table);
@@ -243,7 +244,7 @@ impl Bench {
         };
         assert!(
             !name.starts_with(OURS) || overlaps == 0,
-            "two of ours were inside at once"
+            "two bodies held one lock of this project at the same time"
         );
         let mut run = run_of(&waiters, overlaps);
         run.extend(per_acquisition(sent, &waiters));
@@ -268,7 +269,7 @@ impl Bench {
                 let run = callers.run(before.since(&self.server, plain).await);
                 assert!(
                     run[&Figure::Wall] >= 2.0,
-                    "{name} is faster than the bodies are"
+                    "{name} took less time than the bodies take"
                 );
                 table.add(name, run);
             }
@@ -283,7 +284,7 @@ impl Bench {
         if self.redisson.is_ok() {
             for _ in 0..processes::PROCESSES {
                 let jvm = Redisson::start(&self.server.url());
-                jvms.push(jvm.expect("it has started before"));
+                jvms.push(jvm.expect("the Java process has started before"));
             }
             eprintln!("Redisson's processes warm up …");
             for kind in [Kind::Plain, Kind::Fair] {
@@ -315,7 +316,10 @@ impl Bench {
             }
         }
         let overlaps = table.highest(OURS, Figure::Overlaps);
-        assert_eq!(overlaps, 0.0, "two of ours were inside at once");
+        assert_eq!(
+            overlaps, 0.0,
+            "two bodies held one lock of this project at the same time"
+        );
         measured.report.table(table);
     }
 
@@ -323,12 +327,22 @@ impl Bench {
         for name in names::DROPPED {
             let acquiring = faults::while_acquiring(&self.server, self.peer(name)).await;
             let holding = faults::while_holding(&self.server, self.peer(name)).await;
-            assert!(acquiring.dropped > 0, "nobody was dropped while acquiring");
+            assert!(
+                acquiring.dropped > 0,
+                "no caller was dropped while it acquired"
+            );
             match name {
                 // Two results are known in advance: this project's lock leaves no key behind, and a hand-written lock
                 // leaves the key of each dropped holder.
-                OURS => assert_eq!((acquiring.left, holding.left), (0, 0), "ours leaves keys"),
-                SHA => assert_eq!(holding.left, holding.dropped, "keys are counted wrong"),
+                OURS => assert_eq!(
+                    (acquiring.left, holding.left),
+                    (0, 0),
+                    "the lock of this project leaves keys"
+                ),
+                SHA => assert_eq!(
+                    holding.left, holding.dropped,
+                    "each dropped holder leaves one key"
+                ),
                 _ => {}
             }
             let faults = measured.faults_of(name);
@@ -362,7 +376,7 @@ impl Bench {
         }
     }
 
-    /// Returns the sentences that say how the figures were measured.
+    /// Returns the sentences that say how the benchmark measured the figures.
     fn setting(&self) -> String {
         let Pace { rounds, span, .. } = self.pace;
         let cores = std::thread::available_parallelism().map_or(0, usize::from);

@@ -1,4 +1,4 @@
-//! The command-line arguments of the example.
+//! The command-line arguments of the flash sale.
 
 use std::{fmt::Display, str::FromStr, time::Duration};
 
@@ -25,7 +25,7 @@ usage: flash_sale [--stock N] [--buyers N] [--think MS] [--unguarded]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sale {
     pub(crate) stock: u64,
-    /// The number of buyers in each process.
+    /// The number of buyers in each worker process.
     pub(crate) buyers: u64,
     /// How long each buyer holds the lock between reading the stock and buying.
     pub(crate) think: Duration,
@@ -39,7 +39,7 @@ impl Sale {
     }
 }
 
-/// Where the stock and the locks are stored.
+/// Where a sale stores its stock and its locks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The stock and the locks are in the memory of this process.
@@ -56,7 +56,8 @@ pub(crate) enum Place {
 /// The servers of a sale.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Servers {
-    /// Servers that run already. `locks` is the URL of the locks, and `database` is the URL of the stock.
+    /// Servers that already run. `locks` is the URL of the server of the locks, and `database` is the URL of the server
+    /// of the stock.
     Running { locks: String, database: String },
     /// Servers that this process starts.
     Own(Topology),
@@ -69,7 +70,7 @@ pub(crate) enum Topology {
     Sentinel,
 }
 
-/// The process that is killed in the middle of the sale.
+/// The process that the host kills in the middle of the sale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kill {
     Nobody,
@@ -79,7 +80,7 @@ pub(crate) enum Kill {
     Primary,
 }
 
-/// The role of this process.
+/// The role of this process, according to its command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Help,
@@ -93,9 +94,9 @@ pub(crate) struct Worker {
     pub(crate) number: u64,
     pub(crate) buyers: u64,
     pub(crate) guarded: bool,
-    /// The URL of the locks.
+    /// The URL of the server that stores the locks.
     pub(crate) url: String,
-    /// The URL of the stock.
+    /// The URL of the server that stores the stock.
     pub(crate) database: String,
     pub(crate) think: Duration,
     pub(crate) sale: String,
@@ -207,7 +208,7 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
             ] {
                 if given {
                     return Err(format!(
-                        "`{option}` needs `--redis URL` or `--servers WHICH`: without a server the sale is in this process"
+                        "`{option}` needs `--redis URL` or `--servers WHICH`, because a sale without a server runs in this process"
                     ));
                 }
             }
@@ -219,7 +220,7 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     let buyers = buyers.unwrap_or(if processes > 1 { 64 } else { 256 });
     if kill_one && unguarded {
         return Err(
-            "`--kill-one` kills a worker that holds the lock: `--unguarded` has none".into(),
+            "`--kill-one` kills a worker that holds the lock, but a sale with `--unguarded` has no lock".into(),
         );
     }
     if kill_one && processes < 2 {
@@ -234,7 +235,7 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     }
     if kill_primary && unguarded {
         return Err(
-            "`--kill-primary` kills the primary of the lock: `--unguarded` has none".into(),
+            "`--kill-primary` kills the primary of the lock, but a sale with `--unguarded` has no lock".into(),
         );
     }
     if kill_primary && stock < 2 * COHORT {
@@ -246,7 +247,7 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     let sure = buyers * (processes - u64::from(kill_one));
     if sure < stock {
         return Err(format!(
-            "{sure} buyers cannot buy {stock} items, each buys one: raise `--buyers` or lower `--stock`"
+            "{sure} buyers cannot buy {stock} items, because each buyer buys one item: raise `--buyers` or lower `--stock`"
         ));
     }
     Ok(Role::Host(Sale {
@@ -258,7 +259,7 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     }))
 }
 
-/// The number of buyers of one process that may share a grant. The buyers that share a grant still take their turns
+/// The largest number of buyers of one process that share a grant. The buyers that share a grant still take their turns
 /// after the primary was killed.
 const COHORT: u64 = 64;
 

@@ -1,4 +1,4 @@
-//! One buyer's purchase. The body of a purchase is the same with and without the lock.
+//! One buyer's purchase. The body of a purchase is the same with the lock and without it.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use crate::store::{Receipt, Shelf, Store, StoreError};
 pub(crate) enum Purchase {
     Sold {
         item: u64,
-        /// The token of the hold, or `None` if the sale is unguarded.
+        /// The fencing token of the hold, or `None` if the sale is unguarded.
         token: Option<u64>,
         waited: Duration,
     },
@@ -32,7 +32,7 @@ pub(crate) enum Purchase {
 #[derive(Debug)]
 pub(crate) struct Crowd<'a> {
     pub(crate) sale: &'a str,
-    /// The beginning of the buyers' names.
+    /// The prefix of the buyers' names.
     pub(crate) prefix: &'a str,
     pub(crate) buyers: u64,
     pub(crate) guarded: bool,
@@ -77,8 +77,8 @@ impl Buyer {
         Ok(sold(item))
     }
 
-    /// Buys an item under the lock. If the lock is lost, its buyer does not know whether the item is bought, and calls
-    /// again. The second call finds the receipt of the first one, so no buyer gets two items.
+    /// Buys an item under the lock. A buyer whose lock is lost does not know whether it has bought the item, and calls
+    /// again. The second call finds the receipt of the first call, so no buyer gets two items.
     async fn buy_once<S: Store>(self, sale: &str, store: &S) -> Result<Purchase, SaleError> {
         loop {
             match buy_guarded(sale, store, self.clone()).await {
@@ -99,13 +99,12 @@ async fn buy_guarded<S: Store>(sale: &str, store: &S, buyer: Buyer) -> Result<Pu
     buyer.buy(store, Some(hold.token())).await
 }
 
-/// Returns the key that [`buy_guarded`] locks. The attribute escapes no part of a sale's name, because the name is
-/// hexadecimal.
+/// Returns the key that [`buy_guarded`] locks. A sale's name is hexadecimal, so the attribute escapes no part of it.
 pub(crate) fn lock_key(sale: &str) -> String {
     format!("flash-sale:{sale}")
 }
 
-/// Lets the buyers concurrently buy one item each, and passes the result of each purchase to `report`.
+/// Lets all buyers of a process concurrently buy one item each, and passes the result of each purchase to `report`.
 pub(crate) async fn rush<S: Store>(crowd: Crowd<'_>, store: S, mut report: impl FnMut(Purchase)) {
     let (sale, store): (Arc<str>, _) = (crowd.sale.into(), Arc::new(store));
     let mut purchases = JoinSet::new();

@@ -27,19 +27,18 @@ use crate::{
     worker::FATAL_PURCHASE,
 };
 
-/// After a worker was killed, the next sale must come within this time after the end of the worker's lease.
+/// The longest time from the end of a killed worker's lease until the next sale.
 const CRASH_MARGIN: Duration = Duration::from_millis(250);
 
-/// After a primary was killed, no replica takes over before this time has passed. The sale must last longer than this
-/// time.
+/// The shortest time after which a replica takes over from a killed primary. The sale must last longer than this time.
 const SHORTEST_FAILOVER: Duration = Duration::from_millis(500);
 
-/// How long the keys of the locks may take to disappear if one of the servers was killed. The last release may not have
-/// reached the promoted replica, and the grant on this replica then lasts until the end of its lease.
+/// How long the keys of the locks may take to disappear if a server was killed. The last release may not have reached
+/// the promoted replica. The grant then stays on the promoted replica until the grant's lease ends.
 const KEYS_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Starts the processes of a sale, whose locks are on a Redis server, and waits for its end. Returns whether the sale
-/// was exact.
+/// Starts the processes of a sale whose locks are on a Redis server, and waits for the end of the sale. Returns whether
+/// the sale was exact.
 pub(crate) async fn host(sale: &Sale) -> Result<bool, Failure> {
     let Place::Redis {
         servers,
@@ -141,7 +140,7 @@ fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<C
         let mut output = BufReader::new(output).lines();
         while let Ok(Some(line)) = output.next_line().await {
             let word = line.parse().map_or_else(Word::Garbled, Word::Said);
-            // Sending fails only if the host has failed.
+            // Sending a line fails only if the host has failed.
             let _ = lines.send((number, word));
         }
         let _ = lines.send((number, Word::Ended));
@@ -149,7 +148,7 @@ fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<C
     Ok(child)
 }
 
-/// Sends a line to each worker. The buyers of a worker begin when this line arrives.
+/// Sends a line to each worker. The worker's buyers begin when this line arrives.
 async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
     for worker in workers {
         // The worker's stdin stays open, because the worker ends when its stdin is closed.
@@ -162,12 +161,12 @@ async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
 /// The time without sales after a worker was killed.
 struct Gap {
     since: Instant,
-    /// The token of the killed worker's hold, and the rest of the lease at the kill. `None` until the worker has ended.
-    /// A sale with a higher token was made after the kill.
+    /// The token of the killed worker's hold, and the part of the lease that was left at the kill. `None` until the
+    /// killed worker has ended. A sale with a higher token was made after the kill.
     allowed: Option<(u64, Duration)>,
 }
 
-/// All workers and the results so far, while the sale runs.
+/// All workers of a sale that is in progress, and the results so far.
 struct Floor {
     report: Report,
     workers: Vec<Child>,
@@ -189,8 +188,8 @@ struct Floor {
 }
 
 impl Floor {
-    /// Lets the buyers in. If a worker is to be killed (the victim), lets in only the buyers of this worker. The other
-    /// buyers are let in when the victim holds the lock.
+    /// Lets the buyers begin. If a worker is to be killed (the victim), lets only the victim's buyers begin. The other
+    /// buyers begin when the victim holds the lock.
     async fn open(&mut self) -> Result<(), Failure> {
         self.report.reopen();
         let last = if self.kill == Kill::Worker {
@@ -201,11 +200,11 @@ impl Floor {
         open_doors(&mut self.workers[..last]).await
     }
 
-    /// Lets in the buyers of the other workers, and waits until they are queued behind the victim. After that, kills
+    /// Lets the buyers of the other workers begin, and waits until they are queued behind the victim. After that, kills
     /// the victim, which holds the lock.
     async fn kill_worker(&mut self) -> Result<(), Failure> {
         let Some((victim, others)) = self.workers.split_first_mut() else {
-            return Err("no worker to kill".into());
+            return Err("there is no worker to kill".into());
         };
         open_doors(others).await?;
         while self.lock.status().await?.waiters < self.queued_at_kill {
@@ -236,7 +235,7 @@ impl Floor {
         let index = usize::try_from(number)? - 1;
         self.workers
             .get_mut(index)
-            .ok_or_else(|| "no such worker".into())
+            .ok_or_else(|| "there is no worker with this number".into())
     }
 
     async fn note(&mut self, message: Message) -> Result<(), Failure> {
@@ -281,8 +280,8 @@ impl Floor {
             return Ok(());
         }
         let since = self.gap.take().map_or_else(Instant::now, |gap| gap.since);
-        // The lease that was left at the kill is at least the sum of two times: the time since the kill, and the rest
-        // of the lease that the server reports now.
+        // Two times add up to at most the lease that was left at the kill: the time since the kill, and the rest of the
+        // lease that the server reports now.
         let passed = since.elapsed();
         let holder = self.lock.status().await?.holder;
         let token = holder.as_ref().and_then(|holder| holder.token);
@@ -295,8 +294,8 @@ impl Floor {
         Ok(())
     }
 
-    /// Handles a sale under `token`. If this sale is the first one after the kill, checks how long nothing was sold
-    /// (the gap).
+    /// Handles a sale under `token`. If this sale is the first sale after the kill, checks the gap: the time for which
+    /// nothing was sold.
     fn measure(&mut self, token: u64) {
         let Some(Gap {
             since,
@@ -323,13 +322,13 @@ impl Floor {
         }
     }
 
-    /// Reads the result over a new connection after all workers have ended, and prints a verdict. Returns whether the
-    /// sale was exact.
+    /// Reads the result of the sale over a new connection after all workers have ended, and prints a verdict. Returns
+    /// whether the sale was exact.
     async fn close(mut self, keep: bool) -> Result<bool, Failure> {
         let name = self.name.clone();
         if self.kill == Kill::Worker && !self.killed {
             self.report
-                .fail("the sale was over before the victim was inside".into());
+                .fail("the sale was over before the victim held the lock".into());
         }
         if self.gap.is_some() {
             let nobody = "nothing was sold after the kill".to_string();
@@ -348,8 +347,8 @@ impl Floor {
         } else if self.kill == Kill::Primary {
             self.report.fail("no primary was killed".into());
         }
-        // If a worker was killed at the end of the sale, the lock that it held is still taken. The lock becomes free
-        // when its lease ends, so the host waits for the end of the lease before it looks for keys that are left.
+        // If a worker was killed at the end of the sale, its lock is still taken. Such a lock becomes free when its
+        // lease ends. The host waits for the end of the lease before it looks for keys that are left.
         while self.killed
             && let Some(holder) = self.lock.status().await?.holder
         {
@@ -371,7 +370,7 @@ impl Floor {
                 self.report
                     .fail(format!("the lock left `{key}` on the server"));
             } else {
-                println!("keys left   {key}, the fence: tokens rise for ever");
+                println!("keys left   {key}, the counter of the fencing tokens");
             }
         }
         if keep {

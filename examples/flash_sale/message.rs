@@ -8,7 +8,7 @@ use crate::buyer::Purchase;
 pub(crate) enum Message {
     /// The worker is connected, and the sale may begin.
     Ready,
-    /// A buyer of the victim, the worker that the host will kill, holds the lock and waits for the kill.
+    /// A buyer of the victim (the worker that the host will kill) holds the lock and waits for the kill.
     Inside,
     /// A buyer has finished its purchase.
     Purchase(Purchase),
@@ -26,7 +26,7 @@ impl fmt::Display for Message {
                 token,
                 waited,
             }) => {
-                // No token is 0, so 0 stands for the missing token of an unguarded sale.
+                // No fencing token is 0, so 0 stands for the missing token of an unguarded sale.
                 let token = token.unwrap_or(0);
                 write!(f, "sold {item} {token} {}", waited.as_micros())
             }
@@ -45,7 +45,7 @@ impl FromStr for Message {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {
-        let unknown = || format!("a worker said `{line}`, which means nothing");
+        let unknown = || format!("a worker wrote `{line}`, which is not a message");
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         if word == "failed" {
             return Ok(Self::Purchase(Purchase::Failed { why: rest.into() }));

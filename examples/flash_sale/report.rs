@@ -1,4 +1,4 @@
-//! The output of a sale: progress, figures and the verdict.
+//! The output of a flash sale: progress, figures and the verdict.
 
 use std::{
     collections::HashSet,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::{buyer::Purchase, store::Receipt};
 
-/// The record of a sale since the buyers were let in.
+/// The record of a sale since the buyers began.
 #[derive(Debug)]
 pub(crate) struct Report {
     stock: u64,
@@ -36,7 +36,7 @@ impl Report {
         }
     }
 
-    /// Starts a new record, whose time begins now. The host calls this method when it lets the buyers in.
+    /// Starts a new record, whose time begins now. The host calls this method when it lets the buyers begin.
     pub(crate) fn reopen(&mut self) {
         *self = Self::open(self.stock);
     }
@@ -51,7 +51,7 @@ impl Report {
         self.failures.push(why);
     }
 
-    /// Returns the highest token of all purchases so far, or 0 if no purchase had a token.
+    /// Returns the highest fencing token of all purchases so far, or 0 if no purchase had a token.
     pub(crate) fn newest_token(&self) -> u64 {
         self.newest_token
     }
@@ -81,12 +81,12 @@ impl Report {
         self.sold >= self.stock.div_ceil(4)
     }
 
-    /// Returns the time from this moment until the last sale.
+    /// Returns the time from `moment` until the last sale.
     pub(crate) fn last_sale_after(&self, moment: Instant) -> Duration {
         (self.opened + self.last_sale).saturating_duration_since(moment)
     }
 
-    /// Prints the throughput.
+    /// Prints how many items were sold per second.
     pub(crate) fn print_throughput(&self) {
         let seconds = self.last_sale.as_secs_f64().max(f64::EPSILON);
         println!(
@@ -125,8 +125,8 @@ impl Report {
         println!("locks       {commands} commands for {acquired} acquisitions ({each:.2} each)");
     }
 
-    /// Checks the remaining stock and the receipts. Returns whether the sale was exact: each item was sold once,
-    /// nothing else was sold, and nothing failed.
+    /// Checks the remaining stock and the receipts. Returns whether the sale was exact, which means that each item was
+    /// sold once, nothing else was sold, and nothing failed.
     pub(crate) fn judge(self, left: u64, receipts: &[Receipt]) -> bool {
         let sold = receipts.len() as u64;
         let items: HashSet<u64> = receipts.iter().map(|receipt| receipt.item).collect();

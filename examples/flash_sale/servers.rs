@@ -4,7 +4,7 @@ use support::{cluster::ClusterServers, sentinels::SentinelGroup, server::RedisSe
 
 use crate::args::{Servers, Topology};
 
-/// The servers of the locks, if the host has started them.
+/// The servers that store the locks, if the host has started them.
 enum Locks {
     Foreign,
     Cluster(ClusterServers),
@@ -13,9 +13,9 @@ enum Locks {
 
 /// The servers of a sale.
 pub(crate) struct Rack {
-    /// The URL of the locks.
+    /// The URL of the server that stores the locks.
     pub(crate) locks: String,
-    /// The URL of the stock.
+    /// The URL of the server that stores the stock.
     pub(crate) database: String,
     own: Locks,
     /// The server of the stock, if the host has started it.
@@ -23,7 +23,7 @@ pub(crate) struct Rack {
 }
 
 impl Rack {
-    /// Starts the servers, if they do not run already.
+    /// Starts the servers, unless they already run.
     pub(crate) async fn start(servers: &Servers) -> Self {
         let topology = match servers {
             Servers::Running { locks, database } => {
@@ -66,7 +66,7 @@ impl Rack {
                 let primary = cluster.primary_of(cluster.slot_of(key).await).await;
                 &mut cluster.servers[primary]
             }
-            // No other server fails in this group, so its first server is still the primary.
+            // No other server of this group fails, so the first server of the group is still the primary.
             Locks::Sentinel(group) => &mut group.servers[0],
         };
         server.kill();

@@ -1,5 +1,6 @@
-//! The inventory: the remaining stock, and the receipts. The inventory does not keep buyers from writing at the same
-//! time, but refuses a buyer whose fencing token is lower than one that it has seen: this buyer has lost the lock.
+//! The inventory: the remaining stock, and the receipts. The inventory does not prevent buyers from writing at the same
+//! time. The inventory refuses a buyer whose fencing token is lower than a token that it has seen, because this buyer
+//! has lost the lock.
 
 use std::{
     collections::BTreeMap,
@@ -25,13 +26,13 @@ pub(crate) struct Receipt {
     pub(crate) buyer: String,
 }
 
-/// What a buyer finds in the inventory.
+/// The state of the inventory that a buyer finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shelf {
     /// The number of remaining items.
     Left(u64),
-    /// The buyer has bought this item already. An earlier call of the buyer wrote the receipt, but lost its lock before
-    /// it had the answer.
+    /// The buyer has bought this item already. An earlier call of the buyer has written the receipt, but has lost its
+    /// lock before the answer came.
     Bought(u64),
 }
 
@@ -54,7 +55,9 @@ impl Error for StoreError {}
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Overtaken => f.write_str("a later holder of the lock has been here"),
+            Self::Overtaken => {
+                f.write_str("a later holder of the lock has already used the inventory")
+            }
             Self::Redis(error) => error.fmt(f),
         }
     }
@@ -62,7 +65,7 @@ impl fmt::Display for StoreError {
 
 /// An inventory that may be reached over a network. Buyers without the lock have no token, and are never refused.
 pub(crate) trait Store: Send + Sync + 'static {
-    /// Stores the token, and returns what a buyer finds.
+    /// Stores the token, and returns what the buyer finds in the inventory.
     fn look(
         &self,
         token: Option<FencingToken>,
@@ -70,7 +73,7 @@ pub(crate) trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Shelf, StoreError>> + Send;
 
     /// Writes the remaining stock and the receipt of a sale in one step. A buyer may be killed at any point, so either
-    /// both are written or neither is.
+    /// both are written or nothing is written.
     fn sell(
         &self,
         token: Option<FencingToken>,
@@ -163,14 +166,14 @@ impl Store for MemoryStore {
     }
 }
 
-/// Stores a token, unless the server has seen a greater one. `ARGV[1]` is 0 if the buyer has no token.
+/// A script that stores a token, unless the server has seen a greater token. `ARGV[1]` is 0 if the buyer has no token.
 const ADMIT: &str = "\
 local token, newest = tonumber(ARGV[1]), tonumber(redis.call('GET', KEYS[3]) or 0)
 if token > 0 and token < newest then return false end
 if token > newest then redis.call('SET', KEYS[3], ARGV[1]) end
 ";
 
-/// Returns the stock and the item that the buyer has bought, or 0 if the buyer has bought nothing.
+/// A script that returns the stock and the item that the buyer has bought, or 0 if the buyer has bought nothing.
 const LOOK: &str = "\
 return {tonumber(redis.call('GET', KEYS[1])), tonumber(redis.call('HGET', KEYS[2], ARGV[2]) or 0)}
 ";
@@ -192,8 +195,8 @@ pub(crate) struct RedisStore {
     newest_token: String,
 }
 
-/// How long the store waits for an answer. The time is long, because a slow server should not make the sale fail: the
-/// example tests the lock and not the store.
+/// How long the store waits for an answer of the server. The time is long, because a slow server should not make the
+/// sale fail. The example tests the lock and not the store.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl RedisStore {

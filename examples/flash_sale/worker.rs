@@ -19,7 +19,8 @@ use crate::{
     store::{Receipt, RedisStore, Shelf, Store, StoreError},
 };
 
-/// The number of the purchase, counted from 1, during which the victim is killed.
+/// The number of the victim's purchase, counted from 1, during which the victim (the worker that the host kills) is
+/// killed.
 pub(crate) const FATAL_PURCHASE: u64 = 10;
 
 pub(crate) async fn work(worker: Worker) -> Result<(), Failure> {
@@ -59,14 +60,14 @@ fn tell(message: &Message) {
     }
 }
 
-/// Returns a receiver that resolves when the host sends a line. A worker that holds the lock must not outlive the host,
-/// so this function also starts a thread that ends the process when the host ends.
+/// Returns a receiver that completes when the host sends a line. A worker that holds the lock must not outlive the
+/// host. This function therefore also starts a thread that ends the process when the host ends.
 fn opening() -> oneshot::Receiver<()> {
     let (open, opened) = oneshot::channel();
     thread::spawn(move || {
         let mut lines = io::stdin().lock().lines();
         if let Some(Ok(_)) = lines.next() {
-            // Sending fails only if the worker has failed.
+            // Sending the signal fails only if the worker has failed.
             let _ = open.send(());
             lines.next();
         }
@@ -75,8 +76,8 @@ fn opening() -> oneshot::Receiver<()> {
     opened
 }
 
-/// A store that does not answer during the fatal purchase, so that the buyer holds the lock until its process is
-/// killed.
+/// A store that does not answer during the purchase with the number [`FATAL_PURCHASE`]. The buyer thus holds the lock
+/// until its process is killed.
 struct Fatal<S> {
     store: S,
     purchases: AtomicU64,

@@ -18,7 +18,7 @@ use crate::{
 
 const ITEMS: u64 = 10;
 
-/// The number of purchases that the other buyers want to make during the slow buyer's purchase.
+/// The number of purchases that the other buyers attempt during the slow buyer's purchase.
 const MEANWHILE: u64 = 3;
 
 /// The number of sessions that the other buyers share. With more than one session, the buyers compete like buyers of
@@ -29,8 +29,8 @@ const THINKING: Duration = Duration::from_millis(5);
 
 /// How long the other buyers wait before the example checks whether the lock has an expiry.
 const WATCHED: Duration = Duration::from_secs(2 * SHORT_LEASE.as_secs());
-/// The largest number of these checks. If each check finds that the lock has an expiry, but no other buyer gets the
-/// lock, the example fails.
+/// The largest number of checks whether the lock has an expiry. If every check finds an expiry, but no other buyer gets
+/// the lock, the example fails.
 const PATIENCE: u32 = 30;
 
 /// The effect of a buyer's death on the other buyers.
@@ -40,7 +40,7 @@ pub(crate) enum Aftermath {
     NothingHeld,
     /// The next buyer entered this long after the kill.
     Free(Duration),
-    /// Nobody enters until the lock is deleted by hand.
+    /// No buyer enters until somebody deletes the lock by hand.
     StandsStill,
 }
 
@@ -68,7 +68,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Opens the sale, lets in the buyer that will have the accident, and waits until this buyer has read the stock.
+    /// Opens the sale, starts the buyer that will have the accident, and waits until this buyer has read the stock.
     async fn open(servers: &Servers, guard: Guard, pace: Pace) -> Result<Self, Failure> {
         let (sale, urls) = (Uuid::new_v4().simple().to_string(), servers.urls(guard));
         let sessions = Session::open_many(guard, &urls, &sale, SESSIONS, SESSIONS).await?;
@@ -86,8 +86,8 @@ impl Fixture {
         })
     }
 
-    /// Lets the other buyers make this many purchases, or fewer if the items sell out earlier. The task returns the
-    /// purchases.
+    /// Lets the other buyers make this many purchases, or fewer if the items sell out earlier. Returns a task whose
+    /// result is the purchases.
     fn others(&self, wishes: u64) -> JoinHandle<Result<Vec<Visit>, Failure>> {
         let sessions = self.sessions.clone();
         tokio::spawn(async move {
@@ -101,7 +101,7 @@ impl Fixture {
                 match visit.await? {
                     visit if visit.outcome == Outcome::Sold => bought.push(visit),
                     visit if visit.outcome == Outcome::SoldOut => break,
-                    // The machine was so busy that the lease ended before the write. The loop tries again with another
+                    // On a busy machine, the lease may end before the write. The loop then tries again with another
                     // buyer.
                     _ => {}
                 }
@@ -123,7 +123,7 @@ impl Fixture {
                 Err(_) => {}
             }
         }
-        Err("nobody comes in, before a lock that has an end".into())
+        Err("no other buyer gets the lock, although the lock has an expiry".into())
     }
 
     async fn close(self) -> Result<Audit, Failure> {
@@ -136,7 +136,7 @@ impl Fixture {
 }
 
 /// Runs a sale in which a buyer is killed during its purchase. Afterwards, the other buyers buy the remaining items,
-/// unless nobody can enter.
+/// unless no buyer can enter.
 pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Failure> {
     let mut fixture = Fixture::open(servers, guard, Pace::Dies).await?;
     let held = servers.is_held(guard, &lock_key(&fixture.sale)).await;
@@ -163,8 +163,8 @@ pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Fail
     })
 }
 
-/// Runs a sale with a slow buyer. This buyer reads the stock, and writes only after other buyers have bought some
-/// items, or after it is clear that the slow buyer's lock never expires. Afterwards, the other buyers buy the remaining
+/// Runs a sale with a slow buyer. The slow buyer reads the stock. The slow buyer writes only after other buyers have
+/// bought some items, or after it is clear that its lock never expires. Afterwards, the other buyers buy the remaining
 /// items.
 pub(crate) async fn late(servers: &Servers, guard: Guard, pace: Pace) -> Result<Late, Failure> {
     let mut fixture = Fixture::open(servers, guard, pace).await?;

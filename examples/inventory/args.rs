@@ -1,4 +1,4 @@
-//! The command-line arguments of the example.
+//! The command-line arguments of the example `inventory`.
 
 use crate::worker::{Order, WORKER};
 
@@ -40,7 +40,7 @@ pub(crate) fn read(args: &[String]) -> Result<Role, String> {
         }
     }
     if job.quick && job.write {
-        return Err("`--write` writes what a whole run has measured: leave `--quick` out".into());
+        return Err("`--write` needs the results of a full run: leave out `--quick`".into());
     }
     Ok(Role::Host(job))
 }

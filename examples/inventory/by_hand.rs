@@ -1,5 +1,5 @@
-//! Hand-written locks that are common in articles. A caller that finds the lock taken sleeps for 50 ms and tries again.
-//! These locks never renew a lease.
+//! Hand-written locks that are common in articles. A caller that finds its lock taken sleeps for 50 ms and tries again.
+//! The hand-written locks never renew a lease.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -47,7 +47,7 @@ impl ByHand {
         Ok(Self { kind, connection })
     }
 
-    /// Tries until the caller has the lock.
+    /// Tries to acquire the lock until the caller has it.
     pub(crate) async fn lock(&self, key: &str, owner: &str, lease: Duration) -> RedisResult<()> {
         while !self.try_lock(key, owner, lease).await? {
             sleep(SPIN).await;
@@ -60,7 +60,7 @@ impl ByHand {
         let lease = lease.as_millis() as u64;
         match self.kind {
             // Articles show `SETNX` and then `EXPIRE`. If a process dies between these two commands, its lock never
-            // expires. To show this case, this example never sends `EXPIRE`.
+            // expires. To show a lock that never expires, this example never sends `EXPIRE`.
             Kind::SetNx => connection.set_nx(key, owner).await,
             Kind::SetPx => {
                 let options = SetOptions::default()

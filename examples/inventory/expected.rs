@@ -1,5 +1,5 @@
-//! Checks that each guard had its expected result. Without these checks, the program would print the figures of a
-//! broken guard as if they were valid.
+//! Checks that each guard (way to guard the stock) had its expected result. Without these checks, the program would
+//! print the figures of a broken guard as if they were valid.
 
 use std::fmt::{Debug, Display};
 
@@ -116,7 +116,7 @@ impl Surprises {
         }
     }
 
-    /// Checks the sale with a slow buyer. The guard has to keep the sale exact: each item has to be sold once.
+    /// Checks the sale with a slow buyer. Under this guard, each item has to be sold exactly once.
     fn of_late(&mut self, guard: Guard, late: &Late, ended: Outcome, others_came_in: bool) {
         let expected = if others_came_in {
             "others inside while the slow buyer is"
@@ -147,9 +147,9 @@ impl Surprises {
         }
     }
 
-    /// Checks the callers of a lock with a queue: they send at most about two scripts for each acquisition, plus the
-    /// probes. The callers may send fewer scripts, because one script can serve several neighbours in the queue that
-    /// belong to one process.
+    /// Checks the waiting callers of a lock with a queue. These callers send at most about two scripts for each
+    /// acquisition, plus the probes. The waiting callers may send fewer scripts, because one script can serve several
+    /// neighbours in the queue that belong to one process.
     fn of_queue(&mut self, row: &str, waiters: &Waiters) {
         let (most, seen) = (waiters.ceiling_of_a_queue(), waiters.commands());
         let expected = format!("2 to {most} commands");

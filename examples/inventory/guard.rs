@@ -1,21 +1,22 @@
-//! The ways to guard the stock.
+//! The ways to guard the stock against buyers that write at the same time.
 
 use std::{fmt, str::FromStr};
 
 use crate::ours::Way;
 
-/// One way to guard the stock.
+/// A guard: one way to guard the stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guard {
-    /// No guard: a buyer reads, thinks and writes.
+    /// No guard: a buyer reads the stock, thinks, and writes the stock.
     Nothing,
     /// `WATCH`. If the stock has changed since the buyer read it, the write is refused, and the purchase starts again.
     Watch,
-    /// `SETNX`, and later `DEL`. The lock has neither a lease nor an owner.
+    /// `SETNX` to acquire the lock, and `DEL` to release it. The lock has neither a lease nor an owner.
     SetNx,
-    /// `SET NX PX`, and later a script that deletes the lock if the caller owns it.
+    /// `SET NX PX` to acquire the lock, and a script that deletes the lock if the caller owns it.
     SetPx,
-    /// Two scripts, and a hash that stores the owner and how often the owner has entered.
+    /// A script to acquire the lock, and a script to release it. A hash stores the owner and how often the owner has
+    /// entered.
     Reentrant,
     /// This project's lock on one server.
     Ours(Way),
@@ -54,13 +55,13 @@ impl Guard {
         matches!(self, Self::Ours(_) | Self::Redlock)
     }
 
-    /// Returns whether buyers may share a connection. Under `WATCH`, buyers may not share a connection, because an
-    /// `EXEC` of one buyer would end the watches of all buyers on the connection.
+    /// Returns whether buyers under this guard may share a connection. Under `WATCH`, they may not share one, because
+    /// an `EXEC` of one buyer would end the watches of all buyers on the connection.
     pub(crate) fn shares_connections(self) -> bool {
         self != Self::Watch
     }
 
-    /// Returns the commands that this guard sends itself, but that other guards run only within scripts.
+    /// Returns the commands that this guard sends directly, but that other guards run only within scripts.
     pub(crate) fn plain(self) -> &'static [&'static str] {
         match self {
             Self::Watch => &["get", "set", "rpush"],

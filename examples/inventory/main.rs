@@ -1,6 +1,6 @@
 //! Compares the ways to guard a stock. The same sale runs without a guard, under `WATCH`, under hand-written locks that
-//! are common in articles, and under the locks of this project. There are three scenarios: a rush, a buyer that dies
-//! during its purchase, and a buyer that is slower than its lease.
+//! are common in articles, and under the locks of this project. The example has three scenarios: a rush of buyers, a
+//! buyer that dies during its purchase, and a buyer that is slower than its lease.
 //!
 //! ```text
 //! cargo run --release --example inventory

@@ -11,7 +11,8 @@ use crate::{
     session::{Lease, SHORT_LEASE},
 };
 
-/// The strategy: how a caller waits if its lock is not free. On a Redlock, callers spin regardless of the strategy.
+/// The strategy: how a caller waits if its lock is not free. On a Redlock, callers spin (try again after short pauses)
+/// regardless of the strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Handoff,
@@ -19,7 +20,7 @@ pub(crate) enum Way {
     Spin,
 }
 
-/// The `wait` of the locks, which is far longer than any buyer really waits, so that nobody gives up in this example.
+/// The `wait` of the locks, which is far longer than any buyer really waits, so that no buyer gives up in this example.
 const WAIT: Duration = Duration::from_secs(300);
 
 #[distributed_lock(key = "stock:<sale>", wait = WAIT, guard = hold)]

@@ -1,5 +1,5 @@
-//! The picture `docs/inventory.svg`. The picture has a row for each guard, and shows on logarithmic axes how long
-//! buyers wait and how many commands the guard sends.
+//! The picture `docs/inventory.svg`. The picture has a row for each guard (way to guard the stock). The logarithmic
+//! axes of the picture show how long buyers wait and how many commands the guard sends.
 
 use crate::{
     guard::Guard,
@@ -11,7 +11,7 @@ const WIDTH: f64 = 960.0;
 const TOP: f64 = 84.0;
 const ROW: f64 = 34.0;
 const BOTTOM: f64 = 52.0;
-/// The position of the right end of the guards' names.
+/// The horizontal position of the right end of the guards' names.
 const NAMES_END: f64 = 158.0;
 /// The distance from the vertical middle of a row to the baseline of its text.
 const FOOT: f64 = 4.0;
@@ -51,8 +51,8 @@ const FIGURES: Type = Type {
     colour: INK,
 };
 
-/// One of the two panels of the picture. At the right end of the panel, at the position `figures`, is a column of
-/// figures.
+/// One of the two panels of the picture. A column of figures is at the right end of the panel, at the position
+/// `figures`.
 struct Panel {
     left: f64,
     right: f64,
@@ -60,7 +60,7 @@ struct Panel {
     title: &'static str,
     /// The meaning of the full dot and of the empty dot.
     legend: [String; 2],
-    /// The heading above the figures.
+    /// The heading above the column of figures.
     heading: &'static str,
     unit: &'static str,
     /// The exponent of the power of ten at the end of the axis. The axis begins at 1.
@@ -90,7 +90,7 @@ impl Panel {
         svg.text((middle, end + 38.0), AXIS, self.unit);
     }
 
-    /// Draws a full and an empty dot, a line between them, and the figures of a row.
+    /// Draws the dots of a row: a full dot, an empty dot, and a line between them. Also writes the figures of the row.
     fn row(&self, svg: &mut Svg, y: f64, colour: &str, dots: [Option<f64>; 2], figures: &str) {
         let [full, empty] = dots.map(|value| value.map(|value| (self.x(value), y)));
         if let (Some(from), Some(to)) = (full, empty) {

@@ -1,5 +1,5 @@
-//! The body of a purchase: it reads the stock, thinks, and writes the stock minus one. Two buyers that run this body at
-//! once can sell one item twice.
+//! The body of a purchase: it reads the stock, thinks, and writes the stock minus one. If two buyers run this body at
+//! once, they can buy the same item.
 
 use std::{
     fmt,
@@ -17,12 +17,12 @@ use crate::{Failure, shop::Shop};
 /// waits for this line.
 pub(crate) const INSIDE: &str = "inside";
 
-/// What a buyer does between reading and writing.
+/// What a buyer does between reading and writing the stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// Thinks for this long, as if it checked a card or printed a label.
+    /// Thinks for this long, as if the buyer checked a card or printed a label.
     Thinks(Duration),
-    /// Does not buy, but holds the lock for this long and leaves.
+    /// Buys nothing, but holds the lock for this long and leaves.
     Stays(Duration),
     /// Does not end the purchase until its process is killed.
     Dies,
@@ -66,11 +66,11 @@ impl FromStr for Pace {
 pub(crate) enum Outcome {
     Sold,
     SoldOut,
-    /// The shop refused the write, because the token is lower than one that the shop has seen.
+    /// The shop refused the write, because it has seen a higher fencing token than the token of this buyer.
     Refused,
-    /// The lease ended, and the body was dropped at an await.
+    /// The lease ended, and the buyer's body was dropped at an await.
     Cancelled,
-    /// The buyer entered, and left without trying to buy.
+    /// The buyer entered the lock, and left without trying to buy.
     Left,
 }
 
@@ -107,7 +107,7 @@ pub(crate) struct Purchase<'a> {
     shop: &'a Shop,
     buyer: &'a str,
     pace: Pace,
-    /// When the buyer last entered. A buyer under `WATCH` enters once for each try.
+    /// The time at which the buyer last entered. A buyer under `WATCH` enters once for each try.
     pub(crate) entered: Option<Instant>,
     pub(crate) left: Option<Instant>,
     pub(crate) tries: u64,
@@ -156,8 +156,8 @@ impl<'a> Purchase<'a> {
         Ok(accepted(shop.sell(item, self.buyer, token)?))
     }
 
-    /// Runs the purchase without a lock. Repeats the purchase until nobody changes the stock between its read and its
-    /// write, or until everything is sold.
+    /// Runs the purchase without a lock. Repeats the purchase until no other buyer changes the stock between its read
+    /// and its write, or until everything is sold.
     pub(crate) async fn run_optimistic(&mut self) -> Result<Outcome, Failure> {
         let outcome = loop {
             self.enter();
@@ -187,7 +187,7 @@ impl<'a> Purchase<'a> {
                 println!("{INSIDE}");
                 pending::<()>().await;
             }
-            // A buyer that tries again already has the shop's permission.
+            // A buyer that tries again already has the shop's permission to continue.
             Pace::Awaits | Pace::Blocks if self.tries > 1 => {}
             Pace::Awaits | Pace::Blocks => {
                 println!("{INSIDE}");

@@ -1,4 +1,4 @@
-//! The scenarios and their results. The results of one guard form a row of the tables.
+//! The scenarios and their results. The results of one guard (way to guard the stock) form a row of the tables.
 
 use std::time::Duration;
 
@@ -32,15 +32,15 @@ pub(crate) const WAITING: [Guard; 5] = [
 pub(crate) struct Size {
     pub(crate) items: u64,
     pub(crate) rush: Plan,
-    /// How long each caller holds the key that all callers want. Each hold time is measured in a run of its own.
+    /// How long each caller holds the one key that all callers want. Each hold time is measured in a run of its own.
     pub(crate) holds: &'static [Duration],
-    /// The number of callers that want this key.
+    /// The number of callers that want the same key.
     pub(crate) callers: usize,
 }
 
 const THINKING: Duration = Duration::from_millis(5);
 
-/// The time limit of a scenario. If no time passed between two bodies, the longest scenario would take 30 s.
+/// The time limit of a scenario. Without pauses between the bodies, the longest scenario would take 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Size {
@@ -77,10 +77,10 @@ pub(crate) struct Row {
     pub(crate) rush: Waiters,
     pub(crate) audit: Audit,
     pub(crate) death: Death,
-    /// The sale with a buyer that awaited the shop's permission for longer than its lease.
+    /// The result of the sale with a buyer that awaited the shop's permission for longer than its lease.
     pub(crate) late: Late,
-    /// The sale with a buyer that blocked its thread for longer than its lease; `None` for guards without a fencing
-    /// token.
+    /// The result of the sale with a buyer that blocked its thread for longer than its lease. `None` for guards without
+    /// a fencing token.
     pub(crate) blocked: Option<Late>,
 }
 
@@ -104,8 +104,8 @@ fn new_sale() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
-/// Runs a scenario with a time limit, because all buyers would wait without end for a lock that is never released. An
-/// error names the guard and the scenario.
+/// Runs a scenario with a time limit, because all buyers would wait forever for a lock that is never released. An error
+/// names the guard and the scenario.
 async fn bounded<T>(
     guard: Guard,
     fixture: &str,
@@ -117,7 +117,7 @@ async fn bounded<T>(
     }
 }
 
-/// Lets all buyers start at once. Together, the buyers want to buy more items than there are.
+/// Lets all buyers start at once. Together, the buyers want to buy more items than the shop has.
 async fn rush(servers: &Servers, guard: Guard, size: Size) -> Result<(Waiters, Audit), Failure> {
     let sale = new_sale();
     let shop = Shop::open(&servers.urls(guard).stock, &sale).await?;

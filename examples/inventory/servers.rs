@@ -1,5 +1,5 @@
-//! The servers: one for the stock, one for the locks, and five for the Redlock. The stock has its own server, so that
-//! the commands for the stock do not count as commands of a lock.
+//! The servers of the example: one for the stock, one for the locks, and five for the Redlock. The stock has its own
+//! server, so that the commands for the stock do not count as commands of a lock.
 
 use support::{quorum::Quorum, sent::Sent, server::RedisServer};
 
@@ -74,7 +74,7 @@ impl Servers {
         version.unwrap_or_else(|| "of an unknown version".into())
     }
 
-    /// Returns whether the lock is held: whether a lock server stores anything under this key.
+    /// Returns whether a lock is held, which is the case if a lock server stores a value under this key.
     pub(crate) async fn is_held(&self, guard: Guard, key: &str) -> bool {
         let server = match guard {
             Guard::Redlock => &self.quorum.servers[0],

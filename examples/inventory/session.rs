@@ -1,4 +1,5 @@
-//! A session: a client of the shop with its own connections. Sessions compete for a lock as separate processes do.
+//! A session: a client of the shop with its own connections. Sessions compete for a lock in the same way as separate
+//! processes do.
 
 use std::time::{Duration, Instant};
 
@@ -15,14 +16,14 @@ use crate::{
     shop::Shop,
 };
 
-/// The lease in scenarios with a buyer that dies or is slow. This lease is not renewed.
+/// The lease in scenarios with a buyer that dies or is slow. The lease is not renewed.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(1);
 
-/// The lease of hand-written locks in other scenarios. In the other scenarios, the locks of this project use their
-/// default lease, which is also 30 s but is renewed.
+/// The lease of hand-written locks in the scenarios without an accident. In these scenarios, the locks of this project
+/// use their default lease, which is also 30 s but is renewed.
 const AMPLE_LEASE: Duration = Duration::from_secs(30);
 
-/// Which lease a lock gets.
+/// The choice of a lock's lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lease {
     Ample,
@@ -38,7 +39,7 @@ impl Lease {
     }
 }
 
-/// A client of the shop.
+/// A session: a client of the shop.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
     pub(crate) shop: Shop,
@@ -68,8 +69,8 @@ pub(crate) struct Visit {
 }
 
 impl Session {
-    /// Opens a session. A client of this project's locks takes one lock here, because the additional work of a first
-    /// call should not be measured.
+    /// Opens a session. A client of this project's locks takes one lock here, so that the additional work of a first
+    /// call is not measured.
     pub(crate) async fn open(guard: Guard, urls: &Urls, sale: &str) -> Result<Self, Failure> {
         let by_hand =
             async |kind| Ok::<_, Failure>(Locks::ByHand(ByHand::connect(kind, &urls.locks).await?));
@@ -113,7 +114,7 @@ impl Session {
         Ok(opened)
     }
 
-    /// Takes the lock, if the guard has one, runs the purchase, and releases the lock.
+    /// Takes the lock if the guard has a lock, runs the purchase, and releases the lock.
     pub(crate) async fn visit(
         &self,
         buyer: String,
@@ -164,7 +165,7 @@ impl Session {
         }
     }
 
-    /// Shuts down the client of this project's locks, if there is one, and waits for its releases.
+    /// Shuts down the session's client of this project's locks, if there is one, and waits for its releases.
     pub(crate) async fn close(&self) {
         if let Locks::Ours(client, _) = &self.locks {
             client.shutdown().await;

@@ -1,5 +1,5 @@
-//! The stock and the records of its sales on a Redis server. The Redis keys of the stock and of the records begin with
-//! a prefix that contains the name of the sale.
+//! The stock and the records of its sales on a Redis server. The Redis keys of both begin with a prefix that contains
+//! the name of the sale.
 
 use std::{collections::BTreeSet, fmt, sync::LazyLock};
 
@@ -33,7 +33,7 @@ struct Record {
 
 /// The result of a sale, read from its records.
 pub(crate) struct Audit {
-    /// The number of items at the beginning.
+    /// The number of items at the beginning of the sale.
     pub(crate) items: u64,
     sales: Vec<Record>,
 }
@@ -90,8 +90,8 @@ impl Shop {
             .arg(token.map(|token| token.to_string()).unwrap_or_default());
     }
 
-    /// Reads and watches the stock. The next [`sell_unchanged`](Self::sell_unchanged) writes only if nobody has changed
-    /// the stock in between.
+    /// Reads and watches the stock. The next [`sell_unchanged`](Self::sell_unchanged) writes only if no other client
+    /// has changed the stock in between.
     pub(crate) async fn watch(&self) -> RedisResult<u64> {
         let watch = cmd("WATCH").arg(self.key("stock")).to_owned();
         watch.exec_async(&mut self.connection.clone()).await?;
@@ -123,8 +123,7 @@ impl Shop {
         self.connection.clone().rpush(self.key("word"), "go").await
     }
 
-    /// Waits for permission to continue. The waiting command blocks its connection, so the command uses a separate
-    /// connection.
+    /// Waits for permission to continue. The waiting command blocks its connection, so it uses a connection of its own.
     pub(crate) async fn word(&self) -> RedisResult<()> {
         let mut connection = connect(&self.client).await?;
         let () = connection.blpop(self.key("word"), 0.0).await?;
@@ -218,12 +217,12 @@ impl Audit {
         self.sales.len() as u64
     }
 
-    /// Returns how many more items were sold than there were.
+    /// Returns the number of items that were sold beyond the number in stock.
     pub(crate) fn oversold(&self) -> u64 {
         self.sold().saturating_sub(self.items)
     }
 
-    /// Returns the number of sales of an item that was already sold.
+    /// Returns the number of sales whose item was already sold.
     pub(crate) fn doubled(&self) -> u64 {
         let mut items: Vec<u64> = self.sales.iter().map(|sale| sale.item).collect();
         items.sort_unstable();
@@ -231,7 +230,8 @@ impl Audit {
         self.sold() - items.len() as u64
     }
 
-    /// These buyers were told that their purchases had succeeded. Returns how many of these purchases have no record.
+    /// Returns how many purchases have no record, although their buyers (`told`) were told that the purchase had
+    /// succeeded.
     pub(crate) fn lost<'a>(&self, told: impl Iterator<Item = &'a str>) -> u64 {
         let known: BTreeSet<&str> = self.sales.iter().map(|sale| sale.buyer.as_str()).collect();
         told.filter(|buyer| !known.contains(buyer)).count() as u64

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// A position: the distances from the left and from the top.
+/// A position in a drawing: the distances from the left and from the top.
 pub(crate) type At = (f64, f64);
 
 /// A drawing. Elements that are drawn later cover elements that were drawn earlier.

@@ -13,7 +13,7 @@ use crate::{
     servers::Servers,
 };
 
-/// The name of the markers that enclose a table of guards in a page.
+/// The name of the markers that enclose a table of guards (ways to guard the stock) in a page.
 const GUARDS: &str = "guards";
 /// The name of the markers that enclose the table of waiting callers.
 const WAITS: &str = "waits";
@@ -25,7 +25,7 @@ const FIRST_COLUMN: &str = "guard";
 pub(crate) struct Report {
     setting: String,
     guards: Grid,
-    /// The table for `docs/guides/strategies.md`, which has only the most important columns.
+    /// The table for `docs/guides/strategies.md`, which contains only the most important columns.
     short: Grid,
     waits_setting: String,
     waits: Grid,

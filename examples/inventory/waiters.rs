@@ -1,4 +1,4 @@
-//! Lets many buyers start at once, and records what they did, how long they waited, and how many commands they sent.
+//! Lets many buyers start at once. Records what they did, how long they waited, and how many commands they sent.
 
 use std::{
     sync::Arc,
@@ -16,20 +16,20 @@ use crate::{
     shop::IN_TRANSACTION,
 };
 
-/// How many buyers there are, and what they do.
+/// A plan: how many buyers there are, and what they do.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) buyers: usize,
     /// The number of clients that the buyers share.
     pub(crate) sessions: usize,
-    /// How often each buyer wants to buy. Buyers stop earlier if everything is sold.
+    /// How often each buyer wants to buy. A buyer stops earlier if everything is sold.
     pub(crate) wishes: usize,
     /// The pause between two visits of a buyer.
     pub(crate) walk: Duration,
     pub(crate) pace: Pace,
 }
 
-/// The results of a plan: the visits of the buyers, how long they waited, and the number of commands that they sent.
+/// The results of a plan: the visits of the buyers to the shop, how long they waited, and how many commands they sent.
 #[derive(Debug)]
 pub(crate) struct Waiters {
     /// The visits of each buyer.
@@ -37,7 +37,7 @@ pub(crate) struct Waiters {
     wall: Duration,
     commands: u64,
     sessions: usize,
-    /// How long the buyers waited in each visit, sorted.
+    /// The waiting times of all visits, in ascending order.
     waits: Vec<Duration>,
 }
 
@@ -107,7 +107,7 @@ impl Waiters {
         self.waits.len() as u64
     }
 
-    /// Returns the number of tries in all visits, including the failed ones.
+    /// Returns the number of tries in all visits, including the failed tries.
     pub(crate) fn tries(&self) -> u64 {
         self.all().map(|visit| visit.tries).sum()
     }
@@ -130,21 +130,22 @@ impl Waiters {
         self.commands as f64 / self.wall.as_secs_f64()
     }
 
-    /// Returns the total time divided by the sum of the times of all bodies. If the bodies followed one another without
-    /// a gap, the total time would be this sum.
+    /// Returns the total time divided by the sum of the times of all bodies. If no time passed between the bodies, the
+    /// total time would equal this sum.
     pub(crate) fn over_ideal(&self) -> f64 {
         let bodies: Duration = self.all().filter_map(|visit| visit.inside).sum();
         self.wall.as_secs_f64() / bodies.as_secs_f64()
     }
 
-    /// Returns the waiting time that a share of the visits does not exceed: the median for 0.5, the longest for 1.0.
+    /// Returns the waiting time that this share of the visits does not exceed. The share 0.5 gives the median, and 1.0
+    /// the longest wait.
     pub(crate) fn wait(&self, share: f64) -> Duration {
         let last = self.waits.len().saturating_sub(1);
         let wait = self.waits.get((last as f64 * share).round() as usize);
         wait.copied().unwrap_or_default()
     }
 
-    /// Returns the smallest and the largest number of purchases that a buyer made.
+    /// Returns the smallest and the largest number of purchases that any one buyer made.
     pub(crate) fn least_and_most(&self) -> (usize, usize) {
         let bought = self.visits.iter().map(|visits| {
             let sold = |visit: &&Visit| visit.outcome == Outcome::Sold;
@@ -155,9 +156,9 @@ impl Waiters {
         })
     }
 
-    /// Returns the largest number of commands that callers in a queue may send. Each acquisition may send two scripts,
-    /// and a third script if the hold lasts at least 90 ms. Each client may send one initial probe, and five probes a
-    /// second. For busy machines, one more command is allowed for every twenty acquisitions.
+    /// Returns the largest number of commands that callers in a queue may send. Two scripts are allowed for each
+    /// acquisition, and a third script if the hold lasts at least 90 ms. One initial probe and five probes a second are
+    /// allowed for each client. For busy machines, one more command is allowed for every twenty acquisitions.
     pub(crate) fn ceiling_of_a_queue(&self) -> u64 {
         const LONG: Duration = Duration::from_millis(90);
         const LOOKS_A_SECOND: f64 = 5.0;
@@ -169,8 +170,8 @@ impl Waiters {
     }
 }
 
-/// Returns the number of tries whose write was refused. The server does not run the commands of a refused transaction,
-/// so its count of commands lacks them although they were sent.
+/// Returns the number of tries whose write the server refused. The server does not run the commands of a refused
+/// transaction. The server's count of commands therefore lacks these commands, although the client sent them.
 fn refused(visits: &[Vec<Visit>]) -> u64 {
     let visits = visits.iter().flatten();
     visits.map(|visit| visit.tries.saturating_sub(1)).sum()

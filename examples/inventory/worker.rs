@@ -1,4 +1,5 @@
-//! Runs a buyer in a separate process, so that the buyer can be killed. The process runs this same program.
+//! Runs a buyer in a separate process, so that the buyer can be killed. The process runs the same program as its
+//! parent.
 
 use support::process::{Worker, dies_with_parent};
 
@@ -41,7 +42,7 @@ impl Order {
     /// Parses the arguments that follow [`WORKER`].
     pub(crate) fn read(args: &[String]) -> Result<Self, String> {
         let [guard, pace, sale, stock, locks] = args else {
-            return Err(format!("`{WORKER}` is this program's own"));
+            return Err(format!("only this program itself may pass `{WORKER}`"));
         };
         Ok(Self {
             guard: guard.parse()?,
@@ -60,7 +61,7 @@ impl Order {
 pub(crate) struct Buyer(Worker);
 
 impl Buyer {
-    /// Starts the process, and waits until the buyer holds the lock and has read the stock.
+    /// Starts a buyer's process, and waits until the buyer holds the lock and has read the stock.
     pub(crate) async fn send_in(order: &Order) -> Result<Self, Failure> {
         let mut command = dies_with_parent(std::env::current_exe()?);
         command.args(order.to_args());
@@ -69,19 +70,19 @@ impl Buyer {
         Ok(Self(worker))
     }
 
-    /// Kills the process (SIGKILL) and waits until it has ended.
+    /// Kills the buyer's process (SIGKILL) and waits until it has ended.
     pub(crate) fn kill(&mut self) {
         self.0.kill();
     }
 
-    /// Waits for the end of the purchase, and returns how it ended.
+    /// Waits for the end of the buyer's purchase, and returns how the purchase ended.
     pub(crate) async fn outcome(&mut self) -> Result<Outcome, Failure> {
         let line = self.0.until(ENDED).await;
         Ok(line.trim_start_matches(ENDED).parse()?)
     }
 }
 
-/// Runs the buyer of this process. An error names the guard.
+/// Runs the buyer for which this process was started. An error names the guard.
 pub(crate) async fn work(order: &Order) -> Result<(), Failure> {
     let done = visit(order).await;
     done.map_err(|failure| format!("{}, alone: {failure}", order.guard).into())

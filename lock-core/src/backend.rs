@@ -178,6 +178,38 @@ pub struct Caller {
     pub function: String,
 }
 
+impl Caller {
+    /// The longest text of a caller, in bytes.
+    pub const LONGEST: usize = 64;
+
+    /// Describes a caller. Of a text that is longer than [`LONGEST`](Self::LONGEST), only the end is kept. Control
+    /// characters are replaced, so that a caller can be shown on a terminal.
+    #[must_use]
+    pub fn new(application: &str, host: &str, pid: u32, function: &str) -> Self {
+        let visible = |text| {
+            let end = Self::end_of(text);
+            end.replace(char::is_control, "\u{fffd}")
+        };
+        Self {
+            application: visible(application),
+            host: visible(host),
+            pid,
+            function: visible(function),
+        }
+    }
+
+    /// Returns the end of a text, which is at most [`LONGEST`](Self::LONGEST) bytes long. The end of a function's path
+    /// distinguishes it better than the beginning.
+    #[must_use]
+    pub fn end_of(text: &str) -> &str {
+        let mut start = text.len().saturating_sub(Self::LONGEST);
+        while !text.is_char_boundary(start) {
+            start += 1;
+        }
+        &text[start..]
+    }
+}
+
 /// Writes for instance ``shop@web-3 (pid 4711) `shop::orders::pay` ``.
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -314,7 +346,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Renewed, BackendError>>;
 
     /// Waits until [`Replicas::count`] replicas have acknowledged the grants, but not longer than [`Replicas::within`].
-    /// The locks must have the same [`shard`](Self::shard). A backend without replicas refuses.
+    /// The locks must have the same [`shard`](Self::shard). A backend without replicas returns
+    /// [`BackendError::Refused`].
     fn replicate<'a>(
         &'a self,
         grants: &'a [(&'a LockName, FencingToken)],
@@ -351,11 +384,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// that gives up because of missing answers includes this text in its error.
     fn last_error(&self) -> Option<String>;
 
-    /// Reads who holds the lock, and how many waiters it has.
+    /// Reads who holds the lock, and how many waiters the lock has.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
-    /// Begins a walk through the names of locks that are held. A name is returned if the stored name contains `part`;
-    /// the caller filters the names further. Each step of the walk takes little of the server's time.
+    /// Begins a walk through the names of locks that are held. The walk returns each stored name that contains `part`,
+    /// and the caller filters these names further. Each step of the walk takes little of the server's time.
     fn scan(&self, part: &str) -> Result<Box<dyn Scan>, BackendError> {
         let _ = part;
         Err(only_on_a_server())
@@ -405,7 +438,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn close(&self, until: Moment) -> BoxFuture<'_, ()>;
 }
 
-/// Returns the answer of a backend that stores its locks in this process.
+/// Returns the refusal of a backend that stores its locks in this process.
 fn only_on_a_server() -> BackendError {
     let refusal = "in-process locks cannot be listed, and have no queue that others can read";
     BackendError::Refused(refusal.into())
@@ -414,6 +447,16 @@ fn only_on_a_server() -> BackendError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_caller_keeps_the_ends_of_long_texts() {
+        let long = format!("{}::pay", "é".repeat(100));
+        let caller = Caller::new("a\nb", "host", 1, &long);
+        assert_eq!(caller.application, "a\u{fffd}b");
+        let kept = caller.function.len();
+        assert!(kept <= Caller::LONGEST && kept > Caller::LONGEST - 2);
+        assert!(caller.function.ends_with("é::pay"), "{caller}");
+    }
 
     #[test]
     fn a_failure_says_what_kept_the_server() {

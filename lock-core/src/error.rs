@@ -184,7 +184,9 @@ impl fmt::Display for LockError {
                     "lock `{key}` (token {token}) was lost before the call was done: "
                 )?;
                 f.write_str(match reason {
-                    LossReason::Expired => "its lease ended before it was released or renewed",
+                    LossReason::Expired => {
+                        "the lease ended before the lock was released or renewed"
+                    }
                     LossReason::NotHeld => "the server no longer holds it under this token",
                 })
             }
@@ -195,7 +197,7 @@ impl fmt::Display for LockError {
             Self::Refused { key, .. } => write!(f, "the lock server refused lock `{key}`"),
             Self::WrongLayout { key } => write!(
                 f,
-                "the lock server has something else under the name of lock `{key}`, a lock in another layout or other data"
+                "the lock server stores something else under the name of lock `{key}`: a lock in another layout, or other data"
             ),
             Self::NotReplicated {
                 key,
@@ -203,7 +205,7 @@ impl fmt::Display for LockError {
                 acknowledged,
             } => write!(
                 f,
-                "lock `{key}` was not acquired: {acknowledged} of {wanted} replicas acknowledged it in time"
+                "lock `{key}` was not acquired: {acknowledged} of {wanted} replicas acknowledged the grant in time"
             ),
             Self::InvalidKey(error) => write!(f, "invalid lock key: {error}"),
             Self::InvalidOptions(error) => write!(f, "invalid lock options: {error}"),
@@ -224,31 +226,31 @@ impl Error for LockError {
             Self::Busy { with, .. } => match with {
                 BusyWith::AnotherProcess => &LATER,
                 BusyWith::ThisProcess => &Advice(
-                    "another call of this process holds it: try again later or raise `wait`. A task that was spawned inside that call enters with it only if its future is taken along with `.in_current_hold()`",
+                    "another call of this process holds the lock: try again later or raise `wait`. A task that was spawned inside that call can enter the lock only if the task was spawned with `.in_current_hold()`",
                 ),
                 BusyWith::Sibling => &Advice(
-                    "a sibling under the same enclosing call is inside, and siblings take turns: a task spawned inside the sibling waits for it, unless its future is taken along with `.in_current_hold()`",
+                    "a sibling, which is nested in the same enclosing call, holds the lock, and siblings take turns: a task spawned inside the sibling waits for the sibling, unless the task was spawned with `.in_current_hold()`",
                 ),
                 BusyWith::OutOfOrder => &Advice(
-                    "it was tried only once, because it stands before a lock that an enclosing call holds, and waiting out of order could deadlock: let the enclosing call take it too, among its `keys`",
+                    "the call tried to take this lock only once, because the lock's name sorts before the name of a lock that an enclosing call holds, and waiting out of order could deadlock: let the enclosing call take this lock too, among its `keys`",
                 ),
             },
             Self::Lost { .. } => &Advice(
-                "its body was dropped if it had begun: check what it had done, and let the guarded resource refuse its token",
+                "the body was dropped if it had begun: check what it had done, and let the guarded resource refuse its token",
             ),
             Self::Unreachable { detail, .. } | Self::Refused { detail, .. } => detail,
             Self::WrongLayout { .. } => &Advice(
-                "share a lock in one layout (`LockClientBuilder::layout` for Redisson's), or choose another key or namespace",
+                "use the same layout in all clients that share the lock (`LockClientBuilder::layout` sets Redisson's layout), or choose another key or namespace",
             ),
             Self::NotReplicated { .. } => &Advice(
-                "check that the server's replicas are connected (`INFO replication`), and how far they lag behind",
+                "check that the server's replicas are connected (`INFO replication`), and how far the replicas lag behind",
             ),
             // The text of the outer error already contains the text of the inner error, so the source is the inner
             // error's advice.
             Self::InvalidKey(error) => return error.source(),
             Self::InvalidOptions(error) => return error.source(),
             Self::NoClient => &Advice(
-                "call `LockClient::connect(url).await?.install()?` at start-up, scope one with `client.scope(..)`, or name one with `client = ..`",
+                "call `LockClient::connect(url).await?.install()?` at start-up, scope a client with `client.scope(..)`, or name a client with `client = ..`",
             ),
             Self::ShutDown => return None,
         })
@@ -309,7 +311,7 @@ impl<T, E: FromLockError> LockResult for Result<T, E> {
     note = "return `Result<Option<T>, E>` and `Ok(Some(value))`, or write `on_busy = error`"
 )]
 pub trait SkipResult {
-    /// Returns the result of a skipped call.
+    /// Returns the result of a call that is skipped because its lock is busy.
     fn skipped() -> Self;
 }
 

@@ -88,7 +88,7 @@ impl Display for KeyError {
             Self::EmptyPart { placeholder } => write!(f, "the value of `<{placeholder}>` is empty"),
             Self::TooLong { bytes } => write!(
                 f,
-                "the key has at least {bytes} bytes, more than the {MAX_KEY_BYTES} allowed with its namespace"
+                "the key has at least {bytes} bytes, more than the {MAX_KEY_BYTES} bytes allowed with its namespace"
             ),
             Self::ControlCharacter => f.write_str(
                 "the key has a control character, a line separator or a mark of writing direction",
@@ -96,11 +96,11 @@ impl Display for KeyError {
             Self::StrayBrace => f.write_str("the key has a brace outside a `{hash tag}`"),
             Self::ReservedName => write!(
                 f,
-                "`{FENCE}` is the counter that all fencing tokens come from"
+                "`{FENCE}` is the name of the counter that issues all fencing tokens"
             ),
             Self::ReservedSuffix { suffix } => write!(
                 f,
-                "the key ends with `{suffix}`, which names a lock's own state"
+                "the key ends with `{suffix}`, a suffix that is reserved for the stored state of locks"
             ),
             Self::NoKeys => f.write_str("the list of keys is empty"),
             Self::TooManyKeys => write!(f, "the list has more than {MAX_KEYS} keys"),
@@ -116,7 +116,7 @@ impl Error for KeyError {
         Some(match self {
             Self::Empty => &Advice("give the lock a name"),
             Self::EmptyPart { .. } => {
-                &Advice("check it before the call: all empty values would share one lock")
+                &Advice("check the value before the call: all empty values would share one lock")
             }
             Self::TooLong { .. } => {
                 &Advice("use an identifier or a digest instead of the whole value")
@@ -126,9 +126,9 @@ impl Error for KeyError {
             Self::ReservedName => &Advice("choose another name"),
             Self::ReservedSuffix { .. } => &Advice("choose another ending"),
             Self::TooManyKeys => {
-                &Advice("take them in parts, or have one lock for a group of them")
+                &Advice("take the locks in several calls, or use one lock for a group of keys")
             }
-            Self::NoKeys => &Advice("check it before the call: there is nothing to lock"),
+            Self::NoKeys => &Advice("check the list before the call: there is nothing to lock"),
             Self::Unprintable { .. } => return None,
         })
     }
@@ -239,8 +239,8 @@ impl LockName {
         }
     }
 
-    /// Returns the key as is, with the namespace (if any) in front of it. A name without escaping is for locks whose
-    /// names other software, such as Redisson, defines.
+    /// Returns the key as is, with the namespace (if any) in front of it. This function is for locks whose names other
+    /// software, such as Redisson, defines without escaping.
     ///
     /// No hash tag is added to the name. A caller that needs all Redis keys of a lock in one slot has to write a hash
     /// tag into the key.

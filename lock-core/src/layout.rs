@@ -34,7 +34,7 @@ impl Layout {
     pub const fn allows(self, strategy: Strategy) -> bool {
         match self {
             Self::Native => true,
-            // A queue would keep no order here, because Redisson takes a free lock even if others have queued for it.
+            // Redisson takes a free lock even if other callers have queued for it, so a queue would keep no order.
             Self::Redisson => !matches!(strategy, Strategy::Handoff),
         }
     }

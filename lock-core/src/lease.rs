@@ -99,10 +99,13 @@ pub struct Grant {
     pub valid_until: Option<Moment>,
     /// The time for which the grant is valid, counted from a moment that is certainly before the grant, such as the
     /// sending of the request. A grant that is sent to a waiter lasts for at most a claim (2 s), even if the requested
-    /// lease is longer. The first renewal extends a grant that was sent to a waiter to the requested lease.
+    /// lease is longer. The first renewal extends the claim to the whole requested lease.
     pub validity: Duration,
     /// Whether the owner had to wait for the lock, in the queue or between two tries.
     pub queued: bool,
+    /// The time from the moment at which this process learnt that the owner may take the lock until the owner took it.
+    /// `None` if the owner got the lock in the answer to its own request.
+    pub handoff: Option<Duration>,
 }
 
 impl Grant {
@@ -163,6 +166,7 @@ mod tests {
             valid_until: Some(Moment::new(Duration::from_secs(10))),
             validity: Duration::from_secs(5),
             queued: false,
+            handoff: None,
         };
         let at = |secs| grant.remaining(Moment::new(Duration::from_secs(secs)));
         assert_eq!(at(7), Some(Duration::from_secs(3)));

@@ -22,7 +22,7 @@ pub enum OnLost {
     Continue,
 }
 
-/// The operations that a client may use. They determine the rights that its Redis user needs.
+/// The operations that a client may use. These operations determine the rights that the client's Redis user needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AccessMode {
     /// Takes, renews and releases locks.
@@ -61,9 +61,9 @@ pub enum Release {
     /// The call returns without waiting for the server to confirm the release, one round trip earlier than with
     /// [`Release::Confirmed`]. The release is retried in the background until the lease ends.
     ///
-    /// The next acquisition on the same tokio runtime is sent after the release. On a Redlock, this order is certain
-    /// only while the runtime has its own open connections to the nodes. Callers in other runtimes and processes can
-    /// find the lock taken until the server has processed the release.
+    /// The next acquisition on the same tokio runtime is sent after the release. On a Redlock, the acquisition is
+    /// certain to be sent after the release only while the runtime has its own open connections to the nodes. Callers
+    /// in other runtimes and processes can find the lock taken until the server has processed the release.
     Background,
 }
 
@@ -144,8 +144,8 @@ pub struct LockOptions {
 pub struct Defaults {
     /// How long an acquisition may take; 3 s unless the client sets another value.
     pub wait: Duration,
-    /// The length of a lease; 30 s unless the client sets another value. This lease is renewed after each third of its
-    /// time.
+    /// The length of a lease; 30 s unless the client sets another value. The engine renews a lease of this default
+    /// length after each third of its time.
     pub lease: Duration,
     /// How a caller waits for a lock. `None` selects the layout's default, which is handoff in the native layout.
     pub strategy: Option<Strategy>,
@@ -263,7 +263,7 @@ impl Error for OptionsError {
             Self::LeaseTooLong => &Advice("choose a shorter one and let it be renewed"),
             Self::WaitTooLong => &Advice("write \"24h\" or less"),
             Self::MaxHoldWithoutRenewal => &Advice("remove `max_hold`, or set `renew`"),
-            Self::BackoffOutOfRange => &Advice("write for instance 1 ms and 128 ms"),
+            Self::BackoffOutOfRange => &Advice("set the pauses to, for instance, 1 ms and 128 ms"),
             Self::NoQueue => &Advice("choose `strategy = notify` or `strategy = spin`"),
             Self::HoldAtLeastAboveLease => {
                 &Advice("choose a longer `lease` (24 hours at most), or a shorter `hold_at_least`")
@@ -469,7 +469,7 @@ mod tests {
         assert_eq!(
             complete(asked(None)).unwrap().strategy,
             Strategy::Handoff,
-            "the native layout's own"
+            "handoff is the default strategy of the native layout"
         );
     }
 

@@ -1,4 +1,4 @@
-//! First stage: parses the attribute's arguments into [`Args`], which has a field for each option.
+//! First stage of the expansion: parses the attribute's arguments into [`Args`], which has a field for each option.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     pub(crate) client: Option<Expr>,
     pub(crate) namespace: Option<LitStr>,
     pub(crate) guard: Option<Ident>,
-    /// The path of lock-runtime in the expansion.
+    /// The path by which the generated code refers to the crate lock-runtime.
     pub(crate) root: Path,
 }
 
@@ -100,8 +100,8 @@ impl Args {
             Ok(())
         };
         match read.parse2(tokens) {
-            // The parser fails if tokens are left unread. If there is a mistake already, the unread tokens belong to
-            // that mistake and need no error of their own.
+            // The parser fails if tokens are left unread. If a mistake was found before, the unread tokens belong to
+            // that mistake, and need no error of their own.
             Err(error) if mistakes.is_empty() => mistakes.add_at(error.span(), error),
             _ => {}
         }
@@ -183,8 +183,8 @@ impl Args {
     fn agree(&mut self, mistakes: &mut Mistakes) {
         let mut options = LockOptions {
             wait: self.wait.as_ref().and_then(Length::known),
-            // Here, a lease that is not a literal is assumed to be within the limits. This lease is checked when the
-            // user's crate is compiled or runs.
+            // This method assumes that a lease which is not a literal is within the limits. Such a lease is checked
+            // when the user's crate is compiled or runs.
             lease: self
                 .lease
                 .as_ref()

@@ -1,4 +1,4 @@
-//! Last stage: generates the locked function from a function and its options.
+//! Last stage of the expansion: generates the locked function from a function and its options.
 //!
 //! The generated code only calls functions of `lock_runtime::__private`, which contains the logic. Generated names have
 //! the span `mixed_site`, so they cannot clash with the user's names.
@@ -18,7 +18,7 @@ use crate::{
     value::OnBusy,
 };
 
-/// Generates the locked function. If `mistakes` is not empty afterwards, the caller discards the result.
+/// Generates the locked function. If this function finds a mistake, the caller discards the generated code.
 pub(crate) fn expand(args: &Args, mut function: Function, mistakes: &mut Mistakes) -> TokenStream {
     let arguments = match function.body {
         Body::Async(_) => Arguments::take(&mut function.sig),
@@ -174,9 +174,9 @@ impl Guarded<'_> {
     /// ```
     ///
     /// The key is rendered before the `async move` block, because `#[async_trait]` renames `self` to `__self` inside
-    /// that block. The tail expression keeps the form `Box::pin(async move { … })`, because other attributes look for
-    /// that form too. The block needs no bindings for the arguments, because `async move` moves the captured arguments
-    /// into the block.
+    /// that block. The tail expression keeps the form `Box::pin(async move { … })`, because other attributes look for a
+    /// tail expression of this form, too. The block needs no bindings for the arguments, because `async move` moves the
+    /// captured arguments into the block.
     fn boxed_body(
         &self,
         key: &ResolvedKeys<'_>,
@@ -312,8 +312,10 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
 ///
 /// {
 ///     let __client = &(self.locks);
-///     ROOT::__private::v1::Call::new("order:<id>", __key)
-///         .function(::core::concat!(::core::module_path!(), "::pay"))
+///     ROOT::__private::v1::Call::new(&ROOT::__private::v1::Site {
+///         label: "order:<id>",
+///         function: ::core::concat!(::core::module_path!(), "::pay"),
+///     }, __key)
 ///         .wait(::core::time::Duration::new(5, 0)).renew(true).on_lost(ROOT::OnLost::Continue)
 ///         .namespace("shop").client(__client)
 /// }
@@ -375,7 +377,7 @@ fn call(args: &Args, name: &Ident) -> TokenStream {
     let name = format!("::{}", name.unraw());
     let function = quote!(::core::concat!(::core::module_path!(), #name));
     let call = quote! {
-        #private::Call::#new(#label, #key).function(#function)
+        #private::Call::#new(&#private::Site { label: #label, function: #function }, #key)
             #(#lengths)* #renew #on_lost #strategy #release #replicas #namespace
     };
     let Some(client) = client else {
@@ -482,9 +484,9 @@ fn made(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
-/// Generates a block whose braces have the hygiene of the call site. An attribute below this one, such as
-/// `#[instrument(err)]`, may give the span of the braces to names that it generates. The names that another attribute
-/// generates resolve only if the braces have the hygiene of the call site.
+/// Generates a block whose braces have the hygiene of the call site. An attribute below `#[distributed_lock]`, such as
+/// `#[instrument(err)]`, may generate names that have the span of these braces. Such names resolve only if the braces
+/// have the hygiene of the call site.
 fn braced(place: Span, stream: TokenStream) -> TokenStream {
     let mut group = Group::new(Delimiter::Brace, stream);
     group.set_span(Span::call_site().located_at(place));

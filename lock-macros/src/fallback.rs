@@ -1,5 +1,5 @@
-//! Generates the expansion for incorrect input: the errors and the item itself. The item is kept, so that uses of the
-//! item cause no further errors.
+//! Generates the expansion for incorrect input: the errors and the annotated item itself. The item is kept, so that
+//! uses of the item cause no further errors.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::quote;

@@ -200,8 +200,8 @@ impl<'a> Resolved<'a> {
     }
 
     /// Returns the span for errors about a value in the key. For a whole argument, this span is that of the argument's
-    /// type. The signature does not contain the type of a field or of a name in a pattern, so the span for the value of
-    /// a field or of such a name is that of the key's literal.
+    /// type. The signature does not contain the type of a field or of a name in a pattern, so the value of a field or
+    /// of such a name has the span of the key's literal.
     fn place(&self, placeholder: &Placeholder, source: &Source<'_>) -> Span {
         match source {
             Source::Argument(argument) if placeholder.fields.is_empty() => argument.ty.span(),

@@ -80,10 +80,10 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// as a constant if its last name is written in capitals.
 ///
 /// A nested call can re-enter a lock that an enclosing call holds. If the lease of that lock would end before a new
-/// lease of the nested call, the nested call first extends the lease. The later deadline remains after the nested call
-/// has ended, because re-entry never shortens a lease. If only the nested call has the lease renewed automatically, the
-/// renewal stops when the nested call ends. For example, after a nested call without a `lease`, an enclosing call with
-/// `lease = "1s"` can have up to 30 s left.
+/// lease of the nested call, the nested call first extends the lease. The lease keeps its later deadline after the
+/// nested call has ended, because re-entry never shortens a lease. If only the nested call has the lease renewed
+/// automatically, the renewal stops when the nested call ends. For example, after a nested call without a `lease`, an
+/// enclosing call with `lease = "1s"` can have up to 30 s left.
 ///
 /// # Keys
 ///
@@ -108,8 +108,8 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// same order and never deadlock. If all locks are free, they are taken in one step. If one of the locks is not free,
 /// the call takes the locks one after another, within one `wait`. A lock that is already taken stays held while the
 /// call waits for the next lock, and a fixed lease begins when the last lock is taken. If a lock is lost before the
-/// last one is taken, the call starts over within its `wait`. With `wait = "0s"`, the call takes all locks or none. If
-/// one of the locks is lost while the body runs, the body is dropped, unless `on_lost = continue` is set.
+/// last lock is taken, the call starts over within its `wait`. With `wait = "0s"`, the call takes either all locks or
+/// no lock. If one of the locks is lost while the body runs, the body is dropped, unless `on_lost = continue` is set.
 ///
 /// `<ids..>` stands for each item of a list. The list is an argument, or a field of an argument: a slice, an array, a
 /// `Vec` or any other type that can be iterated over by reference, with items that implement `Display`. `keys =
@@ -120,7 +120,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// The order of locks matters for nested calls too. If the nested or the enclosing call has several keys, the nested
 /// call tries only once to take a lock whose name sorts before the name of a lock that the enclosing call holds. If
-/// such a lock is not free, the nested call returns `Busy`, because waiting could deadlock. If the nested call and the
+/// that lock is not free, the nested call returns `Busy`, because waiting could deadlock. If the nested call and the
 /// enclosing call have one key each, they may take their locks in any order. Two tasks that nest such calls in opposite
 /// orders can deadlock, but only until a `wait` ends.
 ///
@@ -156,9 +156,9 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// With `release = background` the call does not wait for the server to confirm the release, so it returns one round
 /// trip earlier. If the server does not confirm the release, the engine retries it until the lease ends. The next
 /// acquisition on the same tokio runtime reaches the server after the release, because both requests use the same
-/// connection. On a Redlock, this order is certain only while the runtime has its own open connections to the nodes.
-/// Until the server has processed the release, other callers find the lock taken, so a call with `wait = "0s"` can be
-/// `Busy`.
+/// connection. On a Redlock, the acquisition is certain to reach the nodes after the release only while the runtime has
+/// its own open connections to the nodes. Until the server has processed the release, other callers find the lock
+/// taken, so a call with `wait = "0s"` can return `Busy`.
 ///
 /// # Supported functions
 ///
@@ -168,12 +168,12 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// placed above `#[tokio::main]` and `#[tokio::test]`. A function with `#[tokio::main]` or `#[tokio::test]` needs
 /// `client = …`, because no client is installed yet when the function starts.
 ///
-/// `#[tracing::instrument]` can be placed above or below the attribute, with all options of `#[instrument]`. Above the
-/// attribute, the span of `#[instrument]` covers only the body. Below the attribute, the span also covers the time of
-/// waiting, and the options `err` and `ret` also report lock errors. If the pattern of an argument binds only one name,
-/// `#[instrument]` below the attribute uses that name for the whole argument: with `Path(id): Path<u64>`, write
-/// `skip(id)` and `fields(order = id.0)`. If the pattern binds several names, `#[instrument]` has no name for the
-/// argument, and only `skip_all` leaves the argument out of the span.
+/// `#[tracing::instrument]` can be placed above or below the attribute, with all options of `#[instrument]`. If
+/// `#[instrument]` is above `#[distributed_lock]`, its span covers only the body. If `#[instrument]` is below, its span
+/// also covers the time of waiting, and its options `err` and `ret` also report lock errors. If the pattern of an
+/// argument binds only one name, `#[instrument]` below the attribute uses that name for the whole argument: with
+/// `Path(id): Path<u64>`, write `skip(id)` and `fields(order = id.0)`. If the pattern binds several names,
+/// `#[instrument]` has no name for the argument, and only `skip_all` leaves the argument out of the span.
 ///
 /// Options can use names that a pattern binds. With `State(app): State<App>` and `Path((user, id)): Path<(u64, u64)>`,
 /// the handler of an axum router can have `key = "order:<user>:<id>", client = app.locks`. In the options, a name that
@@ -230,7 +230,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// Dropping the future of a call that waits gives up the call's place in the queue. Dropping the future of a call that
 /// holds its lock drops the body and then releases the lock. Every early exit (`return`, `?`) releases the lock too.
 /// While the server cannot be reached, the grant of a dropped call stays until its lease ends (at most 2 s if the grant
-/// was not confirmed yet), and the call's place in the queue stays until `wait` ends.
+/// was not confirmed yet). The place of a dropped call in the queue stays until `wait` ends.
 ///
 /// # Panics
 ///

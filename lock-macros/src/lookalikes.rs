@@ -125,7 +125,7 @@ fn is_path(text: &str) -> bool {
 
 /// Returns why no key of this template can be stored, whatever the values are: for example, the braces of the template
 /// are not one hash tag, or the template ends with a reserved suffix. Only templates without raw values are checked,
-/// because a raw value can make such a key valid, whereas an escaped value cannot.
+/// because a raw value, unlike an escaped value, can turn an invalid key into a valid one.
 pub(crate) fn unusable(pieces: &[Piece]) -> Option<KeyError> {
     let mut sample = String::new();
     for piece in pieces {

@@ -41,7 +41,7 @@ fn prefixed(message: impl Display) -> String {
     format!("#[distributed_lock] {message}")
 }
 
-/// Gives tests access to the messages.
+/// Gives tests access to the error messages.
 #[cfg(test)]
 impl Mistakes {
     pub(crate) fn messages(self) -> Vec<String> {

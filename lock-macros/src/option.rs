@@ -1,4 +1,5 @@
-//! Parses one `name = value` of the attribute. The name is one of `option_names.rs`, and `value.rs` parses the value.
+//! Parses one `name = value` of the attribute. `option_names.rs` lists the valid names, and `value.rs` parses the
+//! value.
 
 use proc_macro2::TokenTree;
 use syn::{Expr, Ident, LitStr, Token, ext::IdentExt as _, parse::ParseStream};

@@ -1,4 +1,4 @@
-//! The names of the options, and names that other libraries use for them.
+//! The names of the attribute's options, and the names that other libraries use for these options.
 
 use crate::suggest;
 

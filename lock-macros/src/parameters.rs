@@ -1,4 +1,4 @@
-//! The arguments of a function: their names outside and inside the body, and which names a key can use.
+//! The arguments of a function: their names outside and inside the body, and the names that a key can use.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};
@@ -26,7 +26,7 @@ pub(crate) struct Argument {
     pattern: Pat,
     /// Whether the pattern in the signature has been replaced by the name `outer`.
     taken: bool,
-    /// The argument's `cfg` attributes. Generated code for the argument gets the same attributes.
+    /// The argument's `cfg` attributes, which the code that is generated for the argument repeats.
     conditions: Vec<Attribute>,
     /// The argument's lint attributes, such as `#[allow(..)]`, which move into the body together with the argument's
     /// binding.
@@ -42,8 +42,8 @@ impl Arguments {
     /// async fn f(id: u64, app: State<App>, __arg2: Pair, __arg3: Guard)
     /// ```
     ///
-    /// If a pattern binds only one name, that name becomes the name of the whole argument for attributes below this
-    /// one, as in `#[instrument(skip(app))]`.
+    /// If a pattern binds only one name, attributes below `#[distributed_lock]` can use that name for the whole
+    /// argument, as in `#[instrument(skip(app))]`.
     pub(crate) fn take(sig: &mut Signature) -> Self {
         let mut arguments = Self::read(sig);
         let typed = sig.inputs.iter_mut().filter_map(|input| match input {

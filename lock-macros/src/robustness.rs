@@ -36,7 +36,7 @@ pub fn keys(data: &[u8]) -> bool {
         return false;
     };
     let holes: Vec<_> = pieces.iter().filter_map(hole).collect();
-    // A value with `:raw` is not escaped, so different values can give the same key.
+    // The value of a placeholder with `:raw` is not escaped, so different values can give the same key.
     if holes.iter().any(|hole| hole.raw) {
         return false;
     }
@@ -168,7 +168,7 @@ fn unescaped(part: &str) -> Vec<u8> {
 /// Returns the number of ways in which a key can be split into the texts of its template and the values between them.
 fn readings(pieces: &[Piece], key: &str) -> usize {
     let key = key.as_bytes();
-    // For each position of the key, the number of ways in which the pieces so far can end at that position.
+    // For each position in the key, the number of ways in which the pieces before the current piece can end there.
     let mut ways = vec![0_usize; key.len() + 1];
     ways[0] = 1;
     for piece in pieces {
@@ -230,8 +230,8 @@ pub fn tokens(data: &[u8]) -> bool {
     if let Err(error) = written.parse::<TokenStream>() {
         panic!("{error}: {written}");
     }
-    // An input with `compile_error` is not checked further, because its own errors cannot be distinguished from the
-    // macro's.
+    // An input that contains `compile_error` is not checked further, because its own errors cannot be distinguished
+    // from the errors of the macro.
     if names(&args, "compile_error") || names(&item, "compile_error") {
         return false;
     }
@@ -334,8 +334,8 @@ fn names(tokens: &TokenStream, word: &str) -> bool {
     })
 }
 
-/// Removes each `::core::compile_error! { "…" }` from the end. Returns the remaining tokens, and the messages, the last
-/// one first.
+/// Removes each `::core::compile_error! { "…" }` from the end of the tokens. Returns the remaining tokens, and the
+/// messages in reverse order.
 fn errors(tokens: TokenStream) -> (TokenStream, Vec<String>) {
     let mut trees: Vec<TokenTree> = tokens.into_iter().collect();
     let mut messages = Vec::new();
@@ -385,12 +385,12 @@ mod tests {
                     .spawn(move || check(&data));
                 match tried.unwrap().join() {
                     Ok(tells) => telling += usize::from(tells),
-                    Err(_) => panic!("see above, for {}", file.display()),
+                    Err(_) => panic!("the check failed on the input {}", file.display()),
                 }
             }
             assert!(
                 telling > 0,
-                "{} files of no use in {}",
+                "none of the {} files in {} is a useful test",
                 files.len(),
                 folder.display()
             );

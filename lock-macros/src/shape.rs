@@ -24,7 +24,7 @@ pub(crate) enum Body {
         /// The span of the function's body.
         place: Span,
         before: TokenStream,
-        /// `Box::pin`
+        /// The tokens of the path `Box::pin`.
         pin: TokenStream,
         /// The block of the `async move` expression, with its braces.
         block: Group,

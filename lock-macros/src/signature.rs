@@ -1,4 +1,5 @@
-//! Third stage: parses the annotated item into a [`Function`], or reports why the item cannot be locked.
+//! Third stage of the expansion: parses the annotated item into a [`Function`], or reports why the item cannot be
+//! locked.
 //!
 //! The macro parses only the signature of a function. The body stays a token stream, so the macro can expand a function
 //! with an incomplete body too.
@@ -177,8 +178,8 @@ pub(crate) fn braces(input: ParseStream<'_>) -> syn::Result<Group> {
     Err(syn::Error::new(place, "expected a block in braces"))
 }
 
-/// Moves inner attributes out of the body. Inner attributes are allowed only at the start of a body, and there the
-/// expansion puts its own code. An attribute in front of the function has the same meaning.
+/// Moves inner attributes out of the body. Inner attributes are allowed only at the start of a body, where the
+/// expansion puts its own code. An attribute in front of the function has the same meaning as an inner attribute.
 ///
 /// ```text
 /// fn f() { #![allow(lint)] … }   ⇒   #[allow(lint)] fn f() { … }

@@ -46,7 +46,7 @@ fn a_function_with_all_options() {
             pub(crate) async fn pay<T: Display>(id: T, req: Req) -> Result<Receipt, PayError> {
                 let __key = ::locks::__private::v1::key()
                     .text("order:").part("id", &id).text(":").raw("req.user.0:raw", &req.user.0).build();
-                let __call = { let __client = &(state.locks); ::locks::__private::v1::Call::new("order:<id>:<req.user.0:raw>", __key).function(::core::concat!(::core::module_path!(), "::pay"))
+                let __call = { let __client = &(state.locks); ::locks::__private::v1::Call::new(&::locks::__private::v1::Site { label: "order:<id>:<req.user.0:raw>", function: ::core::concat!(::core::module_path!(), "::pay") }, __key)
                     .wait(::core::time::Duration::new(5u64, 0u32))
                     .lease({ const __CHECKED: ::core::time::Duration = ::locks::__private::v1::lease(LEASE); __CHECKED })
                     .max_hold(::core::time::Duration::new(600u64, 0u32))
@@ -95,7 +95,7 @@ fn arguments_of_every_form() {
                 r#type: u8,
             ) -> Result<(), E> {
                 let __key = ::lock_runtime::__private::v1::key().text("k").build();
-                let __call = ::lock_runtime::__private::v1::Call::new("k", __key).function(::core::concat!(::core::module_path!(), "::f"));
+                let __call = ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "k", function: ::core::concat!(::core::module_path!(), "::f") }, __key);
                 __call.run(async move {
                     let _ = &self;
                     #[allow(unused_mut)] let mut __arg0 = __arg0;
@@ -128,7 +128,7 @@ fn parts_of_patterns_are_lent() {
                 };
                 let __call = {
                     #[allow(unused_variables)] let State(app) = &app;
-                    { let __client = &(app.locks); ::lock_runtime::__private::v1::Call::new("<id>", __key).function(::core::concat!(::core::module_path!(), "::f")).client(__client) }
+                    { let __client = &(app.locks); ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "<id>", function: ::core::concat!(::core::module_path!(), "::f") }, __key).client(__client) }
                 };
                 __call.run(async move {
                     #[allow(unused_mut)] let mut app = app;
@@ -157,7 +157,7 @@ fn a_borrowed_self_is_captured_by_its_use() {
         quote! {
             async fn f(&mut self) -> Result<impl Display + '_, E> {
                 let __key = ::lock_runtime::__private::v1::key().part("self.id", &self.id).build();
-                let __call = ::lock_runtime::__private::v1::Call::new("<self.id>", __key).function(::core::concat!(::core::module_path!(), "::f"));
+                let __call = ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "<self.id>", function: ::core::concat!(::core::module_path!(), "::f") }, __key);
                 __call.run(async move {
                     #fake '__body: { body }
                 }, #failed).await
@@ -185,7 +185,7 @@ fn a_method_under_async_trait() {
                     .part("self.id", &self.id).text(":").part("id", &id).build();
                 before();
                 Box::pin(async move {
-                    let __call = { let __client = &(self.locks); ::lock_runtime::__private::v1::Call::new("<self.id>:<id>", __key).function(::core::concat!(::core::module_path!(), "::f")).client(__client) };
+                    let __call = { let __client = &(self.locks); ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "<self.id>:<id>", function: ::core::concat!(::core::module_path!(), "::f") }, __key).client(__client) };
                     __call.run(async move {
                         #fake let hold = ::lock_runtime::__private::v1::hold(); '__body: { let __self = self; let id = id; inner }
                     }, #failed).await
@@ -211,7 +211,7 @@ fn several_keys() {
                     ::lock_runtime::__private::v1::key().text("account:").part("from", &from).build(),
                     ::lock_runtime::__private::v1::key().text("account:").part("to", &to).build()
                 ];
-                let __call = ::lock_runtime::__private::v1::Call::several("account:<from>, account:<to>", __key).function(::core::concat!(::core::module_path!(), "::transfer"));
+                let __call = ::lock_runtime::__private::v1::Call::several(&::lock_runtime::__private::v1::Site { label: "account:<from>, account:<to>", function: ::core::concat!(::core::module_path!(), "::transfer") }, __key);
                 __call.run(async move {
                     #[allow(unused_variables)]
                     let from = from;
@@ -247,7 +247,7 @@ fn keys_of_a_list() {
                         },
                         |__item| ::lock_runtime::__private::v1::key().text("item:").part("ids..", &__item).build()
                     );
-                let __call = ::lock_runtime::__private::v1::Call::several("cart:<cart>, item:<ids..>", __key).function(::core::concat!(::core::module_path!(), "::ship"));
+                let __call = ::lock_runtime::__private::v1::Call::several(&::lock_runtime::__private::v1::Site { label: "cart:<cart>, item:<ids..>", function: ::core::concat!(::core::module_path!(), "::ship") }, __key);
                 __call.run(async move {
                     #[allow(unused_variables)]
                     let cart = cart;
@@ -311,7 +311,7 @@ fn a_failure_becomes_what_the_options_say() {
             quote! {
                 async fn f() -> Result<Option<()>, E> {
                     let __key = ::lock_runtime::__private::v1::key().text("k").build();
-                    let __call = ::lock_runtime::__private::v1::Call::new("k", __key).function(::core::concat!(::core::module_path!(), "::f"));
+                    let __call = ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "k", function: ::core::concat!(::core::module_path!(), "::f") }, __key);
                     __call.run(async move { #fake '__body: { body } }, #failed).await
                 }
             },
@@ -330,7 +330,7 @@ fn a_fallback_takes_the_arguments_that_the_body_did_not() {
         quote! {
             async fn f(&self, order: Order, a: Pair) -> Result<(), E> {
                 let __key = ::lock_runtime::__private::v1::key().part("self.id", &self.id).build();
-                let __call = ::lock_runtime::__private::v1::Call::new("<self.id>", __key).function(::core::concat!(::core::module_path!(), "::f"));
+                let __call = ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "<self.id>", function: ::core::concat!(::core::module_path!(), "::f") }, __key);
                 match __call.enter().await {
                     ::core::result::Result::Ok(__inside) => __inside.run(async move {
                         #[allow(unused_variables)]
@@ -363,7 +363,7 @@ fn a_fallback_of_a_method_under_async_trait() {
             fn f<'a>(&'a self, id: u64) -> Pin<Box<dyn Future<Output = Result<(), E> > + 'a> > {
                 let __key = ::lock_runtime::__private::v1::key().text("k").build();
                 Box::pin(async move {
-                    let __call = ::lock_runtime::__private::v1::Call::new("k", __key).function(::core::concat!(::core::module_path!(), "::f"));
+                    let __call = ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "k", function: ::core::concat!(::core::module_path!(), "::f") }, __key);
                     match __call.enter().await {
                         ::core::result::Result::Ok(__inside) => __inside.run(async move {
                             #fake '__body: { let __self = self; let id = id; inner }

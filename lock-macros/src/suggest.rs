@@ -1,4 +1,4 @@
-//! "Did you mean": finds the known name nearest to an unknown one.
+//! Finds the known name that is most similar to an unknown name, for the hint "did you mean …?" in error messages.
 
 /// Returns the candidate with the smallest edit distance from `name`, or `None` if every distance is too large for the
 /// length of `name`.

@@ -1,4 +1,4 @@
-//! Second stage: parses the text of a key into literal pieces and placeholders.
+//! Second stage of the expansion: parses the text of a key into literal pieces and placeholders.
 //!
 //! This module checks only the grammar. [`key`](crate::key) checks the names against the signature.
 

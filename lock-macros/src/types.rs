@@ -1,4 +1,4 @@
-//! Reads what the tokens of a type show: the last segment of its path, and whether it is a future.
+//! Inspects the tokens of a type: the last segment of the type's path, and whether the type is a future.
 
 use syn::{GenericArgument, PathArguments, PathSegment, Type, TypeParamBound};
 

@@ -45,8 +45,8 @@ pin_project! {
         #[pin]
         body: Option<F>,
         output: Option<F::Output>,
-        // The innermost enclosing frame while the body is polled or dropped. The field is set from the body's first
-        // poll until the body is dropped.
+        // The frame in which nested calls find the locks while the body is polled or dropped. The field is set from the
+        // body's first poll until the body is dropped.
         frame: Option<Arc<Frame>>,
     }
 
@@ -82,7 +82,7 @@ impl<F: Future> Body for Pin<&mut BodySlot<F>> {
     fn poll(&mut self, frame: &Arc<Frame>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.as_mut().project();
         let body = this.body.as_pin_mut();
-        let body = body.expect("a body is there until it has ended");
+        let body = body.expect("a body exists until it has ended");
         let frame = this.frame.get_or_insert_with(|| frame.clone());
         let _scope = reentry::enter(Some(frame.clone()));
         *this.output = Some(ready!(body.poll(cx)));
@@ -119,8 +119,8 @@ impl Inside {
         }
     }
 
-    /// Polls the body, unless a lease is lost and the body must not run without that lease. Completes when the body has
-    /// completed, or when the caller has to drop the body because of a loss.
+    /// Polls the body, unless a lease is lost and the body must not run without that lease. This method completes when
+    /// the body has completed, or when the caller has to drop the body because of a loss.
     pub(crate) fn poll(
         &mut self,
         entered: &Entered,
@@ -246,7 +246,7 @@ impl GuardedCall {
     pub(crate) fn result(&mut self) -> Result<(), LockError> {
         match self.take_stage() {
             Stage::Left(result) => result,
-            _ => panic!("a call has a result when it has left"),
+            _ => panic!("a call has a result only after it has left its locks"),
         }
     }
 
@@ -295,9 +295,9 @@ impl GuardedCall {
     }
 }
 
-/// Lets the release finish in the background. If there is a connection, this function hands the release to that
-/// connection before this function returns. A later acquisition on the same connection therefore reaches the server
-/// after the release.
+/// Lets the release finish in the background. If there is a connection, this function passes the release to the
+/// connection before it returns. A later acquisition on the same connection therefore reaches the server after the
+/// release.
 fn leave_behind(mut leaving: BoxFuture<'static, ()>, context: &Arc<background::Context>) {
     let mut cx = Context::from_waker(Waker::noop());
     if leaving.as_mut().poll(&mut cx).is_pending() {

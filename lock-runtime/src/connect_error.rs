@@ -75,14 +75,14 @@ pub enum ConnectError {
     NoCredentials {
         /// The address of the server.
         server: String,
-        /// The error of the provider.
+        /// The error that the provider returned, or the reason why it gave no answer.
         detail: String,
     },
     /// The server's ACL denies this user a command, a key or a channel that locks need.
     Permission {
         /// The address of the server.
         server: String,
-        /// Contains the line that grants the missing rights, such as `ACL SETUSER locks +zpopmin`.
+        /// The command that grants the missing rights, such as `ACL SETUSER locks +zpopmin`, and the reason.
         detail: String,
     },
     /// The TLS handshake fails: the client does not trust the server's certificate, or the server does not accept the
@@ -183,7 +183,7 @@ impl ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MissingUrl => f.write_str("no lock server named"),
+            Self::MissingUrl => f.write_str("no lock server is named"),
             Self::MissingVariable => {
                 write!(f, "the environment variable {URL_VARIABLE} is not set")
             }
@@ -199,7 +199,7 @@ impl fmt::Display for ConnectError {
             ),
             Self::SameServerTwice { server } => write!(
                 f,
-                "the Redlock URL names one server twice ({server}), which would have two votes"
+                "the Redlock URL names the server {server} twice, so that this server would have two votes"
             ),
             Self::ClusterNode => f.write_str("a Redis Cluster cannot be a node of a Redlock"),
             Self::NoQuorum {
@@ -236,7 +236,7 @@ impl fmt::Display for ConnectError {
             ),
             Self::NoCredentials { server, detail } => write!(
                 f,
-                "the provider of credentials has none for the lock server at {server} ({detail})"
+                "the provider of credentials returned no credentials for the lock server at {server} ({detail})"
             ),
             Self::Permission { server, detail } => write!(
                 f,
@@ -253,7 +253,7 @@ impl fmt::Display for ConnectError {
             }
             Self::Closed { server, detail } => write!(
                 f,
-                "what listens at {server} closes connections without an answer ({detail})"
+                "the program that listens at {server} closes connections without an answer ({detail})"
             ),
             Self::Cluster { server } => write!(
                 f,
@@ -262,7 +262,7 @@ impl fmt::Display for ConnectError {
             Self::NoCluster { server } => {
                 write!(
                     f,
-                    "no Redis Cluster answers at {server}, but a single server"
+                    "a single server answers at {server}, not a Redis Cluster"
                 )
             }
             Self::Sentinel { server } => write!(
@@ -270,7 +270,7 @@ impl fmt::Display for ConnectError {
                 "the server at {server} is a Sentinel, which stores no locks"
             ),
             Self::UnknownGroup { server } => {
-                write!(f, "the Sentinels know no group of the name in {server}")
+                write!(f, "the Sentinels watch no group with the name in {server}")
             }
             Self::NoPrimary { server, detail } => {
                 write!(f, "the Sentinels of {server} name no primary ({detail})")
@@ -286,7 +286,7 @@ impl fmt::Display for ConnectError {
             }
             Self::Eviction { server, policy } => write!(
                 f,
-                "the lock server at {server} evicts keys when its memory is full (maxmemory-policy {policy}), also locks that are held"
+                "the lock server at {server} evicts keys when its memory is full (maxmemory-policy {policy}), including locks that are held"
             ),
             Self::Refused { server, detail } => {
                 write!(f, "the lock server at {server} refuses: {detail}")
@@ -302,7 +302,7 @@ impl std::error::Error for ConnectError {
                 "give the builder a `url`, for instance \"redis://127.0.0.1/\" or \"memory:\"",
             ),
             Self::MissingVariable => &Advice(
-                "set it to the lock server's URL, for instance redis://127.0.0.1/ (in-process locks have to be asked for by name, with memory:)",
+                "set the variable to the lock server's URL, for instance redis://127.0.0.1/ (for in-process locks, set it to memory:)",
             ),
             Self::InvalidUrl { .. } => &Advice(
                 "write redis://[user:password@]host[:port][/db], rediss://.., unix:///path, redis+sentinel://host1,host2,host3/group, redis+cluster://host1,host2,host3, redlock://host1,host2,host3 or memory:",
@@ -317,19 +317,19 @@ impl std::error::Error for ConnectError {
                 &Advice("name each server once, as redlock://host1,host2,host3")
             }
             Self::ClusterNode => &Advice(
-                "name a server, redis://host, or a group, redis+sentinel://sentinel1,sentinel2,sentinel3/group; or take the locks in the cluster alone",
+                "name a server, redis://host, or a group, redis+sentinel://sentinel1,sentinel2,sentinel3/group; or use the Redis Cluster alone instead of a Redlock",
             ),
             Self::NoQuorum { failures, .. } => return failures.first()?.source(),
             Self::InvalidDefaults(error) => return error.source(),
             Self::UnsupportedLayout => &Advice(
                 "name the server with a redis://, redis+sentinel:// or redis+cluster:// URL, or leave `layout` out",
             ),
-            Self::EmptyNamespace => &Advice("name the application"),
-            Self::Unreachable { .. } => &Advice("check the address, and that it runs"),
+            Self::EmptyNamespace => &Advice("set the namespace to the application's name"),
+            Self::Unreachable { .. } => &Advice("check the address, and that the server runs"),
             Self::Authentication { .. } => &Advice("check the credentials in the URL"),
-            Self::NoCredentials { .. } => {
-                &Advice("check the provider: `connect_within` waits until it returns credentials")
-            }
+            Self::NoCredentials { .. } => &Advice(
+                "check the provider: `connect_within` waits until the provider returns credentials",
+            ),
             Self::Permission { .. } => {
                 &Advice("docs/guides/acl.md lists all rights that the user needs")
             }
@@ -337,11 +337,11 @@ impl std::error::Error for ConnectError {
                 "check the builder's tls_root_certificates, tls_client_certificate and tls_server_name, see docs/guides/tls.md",
             ),
             Self::NoTls { .. } => &Advice(
-                "write redis:// (redlock:// for several servers) instead of rediss://, or name its TLS port",
+                "write redis:// (redlock:// for several servers) instead of rediss://, or name the server's TLS port",
             ),
-            Self::Closed { .. } => {
-                &Advice("write rediss:// if it is a port for TLS, otherwise check what runs there")
-            }
+            Self::Closed { .. } => &Advice(
+                "write rediss:// if the port expects TLS, otherwise check which program listens on the port",
+            ),
             Self::Cluster { .. } => &Advice(
                 "write redis+cluster://host1,host2,host3, with some of the cluster's servers",
             ),
@@ -352,10 +352,10 @@ impl std::error::Error for ConnectError {
             Self::UnknownGroup { .. } => {
                 &Advice("write the name after `sentinel monitor` in the Sentinels' settings")
             }
-            Self::NoPrimary { .. } => {
-                &Advice("a failover may be under way: `connect_within` waits until it has ended")
-            }
-            Self::NotRedis { .. } => &Advice("check the address and the version"),
+            Self::NoPrimary { .. } => &Advice(
+                "a failover may be under way: `connect_within` waits until the failover has ended",
+            ),
+            Self::NotRedis { .. } => &Advice("check the address and the version of the server"),
             Self::NoResp3 { .. } => &Advice(
                 "connect to Redis 6.2 or later without a proxy, or through a proxy that supports RESP3",
             ),

@@ -142,7 +142,7 @@ impl Hold {
 
 /// The holds of a body that runs under several locks, in the order of the keys. Each hold has its own fencing token.
 ///
-/// If a key is named twice, both positions contain the same hold of the same lock. In a function annotated with `keys`,
+/// If the keys name a lock twice, both positions contain the same hold. In a function annotated with `keys`,
 /// the option `guard = ident` binds the holds to the variable `ident`.
 ///
 /// ```
@@ -287,7 +287,7 @@ impl LockGuard {
     /// let client = LockClient::connect("memory:").await?;
     /// let guard = client.lock("report").acquire().await?;
     /// if let ReleaseOutcome::Lost(reason) = guard.release().await {
-    ///     println!("others may have been inside meanwhile: {reason:?}");
+    ///     println!("another caller may have held the lock meanwhile: {reason:?}");
     /// }
     /// # Ok(())
     /// # }

@@ -35,8 +35,7 @@
 //! # Cancel safety
 //! Every future of this crate may be dropped at any `.await`. The grant and the place in a queue of a dropped future
 //! are removed within one round trip. While the server cannot be reached, the grant of a dropped future stays until its
-//! lease ends (at most 2 s if the grant was not confirmed yet), and the future's place in the queue stays until `wait`
-//! ends.
+//! lease ends (at most 2 s if the grant was not confirmed yet). The future's place in a queue stays until `wait` ends.
 //!
 //! # Loss
 //! A lease can be lost while its body runs: the lease expires, the server loses its state, or the server cannot be

@@ -41,10 +41,10 @@ pub enum ForcedRelease {
 /// Redlock and Redisson's layout have no queue.
 ///
 /// # Cancel safety
-/// Every future that these methods return may be dropped at any `.await`. The grant and the place in the queue of a
-/// dropped future are removed within one round trip. While the server cannot be reached, the grant of a dropped future
-/// stays until its lease ends (at most 2 s if the grant was not confirmed yet), and the future's place in the queue
-/// stays until `wait` ends.
+/// Every future that a method of `Lock` returns may be dropped at any `.await`. The grant and the place in the queue of
+/// a dropped future are removed within one round trip. While the server cannot be reached, the grant of a dropped
+/// future stays until its lease ends (at most 2 s if the grant was not confirmed yet). The future's place in the
+/// queue stays until `wait` ends.
 ///
 /// ```
 /// use std::time::Duration;
@@ -186,22 +186,23 @@ impl Lock {
         self.ask(|backend, name| backend.waiters(name, limit)).await
     }
 
-    /// Ends the hold with this token, also if another client has it. The next waiter enters with a higher fencing token,
-    /// or the lock is free. [`status`](Self::status) returns the token of the present hold. If that hold has ended
-    /// meanwhile, the method changes nothing.
+    /// Ends the hold with this token, even if another client has this hold. The next waiter enters with a higher
+    /// fencing token, or the lock is free. [`status`](Self::status) returns the token of the present hold. If the hold
+    /// with this token has ended meanwhile, the method changes nothing.
     ///
-    /// The former holder is told: at its next renewal or check, at most a third of its lease later, its body is dropped,
-    /// and its call returns [`LockError::Lost`]. **Until then, its body can run beside that of the next holder.** Release
-    /// a lock by force only if its holder is known to be stuck, or if the guarded resource refuses lower
-    /// [tokens](crate::Hold::token). If several callers of one session share a grant, the others queue again.
+    /// The former holder notices the forced release at its next renewal or check, at most a third of its lease later.
+    /// Its body is then dropped, and its call returns [`LockError::Lost`]. **Before that moment, the bodies of the
+    /// former and the next holder can run at the same time.** Release a lock by force only if its holder is known to be
+    /// stuck, or if the guarded resource refuses lower [tokens](crate::Hold::token). If several callers of one session
+    /// share the grant, those that still wait for their turn queue again.
     ///
-    /// `by` names the person or the program that releases the lock. It appears in the event of level `WARN` that reports
-    /// the release. The method takes at most `wait`.
+    /// `by` names the person or the program that releases the lock. This name appears in the event of level `WARN` that
+    /// reports the release. The method takes at most `wait`.
     ///
     /// # Errors
     /// Returns the same errors as [`status`](Self::status). After [`LockError::Unreachable`], the hold may or may not
-    /// have ended. In-process locks cannot be released by force, because their holders do not check their leases: for
-    /// these, the method returns [`LockError::Refused`].
+    /// have ended. For an in-process lock, the method returns [`LockError::Refused`], because the holder of an
+    /// in-process lock does not check its lease.
     ///
     /// # Cancel safety
     /// If the future is dropped, the hold may or may not be ended.
@@ -239,7 +240,7 @@ impl Lock {
         })
     }
 
-    /// Asks the backend about the lock. Takes at most `wait`.
+    /// Asks the backend a question about the lock, and waits at most `wait` for the answer.
     async fn ask<T>(
         &self,
         question: impl for<'a> FnOnce(

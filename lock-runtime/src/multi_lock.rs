@@ -25,7 +25,7 @@ use crate::{
 /// # Order
 /// If all locks are free, they are taken in one step. If one of the locks is not free, the call takes the locks one
 /// after another, in the order of their names. Two calls that name the same keys in opposite orders therefore never
-/// deadlock. One `wait` bounds the time for all of the locks. A lock that has been taken stays held while the call
+/// deadlock. `wait` bounds the total time for all of the locks. A lock that has been taken stays held while the call
 /// waits for the next lock. Fixed leases begin when the last lock is taken. If an enclosing call holds a lock, this
 /// call tries only once to take a lock whose name sorts before the name of the held lock. If that lock is not free,
 /// this call fails with `Busy`.
@@ -41,10 +41,10 @@ use crate::{
 /// lock at a time, so it has no place in the queues of the locks that it takes later.
 ///
 /// # Cancel safety
-/// Every future that these methods return may be dropped at any `.await`. The grant and the place in a queue of a
-/// dropped future are removed within one round trip. While the server cannot be reached, the grant of a dropped future
-/// stays until its lease ends (at most 2 s if the grant was not confirmed yet), and the future's place in a queue stays
-/// until `wait` ends.
+/// Every future that a method of `MultiLock` returns may be dropped at any `.await`. The grant and the place in a queue
+/// of a dropped future are removed within one round trip. While the server cannot be reached, the grant of a dropped
+/// future stays until its lease ends (at most 2 s if the grant was not confirmed yet). The future's place in a
+/// queue stays until `wait` ends.
 ///
 /// ```
 /// use std::time::Duration;
@@ -126,7 +126,7 @@ impl MultiLock {
         }
     }
 
-    /// Takes all of the locks in one attempt if each is free and has no waiters, and otherwise takes none.
+    /// Takes all of the locks in one attempt if each lock is free and has no waiters, and otherwise takes no lock.
     /// `try_acquire` is the same as [`acquire`](Self::acquire) with a `wait` of zero.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use lock_core::{
 };
 
 use crate::{
-    acquire::spec::AcquireSpec,
+    acquire::spec::{AcquireSpec, CallSite},
     lease::{scheduler::Renewals, shared::Shared},
 };
 
@@ -42,35 +42,18 @@ impl ClientHandle {
 pub(crate) struct Settings {
     pub(crate) client: ClientHandle,
     pub(crate) namespace: Option<String>,
-    /// The name under which spans and metrics report the lock.
-    pub(crate) label: &'static str,
-    /// The path of the annotated function; `None` for a lock of the explicit API.
-    pub(crate) function: Option<&'static str>,
+    pub(crate) site: CallSite,
     pub(crate) options: LockOptions,
 }
-
-/// The name under which spans and metrics report a lock of the explicit API that has no label.
-const UNLABELLED: &str = "unlabelled";
 
 impl Settings {
     pub(crate) fn new(client: ClientHandle) -> Self {
         Self {
             client,
             namespace: None,
-            label: UNLABELLED,
-            function: None,
+            site: CallSite::Unlabelled,
             options: LockOptions::default(),
         }
-    }
-
-    /// Returns the text by which the backend reports where the lock is held: the path of the annotated function, or the
-    /// label of a lock of the explicit API. Empty if there is neither.
-    fn function(&self) -> &'static str {
-        self.function.unwrap_or(if self.label == UNLABELLED {
-            ""
-        } else {
-            self.label
-        })
     }
 
     /// Returns the name under which the backend stores the lock of a key.
@@ -92,8 +75,7 @@ impl Settings {
             renewals: self.client.renewals.clone(),
             key,
             name,
-            label: self.label,
-            function: self.function(),
+            site: self.site,
             terms,
         })
     }
@@ -128,8 +110,8 @@ macro_rules! option_setters {
         /// too. A renewed lease must be at least one second long.
         ///
         /// If an enclosing call holds the lock, and the enclosing call's lease would end before the lease of this call,
-        /// this call first extends the enclosing call's lease. The later deadline remains after this call has ended. If
-        /// only this call asks for renewal, the renewal ends with this call.
+        /// this call first extends the enclosing call's lease. The lease keeps this later deadline after this call has
+        /// ended. If only this call asks for renewal, the renewal ends with this call.
         pub fn lease(mut self, lease: Duration) -> Self {
             self.settings.options.lease = Some(lease);
             self
@@ -196,7 +178,7 @@ macro_rules! option_setters {
         /// Sets the name under which spans and metrics group the calls for this lock, such as the template of its key:
         /// `"unlabelled"` by default. All calls of one annotated function have the template of its key as their label.
         pub fn label(mut self, label: &'static str) -> Self {
-            self.settings.label = label;
+            self.settings.site = $crate::acquire::spec::CallSite::Label(label);
             self
         }
 

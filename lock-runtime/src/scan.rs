@@ -10,17 +10,17 @@ use lock_core::{
 
 use crate::{acquire::deadline::bounded, options::ClientHandle};
 
-/// A walk through the keys of all locks of a namespace that are held, in steps: see
-/// [`LockClient::scan`](crate::LockClient::scan).
+/// A walk, in steps, through the keys of all held locks of a namespace. [`LockClient::scan`](crate::LockClient::scan)
+/// begins such a walk.
 #[must_use = "a scan does nothing until its pages are read"]
 pub struct LockScan {
     client: ClientHandle,
     prefix: String,
-    /// Names the walk in errors.
+    /// The prefix of the keys, followed by `*`. Errors of the walk show this pattern as their key.
     pattern: LockKey,
     state: State,
-    /// Fingerprints of the keys that were returned, because a server may return a key several times. They take less
-    /// memory than the keys.
+    /// Fingerprints of the keys that were returned, because a server may return a key several times. A fingerprint
+    /// takes less memory than its key.
     seen: HashSet<[u8; 16]>,
 }
 
@@ -41,7 +41,8 @@ impl fmt::Debug for LockScan {
 impl LockScan {
     pub(crate) fn new(client: ClientHandle, prefix: String) -> Result<Self, LockError> {
         let pattern = LockKey::new(format!("{prefix}*"))?;
-        // The stored name of each lock contains this text, with or without a brace in front.
+        // The stored name of each lock in this walk contains `part`: the prefix, after the namespace (if any) and a
+        // colon.
         let namespace = client
             .defaults
             .layout
@@ -63,8 +64,8 @@ impl LockScan {
         })
     }
 
-    /// Returns the keys that the next step has found, or `None` after the last step. A page may be empty, and no page
-    /// has a key that an earlier page had.
+    /// Returns a page with the keys that the next step has found, or `None` after the last step. A page may be empty.
+    /// No key is returned twice.
     ///
     /// The call takes at most the `wait` of the client, or 100 ms if `wait` is shorter.
     ///

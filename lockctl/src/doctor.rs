@@ -1,4 +1,4 @@
-//! `lockctl doctor`: whether the servers are fit for locks, and what to do if they are not.
+//! `lockctl doctor` checks whether the servers are fit for locks, and says what to do if they are not.
 
 use std::{
     collections::BTreeMap,
@@ -21,15 +21,15 @@ use crate::{
 
 /// The oldest version of Redis whose commands the scripts use.
 const OLDEST: (u32, u32) = (6, 2);
-/// The part of the memory that may be in use, in percent.
+/// The share of `maxmemory`, in percent, above which the memory in use is a finding.
 const FULL: u64 = 90;
-/// The difference between the clocks of the server and of this machine that is no finding.
+/// The largest difference between the clocks of the server and of this machine that is not a finding.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(1);
-/// The longest time in which a server near by answers.
+/// The longest round trip to a server that is not a finding.
 const SLOW: Duration = Duration::from_millis(50);
 /// The number of keys that one step of the search for left-over queues examines.
 const KEYS_PER_STEP: usize = 200;
-/// The number of left-over queues that are named.
+/// The largest number of left-over queues whose names the report contains.
 const NAMED: usize = 10;
 
 /// The result of one check.
@@ -39,11 +39,11 @@ struct Check {
     check: &'static str,
     ok: bool,
     found: String,
-    /// The cure; `None` if the check has passed.
+    /// What the user has to do about the finding; `None` if the check has passed.
     cure: Option<String>,
 }
 
-/// Collects the results.
+/// Collects the results of the checks.
 #[derive(Default)]
 struct Report {
     server: String,
@@ -111,7 +111,8 @@ pub(crate) async fn doctor(servers: &ServerArgs, format: Format) -> Result<Exit,
                     examine(&member, servers, &mut report).await;
                 }
             }
-            // The first check has said why.
+            // `connect` has already reported why the client cannot connect. The next line reports the error of this
+            // URL.
             Err(error) => report.find("address", error, "check the URL, and that the server runs"),
         }
     }
@@ -122,7 +123,7 @@ pub(crate) async fn doctor(servers: &ServerArgs, format: Format) -> Result<Exit,
     })
 }
 
-/// Connects as a service does.
+/// Connects a client as a service does, and reports each finding that prevents a service from connecting.
 async fn connect(servers: &ServerArgs, report: &mut Report) -> Result<(), Failure> {
     let connected = match servers.builder()?.connect().await {
         Err(error @ ConnectError::Eviction { .. }) => {
@@ -194,10 +195,10 @@ async fn acquire(client: &LockClient, report: &mut Report) {
     }
 }
 
-/// Returns the URLs of the primaries that a URL stands for.
+/// Returns a plain URL for each primary that stores locks of a client with this URL.
 async fn members(url: &str, patience: Duration) -> Result<Vec<String>, String> {
     let Some((scheme, rest)) = url.split_once("://") else {
-        return Ok(vec![url.to_owned()]); // such as `unix:/path`
+        return Ok(vec![url.to_owned()]); // a URL without `://`, such as `unix:/path`
     };
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (user, hosts) = match authority.rsplit_once('@') {
@@ -241,7 +242,7 @@ fn primaries(nodes: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns the answer of the first server that answers.
+/// Sends a command to one server after another, and returns the first answer.
 async fn first<T: FromRedisValue>(
     urls: impl Iterator<Item = String>,
     command: &Cmd,
@@ -273,9 +274,9 @@ async fn open(url: &str, patience: Duration) -> Result<MultiplexedConnection, St
     connecting.await.map_err(|error| error.to_string())
 }
 
-/// Examines one server.
+/// Examines one server, and reports the results.
 async fn examine(url: &str, servers: &ServerArgs, report: &mut Report) {
-    // The name of the server, without the password.
+    // The report names the server by its URL without the user and the password.
     report.server = url
         .rsplit('@')
         .next()
@@ -379,7 +380,7 @@ fn megabytes(bytes: u64) -> String {
     format!("{}.{} MB", tenths / 10, tenths % 10)
 }
 
-/// Returns a short duration with three digits.
+/// Formats a short duration with three digits.
 fn exact(time: Duration) -> String {
     if time < Duration::from_secs(1) {
         format!("{:.2} ms", time.as_secs_f64() * 1000.0)
@@ -388,7 +389,7 @@ fn exact(time: Duration) -> String {
     }
 }
 
-/// Compares the server's clock with ours, and measures how fast the server answers.
+/// Compares the server's clock with this machine's clock, and measures how fast the server answers.
 async fn examine_clock(redis: &mut MultiplexedConnection, report: &mut Report) {
     let mut fastest = Duration::MAX;
     let mut difference = None;
@@ -436,7 +437,7 @@ async fn examine_clock(redis: &mut MultiplexedConnection, report: &mut Report) {
     }
 }
 
-/// Searches queues that no lock needs any longer.
+/// Searches the server for queues that no lock needs any longer.
 async fn examine_queues(
     redis: &mut MultiplexedConnection,
     servers: &ServerArgs,
@@ -467,17 +468,18 @@ async fn examine_queues(
     if left.is_empty() {
         report.pass("queues", format!("{queues} in use"));
     } else {
-        let found = format!("nobody needs {}", left.join(" "));
+        let found = format!("no lock needs the queues {}", left.join(" "));
         report.find(
             "queues",
             found,
-            format!("remove them: redis-cli DEL '{}'", left.join("' '")),
+            format!("remove the queues: redis-cli DEL '{}'", left.join("' '")),
         );
     }
     Ok(())
 }
 
-/// Returns whether a queue never expires, or has only entries whose time is over, while nobody holds the lock.
+/// Returns whether a queue is left over: the queue never expires, or nobody holds its lock and the `wait` of each entry
+/// is over.
 async fn is_left_over(redis: &mut MultiplexedConnection, queue: &str) -> redis::RedisResult<bool> {
     let mut reading = redis::pipe();
     reading.cmd("TIME").cmd("PTTL").arg(queue);
@@ -498,7 +500,7 @@ async fn is_left_over(redis: &mut MultiplexedConnection, queue: &str) -> redis::
             .and_then(|wait| wait.parse::<f64>().ok());
         wait.is_some_and(|wait| place + wait * 1000.0 < now)
     };
-    // A queue always expires some time after its last waiter has given up.
+    // The lock scripts set an expiry on every queue, so a queue without an expiry (-1) is left over.
     Ok(left == -1 || (held == 0 && !entries.is_empty() && entries.iter().all(is_over)))
 }
 

@@ -24,7 +24,7 @@ Exit codes:
   127  `run`: the command was not found
 Otherwise `run` exits with the code of its command, or with 128 + N if signal N ended the command, or ended the wait for the lock.";
 
-/// What `lockctl` exits with.
+/// The result with which `lockctl` exits. Each result has an exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     Done,
@@ -36,7 +36,7 @@ pub(crate) enum Exit {
     Lost,
     NotPermitted,
     BadSettings,
-    /// The code of the command that `run` has run.
+    /// The exit code of the command that `run` has run.
     Command(u8),
     /// The signal that ended the command, or the wait for the lock.
     Signal(u8),
@@ -66,12 +66,12 @@ impl Termination for Exit {
     }
 }
 
-/// Why a subcommand did not complete.
+/// The reason why a subcommand did not complete.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The reader of the output has closed it, as `head` does. This is no error.
+    /// The reader of the output has closed the pipe, as `head` does, so `lockctl` ends without an error message.
     OutputClosed,
-    /// The text says what went wrong and what to do.
+    /// Any other failure. The text says what went wrong and what to do.
     Text(Exit, String),
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     exit::{Exit, Failure},
-    list::{Held, lease_left},
+    list::{Held, Origin, time},
     output::{Format, millis, people, table, write_one},
 };
 
@@ -33,6 +33,7 @@ struct Report {
 #[derive(Serialize)]
 struct Queued {
     position: usize,
+    waiter: Option<Origin>,
     owner: String,
     session: String,
     queued_ms: u64,
@@ -62,6 +63,7 @@ pub(crate) async fn inspect(
 fn queued((index, waiter): (usize, &Waiter)) -> Queued {
     Queued {
         position: index + 1,
+        waiter: waiter.caller.as_ref().map(Origin::from),
         owner: waiter.owner.to_string(),
         session: waiter.session.clone(),
         queued_ms: millis(waiter.queued_for),
@@ -78,10 +80,12 @@ fn text(report: &Report, waiters: &[Waiter]) -> String {
         None => line("state", "free"),
         Some(held) => {
             line("state", "held");
-            line("owner", &held.owner);
+            line("holder", &held.holder_text());
+            line("held for", &time(held.held_ms));
             let token = held.token.map(|token| token.to_string());
             line("token", token.as_deref().unwrap_or("none"));
-            line("lease left", &lease_left(held.lease_left_ms));
+            line("lease left", &time(held.lease_left_ms));
+            line("owner", &held.owner);
         }
     }
     line("waiting", &report.waiting.to_string());
@@ -90,15 +94,16 @@ fn text(report: &Report, waiters: &[Waiter]) -> String {
         return text;
     }
     let rows = waiters.iter().enumerate().map(|(index, waiter)| {
+        let origin = waiter.caller.as_ref().map(Origin::from);
         vec![
             (index + 1).to_string(),
-            waiter.session.clone(),
+            Origin::text(origin.as_ref(), &waiter.owner.to_string()),
             people(waiter.queued_for),
             people(waiter.remaining),
-            waiter.owner.to_string(),
+            waiter.session.clone(),
         ]
     });
-    let titles = ["#", "SESSION", "WAITS FOR", "GIVES UP IN", "OWNER"];
+    let titles = ["#", "WAITER", "HAS WAITED", "GIVES UP IN", "SESSION"];
     let _ = write!(text, "\n{}", table(&titles, rows));
     text
 }

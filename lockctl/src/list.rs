@@ -2,7 +2,7 @@
 
 use clap::Args;
 use futures_util::future::join_all;
-use lock_runtime::{FencingToken, LockClient, LockError, LockKey, Status};
+use lock_runtime::{Caller, FencingToken, LockClient, LockError, LockKey, Status};
 use serde::Serialize;
 use wildmatch::WildMatch;
 
@@ -11,7 +11,7 @@ use crate::{
     output::{Format, List, Row, millis, people},
 };
 
-/// The number of locks whose states are asked for at the same time. Each is one command.
+/// The number of locks whose states `list` requests at the same time, with one command for each lock.
 const AT_A_TIME: usize = 64;
 
 #[derive(Debug, Args)]
@@ -25,7 +25,7 @@ pub(crate) struct ListArgs {
 /// A pattern of keys.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
-    /// The text before the first wildcard. The server selects keys by this text.
+    /// The text before the first wildcard. The server returns only keys that begin with this text.
     prefix: String,
     wild: WildMatch,
 }
@@ -45,10 +45,53 @@ impl From<&str> for Pattern {
     }
 }
 
+/// Where a call runs that holds a lock or waits for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Origin {
+    application: String,
+    host: String,
+    pid: u32,
+    /// The path of the annotated function, or the label of the lock. Empty if the call has neither.
+    function: String,
+}
+
+impl From<&Caller> for Origin {
+    fn from(caller: &Caller) -> Self {
+        Self {
+            application: caller.application.clone(),
+            host: caller.host.clone(),
+            pid: caller.pid,
+            function: caller.function.clone(),
+        }
+    }
+}
+
+impl Origin {
+    /// Returns for instance ``shop@web-3 (pid 4711) `shop::orders::pay` ``. A caller of which only the owner is known is
+    /// shown by its owner.
+    pub(crate) fn text(origin: Option<&Self>, owner: &str) -> String {
+        let Some(origin) = origin else {
+            return format!("owner {owner}");
+        };
+        let mut text = format!(
+            "{}@{} (pid {})",
+            origin.application, origin.host, origin.pid
+        );
+        if !origin.function.is_empty() {
+            text.push_str(&format!(" `{}`", origin.function));
+        }
+        text
+    }
+}
+
 /// A lock that is held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Held {
     pub(crate) key: String,
+    /// Where the holder runs; absent for a holder that does not say so, such as a Redisson lock.
+    pub(crate) holder: Option<Origin>,
+    /// The time since the grant.
+    pub(crate) held_ms: Option<u64>,
     /// The fencing token; absent for a holder without a token, such as a Redisson lock.
     pub(crate) token: Option<u64>,
     pub(crate) lease_left_ms: Option<u64>,
@@ -57,30 +100,45 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Returns `None` if nobody holds the lock.
+    /// Converts the status of a lock. Returns `None` if nobody holds the lock.
     pub(crate) fn of(key: &str, status: &Status) -> Option<Self> {
         let holder = status.holder.as_ref()?;
         Some(Self {
             key: key.to_owned(),
+            holder: holder.caller.as_ref().map(Origin::from),
+            held_ms: holder.held_for.map(millis),
             token: holder.token.map(FencingToken::get),
             lease_left_ms: holder.remaining.map(millis),
             waiting: status.waiters,
             owner: holder.owner.to_string(),
         })
     }
+
+    /// Returns where the holder runs, as people read it.
+    pub(crate) fn holder_text(&self) -> String {
+        Origin::text(self.holder.as_ref(), &self.owner)
+    }
 }
 
 impl Row for Held {
-    const TITLES: &'static [&'static str] = &["KEY", "TOKEN", "LEASE LEFT", "WAITING", "OWNER"];
+    const TITLES: &'static [&'static str] = &[
+        "KEY",
+        "HOLDER",
+        "HELD FOR",
+        "LEASE LEFT",
+        "WAITING",
+        "TOKEN",
+    ];
 
     fn cells(&self) -> Vec<String> {
         vec![
             self.key.clone(),
+            self.holder_text(),
+            time(self.held_ms),
+            time(self.lease_left_ms),
+            self.waiting.to_string(),
             self.token
                 .map_or_else(|| "-".into(), |token| token.to_string()),
-            lease_left(self.lease_left_ms),
-            self.waiting.to_string(),
-            self.owner.clone(),
         ]
     }
 
@@ -89,15 +147,15 @@ impl Row for Held {
     }
 }
 
-pub(crate) fn lease_left(ms: Option<u64>) -> String {
+pub(crate) fn time(ms: Option<u64>) -> String {
     ms.map_or_else(
         || "-".into(),
         |ms| people(std::time::Duration::from_millis(ms)),
     )
 }
 
-/// Passes each lock that is held and selected to `each`. Returns whether the walk went through all pages: `each` ends it
-/// by returning an error.
+/// Walks through all locks, and passes the held locks whose keys match the pattern to `each`. An error that `each`
+/// returns ends the walk.
 pub(crate) async fn walk(
     client: &LockClient,
     pattern: &Pattern,
@@ -121,7 +179,7 @@ pub(crate) async fn walk(
 async fn held(client: &LockClient, key: &LockKey) -> Result<Option<Held>, LockError> {
     match client.lock(key.as_str()).status().await {
         Ok(status) => Ok(Held::of(key.as_str(), &status)),
-        // Another program stores something else under a name that looks like the name of a lock.
+        // Another program uses this key for other data, although the key looks like the name of a lock.
         Err(LockError::WrongLayout { .. }) => Ok(None),
         Err(error) => Err(error),
     }

@@ -37,11 +37,11 @@ struct Cli {
     command: Command,
 }
 
-/// Where the locks are stored.
+/// The options that say where the locks are stored.
 #[derive(Debug, Clone, Args)]
 struct ServerArgs {
-    /// The server: `redis://`, `rediss://`, `unix:`, `redis+sentinel://`, `redis+cluster://` or `redlock://`. Several
-    /// URLs are the nodes of a Redlock
+    /// The URL of the server: `redis://`, `rediss://`, `unix:`, `redis+sentinel://`, `redis+cluster://` or
+    /// `redlock://`. If several URLs are given, each of them names a node of a Redlock
     #[arg(long, short, global = true, env = "LOCK_URL", hide_env_values = true)]
     url: Vec<String>,
     /// The namespace of the locks
@@ -96,7 +96,7 @@ fn main() -> Exit {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help that was asked for goes to stdout, whose reader may have left.
+            // If the user asked for help, the text goes to stdout. An error is ignored, because the pipe may be closed.
             let _ = error.print();
             return if error.use_stderr() {
                 Exit::Usage
@@ -182,7 +182,7 @@ impl ServerArgs {
     }
 }
 
-/// Writes the events of the engine of level `WARN` to stderr.
+/// Writes the engine's log events of the level `WARN` to stderr.
 fn log_to_stderr() {
     use tracing_subscriber::fmt;
     let format = fmt::format().with_ansi(false).compact();

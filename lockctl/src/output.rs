@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::exit::Failure;
 
-/// How to write the output.
+/// The format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Format {
     /// A table for people.
@@ -35,8 +35,8 @@ pub(crate) trait Row: Serialize {
     fn order(&self) -> &str;
 }
 
-/// The number of rows of which a table consists at most. A longer list becomes several tables one below the other, so
-/// that the tool needs no more memory for a longer list.
+/// The largest number of rows in one table. A longer list becomes several tables, one below the other, so that
+/// `lockctl` stores at most this many rows in memory.
 const ROWS_PER_TABLE: usize = 1000;
 
 /// Writes a list row by row.
@@ -81,12 +81,12 @@ impl<R: Row> List<R> {
         Ok(())
     }
 
-    /// Makes the rows so far visible to a reader of JSON.
+    /// Writes the buffered output, so that a reader of JSON sees the rows that were added so far.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         Ok(self.out.flush()?)
     }
 
-    /// Writes the rest. Returns the number of rows of the whole list.
+    /// Writes the rows that are not written yet. Returns the number of rows of the whole list.
     pub(crate) fn end(mut self) -> Result<usize, Failure> {
         match self.format {
             Format::Table => self.write_table()?,
@@ -114,8 +114,8 @@ impl<R: Row> List<R> {
     }
 }
 
-/// Lays out a table. Its lines are as long as their texts: a terminal that is too narrow wraps them, and text that is
-/// selected or searched stays whole.
+/// Lays out a table. The function shortens no line, so a text can be selected and searched as a whole. A narrow
+/// terminal wraps the long lines.
 pub(crate) fn table(titles: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(titles);
@@ -154,7 +154,7 @@ pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns a duration as people read it.
+/// Formats a duration for people.
 pub(crate) fn people(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {

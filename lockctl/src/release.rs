@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     exit::{Exit, Failure},
-    list::{Held, lease_left},
+    list::{Held, time},
     output::{Format, write_one},
 };
 
@@ -16,8 +16,8 @@ use crate::{
 pub(crate) struct ReleaseArgs {
     /// The key of the lock
     key: String,
-    /// Says that the holder may still be at work: it is told of the loss at its next renewal or check, and works beside
-    /// the next holder until then
+    /// Confirms that the holder may still be at work. The holder is notified of the loss at its next renewal or check;
+    /// until then, it may work at the same time as the next holder
     #[arg(long, required = true)]
     force: bool,
     /// Does not ask for confirmation
@@ -55,12 +55,12 @@ pub(crate) async fn release(
         (None, _) => ForcedRelease::NotHeld,
         (Some(held), None) => {
             let text = format!(
-                "the holder {} has no fencing token, so it is no holder of this library: release the lock where it was taken",
-                held.owner
+                "the holder {} has no fencing token, so it does not use this library: release the lock in the program that holds it",
+                held.holder_text()
             );
             return Err(Failure::Text(Exit::Refused, text));
         }
-        // The token names the hold that was confirmed, so a later holder keeps the lock.
+        // The token names the hold that the user has confirmed, so a later holder keeps the lock.
         (Some(_), Some(token)) => lock.force_release(token, &by).await?,
     };
     let report = Report {
@@ -100,8 +100,8 @@ fn confirm(held: &Held) -> Result<(), Failure> {
         ask,
         "`{}` is held by {} with {} of its lease left; {} wait.\nThe holder may still be at work. Type the key to release the lock: ",
         held.key,
-        held.owner,
-        lease_left(held.lease_left_ms),
+        held.holder_text(),
+        time(held.lease_left_ms),
         held.waiting,
     );
     let mut typed = String::new();
@@ -109,11 +109,13 @@ fn confirm(held: &Held) -> Result<(), Failure> {
     if typed.trim_end_matches(['\r', '\n']) == held.key {
         Ok(())
     } else {
-        Err(Failure::usage("this is not the key: nothing was released"))
+        Err(Failure::usage(
+            "the typed text is not the key: nothing was released",
+        ))
     }
 }
 
-/// Returns the user, the host and the process.
+/// Returns the names of the user and the host, and the ID of this process, for the log.
 fn whoami() -> String {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid());
     let user = user.ok().flatten().map(|user| user.name);

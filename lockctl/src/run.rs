@@ -14,7 +14,7 @@ use std::{
 };
 
 use clap::Args;
-use lock_runtime::{LockClient, LockError, LockGuard};
+use lock_runtime::{LockClient, LockGuard};
 use nix::{
     sys::{
         signal::{SigSet, SigmaskHow, Signal, kill, killpg},
@@ -30,15 +30,14 @@ use tokio::{
 
 use crate::{
     exit::{Exit, Failure, complain},
-    list::Held,
     output::people,
 };
 
-/// The first argument of a process that becomes the command.
+/// The first argument of a `lockctl` process that replaces itself with the command.
 const SHIM: &str = "__under-lock";
-/// The pause between two looks at whether the processes that the command has left behind have ended.
+/// The interval at which `run` checks whether the processes that the command has left behind have ended.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long processes that were killed may take to end.
+/// How long `run` waits for the end of processes that it has killed with SIGKILL.
 const KILLED_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
@@ -56,16 +55,16 @@ pub(crate) struct RunArgs {
     /// How long the command may take to end after SIGTERM, before it is killed
     #[arg(long, short, default_value = "5s", value_parser = humantime::parse_duration)]
     grace: Duration,
-    /// The command and its arguments. Its environment has the variables LOCK_KEY and LOCK_TOKEN
+    /// The command and its arguments. The command's environment has the variables LOCK_KEY and LOCK_TOKEN
     #[arg(required = true, last = true)]
     command: Vec<OsString>,
 }
 
-/// If the arguments of this process ask for it, replaces this process with the command that `run` runs, and returns only
-/// if this fails. The kernel kills the command if the process that holds the lock ends without having ended the command,
-/// for instance because it is killed.
+/// If the first argument of this process is [`SHIM`], replaces this process with the command that `run` runs. Returns
+/// `None` for all other arguments, and an exit code if the command cannot be started. On Linux, the kernel kills the
+/// command if the `lockctl` process that holds the lock ends before the command, for instance because it is killed.
 ///
-/// These arguments are not part of the command line that users see, so they do not appear in completions.
+/// `SHIM` is not part of the command line that users see, so it does not appear in completions.
 pub(crate) fn become_command(words: impl IntoIterator<Item = OsString>) -> Option<Exit> {
     let mut words = words.into_iter().skip(1);
     if words.next()? != SHIM {
@@ -92,26 +91,10 @@ pub(crate) async fn run(client: &LockClient, args: &RunArgs) -> Result<Exit, Fai
     let lock = client.lock(&args.key).lease(args.lease).renew(true);
     let acquired = tokio::select! {
         acquired = lock.clone().wait(args.wait).acquire() => acquired,
-        // The dropped acquisition leaves the queue.
+        // A signal ends the wait for the lock: `select!` drops the acquisition, which then leaves the queue.
         signal = requests.next() => return Ok(Exit::Signal(number(signal))),
     };
-    let guard = match acquired {
-        Ok(guard) => guard,
-        Err(error @ LockError::Busy { .. }) => {
-            let status = lock.status().await.ok();
-            let held = status.and_then(|status| Some((Held::of(&args.key, &status)?, status)));
-            let holder = held.map_or_else(String::new, |(held, status)| {
-                let left = status.holder.and_then(|holder| holder.remaining);
-                let left = left.map_or_else(|| "no end".into(), people);
-                format!(
-                    ": held by {}, lease left {left}, {} wait",
-                    held.owner, held.waiting
-                )
-            });
-            return Err(Failure::Text(Exit::Busy, format!("{error}{holder}")));
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let guard = acquired?;
     let ended = supervise(&guard, args, &mut requests).await;
     guard.release().await;
     ended
@@ -131,7 +114,7 @@ async fn supervise(
             event = group.events.recv() => match event {
                 Some(Event::Ended(exit)) => break exit,
                 Some(Event::Stopped(signal)) => group.stopped(signal),
-                // Nobody reports how the command ends, so it is ended here.
+                // The thread that waits for the command has failed, so `run` kills the command.
                 None => {
                     group.send(Signal::SIGKILL);
                     break Exit::Signal(number(Signal::SIGKILL));
@@ -161,11 +144,11 @@ async fn supervise(
     };
     group.give_terminal_back();
     group.end_the_rest(args.grace).await;
-    // A command that ends before anybody notices the loss has its own code, as a call has its own value.
+    // If the command ended before `run` noticed a loss of the lease, the result is the command's own exit code.
     Ok(if is_lost { Exit::Lost } else { status })
 }
 
-/// The requests of other processes and of the terminal to this process, which are passed on to the command.
+/// The signals that `run` receives and passes on to the command.
 struct Requests([(Signal, Signals); 6]);
 
 impl Requests {
@@ -185,7 +168,7 @@ impl Requests {
     async fn next(&mut self) -> Signal {
         let each = self.0.iter_mut().map(|(number, signals)| {
             Box::pin(async move {
-                // The stream never ends while the runtime runs.
+                // The stream of signals never ends while the runtime runs.
                 signals.recv().await;
                 *number
             })
@@ -236,21 +219,23 @@ impl Group {
 
     /// Sends a signal to all processes of the group.
     fn send(&self, signal: Signal) {
-        let _ = killpg(self.id, signal); // it fails if all processes have ended
+        let _ = killpg(self.id, signal); // fails only if all processes of the group have ended
     }
 
-    /// Stops this process like the command, so that the shell takes the terminal. Continues the command afterwards.
+    /// Handles a stop of the command: also stops this process, so that the shell takes the terminal. Continues the
+    /// command when this process is continued.
     fn stopped(&mut self, signal: Signal) {
         if !self.is_foreground {
             return; // the program that has stopped the command also continues it
         }
         if matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU) && owns_terminal() {
-            // The command has used the terminal before it was handed over.
+            // The command was stopped because it used the terminal before `run` handed the terminal to its group.
             hand_terminal_to(self.id);
         } else {
             self.give_terminal_back();
             let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
-            // Whoever continues this process in the foreground has given it the terminal.
+            // If this process was continued in the foreground, the shell has given the terminal to this process's
+            // group.
             if owns_terminal() {
                 hand_terminal_to(self.id);
             }
@@ -264,7 +249,7 @@ impl Group {
         }
     }
 
-    /// Ends the processes of the group that the command has left behind, because they would work without the lock.
+    /// Ends the processes that the command has left behind in its group, because they would work without the lock.
     async fn end_the_rest(&self, grace: Duration) {
         for (signal, patience) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, KILLED_WITHIN)] {
             if self.is_empty() {
@@ -280,7 +265,8 @@ impl Group {
     }
 
     fn is_empty(&self) -> bool {
-        // The first process of a container is the parent of all processes whose parents have ended.
+        // If `lockctl` is the first process of a container, it becomes the parent of processes whose parents have
+        // ended, so it has to collect their exit codes.
         let _ = waitpid(Pid::from_raw(-self.id.as_raw()), Some(WaitPidFlag::WNOHANG));
         killpg(self.id, None).is_err()
     }
@@ -306,7 +292,7 @@ fn command(args: &RunArgs) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// Reports how the command stops and ends.
+/// Waits for the command, and reports each stop and the end of the command.
 fn report(child: Pid, events: &mpsc::UnboundedSender<Event>) {
     loop {
         let event = match waitpid(child, Some(WaitPidFlag::WUNTRACED)) {

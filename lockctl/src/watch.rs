@@ -22,16 +22,16 @@ pub(crate) struct WatchArgs {
     /// Selects keys, as for `list`
     #[arg(default_value = "*")]
     pattern: Pattern,
-    /// The time between two looks. A look at a large server takes longer, and is then followed by a pause of the same
-    /// length
+    /// The time between two looks at the server. If a look takes more than half of this time, a pause of the same
+    /// length as the look follows
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
-    /// Ends after this many looks
+    /// Ends after this many looks at the server
     #[arg(long)]
     looks: Option<u64>,
 }
 
-/// A change between two looks.
+/// A change of a lock between two looks at the server.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Change<'a> {
     at: String,
@@ -79,7 +79,7 @@ pub(crate) async fn watch(
                 }
                 last = Some(now);
             }
-            // A server that restarts, or that is replaced, may answer at the next look.
+            // If the server restarts or a replica replaces it, the next look may succeed.
             Err(Failure::Text(Exit::Unreachable, text)) if last.is_some() => complain(&text),
             Err(failure) => return Err(failure),
         }
@@ -102,15 +102,15 @@ fn write_changes(format: Format, last: Option<&Seen>, now: &Seen) -> Result<(), 
         };
         let line = match format {
             Format::Table => format!(
-                "{at} {kind:<8} {} token={} waiting={} owner={}",
+                "{at} {kind:<8} {} token={} waiting={} holder={}",
                 lock.key,
                 lock.token
                     .map_or_else(|| "-".into(), |token| token.to_string()),
                 lock.waiting,
-                lock.owner,
+                lock.holder_text(),
                 kind = kind.word(),
             ),
-            // A stream has no end, so both formats write one document in each line.
+            // The stream of changes has no end, so both JSON formats write one document in each line.
             Format::Json | Format::Jsonl => serde_json::to_string(&change)?,
         };
         println_or_close(&line)?;
@@ -153,7 +153,7 @@ impl Kind {
     }
 }
 
-/// Draws the table over the previous one. Shows as many locks as the terminal has lines.
+/// Draws the table of locks over the previous table. Shows as many locks as the terminal has lines.
 fn draw(now: &Seen) -> Result<(), Failure> {
     let height = terminal_size::terminal_size().map_or(24, |(_, height)| usize::from(height.0));
     let shown = height.saturating_sub(4).max(1);
@@ -164,7 +164,7 @@ fn draw(now: &Seen) -> Result<(), Failure> {
         text.push_str(&format!(", {} of them not shown", now.len() - shown));
     }
     let mut out = io::stdout().lock();
-    // Homes the cursor, and clears each line before it is written and the lines below the text.
+    // Moves the cursor to the top, and clears each line before it is overwritten, and all lines below the table.
     write!(
         out,
         "\x1b[H{}\x1b[J",
@@ -180,6 +180,8 @@ mod tests {
     fn held(key: &str, token: u64, waiting: usize) -> (String, Held) {
         let held = Held {
             key: key.to_owned(),
+            holder: None,
+            held_ms: None,
             token: Some(token),
             lease_left_ms: Some(1),
             waiting,

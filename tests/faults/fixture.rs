@@ -32,7 +32,7 @@ pub(crate) async fn client(url: &str) -> LockClient {
         .lock(warm)
         .run(async {})
         .await
-        .expect("the test server grants");
+        .expect("the test server grants the lock");
     client
 }
 
@@ -101,7 +101,8 @@ pub(crate) async fn left(server: &RedisServer) -> Vec<String> {
 /// connections.
 pub(crate) async fn refuse_client_kill(server: &RedisServer) {
     let mut rules = redis::cmd("ACL");
-    // In Redis 6.2, the right to `CLIENT KILL` cannot be taken away alone.
+    // In Redis 6.2, a rule cannot remove `CLIENT KILL` alone. These rules therefore remove `CLIENT`, and allow two
+    // subcommands.
     let others = ["-client", "+client|id", "+client|setname"];
     rules.arg("SETUSER").arg("default").arg(&others);
     ask::<()>(&mut server.connection().await, &rules).await;

@@ -146,8 +146,8 @@ impl Waiters {
     async fn outcome(&mut self) -> Outcome {
         let outcome = timeout(20 * SECOND, self.outcomes.recv()).await;
         outcome
-            .expect("nobody comes in")
-            .expect("the waiters lives")
+            .expect("a call ends within 20 s")
+            .expect("the channel of the outcomes is open")
     }
 
     /// Waits for the next call to enter, and returns its caller.
@@ -160,7 +160,7 @@ impl Waiters {
     /// Waits for the next call to fail, and returns the number of its caller and the error.
     pub(crate) async fn refused(&mut self) -> (usize, LockError) {
         let (caller, outcome) = self.outcome().await;
-        (caller, outcome.expect_err("nobody comes in"))
+        (caller, outcome.expect_err("the call returns an error"))
     }
 
     /// Returns `true` if no call has entered or failed since the test last read an outcome.
@@ -172,7 +172,7 @@ impl Waiters {
     pub(crate) async fn pass(&mut self, callers: impl IntoIterator<Item = usize>) {
         for caller in callers {
             let entered = self.next().await;
-            assert_eq!(entered.caller, caller, "somebody else's turn");
+            assert_eq!(entered.caller, caller, "callers entered in the wrong order");
             entered.leave().await;
         }
     }
@@ -228,7 +228,7 @@ pub(crate) async fn until_cohort(server: &RedisServer, members: usize) -> Stored
         owners == Some(members)
     })
     .await;
-    found.expect("it was found")
+    found.expect("the grant was found")
 }
 
 /// Returns how much of the lease of `k` is left, or `None` if `k` is free.

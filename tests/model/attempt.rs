@@ -35,6 +35,7 @@ pub(crate) fn queued_grant(token: Token, until: Moment, validity: Duration) -> G
         valid_until: Some(until),
         validity,
         queued: true,
+        handoff: None,
     }
 }
 
@@ -240,7 +241,7 @@ impl Protocol {
                 self.ask(state, next);
             }
             // The scenario provides no second owner name for this caller. No grant contains the caller's present owner
-            // name, so no late message can let the caller enter. The caller may therefore continue under the same owner
+            // name, so no late message can let the caller enter, and the caller may continue under its present owner
             // name.
             None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
                 state.caller(id).attempt = attempt;
@@ -332,6 +333,7 @@ impl Protocol {
                 let until = self.deadline(state, process, sent, lease);
                 let grant = Grant {
                     queued: false,
+                    handoff: None,
                     ..queued_grant(token, until, self.scenario.terms.time(lease))
                 };
                 Event::Granted(grant)

@@ -7,17 +7,17 @@ pub(crate) enum Broken {
     DeadlineFromTheReply,
     /// The local deadline of a pushed grant counts from the push's arrival, and not from an earlier command.
     DeadlineFromThePush,
-    /// Local deadlines have no allowance for drift between the clocks of the process and the server.
+    /// A local deadline contains no allowance for drift between the clocks of the process and the server.
     NoDrift,
     /// A release frees the lock without comparing the release's token with the token of the grant.
     ReleaseOfAnyToken,
     /// A renewal by an owner that has lost its grant creates the grant again.
     RenewalResurrects,
-    /// After a reconnect, the process sends requests again although the server may still read earlier copies of these
-    /// requests from the old connection. The requests also have no time limit.
+    /// After a reconnect, the process resends requests without a time limit, although the server may still read earlier
+    /// copies of these requests from the old connection.
     LateAcquireAccepted,
-    /// The session's connection has broken, and the server may still read a request for an owner from this connection.
-    /// The owner enters nevertheless.
+    /// An owner enters although its session's connection has broken, and the server may still read a request for this
+    /// owner from that connection.
     GateOpensWithTheBreak,
     /// When an owner that already has a grant sends its request again, the server queues the owner.
     QueuesBehindItself,
@@ -28,9 +28,9 @@ pub(crate) enum Broken {
     OfferGivenBackAlone,
     /// A caller that is cancelled or gives up sends no `leave` in the background.
     CancelWithoutLeave,
-    /// `leave` removes the caller from the queue, but keeps a grant that the caller may already have.
+    /// The script `leave` removes the caller from the queue, but keeps a grant that the caller may already have.
     LeaveChecksTheQueueOnly,
-    /// Sessions send no probes.
+    /// Sessions send no probes, so they do not find grants whose push was lost.
     NoProbe,
     /// A waiter whose `wait` is over, or that cannot be notified of its grant, stays at the head of the queue.
     DeadHeadStays,
@@ -70,8 +70,8 @@ pub(crate) enum Broken {
     HeadBeforeWhoComesBack,
     /// A caller that never learned its place does not queue again when its cohort or its connection is lost.
     ComesBackToAPlaceOnly,
-    /// The server's clock has jumped, so the caller's wait at its old place is over by this clock. When the caller
-    /// comes back, it keeps this place nevertheless.
+    /// A caller that comes back keeps its old place although the server's clock has jumped, so that the caller's wait
+    /// at this place is over by that clock.
     DeadPlaceStands,
     /// A caller that has an offer from an older grant keeps that offer, although the server has since granted the
     /// caller the lock again.
@@ -90,8 +90,8 @@ pub(crate) enum Broken {
     MembersShareAToken,
     /// A cohort's member that is offered its turn enters while a batch that includes the member is unanswered.
     EntersBesideItsRequest,
-    /// A caller renews the grant of its offer by itself. When the caller is polled after the server's answer, it
-    /// enters, even if it has lost its turn since. Nobody passes on a turn that its caller does not take.
+    /// A caller renews the grant of its offer by itself, and enters when it is polled after the server's answer, even
+    /// if it has lost its turn since. A turn that its caller does not take is never passed on.
     AnswerSeats,
     /// A caller that was notified of its turn enters although the offer has been passed on.
     EntersWithoutOffer,
@@ -99,8 +99,8 @@ pub(crate) enum Broken {
     OfferStands,
     /// An answer to a renewal extends the hold even if it arrives after the local deadline.
     AnswerRevives,
-    /// The reply to another request describes a grant, and the grant's owner is offered its turn. However, the owner
-    /// has not yet read the reply to its own request, which contains the same grant.
+    /// An owner that has not yet read the reply to its own request is offered a turn, because the reply to another
+    /// request describes the same grant.
     UnreadGrantOffered,
     /// If a caller does not read the reply that contains its grant, the grant lasts for its whole lease.
     DirectGrantStands,

@@ -25,7 +25,7 @@ pub(crate) fn holds(scenario: Scenario) {
 pub(crate) fn is_caught(broken: Broken, scenario: Scenario, promise: &'static str) {
     are_caught(&[broken], &scenario, promise);
     if let Some((name, trace)) = run(&Protocol::new(scenario, None), false) {
-        panic!("{broken:?}: `{name}` is broken also with the rule in place:\n{trace}");
+        panic!("{broken:?}: the promise `{name}` is broken although no rule is removed:\n{trace}");
     }
 }
 
@@ -35,9 +35,12 @@ pub(crate) fn is_caught(broken: Broken, scenario: Scenario, promise: &'static st
 pub(crate) fn are_caught(broken: &[Broken], scenario: &Scenario, promise: &'static str) {
     for broken in broken {
         match run(&Protocol::new(scenario.clone(), Some(*broken)), false) {
-            None => panic!("{broken:?} was not noticed"),
+            None => panic!("no promise is broken without the rule {broken:?}"),
             Some((name, trace)) => {
-                assert_eq!(name, promise, "{broken:?} breaks another promise:\n{trace}");
+                assert_eq!(
+                    name, promise,
+                    "without the rule {broken:?}, another promise is broken:\n{trace}"
+                );
             }
         }
     }
@@ -72,16 +75,13 @@ fn run(protocol: &Protocol, reaches: bool) -> Option<(&'static str, String)> {
         started.elapsed().as_secs_f64(),
     );
     let discoveries = checker.discoveries();
-    let is_promise = |name: &str| {
-        let property = properties.iter().find(|property| property.name == name);
-        property.is_some_and(|property| property.expectation == Expectation::Always)
-    };
-    let broken = discoveries
+    // Of several promises that are broken after the same number of steps, the first in the list of the properties counts.
+    let broken = properties
         .iter()
-        .filter(|(name, _)| is_promise(name))
-        .map(|(name, path)| (path.clone().into_actions().len(), *name, path))
-        .min_by_key(|(length, name, _)| (*length, *name));
-    if let Some((_, name, path)) = broken {
+        .filter(|property| property.expectation == Expectation::Always)
+        .filter_map(|property| Some((property.name, discoveries.get(property.name)?)))
+        .min_by_key(|(_, path)| (*path).clone().into_actions().len());
+    if let Some((name, path)) = broken {
         return Some((name, trace(path)));
     }
     for (name, _) in protocol.scenario.reaches.iter().filter(|_| reaches) {

@@ -128,9 +128,9 @@ fn a_member_of_a_lost_cohort_queues_again() {
     check::are_caught(&broken, &late_cohort(), ORDER);
 }
 
-/// A caller learns its place from the reply to its batch. If the connection breaks before this reply arrives, the batch
-/// is sent again. If the server has granted the caller the lock before it reads the second batch, the second reply
-/// contains no place. The caller has to queue again even without a known place.
+/// A caller learns its place from the reply to its batch. If the connection breaks before this reply arrives, the
+/// process resends the batch. If the server grants the caller the lock before it reads the resent batch, the reply to
+/// this batch contains no place. A caller that knows no place still has to queue again if its cohort is lost.
 #[test]
 fn a_member_without_a_known_place_queues_again() {
     let terms = Terms {

@@ -31,21 +31,21 @@ const HEARTBEAT: Duration = Duration::from_millis(200);
 /// Whether a grant has to be released after a turn has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
-    /// The calling code must not release the grant. The turn was offered to the next member, the leaving member had
+    /// The calling code must not release the grant, because the next member has an offer, the leaving member had
     /// already lost its turn, or the remaining members queue again.
     On,
     /// The grant with this token has to be released.
     Ended(Token),
 }
 
-/// An action that the heartbeat takes for a cohort.
+/// An action of the heartbeat on a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
     /// Suspends the cohort, because its local deadline has passed while members are waiting for their turns.
     Suspend,
     /// Passes on the offer, because its member has not taken it in time.
     PassOn,
-    /// Renews the grant of the offer with this lease.
+    /// Renews the grant of the cohort's offer with this lease.
     Renew(Duration),
 }
 
@@ -69,8 +69,8 @@ impl Protocol {
         caller.expect("an owner is a caller").0
     }
 
-    /// Returns whether another caller of the same process waits for the lock or holds it. If there is such a caller,
-    /// this caller queues in a batch.
+    /// Returns whether another caller of the caller's process waits for the lock or holds it. A caller with company
+    /// queues in a batch.
     pub(crate) fn has_company(&self, state: &State, id: CallerId) -> bool {
         self.callers_of(self.process_of(id)).any(|other| {
             let other_phase = state.callers[usize::from(other)].phase;
@@ -195,7 +195,8 @@ impl Protocol {
         let lease = terms.millis(terms.lease(owners.iter().next().unwrap_or_default()));
         let text = format!("{token}|{lease}|{SESSION}|{}", owners_text(owners));
         let asked = self.counted_from(state, process, sent);
-        GrantSnapshot::parse(&text, terms.millis(left), asked).expect("a reply can be read")
+        GrantSnapshot::parse(&text, terms.millis(left), asked)
+            .expect("the engine can parse every reply of the model")
     }
 
     /// Begins the cohort of a grant that a push describes.
@@ -216,7 +217,7 @@ impl Protocol {
         };
         let message = format!("{signature}|{told}");
         let Some(Message::Granted(_, grant)) = Message::read(&message, SESSION, after) else {
-            panic!("a push can be read");
+            panic!("the engine can parse every push of the model");
         };
         self.take_up(state, process, &grant, By::Push);
     }
@@ -477,7 +478,7 @@ impl Protocol {
     }
 
     /// Suspends the cohort: the members whose turns are still to come queue again. If the reply to their batch
-    /// describes the same grant, the members share that grant again.
+    /// describes the grant of the suspended cohort, the members share that grant again.
     pub(crate) fn suspend(&self, state: &mut State, process: ProcessId) {
         let to_come = self.to_come(state, process);
         if let Some(Entry { cohort, .. }) = &mut state.processes[process].entry {
@@ -489,10 +490,10 @@ impl Protocol {
         }
     }
 
-    /// A probe has found this owner neither in the queue nor in a grant. If the owner awaits or has its turn in a
-    /// cohort, the server has lost the cohort's grant. This function then returns the token of the cohort's first
-    /// member. Returns `None` if there is no such cohort, or if the process learned of the cohort only after the moment
-    /// `sent` at which the probe was sent.
+    /// Returns the token of the first member of the cohort in which this owner awaits or has its turn. The caller has
+    /// to know from a probe that the owner is neither in the queue nor in a grant, so that the server has lost the
+    /// cohort's grant. Returns `None` if the owner is in no cohort, or if the process learned of the cohort only after
+    /// the moment `sent` at which the probe was sent.
     pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
         let entry = state.processes[self.process_of(id)].entry.as_ref()?;
         let cohort = &entry.cohort;
@@ -646,8 +647,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the local deadline of a grant. The server grants the lock only after the request was sent. Therefore,
-    /// the validity, minus the allowance for drift, counts from the moment when the request was sent.
+    /// Returns the local deadline of a grant: the validity, minus the allowance for drift, counts from the moment when
+    /// the request was sent. The server grants the lock only after this moment.
     pub(crate) fn deadline(
         &self,
         state: &State,

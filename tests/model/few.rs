@@ -9,7 +9,7 @@ pub(crate) struct Few<T>([Option<T>; MOST]);
 impl<T: Copy> Few<T> {
     pub(crate) fn push(&mut self, item: T) {
         let end = self.0.iter_mut().find(|place| place.is_none());
-        *end.expect("a list is short") = Some(item);
+        *end.expect("a list has at most four items") = Some(item);
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = T> + use<T> {

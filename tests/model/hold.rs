@@ -18,7 +18,7 @@ impl Protocol {
     pub(crate) fn enter(&self, state: &mut State, id: CallerId, grant: &Grant) {
         let (terms, process) = (&self.scenario.terms, self.process_of(id));
         let token = token_of(grant.token.get());
-        let until = grant.valid_until.expect("a lease on Redis ends");
+        let until = grant.valid_until.expect("every lease on Redis has an end");
         let (mut by, mut fencing) = (By::Reply, token);
         if grant.queued
             && let Some(entry) = &mut state.processes[process].entry
@@ -158,7 +158,7 @@ impl Protocol {
         }
     }
 
-    /// Completes the body and leaves the hold, as `EntryTicket::leave` does. In a cohort, the caller sends a release
+    /// Completes the body and ends the hold, as `EntryTicket::leave` does. In a cohort, the caller sends a release
     /// only if [`pass`](Self::pass) returns [`Passed::Ended`].
     pub(crate) fn finish(&self, state: &mut State, id: CallerId) {
         let since = state.now;

@@ -78,18 +78,18 @@
 //! a free lock. The model's `acquire` and `queue` differ from the scripts in two respects. The model's `acquire` grants
 //! a free lock to the head of the queue even if the request's caller has a `wait`. The reply of the model's `queue`
 //! does not describe a grant that `queue` itself has made. If a session does not confirm a grant within the claim (2
-//! s), the scripts remove all waiters of that session from the queue. In the model, these waiters keep their places.
+//! s), the scripts remove all waiters of that session from the queue, but the model keeps the waiters in their places.
 //!
-//! Liveness is checked by three conditions that must never hold. First, a caller waits for a free lock for two
-//! consecutive ticks at which nothing is due. Second, a wait is longer than allowed. Third, a grant or a waiter is left
-//! at the horizon, the tick at which all calls have to be over. The server's `TIME` has 16 steps in a tick, more than
-//! the number of grants in a tick. A loss of the server's state takes one tick.
+//! Three conditions check liveness. No caller may wait for a free lock for two consecutive ticks at which nothing is
+//! due. No caller may wait for longer than its `wait` allows. No grant and no waiter may be left at the horizon, the
+//! tick at which all calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants
+//! in a tick. A loss of the server's state takes one tick.
 //!
 //! # How to check deeper
 //!
-//! `MODEL_DEEPER=1 cargo test --release --test model scenarios -- --nocapture --test-threads 1` raises limits of each
-//! scenario by one. These are the limits of late ticks, crashes, broken connections, cancelled calls, lost pushes and
-//! lost replies, and the limit of all faults together. A limit of zero stays zero. The run takes minutes and some GB of
+//! `MODEL_DEEPER=1 cargo test --release --test model scenarios -- --nocapture --test-threads 1` raises the limits of
+//! faults in each scenario by one: late ticks, crashes, broken connections, cancelled calls, lost pushes, lost replies,
+//! and all faults together. A fault whose limit is zero still cannot happen. The run takes minutes and some GB of
 //! memory. To run a single scenario, replace `scenarios` by the name of its test. `MODEL_DEEPER=2` raises the limits by
 //! two. `MODEL_DEEPER=0` raises no limit but runs the large scenarios, which are skipped by default.
 

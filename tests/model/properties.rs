@@ -16,22 +16,22 @@ use crate::{
     state::{By, Caller, CallerId, End, Hold, Phase, Request, Script, State},
 };
 
-pub(crate) const EXCLUSION: &str = "two bodies never run on valid leases";
+pub(crate) const EXCLUSION: &str = "two bodies never run at once on valid leases";
 pub(crate) const TOKENS: &str = "tokens rise";
-pub(crate) const ORDER: &str = "nobody who waits is overtaken";
-pub(crate) const BEGUN: &str = "whenever a body begins, its token is the highest";
-pub(crate) const SEATED: &str = "a cohort lets nobody in whose time is over";
-pub(crate) const ANSWERED: &str = "an answer counts for the member that has the turn";
-pub(crate) const OFFERED: &str = "no acquisition takes a cohort's word without an offer";
-pub(crate) const CRASH: &str = "a crash frees the lock within the lease of who was inside";
-pub(crate) const TOLD: &str = "no owner holds the key told neither way";
-pub(crate) const LEFT: &str = "nobody who has left stays in the queue";
-pub(crate) const FORGOTTEN: &str = "no waiter is forgotten beside a free lock";
-pub(crate) const BOUNDED: &str = "a wait is bounded";
-pub(crate) const HEARD: &str = "nobody is given the lock who cannot hear of it";
-pub(crate) const CLAIM: &str = "a push that nobody answers stands for a claim";
-pub(crate) const TAKEN: &str = "a turn that is not taken passes on when its claim time ends";
-pub(crate) const OVER: &str = "in the end nothing is left";
+pub(crate) const ORDER: &str = "no waiter is overtaken";
+pub(crate) const BEGUN: &str = "each body begins with a higher token than all earlier bodies";
+pub(crate) const SEATED: &str = "no member enters after its cohort's local deadline";
+pub(crate) const ANSWERED: &str = "a renewal's answer counts only for the member with the turn";
+pub(crate) const OFFERED: &str = "a caller without an offer never enters by its cohort's answer";
+pub(crate) const CRASH: &str = "after a crash, the lock is free when the dead holder's lease ends";
+pub(crate) const TOLD: &str = "each grant is known to its owner or is given back";
+pub(crate) const LEFT: &str = "no caller that has left stays in the queue";
+pub(crate) const FORGOTTEN: &str = "no waiter keeps waiting while the lock is free";
+pub(crate) const BOUNDED: &str = "no caller waits for longer than its `wait` allows";
+pub(crate) const HEARD: &str = "the lock is granted only to waiters that can be notified";
+pub(crate) const CLAIM: &str = "a pushed grant that is not confirmed ends after a claim";
+pub(crate) const TAKEN: &str = "an offer that is not taken passes on after a claim";
+pub(crate) const OVER: &str = "at the end, no grant and no waiter is left";
 
 pub(crate) type Condition = fn(&Protocol, &State) -> bool;
 /// A promise that holds in every state, and its name.
@@ -114,8 +114,8 @@ fn inside(protocol: &Protocol, state: &State) -> usize {
     holds(protocol, state).count()
 }
 
-/// Returns whether the server's grant is accounted for. This is the case if one of the owners holds the lock with the
-/// grant, will be notified of the grant or is giving it back, or if the process of the owners is dead.
+/// Returns whether the server's grant is accounted for: one of its owners holds the lock with the grant, will be
+/// notified of the grant or is giving it back, or the process of the owners is dead.
 fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     let Some(grant) = state.server.grant else {
         return true;
@@ -139,7 +139,7 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     }
     // After a loss of state, the server may grant the lock to a caller again while the caller still holds the lock with
     // the older grant, or after the caller has left. If the push of the newer grant is lost, nobody gives that grant
-    // back. If nobody gives it back, the newer grant lasts until its claim ends, as the promise `CLAIM` checks.
+    // back, so it lasts until its claim ends. The promise `CLAIM` checks the end of the claim.
     let (left, at_first) = (&state.faults, &protocol.scenario.faults);
     let lost_state = left.state_losses < at_first.state_losses || left.restarts < at_first.restarts;
     let lost_push = state.observed.lost_push == Some(grant.token);
@@ -194,7 +194,7 @@ fn wait_is_bounded(protocol: &Protocol, state: &State) -> bool {
         })
 }
 
-/// Returns whether each caller without an offer would ignore an answer of a cohort that lets the caller enter.
+/// Returns whether each caller without an offer would ignore a cohort's answer that lets the caller enter.
 fn offers_are_asked_for(_: &Protocol, state: &State) -> bool {
     let word = queued_grant(0, Moment::new(Duration::ZERO), Duration::ZERO);
     state.callers.iter().all(|caller| {
@@ -272,77 +272,80 @@ pub(crate) const HANDOFF: Reached = ("a handoff by push", |_, state| entered_by(
 pub(crate) const HEALED: Reached = ("a lost push, found by a probe", |_, state| {
     entered_by(state, By::Probe)
 });
-pub(crate) const RECOVERED: Reached = ("a lost reply, had by asking again", |_, state| {
-    entered_by(state, By::Resend)
+pub(crate) const RECOVERED: Reached = (
+    "a lost reply, recovered by resending the request",
+    |_, state| entered_by(state, By::Resend),
+);
+pub(crate) const LAST_MOMENT: Reached =
+    ("a grant to a caller that leaves the queue", |_, state| {
+        entered_by(state, By::Leave)
+    });
+pub(crate) const CRASH_INSIDE: Reached =
+    ("a crash of a process that holds the lock", |_, state| {
+        ended(state, End::Crashed { inside: true })
+    });
+pub(crate) const SKIPPED: Reached = ("a dead waiter is skipped", |_, state| {
+    state.observed.skipped
 });
-pub(crate) const LAST_MOMENT: Reached = ("granted while leaving the queue", |_, state| {
-    entered_by(state, By::Leave)
-});
-pub(crate) const CRASH_INSIDE: Reached = ("a crash while holding", |_, state| {
-    ended(state, End::Crashed { inside: true })
-});
-pub(crate) const SKIPPED: Reached = ("a dead waiter skipped", |_, state| state.observed.skipped);
 pub(crate) const CONFIRMED: Reached = ("a claim confirmed before the body starts", |_, state| {
     state
         .callers
         .iter()
         .any(|caller| matches!(caller.phase, Phase::Confirming { .. }) || caller.turn().is_some())
 });
-pub(crate) const LOST: Reached = ("a holder told of its loss", |_, state| {
+pub(crate) const LOST: Reached = ("a holder is notified of its loss", |_, state| {
     ended(state, End::Lost)
 });
-pub(crate) const BUSY: Reached = ("a wait that ends", |_, state| ended(state, End::Busy));
-pub(crate) const GHOST: Reached = ("requests of a connection that is no more", |_, state| {
+pub(crate) const BUSY: Reached = ("a call returns Busy", |_, state| ended(state, End::Busy));
+pub(crate) const GHOST: Reached = ("a closed connection has unread requests", |_, state| {
     let left = |old: &Option<Vec<_>>| old.as_ref().is_some_and(|old| !old.is_empty());
     state
         .processes
         .iter()
         .any(|process| process.alive && left(&process.old))
 });
-pub(crate) const GIVEN_BACK: Reached = ("a grant given back by who had left", |_, state| {
+pub(crate) const GIVEN_BACK: Reached = ("a cancelled caller gives back its grant", |_, state| {
     (0..)
         .zip(&state.callers)
         .any(|(id, caller)| caller.phase == Phase::Ended(End::Cancelled) && state.server.holds(id))
 });
-pub(crate) const PASSED: Reached = ("a turn passed on in memory", |_, state| {
+pub(crate) const PASSED: Reached = ("a cohort passes its turn on in memory", |_, state| {
     entered_by(state, By::Pass)
 });
-pub(crate) const PASSED_OVER: Reached = ("a member skipped in memory", |_, state| {
+pub(crate) const PASSED_OVER: Reached = ("a cohort passes over a member that left", |_, state| {
     state.observed.passed_over
 });
-pub(crate) const MISSED: Reached = ("an offer that nobody takes, passed on", |_, state| {
+pub(crate) const MISSED: Reached = ("an offer that is not taken is passed on", |_, state| {
     state.observed.missed
 });
 pub(crate) const CAME_BACK: Reached = (
-    "one that had missed its turn, inside as another owner",
+    "a caller that missed its turn enters as another owner",
     |protocol, state| {
         (0..).zip(&state.callers).any(|(id, caller)| {
             protocol.scenario.terms.is_next_owner(id) && matches!(caller.phase, Phase::Inside(_))
         })
     },
 );
-pub(crate) const REVOKED: Reached = ("a reply that nobody reads, given up", |_, state| {
+pub(crate) const REVOKED: Reached = ("a grant in an unread reply is given up", |_, state| {
     state.observed.revoked
 });
-pub(crate) const LOST_COHORT: Reached =
-    ("members of a lost cohort that queue again", |_, state| {
-        state.observed.lost_cohort
-    });
-pub(crate) const NOBODY_LEFT: Reached = ("a cohort of which nobody waits", |_, state| {
+pub(crate) const LOST_COHORT: Reached = ("members of a lost cohort queue again", |_, state| {
+    state.observed.lost_cohort
+});
+pub(crate) const NOBODY_LEFT: Reached = ("a cohort without waiting members", |_, state| {
     state.observed.nobody_left
 });
-pub(crate) const TOLD_AGAIN: Reached = ("a cohort described once more", |_, state| {
+pub(crate) const TOLD_AGAIN: Reached = ("a message about a known cohort", |_, state| {
     state.observed.told_again
 });
 pub(crate) const OVERLAP: Reached = (
     "the documented overlap after a loss of state",
     |protocol, state| inside(protocol, state) > 1,
 );
-pub(crate) const REFRESHED: Reached =
-    ("a body that outlasts its first lease", |protocol, state| {
-        let lease = protocol.scenario.terms.lease;
-        holds(protocol, state).any(|hold| {
-            let first_ends = Moment::new(protocol.scenario.terms.time(hold.since + lease));
-            hold.until > first_ends
-        })
-    });
+pub(crate) const REFRESHED: Reached = ("a renewal extends a lease", |protocol, state| {
+    let lease = protocol.scenario.terms.lease;
+    holds(protocol, state).any(|hold| {
+        let first_ends = Moment::new(protocol.scenario.terms.time(hold.since + lease));
+        hold.until > first_ends
+    })
+});

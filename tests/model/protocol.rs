@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// The time at the start. This time is larger than [`JUMP`], so that the server's clock can be set back.
+/// The time at the start of each run. `START` is larger than [`JUMP`], so that the server's clock can be set back.
 const START: Tick = 3;
 /// The number of ticks by which the server's clock jumps.
 const JUMP: Tick = 2;
@@ -56,7 +56,7 @@ pub(crate) enum Action {
     /// The heartbeat makes the waiting members of a cohort queue again, passes on the cohort's offer, or renews the
     /// grant of the offer.
     TendCohort(ProcessId, Chore),
-    /// A caller that holds the lock loses its hold, because the local deadline has passed.
+    /// The caller's hold is lost, because its local deadline has passed.
     Lose(CallerId),
     /// The heartbeat probes on behalf of a waiter.
     Probe(CallerId),
@@ -200,7 +200,7 @@ impl Protocol {
         }
     }
 
-    /// Adds the actions that may happen at any time, and need not happen.
+    /// Adds the actions that may happen at any time or not at all.
     fn free(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, caller) in (0..).zip(&state.callers) {
             if self.may_begin(state, id) {

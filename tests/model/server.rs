@@ -117,12 +117,12 @@ impl Server {
         }
     }
 
-    /// Loses everything except the clock.
+    /// Makes the server lose its grant, its queue and its counter of tokens. The clock is unchanged.
     pub(crate) fn lose_state(&mut self) {
         *self = Self::new(self.clock);
     }
 
-    /// Removes the grant and the queue if they have expired.
+    /// Removes the grant if it has expired, and the queue if it has expired.
     pub(crate) fn expire(&mut self) {
         if self.grant.is_some_and(|grant| grant.expires <= self.clock) {
             self.grant = None;

@@ -137,9 +137,9 @@ impl Protocol {
         }
     }
 
-    /// Sends a probe, as the engine's `beat` does. If no other request is unread, the server executes the probe in the
-    /// same step. If the probe then finds nothing and no other message is pending, the process reads the reply in this
-    /// step too. Joining these steps keeps the number of states small.
+    /// Sends a probe, as the engine's `beat` does. To keep the number of states small, one step of the model combines
+    /// several steps: If no other request is unread, the server executes the probe at once. If the probe finds nothing
+    /// and no other message is pending, the process also reads the reply at once.
     pub(crate) fn probe(&self, state: &mut State, id: CallerId) {
         let process = self.process_of(id);
         let this = &mut state.processes[process];
@@ -198,8 +198,8 @@ impl Protocol {
         self.send_batch(state, process);
     }
 
-    /// Breaks the session's connection on the side of the process. The server notices the break later, and may still
-    /// read the unread requests before that.
+    /// Breaks the session's connection on the side of the process. Until the server notices the break, the server may
+    /// still read the requests that were sent before the break.
     pub(crate) fn break_main(&self, state: &mut State, process: ProcessId) {
         let this = &mut state.processes[process];
         this.main.up = false;

@@ -25,7 +25,7 @@ pub(crate) type CallerId = u8;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    /// The true time. Each process's clock shows the true time minus the process's lag.
+    /// The true time in the model. Each process's clock shows the true time minus the process's lag.
     pub(crate) now: Tick,
     pub(crate) server: Server,
     pub(crate) processes: Vec<Process>,
@@ -314,7 +314,7 @@ pub(crate) enum Phase {
 pub(crate) struct Hold {
     pub(crate) token: Token,
     pub(crate) since: Tick,
-    /// The local deadline.
+    /// The local deadline of the hold.
     pub(crate) until: Moment,
     /// Whether the grant is unconfirmed, so that it ends after a claim (2 s) and not after its lease.
     pub(crate) claim: bool,

@@ -1,4 +1,4 @@
-//! The metrics of the feature `metrics`: they equal what a script of calls has done.
+//! Tests of the feature `metrics`: the metrics agree with the calls that a test has made.
 
 use std::{collections::BTreeSet, sync::OnceLock, time::Duration};
 
@@ -6,7 +6,7 @@ use lock_runtime::{LockClient, LockError, METRIC_BUCKETS, distributed_lock};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use support::{
     server::RedisServer,
-    stores::{Store, on_every_store, until_waiting},
+    stores::{Store, on_every_store, on_stores_with_a_queue, until_waiting},
     until,
 };
 
@@ -20,7 +20,7 @@ fn recorder() -> &'static PrometheusHandle {
             .unwrap()
             .install_recorder();
         lock_runtime::describe_metrics();
-        handle.expect("there is no other")
+        handle.expect("no other recorder is installed")
     })
 }
 
@@ -54,7 +54,39 @@ async fn nested(id: u64, depth: u64) -> Result<(), LockError> {
     }
 }
 
-/// On every backend, the metrics agree with what was done. Metrics that count events are exact.
+/// Each waiter that is offered the lock records the time until it takes the lock. Callers that do not wait record none.
+#[tokio::test]
+async fn each_handoff_is_timed() {
+    recorder();
+    on_stores_with_a_queue(async |store: Store| {
+        let [client, other] = store.clients().await;
+        let label: &'static str = Box::leak(support::server::free_port().to_string().into());
+        let guard = client.lock("k").label(label).acquire().await.unwrap();
+        let handoffs = || metric("lock_handoff_seconds_count", &[("name", label)]);
+        assert_eq!(handoffs(), 0.0);
+        let mut waiting = tokio::task::JoinSet::new();
+        for (waiters, client) in [&client, &client, &other, &client].into_iter().enumerate() {
+            waiting.spawn(
+                client
+                    .lock("k")
+                    .label(label)
+                    .wait(20 * SECOND)
+                    .run(async {}),
+            );
+            until_waiting(&other, "k", waiters + 1).await;
+        }
+        guard.release().await;
+        while let Some(entered) = waiting.join_next().await {
+            entered.unwrap().unwrap();
+        }
+        assert_eq!(handoffs(), 4.0, "{store:?}");
+        let time = metric("lock_handoff_seconds_sum", &[("name", label)]);
+        assert!(time > 0.0 && time < 4.0, "{store:?}: {time}");
+    })
+    .await;
+}
+
+/// On every backend, the metrics agree with the calls of this test. Metrics that count events are exact.
 #[tokio::test]
 async fn metrics_equal_what_was_done() {
     recorder();
@@ -152,7 +184,7 @@ async fn renewals_scripts_and_reconnects_are_counted() {
     assert!(scripts("acquire") >= before.0 + 2.0);
     assert!(scripts("release") >= before.1 + 2.0);
     assert_eq!(acquisitions(label, "granted"), 2.0);
-    // The renewals have taken at least two thirds of a second, for which the second caller has waited.
+    // The second caller waited during two renewals, which are a third of a second apart.
     let waited = metric("lock_acquire_seconds_sum", &[("name", label)]);
     assert!(waited >= 0.6, "{waited}");
 
@@ -165,7 +197,8 @@ async fn renewals_scripts_and_reconnects_are_counted() {
     until(async || metric("lock_reconnects_total", &[]) >= reconnects + 1.0).await;
 }
 
-/// Grants the lock to the first waiter without a message, so that only a probe finds the grant.
+/// A script that grants the lock to the first waiter without sending it a message, so that only a probe finds the
+/// grant.
 const GRANT_WITHOUT_MESSAGE: &str = "
     local head = redis.call('ZPOPMIN', KEYS[2])
     local owner, session, lease = string.match(head[1], '^(%x+)|([^|]+)|(%d+)')

@@ -25,7 +25,7 @@ use tracing_subscriber::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One span, or one event of a body.
+/// What the subscriber has recorded of one span, or of one event of a body.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     name: String,
@@ -46,12 +46,12 @@ impl Visit for Seen {
 
 static SEEN: Mutex<BTreeMap<u64, Seen>> = Mutex::new(BTreeMap::new());
 
-/// Changes or reads what was seen.
+/// Lets `look` read or change the spans and events that the subscriber has recorded.
 fn seen<T>(look: impl FnOnce(&mut BTreeMap<u64, Seen>) -> T) -> T {
     look(&mut SEEN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Returns an ID that no open span and nothing else in [`SEEN`] has.
+/// Returns an ID that neither an open span nor an entry of [`SEEN`] has.
 fn unused_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(u64::MAX / 2);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -98,7 +98,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Store {
 
     fn on_close(&self, id: Id, _: Context<'_, S>) {
         seen(|all| {
-            // The registry uses an ID again after its span is closed.
+            // The registry of `tracing` reuses the ID of a closed span.
             if let Some(mut span) = all.remove(&id.into_u64()) {
                 span.is_closed = true;
                 let kept = unused_id();
@@ -118,11 +118,11 @@ fn record() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let all = Registry::default().with(Store);
-        tracing::subscriber::set_global_default(all).expect("there is no other");
+        tracing::subscriber::set_global_default(all).expect("no other subscriber is installed");
     });
 }
 
-/// The spans of one call.
+/// The recorded spans of one call.
 #[derive(Debug)]
 struct Spans {
     call: Seen,
@@ -180,7 +180,7 @@ impl Spans {
     }
 }
 
-/// Returns the name of the span in which the body of `key` has reported its event.
+/// Returns the name of the span in which the body of the call for `key` has reported its event.
 fn span_of_body(key: &str) -> Option<String> {
     seen(|all| {
         let is_of_key = |event: &&Seen| event.fields.get("of").is_some_and(|found| found == key);
@@ -224,7 +224,8 @@ async fn a_call_has_spans_for_its_wait_and_its_hold() {
         .unwrap();
     assert_eq!(waiting.names(), ["lock.wait"]);
     assert_eq!(waiting.outcome(), "");
-    tokio::time::sleep(Duration::from_millis(30)).await; // the wait that the span has to show
+    // The span of the second caller has to show this wait.
+    tokio::time::sleep(Duration::from_millis(30)).await;
     guard.release().await;
     let token = call.await.unwrap().unwrap();
 
@@ -263,8 +264,8 @@ async fn a_call_with_several_keys_has_one_span() {
     assert_eq!(many.field("lock.name"), "many");
 }
 
-/// The span says how a call has ended: without the lock, by dropping its future, by the loss of its lease, or as a
-/// nested call.
+/// The span of a call says how the call has ended: without the lock, by the drop of its future, by the loss of its
+/// lease, or as a nested call.
 #[tokio::test]
 async fn a_span_says_how_the_call_has_ended() {
     record();

@@ -20,13 +20,16 @@ pub(crate) struct Identity {
 impl Authority {
     /// Creates an authority with this name and a new key.
     pub(crate) fn new(name: &str) -> Self {
-        let key = KeyPair::generate().expect("a new key");
-        let mut params = CertificateParams::new([]).expect("no names");
+        let key = KeyPair::generate().expect("a key can be generated");
+        let mut params = CertificateParams::new([]).expect("a certificate needs no names");
         // With the default name, the authority and its certificates would have the same name, so OpenSSL would take the
         // certificates for self-signed ones.
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&key).expect("a certificate").pem();
+        let certificate = params
+            .self_signed(&key)
+            .expect("the certificate can be signed")
+            .pem();
         Self {
             issuer: Issuer::new(params, key),
             certificate,
@@ -35,12 +38,12 @@ impl Authority {
 
     /// Issues a certificate for these host names and IP addresses.
     pub(crate) fn issue(&self, names: &[&str]) -> Identity {
-        let key = KeyPair::generate().expect("a new key");
+        let key = KeyPair::generate().expect("a key can be generated");
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
-        let params = CertificateParams::new(names).expect("host names");
+        let params = CertificateParams::new(names).expect("the names are valid");
         let certificate = params.signed_by(&key, &self.issuer);
         Identity {
-            certificate: certificate.expect("a certificate").pem(),
+            certificate: certificate.expect("the certificate can be signed").pem(),
             key: key.serialize_pem(),
         }
     }

@@ -42,8 +42,9 @@ fn a_lazy_client_connects_at_the_first_call() {
     });
 }
 
-/// The nodes start one after another. If the client does not reach all nodes when it connects, it does not regard the
-/// Redlock as new. The nodes then count toward a majority only after the longest lease, here one second, has passed.
+/// The nodes of a Redlock start one after another. If the client does not reach all nodes when it connects, it does not
+/// regard the Redlock as new. The nodes then count toward a majority only after the longest lease, here one second, has
+/// passed.
 #[tokio::test]
 async fn a_lazy_redlock_connects_at_the_first_call() {
     let mut quorum = Quorum::start(3).await;
@@ -313,7 +314,7 @@ async fn a_user_with_few_rights_can_use_a_cluster() {
 }
 
 /// One primary of a cluster is stopped or killed, so its slots have no primary until a replica takes over. A client can
-/// connect nevertheless. Locks on the other primaries can be used at once, and those on the dead primary after the
+/// connect nevertheless. Locks on the other primaries can be used at once, and locks on the dead primary after the
 /// failover.
 #[tokio::test]
 async fn a_client_connects_during_a_failover() {

@@ -152,7 +152,7 @@ async fn a_connection_logs_in_again_before_its_token_expires() {
     let client = builder.connect().await.unwrap();
     let guard = client.lock("k").acquire().await.unwrap();
     let before = guarded.logins().await;
-    // The client may open its connections after the acquisition, but only before any connection logs in again.
+    // The client may still open a connection after the acquisition, but not after a connection has logged in again.
     until(async || guarded.logins().await >= before + 2).await;
     let connections = client.stats().connections;
     until(async || guarded.logins().await >= before + 6).await;
@@ -165,8 +165,8 @@ async fn a_connection_logs_in_again_before_its_token_expires() {
     guard.release().await;
 }
 
-/// A provider that fails is a typed error with the provider's text. `connect_within` waits until the provider has
-/// credentials.
+/// If the provider fails, the error is typed and contains the provider's text. `connect_within` waits until the
+/// provider has credentials.
 #[tokio::test]
 async fn a_provider_that_fails_is_a_typed_error() {
     let guarded = Guarded::start("secret-password").await;

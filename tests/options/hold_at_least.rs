@@ -148,7 +148,7 @@ async fn a_neighbour_that_is_polled_late_waits_for_the_end() {
     let entered = entered.into_inner().unwrap();
     for pair in entered.windows(2) {
         let gap = pair[1].0 - pair[0].0;
-        assert!(gap >= LEAST - 20 * MS, "{gap:?} after the one before");
+        assert!(gap >= LEAST - 20 * MS, "{gap:?} after the previous caller");
         assert!(pair[1].1 > pair[0].1, "{entered:?}");
     }
 }

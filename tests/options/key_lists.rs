@@ -388,7 +388,7 @@ async fn set_of(ids: [u64; 2]) -> Vec<String> {
     set(ids.into()).await.unwrap()
 }
 
-/// The future is `Send` for any list type, because the keys are rendered before the first await.
+/// The future of the call is `Send` for any list type, because the keys are rendered before the first await.
 #[tokio::test]
 async fn a_list_asks_nothing_of_the_future() {
     fn send<F: Send>(future: F) -> F {

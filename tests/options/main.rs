@@ -1,6 +1,7 @@
 //! Tests of the options of a call, and of the parts of the API that no promise covers, on every backend.
 
 mod authority;
+mod callers;
 mod connecting;
 mod credentials;
 mod defaults;

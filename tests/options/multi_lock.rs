@@ -147,7 +147,7 @@ async fn hold_at_least_keeps_all_of_them() {
         let kept = client.locks(["a", "b"]).hold_at_least(SECOND);
         let start = Instant::now();
         kept.run(async {}).await.unwrap();
-        assert!(start.elapsed() < SECOND, "the value is kept back");
+        assert!(start.elapsed() < SECOND, "the value returned too late");
         assert_eq!(held(&other, &["a", "b"]).await, ["a", "b"]);
         let next = other.locks(["a", "b"]).wait(5 * SECOND);
         next.run(async {}).await.unwrap();
@@ -380,7 +380,10 @@ async fn a_loss_that_is_read_together_with_the_grant_of_others_leaves_nothing() 
     let ended = outer.run(async {
         let nested = client.locks(["a", "b", "c"]).lease(SECOND).renew(true);
         let mut nested = Box::pin(nested.acquire());
-        assert!((&mut nested).now_or_never().is_none(), "it asks");
+        assert!(
+            (&mut nested).now_or_never().is_none(),
+            "the call has no answer yet"
+        );
         until(async || held(&other, &["b", "c"]).await.len() == 2).await;
         store.delete("a").await;
         Hold::current().unwrap().lost().await;
@@ -401,7 +404,10 @@ async fn a_grant_that_is_read_too_late_leaves_a_newer_hold_alone() {
     client.lock("warm").run(async {}).await.unwrap();
     let short = client.lock("k").lease(300 * MS).renew(false);
     let mut late = Box::pin(short.wait(20 * SECOND).acquire());
-    assert!((&mut late).now_or_never().is_none(), "it asks");
+    assert!(
+        (&mut late).now_or_never().is_none(),
+        "the call has no answer yet"
+    );
     until(async || !held(&other, &["k"]).await.is_empty()).await;
     // Nobody polls `late`, so the lease of its grant ends, and `k` becomes free.
     until_free(&other, "k").await;
@@ -411,7 +417,10 @@ async fn a_grant_that_is_read_too_late_leaves_a_newer_hold_alone() {
     let third = other.lock("k").wait(20 * SECOND);
     let mut third = tokio::spawn(async move { third.run(async {}).await });
     until_waiting(&other, "k", 1).await;
-    assert!((&mut late).now_or_never().is_none(), "it waits again");
+    assert!(
+        (&mut late).now_or_never().is_none(),
+        "the late call waits again"
+    );
     let entered = tokio::time::timeout(300 * MS, &mut third).await;
     assert!(entered.is_err(), "the third call enters first");
     drop(late);

@@ -1,4 +1,4 @@
-//! What a tool for operators needs: the walk through all locks, the queue of a lock, and the forced release.
+//! What a tool for operators needs: the scan of all locks, the queue of a lock, and the forced release.
 
 use std::collections::BTreeSet;
 
@@ -194,7 +194,7 @@ async fn the_holder_is_told_of_a_forced_release_and_the_next_has_a_higher_token(
             lock.force_release(token, "alice").await.unwrap(),
             ForcedRelease::Released
         );
-        // The token names the hold, so the next holder keeps the lock.
+        // The token names the hold to release, so the next holder keeps the lock.
         assert_eq!(
             lock.force_release(token, "alice").await.unwrap(),
             ForcedRelease::NotHeld

@@ -168,7 +168,7 @@ async fn a_release_is_confirmed_where_nobody_says_otherwise() {
             fixture.unanswered(as_the_client_says(&fixture)).await,
             fixture.unanswered(lock.run(fixture.body())).await,
         ];
-        // A loaded machine may be late twice: for the end of the body, and for the end of the wait.
+        // A loaded machine may delay a call twice: at the end of its body, and at the end of its wait for the release.
         let waits = |took: &Duration| (PATIENCE..PATIENCE + 2 * epsilon()).contains(took);
         assert!(times.iter().all(waits), "{times:?}");
     })
@@ -228,7 +228,7 @@ async fn others_find_it_taken_for_a_round_trip_at_most() {
                     Err(LockError::Busy { .. }) => {}
                     Err(error) => panic!("{error}"),
                 }
-                assert!(returned.elapsed() < epsilon(), "still taken");
+                assert!(returned.elapsed() < epsilon(), "the lock is still taken");
             }
         }
     })
@@ -264,7 +264,7 @@ async fn a_waiter_of_another_client_is_next() {
         until_waiting(&client, "k", 1).await;
         leave.send(()).unwrap();
         let (again, waited) = (first.await.unwrap(), waiting.await.unwrap());
-        assert!(again > waited, "overtook one who waited");
+        assert!(again > waited, "the new call overtook the waiting caller");
     })
     .await;
 }
@@ -282,7 +282,7 @@ async fn a_release_that_is_lost_is_sent_again() {
         .await
         .unwrap();
         let busy = fixture.direct.lock("k").try_acquire().await;
-        assert!(busy.is_err(), "the release has not arrived");
+        assert!(busy.is_err(), "the server has not received the release");
         for proxy in &fixture.proxies {
             proxy.cut();
             proxy.hold_requests(false);
@@ -307,7 +307,10 @@ async fn shutting_down_waits_for_it() {
             async move { client.shutdown().await }
         });
         sleep(100 * MS).await;
-        assert!(!down.is_finished(), "its release has no answer");
+        assert!(
+            !down.is_finished(),
+            "the shutdown ended before the release was answered"
+        );
         fixture.hold_replies(false);
         let answered = Instant::now();
         down.await.unwrap();

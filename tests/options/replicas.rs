@@ -61,8 +61,8 @@ impl Group {
             .unwrap()
     }
 
-    /// Stops the process of a replica, and closes its connection. If the process continues later, it receives no
-    /// further write of the primary.
+    /// Stops the process of a replica, and closes its connection to the primary. If the process continues later, it
+    /// receives no further write of the primary.
     async fn cut_off(&self, replica: usize) {
         self.replicas[replica].stop_process();
         let mut primary = self.primary.connection().await;
@@ -109,7 +109,7 @@ fn assert_not_replicated<T>(outcome: &Result<T, LockError>, wanted: usize, ackno
             ..
         }) => assert_eq!((*w, *a), (wanted, acknowledged)),
         Err(error) => panic!("{error:?}"),
-        Ok(_) => panic!("it enters"),
+        Ok(_) => panic!("the call entered"),
     }
 }
 
@@ -209,12 +209,12 @@ async fn the_attribute_waits_for_replicas() {
     let client = group.client().await;
     assert_eq!(client.scope(guarded(7)).await, Ok(7));
     assert_not_replicated(&client.scope(guarded_twice(7)).await, 2, 1);
-    // Both locks are given back.
+    // The failed call has given back both of its locks.
     let both = client.locks(["attribute:7", "attribute:other"]);
     both.wait(SECOND).run(async {}).await.unwrap();
 }
 
-/// Waiters that a release grants the lock also wait for replicas, alone and as members of a cohort.
+/// Waiters that are granted the lock by a release also wait for replicas, alone and as members of a cohort.
 #[tokio::test]
 async fn callers_that_have_queued_wait_for_replicas() {
     let group = Group::with_replicas(1).await;
@@ -317,7 +317,7 @@ async fn dropped_calls_end_their_wait_at_the_server() {
     assert!(took < support::epsilon(), "{took:?}");
 }
 
-/// A call waits for replicas, and is never polled again. The engine gives its lock back a claim (2 s) after the
+/// A call waits for replicas, and is never polled again. The engine gives the call's lock back a claim (2 s) after the
 /// replicas have answered, although the lease and the time allowed for the replicas are longer.
 #[tokio::test]
 async fn a_call_that_is_never_polled_again_gives_its_lock_back() {
@@ -486,7 +486,7 @@ async fn on_every_primary_that_has_replicas() {
     assert_not_replicated(&refused, 2, 1);
 }
 
-/// The in-process backend has no replicas, so it ignores the option. A Redlock refuses the option.
+/// The in-process backend has no replicas, so it ignores the option `replicas`. A Redlock refuses the option.
 #[tokio::test]
 async fn backends_without_replicas() {
     let client = Store::memory().client().await;

@@ -62,7 +62,7 @@ async fn enters_waits_and_loses(store: Store) {
             let first = lock.run(never);
             tokio::select! {
                 biased;
-                _ = first => unreachable!("it never ends"),
+                _ = first => unreachable!("the first call never ends"),
                 sibling = sibling.run(async {}) => sibling,
             }
         });
@@ -154,7 +154,7 @@ fn a_caller_may_be_polled_by_the_one_that_wakes_it() {
         ended.send(()).unwrap();
     });
     let ended = has_ended.recv_timeout(10 * SECOND);
-    ended.expect("nobody waits for itself");
+    ended.expect("no caller waits for itself");
 }
 
 fn runtime() -> Runtime {
@@ -222,7 +222,7 @@ fn a_waiting_call_changes_its_runtime() {
             let mut call = Box::pin(client.lock("k").wait(wait).acquire());
             let first = runtime();
             let waited = first.block_on(async { timeout(100 * MS, &mut call).await });
-            assert!(waited.is_err(), "it waits");
+            assert!(waited.is_err(), "the call waits");
             let _undriven = (!ends).then_some(first);
             let started = Instant::now();
             if wait == 300 * MS {
@@ -232,7 +232,7 @@ fn a_waiting_call_changes_its_runtime() {
                 second.block_on(held.release());
             } else {
                 let waited = second.block_on(async { timeout(100 * MS, &mut call).await });
-                assert!(waited.is_err(), "it waits");
+                assert!(waited.is_err(), "the call waits");
                 second.block_on(async {
                     held.release().await;
                     call.await.unwrap().release().await;
@@ -303,9 +303,15 @@ fn a_call_leaves_a_runtime_that_nobody_drives() {
             let first = runtime();
             first.block_on(async {
                 if reads_answers {
-                    assert!(timeout(300 * MS, &mut call).await.is_err(), "it waits");
+                    assert!(
+                        timeout(300 * MS, &mut call).await.is_err(),
+                        "the call waits"
+                    );
                 } else {
-                    assert!((&mut call).now_or_never().is_none(), "it asks");
+                    assert!(
+                        (&mut call).now_or_never().is_none(),
+                        "the call has no answer yet"
+                    );
                     tokio::time::sleep(300 * MS).await;
                 }
             });
@@ -405,7 +411,7 @@ fn ask_and_stand_still<F: Future + Unpin>(
     first.block_on(async {
         client.lock("warm").run(async {}).await.unwrap();
         proxy.hold_replies(true);
-        assert!(call.now_or_never().is_none(), "it asks");
+        assert!(call.now_or_never().is_none(), "the call has no answer yet");
         carried_out.await;
         proxy.hold_replies(false);
     });
@@ -473,7 +479,10 @@ fn a_call_that_changes_its_runtime_keeps_its_place() {
         let mut late = tokio::spawn(async move { late.acquire().await.unwrap() });
         until_waiting(&other, "k", 2).await;
         // During this timeout, the call changes to its second runtime.
-        assert!(timeout(400 * MS, &mut early).await.is_err(), "it waits");
+        assert!(
+            timeout(400 * MS, &mut early).await.is_err(),
+            "the call waits"
+        );
         held.release().await;
         let first = tokio::select! {
             early = early => early.unwrap(),
@@ -512,7 +521,10 @@ fn calls_that_share_a_request_keep_their_places_on_another_runtime() {
         let late = tokio::spawn(enter(&other, "late"));
         until_waiting(&other, "k", CALLS + 1).await;
         // During this timeout, the calls change to their second runtime.
-        assert!(timeout(400 * MS, &mut early).await.is_err(), "they wait");
+        assert!(
+            timeout(400 * MS, &mut early).await.is_err(),
+            "the calls wait"
+        );
         held.release().await;
         early.await;
         late.await.unwrap();
@@ -562,9 +574,15 @@ fn a_call_that_changes_its_runtime_while_it_leaves_is_busy() {
     let first = runtime();
     let mut call = Box::pin(client.lock("k").wait(150 * MS).acquire());
     first.block_on(async {
-        assert!(timeout(100 * MS, &mut call).await.is_err(), "it waits");
+        assert!(
+            timeout(100 * MS, &mut call).await.is_err(),
+            "the call waits"
+        );
         server.stop_process();
-        assert!(timeout(100 * MS, &mut call).await.is_err(), "it leaves");
+        assert!(
+            timeout(100 * MS, &mut call).await.is_err(),
+            "the call is leaving the queue"
+        );
     });
     drop(first);
     server.continue_process();

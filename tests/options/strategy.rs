@@ -167,7 +167,7 @@ async fn a_try_at_a_lock_that_has_expired_overtakes_nobody() {
     let queued = async { until_waiting(&holder, "k", 1).await };
     tokio::select! {
         biased;
-        _ = &mut waiting => panic!("it is held"),
+        _ = &mut waiting => panic!("the lock is held"),
         () = queued => {}
     }
     ask::<()>(&mut redis, redis::cmd("DEL").arg(&name)).await;
@@ -276,7 +276,7 @@ async fn a_client_has_a_default_and_shuts_down_in_any() {
 }
 
 /// A call without `strategy` waits with the strategy of its client. If the client has no strategy either, the call
-/// queues.
+/// queues, as with `handoff`.
 #[tokio::test]
 async fn a_call_waits_as_its_client_says_and_queues_by_default() {
     let store = Store::redis().await;

@@ -17,7 +17,7 @@ use support::{
 use crate::authority::{Authority, Identity};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long the tests try to connect. On a loaded machine, a handshake can take longer than one attempt to connect does.
+/// How long the tests try to connect. On a loaded machine, a handshake can take longer than one attempt to connect may.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The only name in the certificates of the servers, which the tests reach by IP addresses.
 const NAME: &str = "redis.internal";
@@ -276,7 +276,7 @@ async fn settings_that_cannot_be_used_are_told() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// The name that the client sends in its handshake is the server name.
+/// In its TLS handshake, the client names the server as `tls_server_name` says.
 #[tokio::test]
 async fn the_server_sees_the_server_name() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -25,7 +25,7 @@ struct Visit<'a>(&'a Cell<bool>);
 
 impl<'a> Visit<'a> {
     fn begin(inside: &'a Cell<bool>) -> Self {
-        assert!(!inside.replace(true), "two are inside");
+        assert!(!inside.replace(true), "two bodies run under one key");
         Self(inside)
     }
 }

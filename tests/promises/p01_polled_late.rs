@@ -47,14 +47,14 @@ async fn a_grant_that_its_owner_reads_late_is_its_own() {
     until(async || status().await.holder.is_some()).await;
     let other = tokio::spawn(acquired(lock));
     until(async || status().await.waiters == 1).await;
-    // After this pause, the client has also read the reply to `other`.
+    // After this pause, the client has also read the server's reply to the call `other`.
     tokio::time::sleep(100 * MS).await;
 
     let guard = late.await.unwrap();
     // This sleep is longer than an offer lasts.
     tokio::time::sleep(3 * SECOND).await;
     assert!(guard.loss().is_none());
-    assert!(!other.is_finished(), "both are inside");
+    assert!(!other.is_finished(), "both callers hold the lock");
     let token = guard.token();
     guard.release().await;
     let other = other.await.unwrap().unwrap();
@@ -71,14 +71,14 @@ async fn poll_until_waiting<T>(
     waiters: usize,
 ) {
     until(async || {
-        assert!(!poll_once(future).await, "it has to wait");
+        assert!(!poll_once(future).await, "the call did not wait");
         // The status uses the same connection as the future's request, so the status arrives after the reply to that
         // request.
         let status = client.lock(key).status().await.unwrap();
         status.waiters == waiters
     })
     .await;
-    assert!(!poll_once(future).await, "it has to wait");
+    assert!(!poll_once(future).await, "the call did not wait");
 }
 
 #[distributed_lock(client = client, keys = ["<one>", "<other>"], wait = "1s")]
@@ -133,8 +133,12 @@ async fn forgotten_between(
     taken.release().await;
     let late = forgotten.await;
     assert_busy(&late);
-    assert!(!ran.into_inner(), "it entered by an old grant");
-    assert_eq!(client.stats().lost, 0, "nobody was inside");
+    assert!(!ran.into_inner(), "the body ran on an old grant");
+    assert_eq!(
+        client.stats().lost,
+        0,
+        "the client counted a loss of a lock that no body used"
+    );
     until_free(&other, one).await;
     until_free(&other, two).await;
 }
@@ -224,7 +228,7 @@ async fn a_caller_comes_back_to_a_place_of_which_it_has_not_read() {
         poll_until_waiting(&mut late, &client, "k", 2).await;
         between.release().await;
         let guard = late.await;
-        assert!(!last.is_finished(), "it has lost its place");
+        assert!(!last.is_finished(), "the last caller entered first");
         guard.release().await;
         last.await.unwrap().release().await;
     })
@@ -273,7 +277,7 @@ async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
             let took = started.elapsed();
             assert!(
                 took < 5 * SECOND + 3 * pause,
-                "the call has no end: {took:?}"
+                "the call still waits after {took:?}"
             );
         };
         let delay = next.await.unwrap();
@@ -399,9 +403,12 @@ async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
     let rarely = async {
         for _ in 0..20 {
             tokio::time::sleep(2600 * MS).await;
-            assert!(!poll_once(&mut rare).await, "it is polled too rarely");
+            assert!(
+                !poll_once(&mut rare).await,
+                "the rare caller entered, although it is polled too rarely"
+            );
         }
-        unreachable!("the others enter meanwhile");
+        unreachable!("the other callers never entered");
     };
     tokio::select! {
         entered = join_all(others) => entered.into_iter().for_each(Result::unwrap),

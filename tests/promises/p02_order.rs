@@ -54,14 +54,14 @@ async fn neighbours_of_one_client_keep_the_order_with_others() {
         for place in 0..CLIENTS.len() {
             let (caller, guard) = entered.recv().await.unwrap();
             assert_eq!(caller, place);
-            assert!(newest < Some(guard.token()), "a token that does not rise");
+            assert!(newest < Some(guard.token()), "the tokens do not rise");
             newest = Some(guard.token());
             if store.is_redis() && place == 0 {
                 let grant = stored(&store).await;
                 assert_eq!(
                     grant.split(' ').count(),
                     3,
-                    "not a block of the first three: {grant}"
+                    "the first three callers are not a cohort: {grant}"
                 );
             }
             guard.release().await;

@@ -150,11 +150,13 @@ async fn a_nested_call_that_is_polled_rarely_ends_after_its_wait() {
         proxy.blackhole(true);
         assert!(
             (&mut inner).now_or_never().is_none(),
-            "it extends the lease"
+            "the nested call did not wait for the extension"
         );
         proxy.blackhole(false);
         tokio::time::sleep(2500 * MS).await;
-        inner.now_or_never().expect("its `wait` is over")
+        inner
+            .now_or_never()
+            .expect("the nested call ends after its `wait`")
     };
     assert_busy(&outer.run(body).await.unwrap());
 }
@@ -219,7 +221,7 @@ async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
         for wait in [1, 1_000, 999_999].map(Duration::from_nanos) {
             for _ in 0..20 {
                 let entered = client.lock("k").wait(wait).acquire().await;
-                entered.expect("it is free").release().await;
+                entered.expect("the lock is free").release().await;
             }
             let held = client.lock("k").acquire().await.unwrap();
             let busy = client.lock("k").wait(wait).acquire().await;

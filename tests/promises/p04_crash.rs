@@ -205,7 +205,7 @@ async fn an_extension_under_way_does_not_reach_the_next_member() {
     let second = members.pop().unwrap();
     let first = members.pop().unwrap().await.unwrap().unwrap();
     let extending = timeout(10 * MS, first.extend(600 * SECOND)).await;
-    assert!(extending.is_err(), "it is under way");
+    assert!(extending.is_err(), "the extension was answered");
     first.release().await;
     let second = second.await.unwrap().unwrap();
     assert!(second.remaining() <= LEASE, "{:?}", second.remaining());

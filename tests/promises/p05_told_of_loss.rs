@@ -165,7 +165,7 @@ async fn a_deletion_on_a_majority_is_seen_at_the_next_third() {
             let mut redis = server.connection().await;
             let names: Vec<String> = ask(&mut redis, redis::cmd("KEYS").arg("*:k}")).await;
             let [name] = &names[..] else {
-                panic!("one key is the lock's: {names:?}");
+                panic!("the lock does not have exactly one key: {names:?}");
             };
             let deleted: u8 = ask(&mut redis, redis::cmd("DEL").arg(name)).await;
             assert_eq!(deleted, 1);
@@ -220,8 +220,8 @@ async fn a_renewed_lease_outlives_its_time_and_max_hold_ends_it() {
     .await;
 }
 
-/// The renewals of a nested call end with those of the enclosing call, whose `max_hold` has passed. This also applies to
-/// a call nested in the nested call, to many short nested calls, and to a call with several locks.
+/// The renewals of a nested call end with those of the enclosing call, whose `max_hold` has passed. The renewals also
+/// end for a call that is nested in the nested call, for many short nested calls, and for a call with several locks.
 #[tokio::test]
 async fn max_hold_ends_the_renewals_of_nested_calls() {
     on_every_store(|store| async move {

@@ -72,8 +72,8 @@ async fn calls_dropped_at_any_moment_leave_nothing() {
     .await;
 }
 
-/// Calls that get no answer return an error. The unanswered requests reach the server later, and the engine cleans up
-/// after them.
+/// Calls that get no answer return an error. The unanswered requests reach the server later, and the engine removes
+/// what these requests leave on the server.
 #[tokio::test]
 async fn calls_that_get_no_answer_leave_nothing() {
     for store in [Store::redis().await, Store::redisson().await] {
@@ -166,7 +166,7 @@ async fn shutting_down_drains() {
             Err(LockError::ShutDown)
         ));
         let early = timeout(300 * MS, &mut down).await;
-        assert!(early.is_err(), "shut down while a lock is held");
+        assert!(early.is_err(), "the shutdown ended while a lock was held");
         drop(guard);
         down.await.unwrap();
         // `shutdown` has waited for the release to be confirmed, so the lock is free at once.
@@ -184,12 +184,12 @@ async fn a_call_that_is_not_polled_does_not_keep_a_shutdown_waiting() {
         let [client, other] = store.clients().await;
         let guard = hold(&other, "b").await;
         let locks = client.locks(["a", "b"]).wait(60 * SECOND);
-        let mut waiting = Box::pin(locks.run(async { panic!("it runs without its locks") }));
+        let mut waiting = Box::pin(locks.run(async { panic!("the body runs without its locks") }));
         let polled = timeout(300 * MS, &mut waiting).await;
         assert!(polled.is_err(), "{polled:?}");
         assert_busy(&other.lock("a").try_acquire().await);
         let down = timeout(2 * SECOND + epsilon(), client.shutdown()).await;
-        assert!(down.is_ok(), "{store:?}: it waits for the call");
+        assert!(down.is_ok(), "{store:?}: the shutdown waits for the call");
         let next = other.lock("a").wait(SECOND).acquire().await;
         next.unwrap().release().await;
         guard.release().await;
@@ -220,14 +220,21 @@ async fn a_shutdown_that_is_dropped_ends_all_renewals() {
         let lock = client.lock("k").lease(LEASE).renew(true);
         let guard = lock.acquire().await.unwrap();
         let down = tokio::time::timeout(2 * LEASE, client.shutdown()).await;
-        assert!(down.is_err(), "what is held is waited for");
-        assert_eq!(guard.loss(), None, "and renewed meanwhile");
+        assert!(down.is_err(), "the shutdown did not wait for the held lock");
+        assert_eq!(
+            guard.loss(),
+            None,
+            "the held lock was not renewed during the shutdown"
+        );
         let dropped = Instant::now();
         // The client stays closed, but `shutdown` can be called again.
         let refused = client.lock("j").acquire().await;
         assert!(matches!(refused, Err(LockError::ShutDown)), "{refused:?}");
         let again = timeout(100 * MS, client.shutdown()).await;
-        assert!(again.is_err(), "what is held is still waited for");
+        assert!(
+            again.is_err(),
+            "the second shutdown did not wait for the held lock"
+        );
         let next = other.lock("k").wait(20 * SECOND).acquire().await.unwrap();
         let took = dropped.elapsed();
         assert!(took < LEASE + 200 * MS + support::epsilon(), "{took:?}");
@@ -286,7 +293,9 @@ async fn a_shutdown_waits_for_the_body_of_a_lost_hold() {
         let mut shutdown = Box::pin(client.shutdown());
         assert!(timeout(500 * MS, &mut shutdown).await.is_err());
         drop(guard);
-        timeout(5 * SECOND, shutdown).await.expect("it ends");
+        timeout(5 * SECOND, shutdown)
+            .await
+            .expect("the shutdown ends");
     })
     .await;
 }

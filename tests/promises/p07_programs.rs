@@ -132,7 +132,10 @@ impl Rule {
     }
 
     fn leave(&mut self, key: usize, entry: Entry) {
-        let inside = self.inside.get_mut(&key).expect("somebody was inside");
+        let inside = self
+            .inside
+            .get_mut(&key)
+            .expect("an entry is inside the lock");
         inside.retain(|other| *other != entry);
     }
 }
@@ -187,7 +190,7 @@ impl Program {
                 };
                 let inside = [&stack[..], &[entry]].concat();
                 let ops = self.clone().run_all(ops, inside);
-                guard.run(ops).await.expect("nothing is lost");
+                guard.run(ops).await.expect("no lock is lost");
                 // The operations can have stored another guard in the same slot. The test releases that other guard.
                 let before = self.rooms.lock().unwrap()[room].replace((key, entry, guard));
                 if let Some(before) = before {
@@ -208,8 +211,7 @@ impl Program {
                         tokio::spawn(program.run_all(ops, stack.clone()).in_current_hold())
                     }
                 };
-                task.await
-                    .expect("what the program does is as the rule says");
+                task.await.expect("the spawned task follows the rule");
             }
         }
     }
@@ -220,7 +222,7 @@ impl Program {
         let body = async {
             let token = Hold::current().expect("a body has a hold").token();
             let entry = self.rule.lock().unwrap().judge(key, stack, Ok(token));
-            let entry = entry.expect("who is inside has entered");
+            let entry = entry.expect("a call whose body runs has entered");
             let inside = [&stack[..], &[entry]].concat();
             self.clone().run_all(ops, inside).await;
             entry

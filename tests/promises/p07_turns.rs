@@ -80,7 +80,7 @@ async fn a_sibling_in_the_way_is_named() {
 }
 
 /// A sibling's turn lasts until everything that is nested in it has ended. A call that is first polled in the turn, and
-/// later polled outside it, is nested, and so is a task that was started with `in_current_hold`.
+/// later polled outside the turn, is nested. A task that was started in the turn with `in_current_hold` is nested too.
 #[tokio::test]
 async fn whatever_was_begun_in_a_turn_keeps_the_next_sibling_waiting() {
     on_every_store(|store| async move {
@@ -232,7 +232,7 @@ async fn a_turn_is_passed_on_whose_extension_is_not_read() {
                 let longer = lock.clone().lease(60 * SECOND);
                 let forgotten = loop {
                     let mut call = Box::pin(longer.run(body()));
-                    assert!(!poll_once(&mut call).await, "the body takes a while");
+                    assert!(!poll_once(&mut call).await, "the body ended too early");
                     if !inside.is_taken() {
                         break call;
                     }

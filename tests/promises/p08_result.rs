@@ -41,7 +41,7 @@ async fn values_and_errors_pass_through() {
 }
 
 /// If a body blocks beyond the end of its lease and then completes, the call returns the value of the body. The client
-/// counts a loss.
+/// counts the lease as lost.
 #[tokio::test]
 async fn a_body_that_completes_keeps_its_value_though_the_lease_is_lost() {
     on_every_store(|store| async move {

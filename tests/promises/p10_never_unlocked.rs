@@ -39,7 +39,11 @@ async fn refused(client: Option<&LockClient>, id: &str) -> LockError {
         Some(client) => client.scope(counted(id)).await,
         None => counted(id).await,
     };
-    assert_eq!(RUNS.load(Ordering::SeqCst), before, "the body was run");
+    assert_eq!(
+        RUNS.load(Ordering::SeqCst),
+        before,
+        "the body ran without the lock"
+    );
     result.expect_err("the call is refused")
 }
 
@@ -288,8 +292,8 @@ async fn a_missing_right_is_named() {
     }
 }
 
-/// Takes each right away in turn. `connect` names the missing right, and succeeds after the line in its error was
-/// entered.
+/// Takes each right away in turn. `connect` names the missing right, and succeeds after the test has run the `ACL`
+/// command that the error message contains.
 async fn each_missing_right_is_named(
     servers: &[RedisServer],
     url: &str,
@@ -370,11 +374,11 @@ async fn each_missing_right_on_a_redlock_is_named() {
 async fn each_missing_right_in_a_cluster_is_named() {
     let cluster = ClusterServers::start(2).await;
     let url = cluster.url().replace("//", "//locks:secret@");
-    // `~lock:*` suffices for callers whose keys have hash tags.
+    // The right to the keys `~lock:*` is enough for callers whose keys have hash tags.
     let unnoticed = ["~{lock:*"];
     each_missing_right_is_named(&cluster.servers, &url, Deployment::Cluster, &unnoticed).await;
-    // Redis 7.0 has shard channels, so that the client subscribes to no other channel of Redisson. Without the right to
-    // unsubscribe from a shard channel, the client closes the connection.
+    // With shard channels, which Redis 7.0 has, the client subscribes to no plain channel of Redisson, so it sends no
+    // `UNSUBSCRIBE`. Without the right to `SUNSUBSCRIBE`, the client closes the connection instead.
     let unnoticed = [
         "~order:*",
         "~redisson_lock_token:*",

@@ -50,7 +50,11 @@ fn values_that_contain_separators_do_not_collide() {
             rendered(colon(x, y)).unwrap(),
             rendered(tagged(x, (y.to_owned(),))).unwrap(),
         ] {
-            assert_eq!(keys.insert(key.clone(), (x, y)), None, "{key} twice");
+            assert_eq!(
+                keys.insert(key.clone(), (x, y)),
+                None,
+                "two argument lists give the key {key}"
+            );
         }
     }
     assert_eq!(rendered(colon("1", "x-y_z.~")).unwrap(), "a:1:x-y_z.~");

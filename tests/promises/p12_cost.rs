@@ -169,7 +169,7 @@ async fn a_waiting_process_probes_five_times_a_second_however_many_wait_in_it() 
     let before = server.scripts().await;
     sleep(2 * SECOND).await;
     let looks = server.scripts().await - before;
-    assert!((8..=11).contains(&looks), "{looks} looks in two seconds");
+    assert!((8..=11).contains(&looks), "{looks} probes in two seconds");
     guard.release().await;
     callers.join_all().await;
 }
@@ -364,8 +364,8 @@ async fn on_a_redlock_counters_that_differ_cost_a_second_round_trip() {
     let before = redlock.scripts().await;
     redlock.call().await;
     let scripts = redlock.since(&before).await;
-    // There are two cases: the node that is ahead is part of the majority, and the other two nodes take its token, or
-    // it takes the token of the other two.
+    // If the node that is ahead is part of the majority, the other two nodes take its token. If that node is not part
+    // of the majority, it takes the token of the other two nodes.
     let asked_again: Vec<_> = scripts.iter().map(|scripts| *scripts > 2).collect();
     assert!(
         asked_again == [false, true, true] || asked_again == [true, false, false],

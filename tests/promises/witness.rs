@@ -17,7 +17,7 @@ impl Seen {
     /// Returns the hold in which the witness was dropped.
     pub(crate) fn hold(&self) -> Hold {
         let seen = self.0.get().expect("the witness was dropped");
-        seen.clone().expect("it was dropped inside a hold")
+        seen.clone().expect("the witness was dropped inside a hold")
     }
 }
 
@@ -28,6 +28,6 @@ pub(crate) struct Witness(Seen);
 impl Drop for Witness {
     fn drop(&mut self) {
         let first = self.0.0.set(Hold::current());
-        assert!(first.is_ok(), "one witness is dropped once");
+        assert!(first.is_ok(), "a witness is dropped only once");
     }
 }

@@ -40,7 +40,8 @@ async fn until_listening(cluster: &ClusterServers, lock: &str, clients: u32) {
     .await;
 }
 
-/// Locks on all primaries: each side waits for the other one, and a release wakes the other side at once.
+/// For locks on all primaries, Rust waits for the JVM and the JVM waits for Rust. Each release wakes the waiting side
+/// at once.
 #[tokio::test]
 async fn in_a_cluster_each_wakes_the_other() {
     let cluster = shared_cluster().await;
@@ -57,7 +58,10 @@ async fn in_a_cluster_each_wakes_the_other() {
         until_listening(cluster, &lock, 1).await;
         guard.release().await;
         let entered = timeout(5 * SECOND, service.answer("a")).await;
-        assert_eq!(entered.expect("the release wakes the JVM"), "in");
+        assert_eq!(
+            entered.expect("the JVM wakes when Rust releases the lock"),
+            "in"
+        );
         let busy = client.lock(&*lock).wait(100 * MS).acquire().await;
         assert_busy(&busy);
         let waits = client.lock(&*lock).wait(20 * SECOND);
@@ -77,7 +81,7 @@ async fn in_a_cluster_each_wakes_the_other() {
     assert!(fastest < 40 * MS, "{fastest:?}");
 }
 
-/// Callers on both sides take turns, and nobody is missed.
+/// Callers in Rust and on the JVM exclude each other, and every caller gets the lock as often as it asks.
 #[tokio::test]
 async fn in_a_cluster_both_exclude_each_other_and_nobody_is_missed() {
     let cluster = ClusterServers::start(3).await;
@@ -114,7 +118,10 @@ async fn in_a_cluster_both_exclude_each_other_and_nobody_is_missed() {
     }
     for thread in threads {
         let answer = service.answer(thread).await;
-        assert_eq!(answer, "0", "it was not alone");
+        assert_eq!(
+            answer, "0",
+            "a visit of the JVM overlapped with another holder"
+        );
     }
     until_listening(&cluster, &lock, 0).await;
 }
@@ -138,17 +145,18 @@ async fn in_a_cluster_tokens_of_its_fenced_lock_and_ours_rise_together() {
     }
 }
 
-/// One stay of a holder inside the lock. Its times are from the clock that all processes of the machine share, in ns.
+/// The time for which one holder held the lock. The fields `entered` and `left` are in ns of the clock that all
+/// processes of the machine share.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Visit {
     entered: u64,
     left: u64,
-    /// The fencing token, if the holder was in Rust.
+    /// The fencing token of the hold, if the holder was in Rust.
     token: Option<u64>,
 }
 
-/// The slot of a lock moves all the time, and holders in Rust and on the JVM exclude each other. The JVM does not listen
-/// for releases, because Redisson may miss a release or return an error while it moves a subscription.
+/// While the slot of a lock moves again and again, holders in Rust and on the JVM exclude each other. The JVM polls the
+/// lock, because Redisson may miss a release or return an error while it moves a subscription.
 #[tokio::test]
 async fn in_a_cluster_both_exclude_each_other_while_the_slot_moves() {
     const EACH: usize = 25;
@@ -210,7 +218,7 @@ async fn in_a_cluster_both_exclude_each_other_while_the_slot_moves() {
     };
     let mut visits = tokio::select! {
         visits = visiting => visits,
-        () = moving => unreachable!("the slot moves until the end"),
+        () = moving => unreachable!("the slot moves until the test ends"),
     };
     assert_eq!(visits.len(), 6 * EACH);
     assert!(moves > 3, "{moves}");

@@ -19,8 +19,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// The lease of a lock that the JVM takes without specifying a lease. The JVM's watchdog renews such a lease every
-/// third of this time.
+/// The lease of a lock that the JVM takes without specifying a lease. The JVM's watchdog renews this lease after each
+/// third of its length.
 const WATCHDOG: Duration = Duration::from_secs(3);
 
 /// A process on the JVM, which runs `Service.java`.
@@ -35,7 +35,7 @@ impl Service {
         Self::with("single", [shared_server().await.url()]).await
     }
 
-    /// Starts a service whose Redisson works in this mode (see `Service.java`) with the servers at these URLs.
+    /// Starts a service whose Redisson uses the servers at these URLs. `mode` is the second argument of `Service.java`.
     async fn with(mode: &str, urls: impl IntoIterator<Item = String>) -> Self {
         let program = spawn_blocking(|| support::jvm::program("Service"))
             .await
@@ -53,7 +53,7 @@ impl Service {
         }
     }
 
-    /// Sends an order to one of the service's threads.
+    /// Sends an order (see `Service.java`) to one of the service's threads.
     fn tell(&mut self, thread: &str, order: &str) {
         self.worker.tell(&format!("{thread} {order}"));
     }
@@ -66,8 +66,10 @@ impl Service {
             if let Some(answer) = next.and_then(|next| self.answers.remove(next)) {
                 return answer;
             }
-            let line = self.worker.line().await.expect("the service goes on");
-            let (thread, answer) = line.split_once(' ').expect("a thread answers");
+            let line = self.worker.line().await.expect("the service still runs");
+            let (thread, answer) = line
+                .split_once(' ')
+                .expect("an answer begins with the name of a thread");
             self.answers
                 .push_back((thread.to_owned(), answer.to_owned()));
         }
@@ -219,7 +221,7 @@ async fn both_exclude_each_other_and_nobody_is_missed() {
         assert_eq!(
             fixture.service.answer(thread).await,
             "0",
-            "it was not alone"
+            "a visit of the JVM overlapped with another holder"
         );
     }
     fixture.until_listening(0).await;

@@ -21,7 +21,7 @@ async fn until_listening(server: &RedisServer, clients: u32) {
     .await;
 }
 
-/// Each side waits for the other one, and a release wakes the other side at once.
+/// Rust waits for the JVM, and the JVM waits for Rust. Each release wakes the waiting side at once.
 #[tokio::test]
 async fn under_sentinels_each_wakes_the_other() {
     let group = SentinelGroup::start().await;
@@ -36,7 +36,10 @@ async fn under_sentinels_each_wakes_the_other() {
         until_listening(primary, 1).await;
         guard.release().await;
         let entered = timeout(5 * SECOND, service.answer("a")).await;
-        assert_eq!(entered.expect("the release wakes the JVM"), "in");
+        assert_eq!(
+            entered.expect("the JVM wakes when Rust releases the lock"),
+            "in"
+        );
         until_listening(primary, 0).await;
         let waits = client.lock("k").wait(20 * SECOND);
         let (guard, released) = tokio::join!(waits.acquire(), async {
@@ -50,6 +53,6 @@ async fn under_sentinels_each_wakes_the_other() {
         guard.unwrap().release().await;
         until_listening(primary, 0).await;
     }
-    // The time includes the acknowledgement of the replicas, for which Redisson waits when it unlocks.
+    // The measured time includes the acknowledgement of the replicas, for which Redisson waits when it unlocks.
     assert!(fastest < 60 * MS, "{fastest:?}");
 }

@@ -3,9 +3,8 @@
 //! The model has three nodes, one lock, and two clients with different leases. In each step, one node executes one
 //! request, so requests that take the lock, write marks or read marks are executed in every possible order. Between the
 //! steps, nodes lose their state, leases end, and time passes in ticks. A client of the model may collect grants until
-//! its lease ends. The runtime gives up earlier, so the model covers all that the runtime can do. At most one node at a
-//! time is without its state. The promise of one holder needs a majority of nodes with their state, and two of three
-//! nodes are a majority.
+//! its lease ends. The engine gives up earlier, so the model covers everything that the engine can do. At most one node
+//! at a time is without its state, because exclusion needs a majority of nodes (two of three) that have their state.
 //!
 //! The model leaves out tokens, clocks that drift, and clients that request the lock before they have written their
 //! lease into the marks. The model also leaves out renewals. A renewal with a longer lease writes marks in the same way
@@ -26,15 +25,15 @@ const HORIZON: u8 = 3;
 /// The maximum number of losses of state across all nodes.
 const LOSSES: u8 = 2;
 
-/// The rule that is removed in a run of the checker.
+/// The rule of marks that is removed in a run of the checker. Each comment describes the model without the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// The quarantine of a node lasts only as long as the lease of the client that counts the node again, even if the
-    /// marks of other nodes contain a longer lease.
+    /// The quarantine of a node (the time for which the node does not count) lasts only as long as the lease of the
+    /// client that counts the node again, even if the marks of other nodes contain a longer lease.
     AnyoneAdmits,
-    /// A client writes its lease into the marks only with its request for the lock, not into a majority of the marks
-    /// before the request.
+    /// A client writes its lease into a node's mark only together with its request for the lock. The rule is that the
+    /// lease is in a majority of the marks before the first request.
     MarkedOnTheWay,
     /// A lease that a client has written into a mark counts as written even if the node has lost its state since.
     MarkedOnce,
@@ -130,7 +129,7 @@ impl Marks {
     }
 }
 
-/// A client whose lease is in a majority of the marks.
+/// The state of a client whose lease is in a majority of the marks.
 const MARKED: Client = Client::Marks {
     marked: [None; NODES],
     found: [true; NODES],
@@ -330,14 +329,18 @@ impl Model for Marks {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("nobody enters beside another", |_, state: &State| {
-                !state.overlap
-            }),
-            Property::sometimes("a lost node is counted again", |_, state: &State| {
-                let again = |node: &Node| node.loss > 0 && node.grant.is_some();
-                state.nodes.iter().any(again)
-            }),
-            Property::sometimes("both have been inside", |_, state: &State| {
+            Property::always(
+                "no two clients hold the lock at once",
+                |_, state: &State| !state.overlap,
+            ),
+            Property::sometimes(
+                "a node that lost its state is counted again",
+                |_, state: &State| {
+                    let again = |node: &Node| node.loss > 0 && node.grant.is_some();
+                    state.nodes.iter().any(again)
+                },
+            ),
+            Property::sometimes("both clients have held the lock", |_, state: &State| {
                 let ended = |client: &Client| matches!(client, Client::Done | Client::Holds(_));
                 state.losses == LOSSES && state.clients.iter().all(ended)
             }),
@@ -368,7 +371,7 @@ fn each_rule_is_needed() {
         Broken::MarkedOnce,
         Broken::OneTells,
     ] {
-        let found = check(broken).discovery("nobody enters beside another");
+        let found = check(broken).discovery("no two clients hold the lock at once");
         assert!(found.is_some(), "{broken:?} breaks nothing");
     }
 }

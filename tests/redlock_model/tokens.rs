@@ -18,7 +18,7 @@ const NODES: usize = 3;
 const MAJORITY: usize = NODES / 2 + 1;
 const CLIENTS: usize = 3;
 
-/// The rule that is removed in a run of the checker.
+/// The rule of tokens that is removed in a run of the checker. Each comment describes the model without the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
@@ -43,7 +43,7 @@ enum Wire {
     Take,
     /// The reply to a request for the lock, with the token that the node offers.
     Offer(u8),
-    /// A request to store the token on which the round has agreed.
+    /// A request to store the token on which the nodes have agreed.
     Raise(u8),
     /// The reply that the node has stored the token.
     Raised,
@@ -72,8 +72,8 @@ struct State {
 }
 
 impl State {
-    /// Returns the state with its clients sorted. The result is the same for all states that differ only in the numbers
-    /// of the clients.
+    /// Returns the state with its clients sorted, so that states that differ only in the numbers of their clients
+    /// become equal.
     fn representative(&self) -> Self {
         let mut order: [usize; CLIENTS] = std::array::from_fn(|client| client);
         order.sort_by_key(|client| {
@@ -84,7 +84,7 @@ impl State {
         });
         let renamed = |(owner, token)| {
             let place = order.iter().position(|client| *client == owner);
-            (place.expect("all clients are ordered"), token)
+            (place.expect("the order contains every client"), token)
         };
         Self {
             nodes: self.nodes.clone().map(|node| Node {
@@ -104,10 +104,10 @@ enum Action {
     Carry(usize, usize),
     /// The client reads the node's reply. The fields are the client and the node.
     Read(usize, usize),
-    /// The client gives its grants back, because it found no majority, the call was dropped, or the body has ended. If
-    /// no node ever executes the requests of this action, the client has in effect crashed.
+    /// The client gives its grants back, because it found no majority, its call was dropped, or its body has ended. If
+    /// no node executes the requests to give the grants back, the action models a crash of the client.
     Leave(usize),
-    /// On the node with this index, a lease ends that a client left behind when it gave up.
+    /// On the node with this index, the lease of a grant ends that its client has given up.
     Expire(usize),
 }
 
@@ -162,7 +162,10 @@ impl Tokens {
 }
 
 fn small(token: FencingToken) -> u8 {
-    token.get().try_into().expect("the model gives few tokens")
+    token
+        .get()
+        .try_into()
+        .expect("the model's tokens are small numbers")
 }
 
 impl Model for Tokens {
@@ -256,11 +259,12 @@ impl Model for Tokens {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("nobody enters beside another", |_, state: &State| {
-                !state.overlap
-            }),
+            Property::always(
+                "no two clients hold the lock at once",
+                |_, state: &State| !state.overlap,
+            ),
             Property::always("tokens rise", |_, state: &State| !state.fell),
-            Property::sometimes("all have been inside", |_, state: &State| {
+            Property::sometimes("all clients have held the lock", |_, state: &State| {
                 usize::from(state.entered) == CLIENTS
             }),
         ]
@@ -287,7 +291,7 @@ fn tokens_rise_in_the_order_of_the_holds() {
 fn each_rule_of_the_tokens_is_needed() {
     for broken in [Broken::MoreCounts, Broken::FenceStays] {
         let checked = check(broken);
-        let found = ["nobody enters beside another", "tokens rise"]
+        let found = ["no two clients hold the lock at once", "tokens rise"]
             .map(|property| checked.discovery(property).is_some());
         assert!(found.contains(&true), "{broken:?} breaks nothing");
     }

@@ -63,7 +63,7 @@ impl<T> Polled<T> {
 
 type Job = Box<dyn FnOnce()>;
 
-/// The controls with which the test drives a body.
+/// The controls with which the test drives the body of a call.
 #[derive(Default)]
 struct Body {
     holds: RefCell<Vec<Hold>>,
@@ -213,7 +213,7 @@ impl Call {
                     nested.running.future = None;
                     nested.outcome = Some(Err(error));
                 }
-                Poll::Pending => panic!("what is ready at once had to wait inside a guard"),
+                Poll::Pending => panic!("a future that is ready at once is pending inside a guard"),
             }
             return;
         }

@@ -62,7 +62,7 @@ struct Late {
     polls: Vec<(Duration, usize)>,
 }
 
-/// The stalls of replies: for each stall, the pause before it, its length, and the process whose replies stall. On a
+/// The stalls of replies. Each stall has the pause before it, its length, and the process whose replies stall. On a
 /// quorum, only the replies of one node stall.
 type Weather = Vec<(Duration, Duration, usize)>;
 
@@ -108,7 +108,7 @@ impl Inside {
         for other in &*holds {
             assert!(
                 other.loss().is_some() || other.remaining().is_zero(),
-                "{token} enters beside {}, which is valid for {:?}",
+                "token {token} enters beside token {}, whose lease is valid for {:?}",
                 other.token(),
                 other.remaining(),
             );
@@ -132,7 +132,8 @@ impl Drop for Visit<'_> {
     }
 }
 
-/// A pair of locks, and the clients of the processes that use them. Most calls use only the first lock.
+/// A pair of locks, and the clients of the processes that use the pair. Most calls lock only the first lock of the
+/// pair.
 struct Fixture<'a> {
     clients: &'a [LockClient],
     /// For each process, whether its replies stall for so long that a claim (2 s) may end before the process confirms
@@ -215,7 +216,7 @@ impl Fixture<'_> {
             match lock.run(self.visit(1)).await {
                 Ok(()) => sleep(20 * MS).await,
                 Err(LockError::Unreachable { .. }) => sleep(100 * MS).await,
-                Err(error) => panic!("a prompt caller: {error:?}"),
+                Err(error) => panic!("a prompt caller got an error: {error:?}"),
             }
         }
     }
@@ -224,7 +225,7 @@ impl Fixture<'_> {
         let prompt = join_all((0..PROCESSES).map(|process| self.prompt(process)));
         tokio::select! {
             () = self.polled_late(late) => {}
-            _ = prompt => unreachable!("they go on"),
+            _ = prompt => unreachable!("the prompt callers never stop"),
         }
         self.is_free().await;
     }
@@ -249,11 +250,12 @@ impl Fixture<'_> {
             // Each late caller may miss a turn at this lock. A late caller that wants both locks may also miss a turn
             // at the second lock while it holds this lock. Each missed turn delays this call by one claim (2 s). The
             // bound allows one further claim for the prompt callers.
-            let claims = u32::try_from(2 * CALLERS + 1).expect("they are few");
+            let claims =
+                u32::try_from(2 * CALLERS + 1).expect("the number of late callers is small");
             let longest = claims * CLAIM + 2 * SECOND + 5 * SECOND;
             let lock = self.clients[0].lock(&self.names[0]).wait(longest);
             let entered = lock.run(async {}).await;
-            entered.expect("who is not polled delays others by a claim");
+            entered.expect("a caller that is not polled delays others by at most a claim");
         }
         drop(calls);
     }
@@ -274,9 +276,9 @@ impl Fixture<'_> {
 
 /// Runs one round, in which the callers of all locks run concurrently.
 async fn round(runner: &mut TestRunner, ways: &[Vec<FaultProxy>], urls: &[String]) {
-    let mut pick = |_| late().new_tree(runner).expect("there is one").current();
+    let mut pick = |_| late().new_tree(runner).expect("a value").current();
     let lates: Vec<Late> = (0..LOCKS).map(&mut pick).collect();
-    let weather = weather().new_tree(runner).expect("there is one").current();
+    let weather = weather().new_tree(runner).expect("a value").current();
     let mut clients = Vec::new();
     for url in urls {
         clients.push(
@@ -332,7 +334,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Runs as many rounds as `LATE_ROUNDS` says, or `rounds` if this variable is not set.
+/// Runs the number of rounds in the environment variable `LATE_ROUNDS`, or `rounds` if this variable is not set.
 async fn rounds(rounds: u64, ways: &[Vec<FaultProxy>], urls: &[String]) {
     let first = number("LATE_SEED").unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0 >> 16);
     for seed in first..first + number("LATE_ROUNDS").unwrap_or(rounds) {

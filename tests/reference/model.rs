@@ -130,7 +130,7 @@ pub(crate) struct Counts {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Client {
     pub(crate) closed: bool,
-    /// The client's newest hold of each lock.
+    /// For each lock, the newest hold of this client.
     newest: [Option<HoldId>; KEYS],
     pub(crate) counts: Counts,
 }
@@ -150,8 +150,8 @@ pub(crate) struct Model {
     pub(crate) calls: BTreeMap<CallId, Call>,
     pub(crate) holds: Vec<Hold>,
     turns: BTreeMap<(CallId, usize), Turn>,
-    /// The calls that have just been granted one of their locks, but not the last one. Each call takes its next lock
-    /// after all calls that leave at the same moment have left.
+    /// The calls with several locks that have just been granted one lock, and still lack another. Each of these calls
+    /// takes its next lock after all calls that leave at the same moment have left.
     arriving: Vec<CallId>,
     /// The times at which something happened during the newest step.
     pub(crate) moments: Vec<u64>,
@@ -198,7 +198,7 @@ impl Model {
     }
 
     fn call(&mut self, id: CallId) -> &mut Call {
-        self.calls.get_mut(&id).expect("a call that has begun")
+        self.calls.get_mut(&id).expect("the call has begun")
     }
 
     fn counts(&mut self, client: usize) -> &mut Counts {
@@ -248,7 +248,7 @@ impl Model {
         self.settle();
     }
 
-    /// Returns whether a client believes that its own process or another process holds a lock.
+    /// Returns which process holds a lock in the view of a client: the client's own process or another one.
     fn who(&self, client: usize, key: usize) -> With {
         let newest = self.clients[client].newest[key];
         if newest.is_some_and(|hold| !self.holds[hold].known_lost) {
@@ -304,7 +304,7 @@ impl Model {
         let hold = entries
             .map(|entry| entry.hold)
             .find(|hold| self.holds[*hold].key == key)
-            .expect("the call around has entered it");
+            .expect("an enclosing call has entered the lock");
         if self.holds[hold].entries == 0 {
             self.turns.entry((around, key)).or_default().owner = None;
             return self.acquire(id, key, once, ooo);

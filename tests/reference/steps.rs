@@ -90,8 +90,8 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
         let mut steps = vec![(1, (0..CLIENTS).prop_map(Step::ShutDown).boxed())];
         if living.len() < MOST_CALLS {
             steps.push((20, begin(model, &inside)));
-            // In this step, a caller queues behind a caller of the same client. The two callers may then get the lock
-            // as a cohort.
+            // `join` makes a caller queue behind another caller of its client, so that both callers may get the lock as
+            // one cohort.
             let lines = lines(model);
             if !lines.is_empty() {
                 steps.push((10, join(model, lines)));
@@ -335,12 +335,13 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
     fits && (spec.wait == Wait::Zero || !waiting.any(|call| clashes(&call.spec)))
 }
 
-/// Returns whether the model can predict the next holder of a lock if its grant is removed. It cannot in three cases:
+/// Returns whether the model can predict the next holder of a lock if the lock's grant is removed. There are three
+/// cases in which the model cannot predict the next holder:
 /// - No waiter would notice the removal.
-/// - The first waiter has the same client as the holder. It may be a member of the cohort with the grant, and then
-///   queues again only when its process notices the loss.
-/// - The holder is a call with several locks that still waits for its next lock. It queues for this lock again when it
-///   next confirms its grant, or when its process gets the lock again. The model knows neither time.
+/// - The first waiter has the same client as the holder. This waiter may be a member of the cohort with the grant. A
+///   member queues again only when its process notices the loss.
+/// - The holder is a call with several locks that still waits for its next lock. A holder of this kind queues again when
+///   it next confirms its grant, or when its process gets the lock again. The model knows neither time.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
     let holder = state.held.map(|held| &model.holds[held.hold]);
@@ -350,9 +351,9 @@ fn removable(model: &Model, key: usize) -> bool {
     holder.is_some() && next != holder && model.is_watched(key)
 }
 
-/// Returns whether this call has a minimum hold on a server, and another call of the same client waits for a lock of
-/// this call. If this call ended, its minimum hold would keep the lock taken for half an hour, and the client's
-/// shutdown would wait until the lock is free.
+/// Returns whether a call has a minimum hold on a server, and another call of the same client waits for one of its
+/// locks. If the call ended, its minimum hold would keep the lock taken for half an hour, and the client's shutdown
+/// would wait until the lock is free.
 fn keeps_for_its_own(model: &Model, id: CallId) -> bool {
     let call = &model.calls[&id];
     let waits_itself = |key: &usize| {

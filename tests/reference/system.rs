@@ -126,10 +126,10 @@ impl System {
                     builder
                         .connect()
                         .await
-                        .expect("the store can be connected to"),
+                        .expect("the client can connect to the store"),
                 );
             }
-            let observer = clients.pop().expect("there is one more");
+            let observer = clients.pop().expect("the last client is the observer");
             (clients, observer)
         });
         Self {
@@ -259,11 +259,14 @@ impl System {
             Ok(_) => !model.holds[state].known_lost,
             Err(_) => false,
         };
-        assert!(right, "extending call {id}: {answer:?}\n{model:?}");
+        assert!(
+            right,
+            "wrong answer to call {id}'s `extend`: {answer:?}\n{model:?}"
+        );
     }
 
-    /// Waits until the holder of a lock has confirmed its grant. If the operator changed the lock earlier, the holder
-    /// would detect the change when it confirms its grant.
+    /// Waits until the holder of a lock has confirmed its grant. The operator changes the lock only afterwards, because
+    /// the holder would otherwise detect the change when it confirms its grant.
     async fn confirmed(&self, key: usize) {
         let start = Instant::now();
         loop {
@@ -271,11 +274,14 @@ impl System {
             let holder = status
                 .expect("the server answers")
                 .holder
-                .expect("it is held");
+                .expect("the lock is held");
             if holder.remaining.is_some_and(|left| left > CLAIM) {
                 break;
             }
-            assert!(start.elapsed() < PATIENCE, "a claim is not confirmed");
+            assert!(
+                start.elapsed() < PATIENCE,
+                "the holder does not confirm its grant"
+            );
             tokio::time::sleep(5 * MS).await;
         }
     }
@@ -283,8 +289,8 @@ impl System {
     /// Carries out an operator's command on a held lock, once its grant is confirmed.
     async fn operate(&self, key: usize, before: &[&str], after: &[&str]) {
         self.confirmed(key).await;
-        // The status does not show whether a later member of a cohort is still confirming its turn. `all_answered`
-        // waits for the confirmation.
+        // The status does not show whether a later member of a cohort is still confirming its turn, so `all_answered`
+        // also waits for the answers to all commands.
         self.all_answered().await;
         let mut server = shared_server().await.connection().await;
         let changed: u8 = ask(
@@ -353,7 +359,7 @@ impl System {
             };
             if unlike.for_good || model.rules.own_clock || start.elapsed() > patience {
                 panic!(
-                    "after {step:?}: {}\nwhere the model is {model:?}",
+                    "after the step {step:?}: {}\nwhere the model is {model:?}",
                     unlike.what
                 );
             }
@@ -407,13 +413,13 @@ impl System {
             if left.is_empty() {
                 break;
             }
-            assert!(!model.rules.own_clock, "left at the end: {left:?}");
+            assert!(!model.rules.own_clock, "locks are left: {left:?}");
             tokio::time::sleep(MS).await;
         }
-        assert!(left.is_empty(), "left at the end: {left:?}");
+        assert!(left.is_empty(), "locks are left: {left:?}");
         for client in self.clients.iter().chain([&self.observer]) {
             let ended = tokio::time::timeout(PATIENCE, client.shutdown()).await;
-            ended.expect("a client that holds nothing shuts down");
+            ended.expect("a client without holds shuts down in time");
         }
     }
 }

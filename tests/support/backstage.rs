@@ -23,11 +23,11 @@ fn handle() -> &'static Handle {
                 let runtime = Builder::new_current_thread()
                     .enable_all()
                     .build()
-                    .expect("a runtime for the test support");
+                    .expect("the test support can build a runtime");
                 let _ = sender.send(runtime.handle().clone());
                 runtime.block_on(std::future::pending::<()>());
             })
-            .expect("a thread for the test support");
+            .expect("the test support can start a thread");
         started.recv().expect("the test support's runtime starts")
     })
 }

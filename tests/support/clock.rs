@@ -87,12 +87,12 @@ impl Clocks {
             .arg(source)
             .arg("-ldl")
             .status()
-            .expect("a C compiler is there, for Rust needs its linker");
+            .expect("a C compiler is installed, because Rust uses its linker");
         assert!(compiled.success(), "the library does not compile");
         clocks
     }
 
-    /// Makes the process that this command will start use these clocks.
+    /// Makes the process that `command` starts use these clocks.
     pub fn wind(&self, command: &mut Command) {
         command
             .env("LD_PRELOAD", &self.library)
@@ -114,7 +114,7 @@ impl Clocks {
     /// # Panics
     /// If the folder cannot be written, or `behind` is longer than 292 years.
     pub fn set_monotonic_behind(&self, behind: Duration) {
-        let nanos = i64::try_from(behind.as_nanos()).expect("no clock stands still so long");
+        let nanos = i64::try_from(behind.as_nanos()).expect("the time is shorter than 292 years");
         self.set(0, nanos);
     }
 

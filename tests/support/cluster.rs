@@ -50,9 +50,9 @@ impl ClusterServers {
             servers.push(server.clone().start().await);
         }
         let cluster = Self { servers, primaries };
-        let share = SLOTS.div_ceil(u16::try_from(primaries).expect("few primaries"));
+        let share = SLOTS.div_ceil(u16::try_from(primaries).expect("a cluster has few primaries"));
         for (number, server) in cluster.servers.iter().enumerate() {
-            let first = share * u16::try_from(number).expect("few primaries");
+            let first = share * u16::try_from(number).expect("a cluster has few primaries");
             let mut adding = redis::cmd("CLUSTER");
             adding.arg("ADDSLOTS");
             for slot in first..SLOTS.min(first + share) {
@@ -211,8 +211,8 @@ impl ClusterServers {
         .await;
     }
 
-    /// Stops the process of a replica, and closes its connection to its primary. If the process continues, it finds no
-    /// later write.
+    /// Stops the process of a replica, and closes its connection to its primary. After the process continues, the
+    /// replica lacks all later writes of the primary.
     pub async fn cut_off(&self, replica: usize, primary: usize) {
         self.servers[replica].stop_process();
         let mut kill = redis::cmd("CLIENT");
@@ -259,8 +259,8 @@ impl ClusterServers {
     }
 
     /// Waits until all running servers know each other's epochs, and no two servers have the same epoch. If a move of a
-    /// slot ends after this wait, the target gets the greatest epoch. Because of this epoch, earlier messages of the
-    /// source do not assign the slot to the source again.
+    /// slot ends after this wait, the target gets the greatest epoch. Earlier messages of the source have a smaller
+    /// epoch, so they do not assign the slot to the source again.
     async fn until_epochs_agree(&self) {
         let asked = Instant::now();
         loop {
@@ -280,7 +280,7 @@ impl ClusterServers {
             }
             assert!(
                 asked.elapsed() < PATIENCE,
-                "the servers do not agree: {known:?}"
+                "the servers do not agree on their epochs: {known:?}"
             );
             tokio::task::yield_now().await;
         }
@@ -325,7 +325,7 @@ impl ClusterServers {
         ask::<()>(&mut connection, &write).await;
         let mut wait = redis::cmd("WAIT");
         let replicas: u8 = ask(&mut connection, wait.arg(1).arg(10_000)).await;
-        assert_eq!(replicas, 1, "replicas that have the newest write");
+        assert_eq!(replicas, 1, "the replica has the newest write");
     }
 
     /// Moves a slot with its keys to the primary with number `to`.
@@ -348,7 +348,7 @@ impl ClusterServers {
 }
 
 fn number(value: &Value) -> i64 {
-    i64::from_redis_value(value.clone()).expect("a number")
+    i64::from_redis_value(value.clone()).expect("the value is a number")
 }
 
 /// Returns a cluster of three primaries that all tests of a process share. No test moves the slots of this cluster. The

@@ -103,12 +103,12 @@ pub async fn guarded<T: Debug + PartialEq>(key: &str, value: T, call: impl Async
     })
     .await;
     assert_eq!(probe.inside(), 1, "two calls overlap");
-    let holder = status().await.holder;
+    let holder = status().await.holder.map(|holder| holder.owner);
     assert!(holder.is_some(), "the body runs, and nobody holds {key:?}");
 
     probe.let_one_out();
     assert_eq!(first.await, value, "the first call's value");
-    let next = status().await.holder;
+    let next = status().await.holder.map(|holder| holder.owner);
     assert_ne!(next, holder, "the first call has ended, and holds the key");
     while_running(second.as_mut(), async || probe.entered() == 2).await;
     probe.let_one_out();

@@ -42,7 +42,7 @@ struct Visit {
 
 /// A visit that is under way. The visit ends when this value is dropped.
 #[derive(Debug)]
-#[must_use = "dropping it is leaving"]
+#[must_use = "dropping this value ends the visit"]
 pub struct Inside {
     history: History,
     key: String,
@@ -249,7 +249,7 @@ pub struct Report {
     pub order: Vec<OrderFault>,
 }
 
-/// A second holder that entered before the first one had left.
+/// A second holder that entered before the first holder had left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overlap {
     /// The key of the lock.
@@ -260,7 +260,7 @@ pub struct Overlap {
     pub second: u64,
 }
 
-/// A token that is not above the highest earlier one.
+/// A token that is not above the highest earlier token of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenFault {
     /// The key of the lock.
@@ -409,8 +409,10 @@ mod tests {
             let history = history.clone();
             move || history.enter("k", 2).exit()
         });
-        let panic = entering.join().expect_err("two are inside");
-        let message = panic.downcast_ref::<String>().expect("a message");
+        let panic = entering.join().expect_err("the second entry panics");
+        let message = panic
+            .downcast_ref::<String>()
+            .expect("the panic has a message");
         assert_eq!(message, "`k` was entered with token 2 while 1 were inside");
         assert_eq!(history.check().overlaps, [overlap(1, 2)]);
     }

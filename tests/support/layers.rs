@@ -11,7 +11,7 @@ use syn::{UseTree, visit::Visit};
 /// The path of a module below `crate`.
 type Module = Vec<String>;
 
-/// A helper that uses the file of its type, which uses the helper.
+/// Pairs of files that may use each other: the file of a helper, and the file of the type that the helper serves.
 const HELPERS: [(&str, &str); 2] = [
     ("background::clock", "background"),
     ("client::builder", "client"),
@@ -88,7 +88,7 @@ impl<'ast> Visit<'ast> for Uses {
 /// Returns the files of a folder and of the folders in it, without the files that contain only tests.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("the folder can be read");
-    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let paths = entries.map(|entry| entry.expect("the folder can be read").path());
     paths
         .flat_map(|path| match path.extension() {
             _ if path.is_dir() => sources(&path),
@@ -112,12 +112,18 @@ fn module_of(file: &Path) -> Module {
 fn graph() -> BTreeMap<Module, BTreeSet<Module>> {
     let root = crate::root().join("lock-runtime/src");
     let files = sources(&root);
-    let modules = files
-        .iter()
-        .map(|file| module_of(file.strip_prefix(&root).expect("it is below")));
+    let modules = files.iter().map(|file| {
+        module_of(
+            file.strip_prefix(&root)
+                .expect("the file is below the root"),
+        )
+    });
     let modules: BTreeSet<_> = modules.collect();
     let uses_of = |file: &PathBuf| {
-        let module = module_of(file.strip_prefix(&root).expect("it is below"));
+        let module = module_of(
+            file.strip_prefix(&root)
+                .expect("the file is below the root"),
+        );
         let text = fs::read_to_string(file).expect("a source can be read");
         let mut uses = Uses {
             inside: module.clone(),
@@ -145,12 +151,14 @@ fn files_depend_on_each_other_in_one_direction() {
     let arrows: usize = graph.values().map(BTreeSet::len).sum();
     assert!(
         graph.len() > 80 && arrows > 300,
-        "{} files, {arrows} arrows",
+        "only {} files with {arrows} dependencies",
         graph.len()
     );
     for (helper, used) in HELPERS {
         let path = |file: &str| file.split("::").map(str::to_owned).collect::<Module>();
-        let uses = graph.get_mut(&path(helper)).expect("a file");
+        let uses = graph
+            .get_mut(&path(helper))
+            .expect("the helper is a file of the engine");
         assert!(uses.remove(&path(used)), "{helper} does not use {used}");
     }
     loop {

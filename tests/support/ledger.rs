@@ -1,5 +1,5 @@
-//! Checks the ledger of promises in `docs/testing.md`: each sentence that it quotes is in a text for users, each test
-//! and each mutant that it names exists, and each promise has a row.
+//! Checks the ledger of promises, a table in `docs/testing.md`. Each sentence that the ledger quotes is in a text for
+//! users, each test and each mutant that the ledger names exists, and each promise has a row.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -45,8 +45,10 @@ fn ledger() -> Vec<Row> {
     let text = read("docs/testing.md");
     let (_, text) = text
         .split_once("<!-- ledger: begin -->")
-        .expect("it begins");
-    let (text, _) = text.split_once("<!-- ledger: end -->").expect("it ends");
+        .expect("the ledger begins");
+    let (text, _) = text
+        .split_once("<!-- ledger: end -->")
+        .expect("the ledger ends");
     let rows = rows(text).map(|cells| {
         let [file, sentence, tests, mutants] = &cells[..] else {
             panic!("a row of the ledger has four cells: {cells:?}");
@@ -89,7 +91,7 @@ fn functions(folder: &Path, into: &mut BTreeSet<String>) {
             let place = path.with_extension("");
             let place = place
                 .strip_prefix(root())
-                .expect("it is below")
+                .expect("the source is below the root")
                 .to_string_lossy();
             let place = place.strip_suffix("/mod").unwrap_or(&place);
             let mut is_test = false;
@@ -137,12 +139,16 @@ fn each_test_of_the_ledger_exists() {
         functions(&root().join(folder), &mut tests);
     }
     for row in ledger() {
-        assert!(!row.tests.is_empty(), "no test holds: {}", row.sentence);
+        assert!(!row.tests.is_empty(), "no test checks: {}", row.sentence);
         for name in row.tests {
             let exists = tests
                 .iter()
                 .any(|test| test.ends_with(&format!("::{name}")));
-            assert!(exists, "{name}, which is to hold: {}", row.sentence);
+            assert!(
+                exists,
+                "the test {name} is missing, which checks: {}",
+                row.sentence
+            );
         }
     }
 }
@@ -154,7 +160,11 @@ fn each_mutant_of_the_ledger_exists() {
             let patch = root()
                 .join("tools/mutants/patches")
                 .join(format!("{name}.patch"));
-            assert!(patch.is_file(), "{name}, against: {}", row.sentence);
+            assert!(
+                patch.is_file(),
+                "the mutant {name} is missing, which breaks: {}",
+                row.sentence
+            );
         }
     }
 }

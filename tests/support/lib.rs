@@ -45,7 +45,7 @@ pub fn root() -> &'static Path {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     tests
         .parent()
-        .expect("the tests lie in a folder of the root")
+        .expect("this package is in a folder of the root")
 }
 
 /// Calls `question` repeatedly until it returns true.

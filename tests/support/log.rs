@@ -16,7 +16,7 @@ use tracing::{
 };
 
 /// One log event.
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names explain the fields")]
 #[derive(Debug, Clone)]
 pub struct Record {
     pub level: Level,
@@ -38,7 +38,8 @@ fn all() -> MutexGuard<'static, Vec<Record>> {
 pub fn keep() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        tracing::subscriber::set_global_default(Log::default()).expect("there is no other");
+        tracing::subscriber::set_global_default(Log::default())
+            .expect("no other subscriber is set");
     });
 }
 

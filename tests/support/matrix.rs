@@ -126,7 +126,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         21,
         "a process is killed while it waits in the queue",
-        "its waiters are skipped at once",
+        "the waiters of the killed process are skipped at once",
     ),
     row_of(
         22,
@@ -191,7 +191,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         34,
         "siblings in `join!` want one key, with and without an enclosing call that holds it",
-        "they take turns",
+        "the siblings take turns",
     ),
     row_of(
         35,
@@ -201,7 +201,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         36,
         "a waiting process is stopped, is granted the lock, and is continued after L has passed",
-        "its body does not start on that grant; the caller queues again",
+        "the waiting call's body does not start on that grant; the call queues again",
     ),
     row_of(
         37,
@@ -291,7 +291,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         54,
         "a process waits for 6,000 keys over a line with a delay of 100 ms",
-        "it uses one connection, and sends at most one probe of 100 keys every 15 ms",
+        "the process uses one connection, and sends at most one probe of 100 keys every 15 ms",
     ),
     row_of(
         55,
@@ -301,7 +301,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         56,
         "a stopped process has five waiters between those of other processes",
-        "all its waiters together delay the others by one claim; the stopped waiters return to their places",
+        "all waiters of the stopped process together delay the others by one claim; the stopped waiters return to their places",
     ),
     row_of(
         57,
@@ -383,8 +383,8 @@ pub async fn row(number: u8, scenario: impl AsyncFn(&mut Seen)) {
     if let Some(folder) = std::env::var_os(SEEN_VARIABLE) {
         let file = std::path::Path::new(&folder).join(format!("row_{number:02}"));
         let file = fs::OpenOptions::new().create(true).append(true).open(file);
-        let mut file = file.expect("what was seen can be written");
+        let mut file = file.expect("the measured times can be written");
         file.write_all(text.as_bytes())
-            .expect("what was seen can be written");
+            .expect("the measured times can be written");
     }
 }

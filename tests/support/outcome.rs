@@ -38,7 +38,10 @@ impl Room {
     /// # Panics
     /// If another caller is inside the critical section.
     pub async fn stay(&self, time: Duration) {
-        assert!(!self.0.swap(true, Ordering::SeqCst), "two are inside");
+        assert!(
+            !self.0.swap(true, Ordering::SeqCst),
+            "two callers are inside"
+        );
         tokio::time::sleep(time).await;
         self.0.store(false, Ordering::SeqCst);
     }

@@ -96,12 +96,12 @@ mod tests {
                 "by hand\n<!-- a: begin -->\n{a}<!-- a: end -->\n<!-- b: begin -->\n{b}<!-- b: end -->\nby hand\n"
             )
         };
-        fs::write(&path, page("old\n\n", "old\n\n")).expect("a temporary file");
-        update(&path, "b", "new\n").expect("the marks are there");
-        update(&path, "b", "newer").expect("the marks are still there");
-        let updated = fs::read_to_string(&path).expect("the page");
+        fs::write(&path, page("old\n\n", "old\n\n")).expect("the page can be written");
+        update(&path, "b", "new\n").expect("the page has the markers");
+        update(&path, "b", "newer").expect("the page still has the markers");
+        let updated = fs::read_to_string(&path).expect("the page can be read");
         assert_eq!(updated, page("old\n\n", "newer\n\n"));
-        let missing = update(&path, "c", "new").expect_err("there are no such marks");
+        let missing = update(&path, "c", "new").expect_err("the page has no such markers");
         assert!(missing.to_string().contains("c: begin"), "{missing}");
         fs::remove_file(&path).expect("the file is there");
     }

@@ -15,8 +15,8 @@ use crate::backstage;
 /// How long a worker may take to write the line that a test waits for.
 const LINE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Returns whether the system can kill a child when its parent ends. Linux can if the child is started with `setpriv`,
-/// which is part of util-linux.
+/// Returns whether the system can kill a child when its parent ends. Linux can do this if `setpriv`, a program of
+/// util-linux, starts the child.
 fn has_setpriv() -> bool {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     *SETPRIV.get_or_init(|| {
@@ -83,7 +83,10 @@ impl Executor {
     }
 
     fn order(&self, order: &str, what: impl std::fmt::Display) {
-        let orders = self.orders.as_ref().expect("open until the drop");
+        let orders = self
+            .orders
+            .as_ref()
+            .expect("the shell's input is open until the drop");
         let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);
         // A single write sends the whole order, so that the shell never receives a part of an order.
         let _ = orders.write_all(format!("{order} {what}\n").as_bytes());
@@ -125,7 +128,7 @@ pub fn spawn(command: Command) -> io::Result<Child> {
                     let _ = answer.send(command.spawn());
                 }
             })
-            .expect("a thread that starts processes");
+            .expect("the spawner can start its thread");
         sender
     });
     let (answer, spawned) = mpsc::channel();
@@ -259,8 +262,11 @@ impl Worker {
     /// # Panics
     /// If the worker was not started with [`obeying`](Self::obeying), or has ended.
     pub fn tell(&mut self, line: &str) {
-        let orders = self.orders.as_mut().expect("the worker takes orders");
-        writeln!(orders, "{line}").expect("the worker listens");
+        let orders = self
+            .orders
+            .as_mut()
+            .expect("the worker was started with `obeying`");
+        writeln!(orders, "{line}").expect("the worker reads its input");
     }
 
     /// Returns the next line of the worker's output, or `None` if the worker has ended or has closed its output.

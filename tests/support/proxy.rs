@@ -50,7 +50,7 @@ impl FaultProxy {
                 let runtime = Builder::new_current_thread()
                     .enable_all()
                     .build()
-                    .expect("a runtime for the proxy");
+                    .expect("the proxy can build a runtime");
                 runtime.block_on(async move {
                     let (listener, number) = link::listen().await;
                     let _ = port.send(number);
@@ -60,7 +60,7 @@ impl FaultProxy {
                     }
                 });
             })
-            .expect("a thread for the proxy");
+            .expect("the proxy can start a thread");
         Self {
             port: started.await.expect("the proxy listens"),
             faults,

@@ -14,9 +14,9 @@ use acl::{
     REDISSON_SCRIPTS, REDLOCK_SCRIPTS, ScriptCommand,
 };
 
-/// The commands that every connection sends, and without which it cannot be used.
+/// The commands that every connection sends, and without which the connection cannot be used.
 const EVERY_CONNECTION: &[&str] = &["client|id", "info", "subscribe", "time", "eval", "evalsha"];
-/// The commands that every connection sends, but does not depend on.
+/// The commands that every connection sends, and without which the connection can still be used.
 pub const OPTIONAL: &[&str] = &["client|kill", "client|setname", "script|load"];
 
 /// A kind of deployment, with a line of its own in the guide.
@@ -99,7 +99,7 @@ impl Deployment {
         };
         let mut commands = [EVERY_CONNECTION, OPTIONAL, connection].concat();
         for scripts in [EVERY_SCRIPT].iter().chain(scripts) {
-            // Connections send some of the commands of the scripts, too.
+            // Connections send some of the commands that scripts call, too. Each command is listed once.
             let others = of(scripts).into_iter();
             let others: Vec<_> = others.filter(|it| !commands.contains(it)).collect();
             commands.extend(others);
@@ -144,8 +144,8 @@ impl Deployment {
         words.join(" ")
     }
 
-    /// Returns the arguments of the command `ACL` that an administrator enters on the installed server: what the guide
-    /// prints, without the commands that the server does not know.
+    /// Returns the arguments of the command `ACL` that an administrator enters on the installed server. The arguments
+    /// are those that the guide prints, without the commands that the server does not know.
     ///
     /// # Panics
     /// If the guide has no line for this deployment.
@@ -164,7 +164,7 @@ impl Deployment {
     /// If the guide has no such line.
     #[must_use]
     pub fn printed(self) -> Vec<String> {
-        let guide = fs::read_to_string(root().join(GUIDE)).expect("the guide");
+        let guide = fs::read_to_string(root().join(GUIDE)).expect("the guide can be read");
         let marker = format!("<!-- {}: begin -->", self.marker());
         let (_, rest) = guide.split_once(&marker).expect("the guide has the marker");
         let line = rest.lines().find(|line| line.starts_with("ACL SETUSER"));
@@ -176,7 +176,7 @@ impl Deployment {
 /// The guide that lists the rights.
 const GUIDE: &str = "docs/guides/acl.md";
 
-/// Writes the lines into the guide.
+/// Writes the line of each deployment into the guide.
 ///
 /// # Errors
 /// If the guide cannot be read or written, or lacks a marker.
@@ -203,11 +203,11 @@ mod tests {
     }
 
     fn scripts(folder: &Path) -> Vec<(String, String)> {
-        let files = fs::read_dir(folder).expect("the folder of the scripts");
-        let files = files.map(|file| file.expect("a file").path());
+        let files = fs::read_dir(folder).expect("the folder of the scripts can be read");
+        let files = files.map(|file| file.expect("the folder of the scripts can be read").path());
         let scripts = files.filter(|path| path.extension().is_some_and(|it| it == "lua"));
         let read = |path: std::path::PathBuf| {
-            let text = fs::read_to_string(&path).expect("a script");
+            let text = fs::read_to_string(&path).expect("a script can be read");
             (path.display().to_string(), text)
         };
         scripts.map(read).collect()
@@ -253,7 +253,7 @@ mod tests {
                 all.extend(called);
             }
         }
-        // A command that is called in a way that this test does not read would be missed.
+        // If a script called a command in a form that `called` does not read, `all` would lack this command.
         let tables = [
             EVERY_SCRIPT,
             NATIVE_SCRIPTS,

@@ -45,7 +45,7 @@ const WITHIN_SCRIPTS: [&str; 29] = [
 /// The commands that clients have sent, and the time that the server spent on them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sent {
-    /// The number of commands. A script counts as one command, even if it calls others.
+    /// The number of commands. A script counts as one command, even if the script calls other commands.
     pub commands: u64,
     /// The server's time, in µs. The time of a script includes the commands that it calls.
     pub micros: u64,

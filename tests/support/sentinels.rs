@@ -59,8 +59,8 @@ impl SentinelGroup {
     /// Makes the Sentinels replace the primary only after it has not answered for two seconds.
     ///
     /// A Sentinel sends the first `PING` to a new primary after a second, or after the time within which it expects an
-    /// answer if that time is shorter. With half a second, all Sentinels can therefore replace a new primary at once,
-    /// although it answers.
+    /// answer if that time is shorter. If the Sentinels expect an answer within half a second, all of them can
+    /// therefore replace a new primary at once, although it answers.
     pub async fn be_patient(&self) {
         for sentinel in &self.sentinels {
             let words = ["SET", GROUP, "down-after-milliseconds", "2000"];
@@ -88,10 +88,10 @@ impl SentinelGroup {
         ask::<()>(&mut primary, &write).await;
         let mut wait = redis::cmd("WAIT");
         let replicas: u8 = ask(&mut primary, wait.arg(2).arg(10_000)).await;
-        assert_eq!(replicas, 2, "replicas that have the newest write");
+        assert_eq!(replicas, 2, "both replicas have the newest write");
     }
 
-    /// Makes a server not answer the Sentinels, although it answers all others: they count it as down, cannot close its
+    /// Makes a server answer all clients except the Sentinels. The Sentinels count the server as down, cannot close its
     /// connections to clients, and cannot make it a replica.
     pub async fn hide_from_sentinels(&self, server: usize) {
         let rules = ["-ping", "-multi", "-slaveof", "-replicaof", "-client"];
@@ -121,10 +121,10 @@ impl SentinelGroup {
     }
 
     /// Waits until all Sentinels name another primary than the server with this number, so that no message about this
-    /// promotion comes later.
+    /// promotion arrives later.
     pub async fn all_have_left(&self, old: usize) {
-        // While a failover is in progress, a Sentinel already names the new primary when it is asked for the address, but
-        // monitors the old one, and has not sent its message.
+        // During a failover, a Sentinel that is asked for the address already names the new primary. The Sentinel still
+        // monitors the old primary, and has not sent its message yet.
         let old = self.servers[old].port().to_string();
         for sentinel in &self.sentinels {
             until(async || master_fields(sentinel).await["port"] != old).await;

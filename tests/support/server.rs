@@ -246,7 +246,7 @@ fn cluster_ports() -> (u16, u16) {
     }
 }
 
-/// Returns whether the installed `redis-server` names the subcommand if it refuses a command such as `CLIENT ID`.
+/// Returns whether the installed `redis-server` names the subcommand when it refuses a command such as `CLIENT ID`.
 #[must_use]
 pub fn names_subcommands() -> bool {
     is_version_7()
@@ -305,7 +305,10 @@ impl RedisServer {
             .arg(self.socket())
             .args(&self.settings.args)
             .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a file has many handles"))
+            .stdout(
+                log.try_clone()
+                    .expect("the handle of the log can be cloned"),
+            )
             .stderr(log);
         if let Some(timeout_ms) = self.settings.cluster {
             command
@@ -345,7 +348,7 @@ impl RedisServer {
     /// within [`START_PATIENCE`]. Ignores the answers of another process on the server's port.
     async fn answers(&mut self) -> bool {
         let (client, pid) = (self.client(), self.pid());
-        let process = self.process.as_mut().expect("it was started");
+        let process = self.process.as_mut().expect("the server was started");
         let trying = async {
             loop {
                 if process.ended().is_some() {
@@ -473,7 +476,9 @@ impl RedisServer {
     /// If the server was not started with [`clock_ahead`](ServerBuilder::clock_ahead).
     pub fn set_clock(&self, ahead: i64) {
         let clocks = self.clocks.as_ref();
-        clocks.expect("its clock can be set").set_ahead(ahead);
+        clocks
+            .expect("the server was started with `clock_ahead`")
+            .set_ahead(ahead);
     }
 
     /// Returns the folder of the server's files.
@@ -501,7 +506,7 @@ impl RedisServer {
     fn signal(&self, name: &str) {
         self.process
             .as_ref()
-            .expect("the server was killed")
+            .expect("the server was not killed")
             .signal(name);
     }
 

@@ -141,7 +141,7 @@ impl Store {
         self.builder()
             .connect()
             .await
-            .expect("a test store can be connected to")
+            .expect("a client can connect to the test store")
     }
 
     /// Connects `N` clients, each like one from [`client`](Self::client).
@@ -150,7 +150,7 @@ impl Store {
         for _ in 0..N {
             clients.push(self.client().await);
         }
-        clients.try_into().expect("so many were made")
+        clients.try_into().expect("`N` clients were made")
     }
 
     /// Returns a builder for clients that use these locks.
@@ -247,7 +247,7 @@ where
 }
 
 /// Runs a test on every backend that promises an order, and on a group that Sentinels watch. A client of a group
-/// differs from a client of a single server only in how it finds its server, so few tests run there.
+/// differs from a client of a single server only in how it finds its server, so few tests run on a group.
 pub async fn on_every_topology_with_a_queue<F, Fut>(test: F)
 where
     F: Fn(Store) -> Fut,

@@ -1,8 +1,8 @@
-//! Runs the fault matrix many times, and writes the results into `docs/faults.md`:
-//! `cargo run --release --bin faults -- --write`. Without `--write`, the program prints the table. `--runs N` runs each
-//! scenario N times instead of 20 times. `--again row_36` repeats row 36, and keeps the results of the other rows.
-//! `--mutants` runs no scenario, and writes only the column of the mutants. Run `cargo run --bin mutants -- row_` first:
-//! the table lists the mutants of each row, and marks the mutants that the `mutants` command has not recorded as caught.
+//! Runs the fault matrix many times, and writes the results into `docs/faults.md`: `cargo run --release --bin faults --
+//! --write`. Without `--write`, the program prints the table. `--runs N` runs each scenario N times instead of 20
+//! times. `--again row_36` repeats row 36, and keeps the results of the other rows. `--mutants` runs no scenario, and
+//! writes only the column of the mutants. Run `cargo run --bin mutants -- row_` first, because the table lists the
+//! mutants of each row, and marks the mutants that are not recorded as caught.
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         None => 20,
         Some(Some(runs)) => runs,
         Some(None) => {
-            eprintln!("--runs wants a number");
+            eprintln!("--runs needs a number");
             return ExitCode::FAILURE;
         }
     };
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     let root = support::root();
     let page = root.join("docs/faults.md");
     if args.iter().any(|arg| arg == "--mutants") {
-        let text = fs::read_to_string(&page).expect("the page is in the checkout");
+        let text = fs::read_to_string(&page).expect("the page `docs/faults.md` is in the checkout");
         fs::write(&page, with_mutants(&text)).expect("the page can be written");
         return ExitCode::SUCCESS;
     }
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     fs::write(earlier, lines.collect::<String>()).expect("the target folder can be written");
     let (table, green) = table_of(&seen, &outcomes, runs);
     if write {
-        page::update(&page, "seen", &table).expect("the page has its marks");
+        page::update(&page, "seen", &table).expect("the page contains the marks of the table");
     } else {
         println!("\n{table}");
     }
@@ -84,7 +84,7 @@ fn outcome(line: &str) -> Option<(String, bool)> {
     Some((name.to_owned(), result.ends_with("ok")))
 }
 
-/// Runs the tests whose names contain `rows`. Returns for each test whether it passed.
+/// Runs the tests whose names contain `rows`. Returns whether each test passed.
 fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool> {
     let mut tests = Command::new(env!("CARGO"))
         .args(["test", "--release", "--test", "faults", "--", rows, THREADS])
@@ -95,7 +95,7 @@ fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool
         .stdout(Stdio::piped())
         .spawn()
         .expect("cargo can be started");
-    let output = tests.stdout.take().expect("its output is piped");
+    let output = tests.stdout.take().expect("the output of cargo is piped");
     let mut outcomes = BTreeMap::new();
     for line in BufReader::new(output).lines().map_while(Result::ok) {
         println!("{line}");
@@ -105,7 +105,8 @@ fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool
     outcomes
 }
 
-/// Returns the table, and whether every row has passed. A row without a test is accepted if it is listed in `NOT_YET`.
+/// Returns the table, and whether every row has passed. A row without a test is accepted only if `NOT_YET` lists the
+/// row.
 fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (String, bool) {
     let mut text = format!(
         "{runs} runs of each scenario; ε = 250 ms.\n\n\
@@ -143,7 +144,7 @@ fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (Strin
     (text, all_green)
 }
 
-/// Returns the mutants of a row, and marks those that are not recorded as caught.
+/// Returns the mutants of a row of the fault matrix. Marks the mutants that are not recorded as caught.
 fn mutants_of(row: &str) -> String {
     let patches = patches::all().expect("the mutants are in the checkout");
     let caught = patches::caught().expect("the record of caught mutants is in the checkout");
@@ -155,7 +156,7 @@ fn mutants_of(row: &str) -> String {
     own.collect::<Vec<_>>().join("; ")
 }
 
-/// Replaces the mutants of each row of the page, and keeps the results of the tests.
+/// Replaces the mutants in each row of the page, and keeps the results of the tests.
 fn with_mutants(page: &str) -> String {
     let lines = page.lines().map(|line| {
         let mut cells: Vec<_> = line.split(" | ").map(str::to_owned).collect();

@@ -1,13 +1,13 @@
-//! Tries the mutants: makes one small change at a time to a copy of the engine's sources, and checks that the tests
-//! notice the change. Each mutant names tests, and only these tests run and must fail. For a mutant of the suite
+//! Tries the mutants: makes one small change at a time to a copy of the engine's sources, and checks that tests fail
+//! with the change. Each mutant names tests. Only these tests run, and they must fail. For a mutant of the suite
 //! `promises`, the tests of all promises run, and only the named tests may fail.
 //!
 //! `cargo run --bin mutants` tries all mutants. With `-- row_2`, the command tries the mutants that name a test
 //! beginning with `row_2`. `-- --draw 10 SEED` tries ten mutants that the seed selects from the suites `unit`,
 //! `options` and `faults`, whose tests take only seconds. Without SEED, the hash of the newest commit is the seed. With
-//! `-- --simulate`, the simulation runs for up to two minutes on each mutant of code that the simulation uses, and the
-//! command prints whether the simulation detects the mutant. `-- --simulate row_2` does the same for the mutants of
-//! `row_2`.
+//! `-- --simulate`, the command runs the simulation for up to two minutes on each mutant of code that the simulation
+//! uses. The command prints whether the simulation detects the mutant. `-- --simulate row_2` does the same for the
+//! mutants of `row_2`.
 
 use std::{
     collections::BTreeSet,
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         ["--draw", count, seed] => draw(count, seed),
         [] => try_all(""),
         [only] => try_all(only),
-        _ => Err("this combination of arguments is not known".to_owned()),
+        _ => Err("this combination of arguments is not valid".to_owned()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -41,8 +41,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tries the mutants that name a test beginning with `only`. First checks that the tests of these mutants pass without
-/// a mutant.
+/// Tries the mutants that name a test beginning with `only`. First checks that these tests pass without a mutant.
 fn try_all(only: &str) -> Result<(), String> {
     let copy = fresh_copy();
     let mut chosen = patches::all()?;
@@ -62,16 +61,16 @@ fn try_all(only: &str) -> Result<(), String> {
         let without = run_tests(&copy, suite, &tests);
         if without.ran == 0 || !without.failed.is_empty() {
             return Err(
-                "tests do not run or are red without a mutant, so nothing can be shown".into(),
+                "the tests do not run or fail without a mutant, so a run with mutants would show nothing".into(),
             );
         }
     }
     try_each(&copy, &chosen, 1)
 }
 
-/// Tries `count` of the mutants whose tests take only seconds: those that the seed selects. Does not check that their
-/// tests pass without a mutant. A mutant that is not caught is tried a second time, because some mutants are not
-/// noticed in every run.
+/// Tries `count` mutants that the seed selects from those whose tests take only seconds. Does not check that these
+/// tests pass without a mutant. A mutant that is not caught is tried a second time, because some mutants do not make a
+/// test fail in every run.
 fn draw(count: &str, seed: &str) -> Result<(), String> {
     let count = count
         .parse()
@@ -86,7 +85,7 @@ fn draw(count: &str, seed: &str) -> Result<(), String> {
         hasher.finish()
     });
     chosen.truncate(count);
-    println!("{count} mutants of the seed {seed}");
+    println!("trying {count} mutants that the seed {seed} selects");
     try_each(&copy, &chosen, 2)
 }
 
@@ -125,7 +124,7 @@ fn try_each(copy: &Path, chosen: &[Patch], tries: usize) -> Result<(), String> {
     match missed {
         0 => Ok(()),
         _ => Err(format!(
-            "{missed} of {} mutants are not caught as they should be",
+            "{missed} of {} mutants were not caught by exactly the expected tests",
             chosen.len()
         )),
     }
@@ -135,8 +134,8 @@ fn names(patch: &Patch) -> impl Iterator<Item = &str> {
     patch.caught_by.iter().map(String::as_str)
 }
 
-/// Applies the patch to the copy, tests the copy, and reverts the patch. Returns whether exactly the expected tests
-/// noticed the change.
+/// Applies the patch to the copy, runs the tests on the copy, and reverts the patch. Returns whether exactly the
+/// expected tests failed.
 fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     let tests: Vec<&str> = names(patch).collect();
     patch.apply(copy)?;
@@ -144,7 +143,7 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     patch.revert(copy)?;
     let own = |red: &str, test: &str| match patch.suite {
         Suite::Faults | Suite::Unit => red.contains(test),
-        // A mutant of another suite names a test by the beginning of its path, which includes the module.
+        // A mutant of any other suite names a test by the beginning of its path, which includes the module.
         _ => red.starts_with(test),
     };
     let asleep = |test: &&str| !outcome.failed.iter().any(|red| own(red, test));
@@ -155,7 +154,7 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     } else if !asleep.is_empty() {
         format!("NOT CAUGHT by {asleep:?}")
     } else if outcome.failed.iter().any(stranger) {
-        "caught, but others are red too".to_owned()
+        "caught, but other tests fail too".to_owned()
     } else {
         "caught".to_owned()
     };
@@ -173,13 +172,13 @@ pub(crate) fn copy_sources(source: &Path, copy: &Path) {
         .output()
         .expect("git lists the sources");
     for file in String::from_utf8(listed.stdout)
-        .expect("file names are text")
+        .expect("the file names are valid UTF-8")
         .lines()
     {
         let (from, to): (PathBuf, PathBuf) = (source.join(file), copy.join(file));
         if let (true, Some(folder)) = (from.is_file(), to.parent()) {
-            std::fs::create_dir_all(folder).expect("the copy's folders can be made");
-            // An unchanged file keeps its time stamp, so that cargo does not compile it again.
+            std::fs::create_dir_all(folder).expect("the folders of the copy can be created");
+            // A file that is already equal keeps its time stamp, so that cargo does not compile it again.
             if std::fs::read(&from).ok() != std::fs::read(&to).ok() {
                 std::fs::copy(&from, &to).expect("a source file can be copied");
             }
@@ -251,8 +250,8 @@ fn soak(tree: &Path, tests: &[&str]) -> Outcome {
     outcome
 }
 
-/// Runs cargo in a tree, and returns its standard output. The target directory is `CARGO_TARGET_DIR`, or the folder
-/// `target` beside the tree.
+/// Runs cargo in a source tree, and returns its standard output. The target directory is `CARGO_TARGET_DIR`, or the
+/// folder `target` beside the tree.
 pub(crate) fn cargo(tree: &Path, args: &[&str]) -> String {
     let target = std::env::var_os("CARGO_TARGET_DIR");
     let output = Command::new(env!("CARGO"))

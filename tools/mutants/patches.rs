@@ -1,5 +1,5 @@
-//! The mutants: small changes to the engine. Each mutant is a patch file, which also names the tests that must notice
-//! the change.
+//! The mutants: small changes that break the engine. Each mutant is a patch file, which also names the tests that must
+//! fail with the change.
 //!
 //! A file of `patches/` begins with a header:
 //!
@@ -18,7 +18,7 @@ use std::{
     process::Command,
 };
 
-/// A group of tests with which mutants are tried.
+/// A suite: a group of tests. Each mutant is tried with the tests of one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suite {
     /// The tests of all promises. Only the tests that the patch names may fail.
@@ -29,6 +29,8 @@ pub enum Suite {
     Options,
     /// The tests in `tests/options/api.rs` that the patch names.
     Api,
+    /// The tests in `tests/operations` that the patch names.
+    Operations,
     /// The tests in `tests/macros/functions` that the patch names.
     Functions,
     /// The tests of the attribute's compile errors that the patch names.
@@ -37,17 +39,19 @@ pub enum Suite {
     Unit,
     /// The tests in `tests/simulation` that the patch names.
     Simulation,
-    /// The soak that the patch names, for one minute: `calm` has no faults, and `faults` has random faults.
+    /// The soak that the patch names, for one minute. The soak `calm` has no faults, and the soak `faults` has random
+    /// faults.
     Soak,
 }
 
 impl Suite {
     /// The suites in the order in which they are run.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Promises,
         Self::Faults,
         Self::Options,
         Self::Api,
+        Self::Operations,
         Self::Functions,
         Self::Ui,
         Self::Unit,
@@ -55,8 +59,8 @@ impl Suite {
         Self::Soak,
     ];
 
-    /// Returns the name of the suite in a header. Except for `unit` and `soak`, a suite's name is also the name of its
-    /// test target.
+    /// Returns the name of the suite, as the header of a patch file contains it. Except for `unit` and `soak`, a
+    /// suite's name is also the name of its test target.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -64,6 +68,7 @@ impl Suite {
             Self::Faults => "faults",
             Self::Options => "options",
             Self::Api => "api",
+            Self::Operations => "operations",
             Self::Functions => "functions",
             Self::Ui => "ui",
             Self::Unit => "unit",
@@ -125,12 +130,12 @@ impl Patch {
     /// If the patch file can no longer be read.
     #[must_use]
     pub fn changes(&self) -> Vec<String> {
-        let text = fs::read_to_string(&self.file).expect("a patch can be read");
+        let text = fs::read_to_string(&self.file).expect("the patch file can be read");
         let files = text.lines().filter_map(|line| line.strip_prefix("+++ b/"));
         files.map(str::to_owned).collect()
     }
 
-    /// Checks whether the patch fits the sources of a folder.
+    /// Checks whether the patch fits the sources in a folder.
     ///
     /// # Errors
     /// Git's error if the patch does not fit.
@@ -138,7 +143,7 @@ impl Patch {
         self.git_apply(sources, &["--check"])
     }
 
-    /// Changes the sources of a folder.
+    /// Applies the patch to the sources in a folder.
     ///
     /// # Errors
     /// Git's error if the patch does not fit, in which case no file is changed.
@@ -160,8 +165,8 @@ impl Patch {
             .args(options)
             .arg(&self.file)
             .current_dir(sources)
-            // With this setting, git does not find a repository that contains the folder. Within a repository, git
-            // would skip the files of the patch that are outside the current folder.
+            // This setting hides a git repository that contains the folder. Inside a repository, git would skip the
+            // files of the patch that are outside the current folder.
             .env("GIT_CEILING_DIRECTORIES", sources.join(".."))
             .output()
             .map_err(|error| format!("git: {error}"))?;
@@ -188,8 +193,8 @@ pub fn all() -> Result<Vec<Patch>, String> {
     files.into_iter().map(Patch::read).collect()
 }
 
-/// The file that lists the mutants that were caught when they were last tried. Each line has the description of one
-/// mutant.
+/// The path of the file that lists the mutants that were caught when they were last tried. Each line contains the
+/// description of one mutant.
 fn caught_file() -> PathBuf {
     support::root().join("tools/mutants/caught")
 }
@@ -203,7 +208,7 @@ pub fn caught() -> io::Result<BTreeSet<String>> {
     Ok(lines.lines().map(str::to_owned).collect())
 }
 
-/// Records whether a mutant was caught.
+/// Records in the file of caught mutants whether a mutant was caught.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -236,11 +241,14 @@ mod tests {
         let patches = all().unwrap();
         for recorded in caught().unwrap() {
             let exists = patches.iter().any(|patch| patch.what == recorded);
-            assert!(exists, "the record names an unknown mutant: {recorded}");
+            assert!(
+                exists,
+                "the file `caught` names an unknown mutant: {recorded}"
+            );
         }
     }
 
-    /// Collects the name and the text of each source below a folder.
+    /// Collects the name and the text of each source file below a folder.
     fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Lets cargo-mutants make one small change at a time to lock-core and to those files of the engine that do no I/O, and
-# lists the changes that no unit test of these sources notices: sh tools/mutants/pure.sh
+# Lets the tool cargo-mutants make one small change at a time to lock-core and to those files of the engine that do no
+# I/O. Lists the changes with which all unit tests of these sources still pass: sh tools/mutants/pure.sh
 #
-# This script needs cargo-mutants (`cargo install cargo-mutants`), and takes five minutes. Another run tries only the
-# changes that no test has noticed so far.
+# This script needs cargo-mutants (`cargo install cargo-mutants`), and takes five minutes. A repeated run tries only the
+# changes that no test has detected so far.
 set -eu
 cd "$(dirname "$0")/../.."
 if ! cargo mutants --version >/dev/null 2>&1; then

@@ -1,5 +1,5 @@
-//! Finds out which mutants the simulation detects without a scenario that was made for them, and how long each
-//! detection takes.
+//! Finds out which mutants the simulation detects, and how long each detection takes. No scenario of the simulation was
+//! made for a mutant.
 
 use std::{path::Path, time::Instant};
 
@@ -10,8 +10,8 @@ use crate::{cargo, copy_sources};
 /// How long the simulation tries new seeds on one mutant, in seconds.
 const PATIENCE: u64 = 120;
 
-/// The simulation does not run the sources whose paths contain one of these texts: the in-process backend, decisions at
-/// compile time, and steps before the first connection.
+/// The simulation does not run sources whose paths contain one of these texts. These sources are the in-process
+/// backend, decisions at compile time, and steps before the first connection.
 const ELSEWHERE: [&str; 5] = [
     "lock-macros/",
     "lock-core/src/key",
@@ -28,7 +28,9 @@ pub(crate) fn run(only: &str) -> Result<(), String> {
     let mut chosen = patches::all()?;
     chosen.retain(|patch| patch.is_for(only) && is_simulated(patch));
     if let Some(found) = simulate(&copy) {
-        return Err(format!("without a mutant: {found}"));
+        return Err(format!(
+            "the simulation reports a broken promise without a mutant: {found}"
+        ));
     }
     println!("| mutant | what was seen | after |\n|---|---|---|");
     let mut found = 0;
@@ -55,8 +57,8 @@ fn is_simulated(patch: &Patch) -> bool {
     !patch.changes().iter().any(elsewhere)
 }
 
-/// Runs the simulation on the sources in `tree`. Returns the first line of its output that reports a broken promise, if
-/// there is one.
+/// Runs the simulation on the sources in `tree`. Returns the first line of its output that reports a broken promise, or
+/// `None` if no line does.
 fn simulate(tree: &Path) -> Option<String> {
     let patience = PATIENCE.to_string();
     let built = [

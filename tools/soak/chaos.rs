@@ -44,8 +44,8 @@ const ALL: [Fault; 12] = [
     Fault::KeysDeleted,
 ];
 
-/// Injects one fault at a time: every kind once in random order, then every kind once in another random order, and so
-/// on.
+/// Injects one fault at a time. Every kind of fault is injected once, in random order, before the kinds are repeated in
+/// another random order.
 pub(crate) struct Chaos {
     dice: Dice,
     deck: Vec<Fault>,
@@ -111,7 +111,7 @@ impl Chaos {
             Fault::WorkerStopped => {
                 let pid = crew.pid(index);
                 process::signal(pid, "STOP");
-                // Some of the pauses of a stopped process are longer than the lease of 3 s.
+                // Some pauses of a stopped process are longer than the lease of 3 s.
                 sleep(self.within(50, 4000)).await;
                 process::signal(pid, "CONT");
             }
@@ -141,5 +141,5 @@ async fn tell(server: &RedisServer, command: &[&str]) {
     told.arg(&command[1..]);
     let mut connection = server.connection().await;
     let told = told.exec_async(&mut connection).await;
-    told.expect("the server does as it is told");
+    told.expect("the server accepts the command");
 }

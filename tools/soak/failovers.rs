@@ -22,8 +22,8 @@ use crate::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-/// How long a server that was killed may take until it is an up-to-date replica of the new primary. Sentinels take
-/// about 10 s to make a primary that returns a replica.
+/// How long a killed server may take until it is an up-to-date replica of the new primary. Sentinels take about 10 s to
+/// turn a returning primary into a replica.
 const RETURN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The keys whose primary failed.
@@ -33,7 +33,7 @@ pub(crate) enum Affected {
     Slots(Vec<RangeInclusive<u16>>),
 }
 
-/// One failover. All times are in ns, of the clock that all processes share.
+/// One failover. All times are in ns, and are read from the clock that all processes share.
 #[derive(Debug, Clone)]
 pub(crate) struct Failover {
     /// The time just before the primary was killed.
@@ -41,8 +41,9 @@ pub(crate) struct Failover {
     /// The time at which the host has seen that a replica was promoted, or `u64::MAX` before that.
     pub(crate) promoted: u64,
     affected: Affected,
-    /// The times of the call and of the entry, for each prompt caller that waited for an affected lock when the primary
-    /// was killed, or called before the host has seen that a replica was promoted.
+    /// The times of the call and of the entry of each delayed prompt caller. A prompt caller was delayed if it waited
+    /// for an affected lock when the primary was killed, or called before the host has seen that a replica was
+    /// promoted.
     waits: Vec<(u64, u64)>,
 }
 
@@ -66,8 +67,8 @@ impl Failover {
         }
     }
 
-    /// Records the wait of a caller, if the failover delayed it. The record leaves out callers for the keys of slow
-    /// pollers with long pauses, because these callers also wait for the pollers.
+    /// Records the wait of a caller, if the failover delayed it. Leaves out callers for the keys of slow pollers with
+    /// long pauses, because these callers also wait for the slow pollers.
     pub(crate) fn note_wait(&mut self, key: u32, asked: u64, entered: u64) {
         let waited = asked > 0 && asked <= self.promoted && self.killed < entered;
         if waited && key < SLOW_FROM && self.affects(key) {
@@ -75,8 +76,8 @@ impl Failover {
         }
     }
 
-    /// Returns how long each delayed caller stood, in ns. This time begins at the kill, or at the caller's request if the
-    /// caller requested the lock after the kill. The time ends when the caller enters.
+    /// Returns how long each delayed caller waited for its entry, in ns. The wait begins at the kill, or at the
+    /// caller's request if the request came after the kill.
     pub(crate) fn stood(&self) -> impl Iterator<Item = u64> {
         let waits = self.waits.iter();
         // A visit may have been reported before the host has seen the promotion.
@@ -89,9 +90,10 @@ impl Failover {
 pub(crate) struct Failovers {
     dice: Dice,
     left: u64,
-    /// The numbers of the primaries since the last failover.
+    /// The numbers of the servers that were primaries after the last failover.
     primaries: BTreeSet<usize>,
-    /// The number of failovers that the host has not caused, because a primary was silent for too long.
+    /// The number of failovers that the host has not caused. The cluster or the Sentinels have replaced a primary that
+    /// was silent for too long.
     pub(crate) unplanned: u64,
 }
 
@@ -105,11 +107,14 @@ impl Failovers {
         }
     }
 
-    /// Compares the primaries with those after the last failover.
+    /// Compares the present primaries with the primaries after the last failover.
     fn expect(&mut self, now: impl IntoIterator<Item = usize>) {
         let now = now.into_iter().collect();
         if !self.primaries.is_empty() && self.primaries != now {
-            println!("the primaries were {:?}, and are {now:?}", self.primaries);
+            println!(
+                "the primaries were servers {:?}, and are now servers {now:?}",
+                self.primaries
+            );
             self.unplanned += 1;
         }
         self.primaries = now;
@@ -125,8 +130,8 @@ impl Failovers {
         sleep(MS * u32::try_from(pause).unwrap_or(1)).await;
     }
 
-    /// Kills a primary, waits until a replica was promoted, starts the killed server again, and waits until it is an
-    /// up-to-date replica.
+    /// Kills a primary, waits until a replica was promoted, and starts the killed server again. After that, waits until
+    /// the killed server is an up-to-date replica.
     pub(crate) async fn strike(&mut self, site: &mut Site, record: &Record) {
         self.pause(1000, 3000).await;
         let killed = match site {
@@ -151,8 +156,8 @@ impl Failovers {
                 group.servers[server].kill();
                 let promoted = group.promoted_instead_of(server).await;
                 record.promoted(now());
-                // A Sentinel that does not know the new primary yet would accept the killed server as the primary, if
-                // it returned at once, without its data.
+                // The killed server must not return, without its data, before all Sentinels know the new primary. A
+                // Sentinel that does not know the new primary would accept the killed server as the primary.
                 for sentinel in &group.sentinels {
                     until(async || named(group, sentinel).await == promoted).await;
                 }
@@ -189,7 +194,7 @@ async fn primaries(cluster: &ClusterServers) -> Vec<(usize, Vec<RangeInclusive<u
         let ranges: Vec<Vec<Value>> = cluster.tell(0, &["SLOTS"]).await;
         let read = |range: Vec<Value>| {
             let [first, last, Value::Array(primary), ..] = &range[..] else {
-                panic!("a range of slots has two ends and a primary: {range:?}");
+                panic!("a range of slots has a first slot, a last slot and a primary: {range:?}");
             };
             (number(first), number(last), primary.clone())
         };
@@ -224,7 +229,7 @@ async fn until_replicas(servers: &[RedisServer]) {
             }
             assert!(
                 asked.elapsed() < RETURN_PATIENCE,
-                "port {} has no part in replication:\n{info}",
+                "the server on port {} is neither a primary with a replica nor an up-to-date replica:\n{info}",
                 server.port()
             );
             sleep(50 * MS).await;

@@ -1,4 +1,4 @@
-//! The host: starts the servers and the workers, disturbs them, and judges the results.
+//! The host of the soak: starts the servers and the workers, disturbs them, and judges the results.
 
 use std::{
     collections::BTreeMap,
@@ -27,31 +27,31 @@ use crate::{
     site::{Site, Trouble},
 };
 
-/// The longest time from a caller's entry into a lock until the host has the report of that visit.
+/// The longest time from a caller's entry into a lock until the host has the report of this visit.
 const LAG: Duration = Duration::from_secs(60);
-/// A caller may enter before an earlier caller only if there was less than this time, in ns, between their calls. On a
-/// busy machine, a debug build may take more than a second to send a request, so requests may reach the server in
-/// another order than the calls were made.
+/// A caller may enter before an earlier caller only if the two callers called within this time, in ns. On a busy
+/// machine, a debug build may take more than a second to send a request, so requests may reach the server in another
+/// order than the calls were made.
 const ORDER: u64 = 3_000_000_000;
-/// How long, in ns, a slow poller may keep others from entering the lock of a key. The time is the sum of a claim (2
-/// s), a probe interval (200 ms), and 1 s for the delays of a loaded machine.
+/// How long, in ns, a slow poller may keep other callers from entering the lock of a key. The limit is the sum of a
+/// claim (2 s), a probe interval (200 ms), and 1 s for the delays of a loaded machine.
 const STANDS: u64 = 2_000_000_000 + 200_000_000 + 1_000_000_000;
 const PROGRESS: Duration = Duration::from_secs(10);
 /// The interval in which the host checks whether the run is over.
 const TICK: Duration = Duration::from_millis(200);
-/// How long the remaining keys may take to disappear after a run. The first of the two times is for runs in which all
-/// workers clean up before they end. The second of the two times is for runs with faults or failovers, after which the
-/// last leases and queues must expire.
+/// How long the remaining keys may take to disappear after a run. The shorter time is for runs in which all workers
+/// clean up before they end. The longer time is for runs with faults or failovers, after which the last leases and
+/// queues must expire.
 const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// After the promotion of a replica that lacks a grant, the holder learns of the loss within a third of the lease. The
-/// host adds this time for the delays of a loaded machine.
+/// How much later than a third of its lease a holder may learn of a loss. The loss is caused by the promotion of a
+/// replica that lacks the holder's grant. This time allows for the delays of a loaded machine.
 const LATE: Duration = Duration::from_secs(1);
 
 /// The reports of all workers.
 #[derive(Debug)]
 struct Seen {
     ledger: Ledger,
-    /// The newest report of each process, and whether the process has reported that it ended regularly.
+    /// For each process: its newest report, and whether it has reported that it ended regularly.
     outcomes: Vec<(BTreeMap<String, u64>, bool)>,
     waits: Waits,
 }
@@ -62,7 +62,9 @@ pub(crate) struct Record(Arc<Mutex<Seen>>);
 
 impl Record {
     fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().expect("nobody panics here")
+        self.0
+            .lock()
+            .expect("no thread panics while it holds this mutex")
     }
 
     /// Records that a primary is about to be killed.
@@ -78,7 +80,7 @@ impl Record {
     }
 }
 
-/// The waits of callers that queued.
+/// How long callers that queued waited for their locks.
 #[derive(Debug, Default)]
 struct Waits {
     /// The number of waits for each power of two, in µs. Each wait is counted under the lowest power of two that is
@@ -99,7 +101,7 @@ impl Waits {
         }
     }
 
-    /// Returns the lowest power of two, in µs, for which at least this share of the waits is shorter.
+    /// Returns the lowest power of two, in µs, that exceeds at least this share of the waits.
     fn most(&self, share: f64) -> u64 {
         let all: u64 = self.below.values().sum();
         let mut seen = 0;
@@ -139,7 +141,7 @@ fn memory(pid: u32) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse().ok()
 }
 
-/// The position of a worker among the worker processes, and the settings of the workers that are started at this
+/// The position of a worker in the list of worker processes, and the settings of the workers that are started at this
 /// position.
 struct Place {
     index: usize,
@@ -150,7 +152,7 @@ struct Place {
 impl Place {
     /// Starts a worker at this position. `incarnation` is the number of earlier workers at this position.
     fn start(&self, incarnation: u64) -> Worker {
-        let this = std::env::current_exe().expect("a program knows its file");
+        let this = std::env::current_exe().expect("the path of this program is known");
         let options = &self.options;
         let seed = options.seed ^ ((self.index as u64) << 16) ^ (incarnation << 8);
         let mut command: Command = dies_with_parent(this);
@@ -229,8 +231,8 @@ pub(crate) async fn run(options: Options) -> bool {
         url: site.url(&options, index),
         options: options.clone(),
     });
-    // Start every worker before the first fault. A worker that has not started would have the PID 0, and a signal to
-    // the PID 0 would reach every process of this process group.
+    // Start every worker before the first fault. A worker that has not started has the PID 0, and a signal to the PID 0
+    // would reach every process of this process group.
     let hired: Vec<_> = places.map(|place| (place.start(0), place)).collect();
     let pids = hired.iter().map(|(worker, _)| worker.pid().into());
     let crew = Arc::new(Crew {
@@ -266,7 +268,7 @@ pub(crate) async fn run(options: Options) -> bool {
     let took = started.elapsed();
     stop.send_replace(true);
     while let Some(ended) = workers.join_next().await {
-        ended.expect("nobody panics here");
+        ended.expect("the task of a worker does not panic");
     }
     let patience = if options.course.is_clean() {
         DRAIN.0
@@ -281,13 +283,13 @@ pub(crate) async fn run(options: Options) -> bool {
         .filter(|_| options.course == Course::Calm);
     if let Some(first) = seen.ledger.found().first_fault {
         let after = Duration::from_nanos(first.saturating_sub(began));
-        println!("first overlap or fallen token after {after:.1?}");
+        println!("the first overlap or fallen token came after {after:.1?}");
     }
     report(&options, &seen, &trouble, took, memory, &left)
 }
 
-/// Checks the visits and prints the progress, until the time or the number of acquisitions is reached, and then sets
-/// `enough`. Reads the memory of the host and of a worker after a tenth of the run.
+/// Checks the visits and prints the progress, until the run has taken its time or has made its number of acquisitions.
+/// At the end, sets `enough`. Reads the memory of the host and of a worker after a tenth of the run.
 async fn watch_run(
     options: &Options,
     record: &Record,
@@ -387,7 +389,7 @@ fn describe(trouble: &Trouble, found: Found, failovers: &[Failover]) -> String {
     text
 }
 
-/// Formats how long callers stood in failovers.
+/// Formats how long callers waited in failovers.
 fn stood(mut times: Vec<u64>) -> String {
     times.sort_unstable();
     let ms = |time: Option<&u64>| time.map_or(0, |time| time / 1_000_000);
@@ -496,31 +498,37 @@ fn report(
     let flat = memory.is_none_or(|((_, early), (_, late))| late < early + early / 4 + 16 * 1024);
     let is_clean = options.course.is_clean();
     let checks = [
-        (visits > 0, "nobody has been inside"),
-        (overlaps + repeated + fallen == 0, "the ledger is not clean"),
-        (left.is_empty(), "keys are left"),
-        (unaccounted == 0, "calls have no end"),
+        (visits > 0, "no caller has entered a lock"),
+        (
+            overlaps + repeated + fallen == 0,
+            "a visit overlapped, or a token was repeated or fell",
+        ),
+        (left.is_empty(), "keys are left on the servers"),
+        (unaccounted == 0, "some calls did not end"),
         (
             killed == trouble.workers_killed(),
-            "a process died by itself",
+            "a worker process ended without being killed",
         ),
-        (flat, "a worker's memory has grown"),
+        (flat, "the memory of a worker has grown too much"),
         (
             trouble.unplanned_failovers() == 0,
             "a primary was silent and was replaced, so the results are not those of the planned failovers",
         ),
-        // The check for starved callers does not apply under faults, because a caller may have to reconnect again and
-        // again while it waits.
+        // Under faults, callers are not checked for starvation, because a waiting caller may have to reconnect again
+        // and again.
         (
             options.course == Course::Faults || starved == 0,
-            "callers waited without an entry",
+            "callers waited for their whole `wait` without entering",
         ),
-        // The next two checks do not apply under faults and failovers, either: a caller may have to reconnect while it
-        // waits, and then enter late.
-        (!is_clean || overtaken < ORDER, "callers were overtaken"),
+        // The next two checks are also left out under faults and failovers. A waiting caller may have to reconnect, and
+        // then enters late.
+        (
+            !is_clean || overtaken < ORDER,
+            "a caller entered long before an earlier caller",
+        ),
         (
             !is_clean || stood < STANDS,
-            "a slow poller delayed others by more than a claim and a probe",
+            "a slow poller delayed other callers by more than a claim, a probe interval and one second",
         ),
         (
             all_slow * 10 > visits * 3,
@@ -538,7 +546,8 @@ fn report(
     if fine && options.write {
         let page = support::root().join("docs/soak.md");
         let block = format!("```text\n{text}```");
-        page::update(&page, options.course.name(), &block).expect("the page has its marks");
+        page::update(&page, options.course.name(), &block)
+            .expect("the page contains the marks of the block");
     }
     fine
 }

@@ -1,5 +1,5 @@
-//! The visits to all keys. The ledger checks visits during the run. Of the checked visits, the ledger keeps only the
-//! newest of each key, so that its memory does not grow over hours.
+//! The ledger: the record of all visits of callers to locks. The ledger checks the visits during the run. After the
+//! check, the ledger keeps only the newest visit of each key, so that its memory does not grow over hours.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,13 +8,13 @@ use crate::{
     plan::{BUFFERED, BUFFERED_FROM, Poller},
 };
 
-/// One stay of a caller inside a lock. All times of a visit are read from a clock that all processes share.
+/// A visit: one stay of a caller inside a lock. All times of a visit are read from a clock that all processes share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Visit {
     pub(crate) key: u32,
     pub(crate) token: u64,
     pub(crate) poller: Poller,
-    /// The time just before the call, in ns. The time is 0 if the wait of this caller is not checked.
+    /// The time just before the call, in ns. The time is 0 if the caller's wait is not checked.
     pub(crate) asked: u64,
     /// The time just after the grant, in ns.
     pub(crate) entered: u64,
@@ -52,26 +52,26 @@ impl Visit {
     }
 }
 
-/// If a caller waits and nobody holds the lock for longer than this time, in ns, the ledger prints the gap. The time is
-/// longer than a claim plus a probe interval.
+/// The shortest gap that the ledger prints, in ns. A gap is the time for which a caller waits for a lock that nobody
+/// holds. The limit is longer than the sum of a claim (2 s) and a probe interval (200 ms).
 const REMARKABLE: u64 = 2_500_000_000;
 
-/// The state of one key.
+/// The visits and the gaps of one key.
 #[derive(Debug, Default)]
 struct Track {
-    /// The visits that are not checked yet, by token. Reports of visits with lower tokens may still arrive.
+    /// The visits that the ledger has not checked yet, by token. Reports of visits with lower tokens may still arrive.
     pending: BTreeMap<u64, Visit>,
     newest: Option<Visit>,
-    /// The latest `asked` of the visits that were checked.
+    /// The latest time `asked` of all checked visits.
     latest_asked: u64,
-    /// The gaps in which nobody held the lock: the beginning and the end of each. Only gaps are stored that can raise
+    /// The gaps in which nobody held the lock, each with its beginning and its end. Only a gap is stored that can raise
     /// the longest time that [`Track::stands`] has found so far.
     gaps: Vec<(u64, u64)>,
 }
 
 impl Track {
     /// Raises `longest` to the longest time for which nobody held the lock while the caller of this visit waited. A
-    /// caller that queued behind others may have waited through earlier gaps as well.
+    /// caller that queued behind other callers may have waited through earlier gaps as well.
     fn stands(&mut self, visit: &Visit, longest: &mut u64) {
         let since = self.newest.map_or(visit.entered, |last| last.ended);
         if visit.entered.saturating_sub(since) > *longest {
@@ -83,11 +83,14 @@ impl Track {
                 if stood > *longest {
                     *longest = stood;
                     if stood > REMARKABLE {
-                        eprintln!("{} ms without an entry before {visit:?}", stood / 1_000_000);
+                        eprintln!(
+                            "no caller entered for {} ms before {visit:?}",
+                            stood / 1_000_000
+                        );
                     }
                 }
             }
-            // Nobody waits longer than a minute, so older gaps are no longer needed.
+            // No caller waits for longer than a minute, so older gaps are no longer needed.
             self.gaps
                 .retain(|(_, until)| until + 60_000_000_000 > visit.entered);
         }
@@ -101,28 +104,28 @@ pub(crate) struct Found {
     pub(crate) visits: u64,
     /// The number of callers that entered while the previous caller still held the lock.
     pub(crate) overlaps: u64,
-    /// The number of overlaps, and of entries after that of a higher token, on keys that an operator deletes. Overlaps
-    /// on these keys are not faults: a holder learns of the deletion only at its next renewal. Until then, the next
-    /// holder may overlap with this holder, and a call with two keys may begin its body although one of its locks is
-    /// deleted.
+    /// The number of overlaps, and of entries that came after an entry with a higher token, on keys that an operator
+    /// deletes. Such events are not faults on these keys, because a holder learns of the deletion only at its next
+    /// renewal. Until this renewal, the next holder may overlap with the holder, and a call with two keys may begin its
+    /// body although one of its locks is deleted.
     pub(crate) allowed: u64,
-    /// The number of overlaps, and of entries after that of a higher token, after a failover whose new primary lacked
-    /// the grant of the first holder. Overlaps after such a failover are not faults, because Redis replicates
-    /// asynchronously: the first holder learns of its loss at its next renewal.
+    /// The number of overlaps, and of entries that came after an entry with a higher token, after a failover whose new
+    /// primary lacked the grant of the earlier holder. Such events are not faults, because Redis replicates
+    /// asynchronously: the earlier holder learns of its loss at its next renewal.
     pub(crate) unreplicated: u64,
     /// The number of visits with a token that another visit had.
     pub(crate) repeated: u64,
-    /// The number of visits with a lower token than an earlier visit.
+    /// The number of visits whose token is lower than the token of an earlier visit to the same key.
     pub(crate) fallen: u64,
-    /// The longest time, in ns, between the calls of two callers of which the later caller entered first. If the queue
-    /// is in order, this time is no longer than a request takes.
+    /// The longest time, in ns, by which a caller that called later entered before a caller that called earlier. If the
+    /// queue is in order, this time is no longer than a request takes.
     pub(crate) overtaken: u64,
     /// The longest time, in ns, for which nobody held a lock while a caller with [`Poller::Prompt`] waited for it.
     pub(crate) stood: u64,
     /// Like `stood`, but for the keys of buffers of futures. Several futures of one buffer may miss their turns one
-    /// after another, so these keys may have longer gaps.
+    /// after another, so the gaps at these keys may be longer.
     pub(crate) stood_buffered: u64,
-    /// The time, in ns, of the first visit that `overlaps` or `fallen` counts.
+    /// The time, in ns, of the first visit that is counted in `overlaps` or `fallen`.
     pub(crate) first_fault: Option<u64>,
 }
 
@@ -135,8 +138,8 @@ pub(crate) struct Ledger {
     /// The number of the first key that an operator deletes. Keys with lower numbers are never deleted.
     deleted_from: u32,
     pub(crate) failovers: Vec<Failover>,
-    /// The longest time, in ns, from the promotion of a replica until a holder whose grant the replica lacks has
-    /// learned of its loss.
+    /// The longest time, in ns, from the promotion of a replica until a holder whose grant the replica lacks learns of
+    /// its loss.
     told_within: u64,
 }
 
@@ -165,10 +168,10 @@ impl Ledger {
         let newest = track.newest.map_or(0, |newest| newest.token);
         if visit.token == newest || track.pending.insert(visit.token, visit).is_some() {
             self.found.repeated += 1;
-            eprintln!("token given twice: {visit:?}");
+            eprintln!("the token of this visit was granted twice: {visit:?}");
         } else if visit.token < newest {
-            // A visit with a higher token was checked earlier. The reports of all visits that began before that visit
-            // had arrived by then, so `visit` began later although its token is lower.
+            // The ledger has already checked a visit with a higher token. The reports of all visits that began before
+            // that visit had arrived by then. The visit `visit` therefore began later, although its token is lower.
             self.found.fallen += 1;
             self.found.first_fault.get_or_insert(visit.entered);
             track.pending.remove(&visit.token);
@@ -186,7 +189,7 @@ impl Ledger {
                 let visit = first.remove();
                 let overlaps = |last: &Visit| visit.entered < last.ended;
                 if let Some(last) = track.newest.filter(overlaps) {
-                    // The grant of `last`, whose token is lower, may have been lost in this failover.
+                    // This failover may have lost the grant of `last`, whose token is lower.
                     let lost_in = |failover: &Failover| {
                         let told = failover.promoted.saturating_add(self.told_within);
                         failover.affects(visit.key)
@@ -230,7 +233,7 @@ impl Ledger {
         self.found
     }
 
-    /// Returns the number of visits of each kind of poller.
+    /// Returns the number of visits of each kind of poller (a caller that polls its future in a certain way).
     pub(crate) fn by_poller(&self) -> &BTreeMap<Poller, u64> {
         &self.by_poller
     }
@@ -267,7 +270,7 @@ mod tests {
         assert_eq!(found(&visits), clean);
         let [a, b, c] = visits;
         assert_eq!(found(&[c, a, b]), clean);
-        // Visits to other keys do not matter, because each key has its own tokens and times.
+        // Visits to other keys do not affect the result, because each key has its own tokens and times.
         assert_eq!(found(&[a, (2, 5, 10, 20), (2, 6, 25, 26)]), clean);
     }
 
@@ -312,11 +315,31 @@ mod tests {
             (overlaps, unreplicated, fallen)
         };
         assert_eq!(found(1, [10, 23, 22, 30]), (0, 1, 0));
-        assert_eq!(found(1, [23, 24, 22, 30]), (0, 1, 0), "entered late");
-        assert_eq!(found(2, [10, 23, 22, 30]), (1, 0, 0), "another primary");
-        assert_eq!(found(1, [5, 13, 11, 14]), (1, 0, 0), "before the kill");
-        assert_eq!(found(1, [10, 30, 26, 40]), (1, 0, 0), "told since then");
-        assert_eq!(found(1, [26, 30, 22, 40]), (0, 0, 1), "told since then");
+        assert_eq!(
+            found(1, [23, 24, 22, 30]),
+            (0, 1, 0),
+            "the first visit entered late"
+        );
+        assert_eq!(
+            found(2, [10, 23, 22, 30]),
+            (1, 0, 0),
+            "the failover was of another primary"
+        );
+        assert_eq!(
+            found(1, [5, 13, 11, 14]),
+            (1, 0, 0),
+            "the second visit entered before the kill"
+        );
+        assert_eq!(
+            found(1, [10, 30, 26, 40]),
+            (1, 0, 0),
+            "the first holder already knew of its loss"
+        );
+        assert_eq!(
+            found(1, [26, 30, 22, 40]),
+            (0, 0, 1),
+            "the first holder already knew of its loss"
+        );
     }
 
     #[test]
@@ -381,7 +404,11 @@ mod tests {
         assert_eq!(overtaken([10, 20, 30]), 0);
         assert_eq!(overtaken([10, 30, 20]), 10);
         assert_eq!(overtaken([30, 20, 10]), 20);
-        assert_eq!(overtaken([30, 0, 29]), 1, "one that did not queue");
+        assert_eq!(
+            overtaken([30, 0, 29]),
+            1,
+            "the wait of a caller that did not queue is not checked"
+        );
     }
 
     #[test]
@@ -402,10 +429,18 @@ mod tests {
             ledger.found().stood
         };
         assert_eq!(stood(&[(0, 10, 20), (15, 50, 60)]), 30);
-        assert_eq!(stood(&[(0, 10, 20), (45, 50, 60)]), 5, "asked later");
+        assert_eq!(
+            stood(&[(0, 10, 20), (45, 50, 60)]),
+            5,
+            "the second caller called later"
+        );
         assert_eq!(stood(&[(0, 10, 20), (0, 50, 60)]), 0, "nobody waited");
         let behind = [(0, 10, 20), (0, 50, 60), (30, 61, 70)];
-        assert_eq!(stood(&behind), 20, "behind one that polled late");
+        assert_eq!(
+            stood(&behind),
+            20,
+            "a caller that queued behind a late poller"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The soak: many processes acquire locks for as long as requested, without faults or under random faults, and the host
-//! checks every visit to a lock.
+//! The soak: many processes acquire locks for as long as requested, without faults or under random faults. A host
+//! process checks every visit of a caller to a lock.
 
 mod chaos;
 mod dice;
@@ -117,7 +117,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Returns the fraction of the run that is done.
+    /// Returns which fraction of the run is done.
     pub(crate) fn part(&self, elapsed: Duration, acquisitions: u64) -> f64 {
         let time = self
             .time
@@ -135,18 +135,18 @@ fn main() -> ExitCode {
         .worker_threads(2)
         .enable_all()
         .build()
-        .expect("a runtime can be built");
+        .expect("the tokio runtime can be built");
     if let [what, url, place, processes, tasks, seed, how] = args.as_slice()
         && what == "worker"
     {
-        let number = |text: &str| text.parse::<u64>().expect("the host writes numbers");
-        let small = |text| u32::try_from(number(text)).expect("the host writes numbers");
+        let number = |text: &str| text.parse::<u64>().expect("the host passes numbers");
+        let small = |text| u32::try_from(number(text)).expect("the host passes numbers");
         let orders = worker::Orders {
             place: small(place),
             processes: small(processes),
             tasks: number(tasks),
             seed: number(seed),
-            course: plan::Course::read(how).expect("the host names a course"),
+            course: plan::Course::read(how).expect("the host passes the name of a course"),
         };
         runtime.block_on(worker::work(url, orders));
         return ExitCode::SUCCESS;

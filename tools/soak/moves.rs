@@ -1,4 +1,4 @@
-//! Slots that move from primary to primary all the time.
+//! Moves the slots of a Redis Cluster from primary to primary during the whole run.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -13,8 +13,7 @@ use crate::{
 
 /// The number of primaries.
 const PRIMARIES: u64 = 3;
-/// The number of moves of which one is slow. In a slow move, the slot stays between two primaries for up to
-/// [`SLOWEST`].
+/// One of this number of moves is slow. In a slow move, the slot stays between two primaries for up to [`SLOWEST`].
 const SLOW_ONE_IN: u64 = 8;
 const SLOWEST: Duration = Duration::from_millis(500);
 
@@ -25,7 +24,7 @@ pub(crate) struct Moves {
     busy: Vec<u16>,
     pub(crate) fast: u64,
     pub(crate) slow: u64,
-    /// All slots that were moved.
+    /// All slots that were moved so far.
     pub(crate) slots: BTreeSet<u16>,
 }
 

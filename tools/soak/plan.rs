@@ -1,4 +1,5 @@
-//! The numbers of the keys, the kinds of pollers, and the outcomes of calls, for the host and its workers.
+//! The numbers of the keys, the kinds of pollers (callers that poll their futures in a certain way), and the outcomes
+//! of calls. The host of the soak and its workers share these definitions.
 
 use std::{
     collections::BTreeMap,
@@ -11,33 +12,33 @@ use lock_runtime::LockError;
 
 pub(crate) const NAMESPACE: &str = "soak";
 
-/// The number of keys that nearly always have several callers.
+/// The number of hot keys. A hot key nearly always has several callers.
 pub(crate) const HOT: u32 = 4;
-/// The number of keys that sometimes have several callers.
+/// The number of warm keys. A warm key sometimes has several callers.
 pub(crate) const WARM: u32 = 32;
-/// The number of keys that are nearly always free.
+/// The number of cold keys. A cold key is nearly always free.
 pub(crate) const COLD: u32 = 10_000;
-/// The number of the first key for slow pollers that pause for up to three claims. Each of these keys has only one slow
-/// poller.
+/// The lowest number of a key for slow pollers that pause for up to three claims (6 s). Each of these keys has only one
+/// slow poller.
 pub(crate) const SLOW_FROM: u32 = 20_000;
 /// In each process, the number of slow pollers that pause for up to three claims, and the number of their keys.
 pub(crate) const SLOW: u32 = 4;
-/// The number of the first key for buffers of futures. The consumer of a buffer pauses for at least half a claim (2 s)
+/// The lowest number of a key for buffers of futures. The consumer of a buffer pauses for at least half a claim (1 s)
 /// after each result.
 pub(crate) const BUFFERED_FROM: u32 = 30_000;
 /// The number of keys for buffers of futures. All processes share these keys.
 pub(crate) const BUFFERED: u32 = 4;
-/// The number of the first key that an operator deletes from time to time. An operator deletes `WARM` keys.
+/// The lowest number of a key that an operator deletes from time to time. There are `WARM` such keys.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
 
-/// How a run is disturbed, and the servers on which it takes place.
+/// The course of a run: the servers on which the run takes place, and how they are disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Course {
-    /// Nothing disturbs the run on one server.
+    /// The run takes place on one server, without disturbances.
     Calm,
     /// Random faults occur on one server and on the connections with it.
     Faults,
-    /// The slots of a cluster move from primary to primary all the time.
+    /// The slots of a cluster move from primary to primary during the whole run.
     Moves,
     /// Primaries are killed one after another, and their replicas take over.
     Failovers(Servers),
@@ -59,7 +60,7 @@ impl Course {
         Self::Failovers(Servers::Sentinels),
     ];
 
-    /// Returns the name of the course in the page of results and in the arguments of a worker.
+    /// Returns the name of the course, as the page of results and the arguments of a worker contain it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Calm => "calm",
@@ -77,29 +78,29 @@ impl Course {
     /// Returns the lease of the workers' locks.
     pub(crate) fn lease(self) -> Duration {
         Duration::from_secs(match self {
-            // No lock should become free because a lease ends, so the lease is long.
+            // The lease is long, because no lock should become free by the end of a lease in these runs.
             Self::Calm | Self::Moves => 30,
             Self::Faults => 3,
-            // The lease is longer than a failover. If the release of a lock is lost, the lock becomes free during the
-            // `wait` of the callers.
+            // The lease is longer than a failover. A lock whose release is lost still becomes free during the `wait` of
+            // the callers.
             Self::Failovers(_) => 10,
         })
     }
 
-    /// Returns whether workers keep their connections with the servers that store their locks, so that all callers are
+    /// Returns whether workers keep their connections with the servers that store their locks. All callers are then
     /// served in time.
     pub(crate) fn is_clean(self) -> bool {
         matches!(self, Self::Calm | Self::Moves)
     }
 
-    /// Returns whether the queues of the hot keys are seldom empty. Callers that do not queue may then get no lock
-    /// during their whole `wait`.
+    /// Returns whether the queues of the hot keys are seldom empty. A caller that does not queue may then get no lock
+    /// during its whole `wait`.
     pub(crate) fn has_long_queues(self) -> bool {
         matches!(self, Self::Failovers(_))
     }
 
-    /// Returns how long a body takes between two of its steps at this key, or `None` if it only yields. When a fault, a
-    /// move or a failover happens, some callers should hold the lock, and others should be in the queue.
+    /// Returns how long a body takes between two of its steps at this key, or `None` if the body only yields. When a
+    /// disturbance happens, some callers should hold the lock, and others should be in the queue.
     pub(crate) fn step_at(self, key: u32) -> Option<Duration> {
         Some(Duration::from_millis(match self {
             _ if key >= SLOW_FROM => 20,
@@ -115,7 +116,7 @@ pub(crate) fn slot_of(key: u32) -> u16 {
     State::<XMODEM>::calculate(format!("{NAMESPACE}:{key}").as_bytes()) % 16384
 }
 
-/// How a caller polls.
+/// How a caller polls the future of its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Poller {
     /// The caller polls its future as soon as the future is woken.
@@ -165,7 +166,8 @@ macro_rules! outcomes {
             pub(crate) fn line(&self) -> String {
                 let mut line = "o".to_owned();
                 $(line += &format!(" {}={}", stringify!($name), self.$name.load(Ordering::Relaxed));)+
-                // `begun` is read last, so that the line never reports more calls that ended than calls that began.
+                // `begun` is read last. The line thus never reports more calls that have ended than calls that have
+                // begun.
                 line += &format!(" begun={}", self.begun.load(Ordering::Relaxed));
                 line
             }
@@ -189,9 +191,9 @@ impl Outcomes {
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the counter for the result of a call. `may_be_busy` is set for a call that makes only one attempt, for a
-    /// call that does not queue, and for a call that may miss its turns. If `may_be_busy` is not set, `Busy` counts as
-    /// `starved`.
+    /// Returns the counter for the result of a call. `may_be_busy` is set if the result `Busy` is acceptable: for a
+    /// call that makes only one attempt, that does not queue, or that may miss its turns. If `may_be_busy` is not set,
+    /// `Busy` counts as `starved`.
     pub(crate) fn of(&self, result: &Result<(), LockError>, may_be_busy: bool) -> &AtomicU64 {
         match result {
             Ok(()) => &self.completed,

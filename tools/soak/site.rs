@@ -1,4 +1,4 @@
-//! The servers of a run, and the disturbances that the host causes on them.
+//! The servers of a run of the soak, and the disturbances that the host causes on them.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use crate::{
     plan::{Course, Servers},
 };
 
-/// The servers on which the workers lock.
+/// The servers on which the workers acquire locks.
 pub(crate) enum Site {
-    /// One server. Each worker process has a proxy of its own, which it uses in runs with faults.
+    /// One server. Each worker process has a proxy of its own, which the worker uses in runs with faults.
     Single(Box<RedisServer>, Vec<FaultProxy>),
     Cluster(ClusterServers),
     Sentinels(SentinelGroup),
@@ -63,7 +63,7 @@ impl Site {
         }
     }
 
-    /// Returns the keys on all running servers, without the counters of fencing tokens.
+    /// Returns the keys on all running servers, except for the counters of fencing tokens.
     pub(crate) async fn keys(&self) -> Vec<String> {
         let servers = match self {
             Self::Single(server, _) => std::slice::from_ref(&**server),

@@ -13,7 +13,7 @@ use crate::{
 };
 
 const MICRO: Duration = Duration::from_micros(1);
-/// The claim: how long an offer remains valid if the caller does not take it.
+/// The claim: how long an offered turn remains valid if the caller does not take it.
 const CLAIM: Duration = Duration::from_secs(2);
 
 /// Which keys a slow poller locks, and how long it pauses.
@@ -23,12 +23,12 @@ pub(crate) enum Pace {
     Brief,
     /// The poller locks a key that has no other slow poller, and pauses for up to three claims.
     Claims { key: u32 },
-    /// The poller makes buffers of futures for a few shared keys, and pauses for at least half a claim (2 s).
+    /// The poller makes buffers of futures for a few shared keys, and pauses for at least half a claim (1 s).
     Buffers,
 }
 
 impl Pace {
-    /// Returns the pace of the slow poller with this number in this process.
+    /// Returns the pace of the slow poller with this number in a worker process.
     pub(crate) fn of(number: u32, process: u32) -> Self {
         match number {
             0..SLOW => Self::Claims {
@@ -83,14 +83,15 @@ impl Task {
     pub(crate) async fn poll_slowly(&self, pace: Pace, dice: &mut Dice) {
         let kind = match pace {
             Pace::Buffers => Poller::Buffered,
-            // A poller of these kinds has only one future at a time that it leaves unpolled, so it delays others by at
-            // most one claim (2 s).
+            // A poller of this pace leaves only one future unpolled at a time, so it delays other callers by at most
+            // one claim (2 s).
             Pace::Claims { .. } => match dice.below(3) {
                 0 => Poller::Selected,
                 1 => Poller::ByHand,
                 _ => Poller::Forgotten,
             },
-            // A buffer makes about ten calls, so this kind of poller is chosen a tenth as often as each other kind.
+            // A buffer makes about ten calls. A buffer is therefore chosen a tenth as often as each other kind of
+            // poller.
             Pace::Brief => match dice.below(31) {
                 0 => Poller::Buffered,
                 1..11 => Poller::Selected,
@@ -142,7 +143,7 @@ impl Task {
     /// Returns a call that has not been polled yet.
     fn call(&self, pace: Pace, key: u32, dice: &mut Dice) -> Call {
         let awaits = match pace {
-            // This body ends with its first poll. A longer body would hold the lock during the long pause.
+            // This body ends when it is polled first. A longer body would hold the lock during the long pause.
             Pace::Claims { .. } => 0,
             Pace::Brief | Pace::Buffers => u32::try_from(dice.below(3)).unwrap_or(0),
         };

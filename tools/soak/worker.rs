@@ -1,4 +1,4 @@
-//! A worker process: its tasks acquire locks in many ways, and report their visits.
+//! A worker process of the soak: its tasks acquire locks in many ways, and report their visits.
 
 use std::{
     io::{BufRead, Write},
@@ -27,13 +27,14 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// The number of tasks that lock only the keys of slow pollers with long pauses. These tasks poll without delay.
+/// The number of witnesses: tasks that lock only the keys of slow pollers with long pauses. Witnesses poll their futures
+/// without delay.
 const WITNESSES: u64 = 6;
-/// The limit of [`Task::balance`] in both directions. Beyond this limit, the pollers that have made too many visits
-/// pause.
+/// The greatest absolute value of [`Task::balance`]. If the balance exceeds this limit, the pollers that have made too
+/// many visits pause.
 const BALANCE: i64 = 64;
 
-/// What a task needs for its calls.
+/// The shared state and the settings that a task needs for its calls.
 #[derive(Clone)]
 pub(crate) struct Task {
     pub(crate) client: LockClient,
@@ -43,7 +44,7 @@ pub(crate) struct Task {
     /// The number of processes, each of which has slow pollers with their own keys.
     processes: u32,
     /// Twice the number of visits of slow pollers, minus the number of visits of prompt pollers (`Poller::Prompt`). The
-    /// balance is zero if prompt pollers make two thirds of the visits.
+    /// balance is zero if prompt pollers have made two thirds of the visits.
     balance: Arc<AtomicI64>,
     pub(crate) stop: watch::Receiver<bool>,
     course: Course,
@@ -52,7 +53,7 @@ pub(crate) struct Task {
 /// The host's orders to a worker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Orders {
-    /// The number of this process.
+    /// The number of this worker process.
     pub(crate) place: u32,
     pub(crate) processes: u32,
     pub(crate) tasks: u64,
@@ -119,8 +120,8 @@ pub(crate) async fn work(url: &str, orders: Orders) {
             }
         });
     }
-    // For each of the `tasks` tasks above, there are two slow pollers with pauses of a few ms. In addition, `SLOW` slow
-    // pollers pause for up to three claims, and one slow poller makes buffers of futures.
+    // Each of the `tasks` tasks above is matched by two slow pollers with pauses of a few ms. In addition, `SLOW` slow
+    // pollers pause for up to three claims (6 s), and one slow poller makes buffers of futures.
     let slow = u32::try_from(2 * tasks).unwrap_or(u32::MAX) + SLOW + 1;
     for number in 0..slow {
         let task = task.as_poller(Poller::Forgotten);
@@ -145,7 +146,7 @@ pub(crate) async fn work(url: &str, orders: Orders) {
         }
     });
     while let Some(ended) = running.join_next().await {
-        ended.expect("a task catches what its bodies throw");
+        ended.expect("a task catches the panics of its bodies");
     }
     client.shutdown().await;
     telling.abort();
@@ -153,21 +154,21 @@ pub(crate) async fn work(url: &str, orders: Orders) {
     println!("ended");
 }
 
-const PANIC: &str = "a body panics, as it shall";
+const PANIC: &str = "a body panics on purpose";
 
 /// A caller inside its body, from the first instruction of the body to the last, or until the hold is lost.
 struct Inside {
     task: Task,
     hold: Hold,
     visit: Visit,
-    /// The latest time, in ns, until which the hold was certain to be valid.
+    /// The latest known moment, in ns, until which the hold is certainly valid.
     stands_until: AtomicU64,
 }
 
 impl Inside {
     /// Begins a visit. Returns `None` if the hold has ended before its body could begin.
     fn begin(task: &Task, key: u32, asked: u64) -> Option<Self> {
-        let hold = Hold::current().expect("a body has a hold");
+        let hold = Hold::current().expect("a body runs inside a hold");
         let entered = now();
         let inside = Self {
             visit: Visit {
@@ -182,7 +183,7 @@ impl Inside {
             hold,
             stands_until: AtomicU64::new(entered),
         };
-        // The hold may have ended, because a fault may have stopped the process since the grant.
+        // The hold may have ended, because a fault may have stopped the process after the grant.
         inside.look().then_some(inside)
     }
 
@@ -252,7 +253,7 @@ impl Task {
         *self.stop.borrow()
     }
 
-    /// Waits while this kind of poller has made too many visits, so that slow pollers make a third of all visits.
+    /// Waits while this kind of poller has made too many visits. Slow pollers thus make a third of all visits.
     async fn is_its_turn(&self) {
         loop {
             let balance = self.balance.load(Ordering::Relaxed);
@@ -273,7 +274,10 @@ impl Task {
             _ => 2,
         };
         self.balance.fetch_add(weight, Ordering::Relaxed);
-        let mut out = self.out.lock().expect("nobody panics here");
+        let mut out = self
+            .out
+            .lock()
+            .expect("no thread panics while it holds this mutex");
         let _ = writeln!(out, "{}", visit.line());
     }
 
@@ -414,7 +418,7 @@ impl Task {
     }
 
     /// Returns a random key: one of the few hot keys that all callers want, of the warm keys, or of the many cold keys,
-    /// which are nearly always free. With faults, the key may also be one that an operator deletes.
+    /// which are nearly always free. In a run with faults, an operator may delete the key.
     pub(crate) fn key(&self, dice: &mut Dice) -> u32 {
         let (from, count) = match dice.below(10) {
             0 => (0, HOT),
@@ -425,9 +429,14 @@ impl Task {
         from + u32::try_from(dice.below(count.into())).unwrap_or(0)
     }
 
-    /// Sends the host the visits since the previous report, and the counts of all results so far.
+    /// Reports to the host the visits since the previous report, and the counts of all results so far.
     fn tell(&self) {
-        let mut out = std::mem::take(&mut *self.out.lock().expect("nobody panics here"));
+        let mut out = std::mem::take(
+            &mut *self
+                .out
+                .lock()
+                .expect("no thread panics while it holds this mutex"),
+        );
         let _ = writeln!(out, "{}", self.outcomes.line());
         let mut stdout = std::io::stdout().lock();
         let _ = stdout.write_all(&out).and_then(|()| stdout.flush());

@@ -1,4 +1,5 @@
-//! Tests that the expected result of each guard is accepted. A result of another guard in its place has to be reported.
+//! Tests that the expected result of each guard is accepted, and that the result of another guard in its place is
+//! reported.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +8,8 @@ use crate::{accidents::Death, session::Visit};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Returns the audit of a sale of ten items to ten buyers. `oversold` of the items were sold a second time, to another
-/// buyer.
+/// Returns the audit of a sale of ten items to ten buyers. `oversold` of these items were sold twice, to two different
+/// buyers.
 fn audit(oversold: u64) -> Audit {
     let once = (1..=10).map(|item| format!("{item} a{item}"));
     let twice = (1..=oversold).map(|item| format!("{item} b{item}"));

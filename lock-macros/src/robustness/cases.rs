@@ -13,8 +13,8 @@ use super::{NO_TEXT, keys, tokens};
 
 const CASES: u32 = 3000;
 
-/// Runs a check on random inputs. The test fails if fewer than `telling` of the checks are conclusive, that is, return
-/// `true`.
+/// Runs a check on random inputs. The check returns `true` if an input was a useful test. Panics if fewer than
+/// `telling` inputs were useful tests.
 #[track_caller]
 fn tried<T: Debug>(cases: impl Strategy<Value = T>, check: impl Fn(&T) -> bool, telling: u32) {
     let seen = Cell::new(0);
@@ -33,7 +33,10 @@ fn tried<T: Debug>(cases: impl Strategy<Value = T>, check: impl Fn(&T) -> bool, 
     }
     let seen = seen.get();
     eprintln!("{seen}");
-    assert!(seen >= telling, "{seen} telling cases of {CASES}");
+    assert!(
+        seen >= telling,
+        "only {seen} of {CASES} inputs were useful tests"
+    );
 }
 
 #[test]

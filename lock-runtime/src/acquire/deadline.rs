@@ -34,8 +34,8 @@ pub(crate) fn answered<'a, T>(
     })
 }
 
-/// Waits for `future` until `deadline` by the backend's clock. The output is `None` if `deadline` comes first. If the
-/// future is ready at once, no timer is created.
+/// Waits for `future` until `deadline` by the backend's clock. The output is `None` if `deadline` comes first. A timer
+/// is created only if `future` is not ready at its first poll.
 pub(crate) fn bounded<F: Future>(
     backend: &Arc<dyn Backend>,
     deadline: Moment,
@@ -50,8 +50,8 @@ pub(crate) fn bounded<F: Future>(
     }
 }
 
-/// Waits for a future of an acquisition until `deadline`, as [`bounded`] does. Once the client is shut down, the output
-/// is an error, even if the future is ready.
+/// Waits for `future` until `deadline`, as [`bounded`] does. Once the client is shut down, the output is an error, even
+/// if `future` is ready.
 pub(crate) fn unless_shut_down<F: Future>(
     shared: &Arc<Shared>,
     deadline: Moment,

@@ -17,8 +17,8 @@ use crate::{
     },
 };
 
-/// One lock that a call has entered. If this value is dropped, the call leaves the lock's hold. If this entry was the
-/// hold's last one, the release runs in the background.
+/// One lock that a call has entered. Dropping this value makes the call leave the lock's hold. If no other call is
+/// inside the hold, dropping this value also releases the lock in the background.
 #[derive(Debug)]
 pub(crate) struct Entry {
     // The fields are dropped in this order: first `demand` ends the demand for renewal, then `ticket` leaves the hold,
@@ -26,14 +26,14 @@ pub(crate) struct Entry {
     demand: Option<RenewalDemand>,
     ticket: EntryTicket,
     level: Level,
-    /// Whether this entry began the hold; `false` for a re-entry.
+    /// Whether this call acquired the lock and so began the hold; `false` if the call re-entered the lock.
     began: bool,
     /// If the body returns before this moment, the lock stays taken until this moment.
     retain_until: Option<Moment>,
 }
 
 impl Entry {
-    /// Creates the first entry of a hold.
+    /// Creates the entry of the call that acquired the lock.
     pub(crate) fn began(ticket: EntryTicket) -> Self {
         Self {
             demand: None,
@@ -44,7 +44,7 @@ impl Entry {
         }
     }
 
-    /// Creates a re-entry into a hold.
+    /// Creates the entry of a nested call that has re-entered the lock.
     pub(crate) fn again(ticket: EntryTicket, level: Level, demand: Option<RenewalDemand>) -> Self {
         Self {
             demand,
@@ -67,13 +67,14 @@ impl Entry {
         Frame::new(self.hold().clone(), self.level.clone(), outer, several)
     }
 
-    /// Whether this entry began the hold.
+    /// Whether this call acquired the lock, instead of re-entering it.
     pub(crate) fn has_begun(&self) -> bool {
         self.began
     }
 
-    /// Marks the entry as waiting until its body begins. If the body has not begun by `until`, the lock (or the turn of
-    /// a re-entry) passes to the next waiter. Until its body begins, a re-entry does not keep the hold alive.
+    /// Marks the entry as waiting until its body begins. If the body has not begun by `until`, the lock (for a
+    /// re-entry, only the turn) passes to the next waiter. Until its body begins, a re-entry does not keep the hold
+    /// alive.
     pub(crate) fn wait_for_body(&mut self, until: Moment) {
         if self.began {
             self.hold().wait_for_body(until);
@@ -85,13 +86,13 @@ impl Entry {
         self.ticket.step_out();
     }
 
-    /// The call uses this method when its body begins: the entry's turn then lasts until the entry leaves its hold.
+    /// Called when the body begins. The call's turn among its siblings then lasts until the call leaves the hold.
     /// Returns `false` if the turn has already passed to another call.
     pub(crate) fn take_turn(&self) -> bool {
         self.level.turn().is_none_or(Turn::begin_body)
     }
 
-    /// Called when the body begins. Makes the entry count in its hold again. Returns `false` if the hold has ended.
+    /// Called when the body begins. Makes the hold count this entry again. Returns `false` if the hold has ended.
     pub(crate) fn step_in(&mut self) -> bool {
         self.ticket.step_in()
     }
@@ -101,8 +102,8 @@ impl Entry {
         self.demand.is_some()
     }
 
-    /// Returns the end of the renewals for the call that encloses this entry; `None` if no call encloses it, or if the
-    /// enclosing call sets no limit.
+    /// Returns the moment at which the renewals for the enclosing call end; `None` if no call encloses this entry, or
+    /// if the enclosing call sets no limit.
     pub(crate) fn limit(&self) -> Option<Moment> {
         self.level.enclosing_limit(self.hold())
     }
@@ -116,8 +117,8 @@ impl Entry {
         self.demand = demand;
     }
 
-    /// Leaves the hold, and releases the lock if this is the hold's last entry. If the body has returned (`returned`),
-    /// the lock stays taken until `retain_until`.
+    /// Leaves the hold, and releases the lock if no other call is inside the hold. If `returned` is true, which means
+    /// that the body has run to its end, the lock stays taken until `retain_until`.
     async fn leave(self, returned: bool) -> ReleaseOutcome {
         if let Some(until) = self.retain_until.filter(|_| returned) {
             self.hold().retain_until(until);
@@ -132,8 +133,8 @@ impl Entry {
 /// All locks that one call has entered.
 #[derive(Debug)]
 pub(crate) struct Entered {
-    /// The entry of the lock that was entered last. The frames of calls nested in the body are nested in the frame of
-    /// this entry.
+    /// The entry of the lock that was entered last. The [`Frame`] of this entry directly encloses the frames of calls
+    /// that are nested in the body.
     innermost: Entry,
     others: Vec<Entry>,
     /// The spans and metrics of the call.
@@ -149,16 +150,16 @@ impl Entered {
         }
     }
 
-    /// Collects one or more entries, given in the order in which they were entered.
+    /// Collects the entries of a call with several locks, in the order in which the call entered the locks.
     pub(crate) fn several(mut entries: Vec<Entry>) -> Self {
         Self {
-            innermost: entries.pop().expect("a call enters one lock at least"),
+            innermost: entries.pop().expect("a call enters at least one lock"),
             others: entries,
             record: CallRecord::default(),
         }
     }
 
-    /// Passes on the record of the call that has acquired these locks.
+    /// Stores the record (the spans and metrics) of the call that has acquired these locks.
     pub(crate) fn recorded_by(mut self, mut record: CallRecord) -> Self {
         let only = self.others.is_empty().then_some(&self.innermost);
         let token = only.map(|entry| entry.hold().token);
@@ -167,7 +168,7 @@ impl Entered {
         self
     }
 
-    /// Enters the span of the hold, until the returned value is dropped.
+    /// Enters the tracing span of the hold. Dropping the returned value leaves this span.
     pub(crate) fn enter_span(&self) -> Option<tracing::span::Entered<'_>> {
         self.record.enter()
     }
@@ -196,7 +197,7 @@ impl Entered {
         named.cloned().collect()
     }
 
-    /// Marks the body as begun in the holds of all entries.
+    /// Records in all holds of this call that the body has begun.
     pub(crate) fn begin_body(&self) {
         self.entries().for_each(|entry| entry.hold().begin_body());
     }
@@ -233,8 +234,8 @@ impl Entered {
         lend(outer, &self.innermost)
     }
 
-    /// Returns an error if one of the locks is lost. Checks every lock even after the first loss, so that each loss is
-    /// logged.
+    /// Returns an error if one of the locks is lost. Checks every lock even if the first lock is lost, so that each
+    /// loss is logged.
     pub(crate) fn loss(&self) -> Option<LockError> {
         self.entries()
             .filter_map(|entry| entry.hold().not_lost().err())
@@ -262,8 +263,8 @@ impl Entered {
         Box::pin(async move { drop(lost.await) })
     }
 
-    /// Leaves all locks at once, and returns the outcome for the lock that was entered last. `hold_at_least` applies
-    /// only if `returned` is true, which means that the body has run to its end.
+    /// Leaves all locks at the same time, and returns the outcome for the lock that was entered last. `hold_at_least`
+    /// applies only if `returned` is true, which means that the body has run to its end.
     pub(crate) async fn leave(self, returned: bool) -> ReleaseOutcome {
         let others = self.others.into_iter().map(|entry| entry.leave(returned));
         let outcomes = join(self.innermost.leave(returned), join_all(others)).await;
@@ -272,8 +273,8 @@ impl Entered {
         outcomes.0
     }
 
-    /// Leaves all locks at once after a body has returned. Returns the outcome for each of `holds`, in the order of
-    /// `holds`.
+    /// Leaves all locks at the same time after a body has returned. Returns the outcome for each of `holds`, in the
+    /// order of `holds`.
     pub(crate) async fn leave_each(self, holds: &[Arc<HoldState>]) -> Vec<ReleaseOutcome> {
         let entries = self.others.into_iter().chain([self.innermost]);
         let left = entries.map(async |entry| {
@@ -287,7 +288,7 @@ impl Entered {
     }
 }
 
-/// Completes when the lock of one of the entries is lost. Never completes if there are no entries.
+/// Completes when one of the entered locks is lost. Never completes if `entries` is empty.
 pub(crate) async fn loss_of_one(entries: &[Entry]) {
     if entries.is_empty() {
         return pending().await;

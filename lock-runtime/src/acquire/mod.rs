@@ -49,7 +49,7 @@ impl ExitPolicy {
 #[derive(Debug)]
 pub(crate) enum Locks {
     One(AcquireSpec),
-    /// At least one lock, in any order.
+    /// A list of locks in any order. The list is not empty.
     Several(Vec<AcquireSpec>),
 }
 

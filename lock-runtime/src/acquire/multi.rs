@@ -24,8 +24,8 @@ use crate::acquire::{
 use crate::lease::hold::HoldState;
 
 /// The time that is added to a lease which is too short to be renewed, while the call waits for its other locks. If the
-/// process crashes during this wait, the lock stays taken for this time beyond the lease that the call asked for. This
-/// time is shorter than the 250 ms by which, in the fault matrix, a lock may stay taken too long after a crash.
+/// process crashes during this wait, the lock stays taken for this time beyond the lease that the call asked for. The
+/// fault matrix lets a crash block a lock for at most 250 ms beyond its lease, so this time is shorter than 250 ms.
 const RENEWAL_MARGIN: Duration = Duration::from_millis(200);
 
 /// Enters several locks of one client, within the `wait` of the call.
@@ -53,13 +53,13 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
                 acquisition.call.show(entered.named(names));
                 let frame = acquisition
                     .innermost
-                    .expect("a call enters one lock at least");
+                    .expect("a call enters at least one lock");
                 return Ok((entered, frame));
             };
-            // If a lock that the call had taken was lost, the call starts over, because its body has not started. If
+            // If the call has lost a lock that it had taken, the call starts over, because its body has not begun. If
             // the call's `wait` is over, the call fails with `Busy` instead.
             let lost = acquisition.lost_before_the_body(&error, &in_order);
-            // Unless the server is unreachable, the call waits until the locks that it has taken are given back, but no
+            // Unless the server is unreachable, the call waits until the locks that it has taken are released, but no
             // longer than `LEAVE_PATIENCE` after the end of `wait`.
             let answers = !matches!(error, LockError::Unreachable { .. });
             if answers && !acquisition.entries.is_empty() {
@@ -82,9 +82,9 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
 struct MultiAcquisition {
     budget: Budget,
     entries: Vec<Entry>,
-    /// The number of `entries` before the latest step. A step takes one lock, or several locks together.
+    /// The number of `entries` before the latest step. In one step, the call takes one lock or several locks.
     earlier: usize,
-    /// The frame in which the frame of the next lock is nested.
+    /// The innermost frame so far: the frame of the lock taken last, or else of the enclosing call.
     innermost: Option<Arc<Frame>>,
     call: Arc<MultiCall>,
 }
@@ -100,8 +100,8 @@ impl MultiAcquisition {
         }
     }
 
-    /// Returns the lock whose loss caused `error`, if this call had taken that lock. A lock that the call has
-    /// re-entered is returned only if the hold of the enclosing call has ended.
+    /// Returns the lock whose loss caused `error`, if this call had taken that lock. Returns a lock that this call has
+    /// re-entered only if the hold of the enclosing call has ended.
     fn lost_before_the_body<'a>(
         &self,
         error: &LockError,
@@ -147,8 +147,8 @@ impl MultiAcquisition {
     }
 
     fn push(&mut self, mut entry: Entry) {
-        // The caller might never be polled again while it waits for the other locks, so the lock is given back if the
-        // body has not begun one claim (2 s) after the end of `wait`.
+        // The caller might never be polled again while it waits for the other locks. The lock is therefore given back
+        // if the body has not begun one claim (2 s) after the end of `wait`.
         let until = self.budget.waits_until().max(entry.hold().backend().now());
         entry.wait_for_body(until + CLAIM);
         let outer = self.innermost.take();
@@ -174,7 +174,7 @@ impl MultiAcquisition {
         let lost = self.entries.iter().map(|entry| entry.hold().not_lost());
         lost.filter_map(Result::err)
             .next()
-            .expect("one of them is lost")
+            .expect("one of the call's locks is lost")
     }
 
     /// Takes all locks of `spec` in one step if they are free. Returns `true` if the locks were taken.
@@ -194,16 +194,16 @@ impl MultiAcquisition {
         let taking = backend.acquire_multi(requests.collect());
         let taken = self.unless_lost(async {
             match unless_shut_down(&first.shared, until, taking).await? {
-                // The poll that reads the answer also turns the grants into entries. If `unless_lost` then finds that
-                // an earlier lock is lost, it drops the new entries. Dropping the entries gives their grants back.
+                // The poll that reads the answer also turns the grants into entries. If `unless_lost` then finds that a
+                // lock taken earlier is lost, it drops the new entries. Dropping the entries gives their grants back.
                 Some(Ok(MultiAnswer::Granted(grants))) => {
                     let entries = spec.iter().zip(grants);
                     let entries = entries.map(|(spec, grant)| one::begin(spec, grant));
                     Ok(Some(Ok(entries.collect::<Vec<_>>())))
                 }
                 Some(Ok(MultiAnswer::Busy(index))) => Ok(Some(Err(index))),
-                // After an error of this request, `enter` takes the locks one by one, so that the error names the lock
-                // that causes it.
+                // After this error, `enter` takes the locks one by one, so that its own error names the lock that is
+                // refused.
                 Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),
                 // If too few nodes of a Redlock have answered, `enter` takes the locks one by one, because a request
                 // for a single lock is repeated until `wait` is over.
@@ -226,10 +226,10 @@ impl MultiAcquisition {
         Ok(true)
     }
 
-    /// Takes one lock. While the call waits for this lock, the leases of the locks taken so far are renewed.
+    /// Takes one lock. While the call waits for this lock, the engine renews the leases of the locks taken so far.
     async fn take(&mut self, spec: &AcquireSpec) -> Result<(), LockError> {
         let budget = self.budget;
-        // While the call waits, a lease that is too short for a renewal is made longer.
+        // While the call waits for its other locks, a lease that is too short to be renewed is made longer.
         let lease = spec.terms.lease.time;
         let meanwhile = LeaseTerms {
             time: lease.max(MIN_RENEWED_LEASE.min(lease + RENEWAL_MARGIN)),
@@ -299,8 +299,8 @@ impl MultiAcquisition {
             let waited = unless_shut_down(&spec[0].shared, until, pin!(waiting)).await?;
             waited.unwrap_or_else(|| Err(unreachable(&spec[0], budget)))?;
         }
-        // All leases are confirmed in parallel. If they were confirmed one after another, too little of the first lease
-        // could be left when the last lease is confirmed.
+        // All leases are confirmed in parallel. If the leases were confirmed one after another, too little of the first
+        // lease could be left when the last lease is confirmed.
         while !begun().all(|(entry, _)| entry.hold().is_fresh()) {
             let confirms = begun().map(|(entry, spec)| {
                 let until = budget.answers_until(spec.now());

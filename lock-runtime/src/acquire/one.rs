@@ -27,7 +27,7 @@ use crate::{
             failed, too_late,
         },
     },
-    events::{TARGET, count},
+    events::{TARGET, count, metrics},
     lease::{
         hold::{HoldState, RenewalDemand},
         release::EntryTicket,
@@ -48,8 +48,8 @@ pub(crate) async fn enter(
     Ok(entered.recorded_by(record))
 }
 
-/// Runs `entering`, which enters the locks of `specs`, unless the client is shut down. Counts and logs a failure. The
-/// record of the call is returned together with the output.
+/// Runs `entering`, which enters the locks of `specs`, unless the client is shut down. Counts and logs a failure.
+/// Returns the output of `entering`, and the record (the spans and metrics) of the call.
 pub(crate) async fn counted<T>(
     specs: &[AcquireSpec],
     // `entering` is pinned, because a future that is passed by value would be stored twice in the caller's future.
@@ -73,7 +73,7 @@ pub(crate) async fn counted<T>(
             LockError::Lost { .. } => {}
             _ => count(&counters.failed),
         }
-        tracing::debug!(target: TARGET, %error, "not acquired");
+        tracing::debug!(target: TARGET, %error, "lock not acquired");
     }
     Ok((entered?, record))
 }
@@ -144,8 +144,8 @@ async fn enter_now(
                     return Err(hold.not_held());
                 }
             }
-            // The turn has a time limit until the caller has read the answer to the extension. If the caller is never
-            // polled again to read the answer, the turn passes to the next call.
+            // The turn has a time limit until the caller has read the answer to the extension of the lease. If the
+            // caller is never polled again, the turn passes to the next call.
             if !turn.begin_body() {
                 if spec.now() >= waits_until {
                     return Err(busy_with_sibling(spec, *budget));
@@ -156,7 +156,7 @@ async fn enter_now(
                 break;
             };
             count(&spec.shared.counters.reentered);
-            tracing::debug!(target: TARGET, key = %spec.key, token = %hold.token, "entered again");
+            tracing::debug!(target: TARGET, key = %spec.key, token = %hold.token, "lock re-entered");
             let limit = demand.as_ref().map_or(limit, RenewalDemand::until);
             let level = frame.level().inner(turn, limit);
             return Ok(Entry::again(ticket, level, demand));
@@ -174,8 +174,8 @@ async fn enter_now(
         if stands && (is_fresh(&entry) || Box::pin(confirm(spec, *budget, &entry)).await?) {
             return Ok(entry);
         }
-        // The lease was lost before the body began, so the call waits for the lock again. Dropping the entry gives the
-        // grant back if the server still has the grant.
+        // The lease was lost before the body began, so the call waits for the lock again. If the server still has the
+        // grant, dropping the entry gives the grant back.
         if once {
             return Err(busy_outside(spec, *budget, None));
         }
@@ -187,9 +187,9 @@ fn is_fresh(entry: &Entry) -> bool {
     entry.hold().is_fresh() && entry.hold().loss().is_none()
 }
 
-/// Confirms the lease of an entry before its body starts, unless enough of the lease is left. If the caller reads the
-/// answer to the confirmation so late that too little is left again, confirms the lease once more. Returns `false` if
-/// the lease is lost.
+/// Extends the lease of an entry to its whole time before the body starts, unless enough of the lease is left. If the
+/// caller reads the answer so late that too little of the lease is left again, extends the lease once more. Returns
+/// `false` if the lease is lost.
 pub(crate) async fn confirm(
     spec: &AcquireSpec,
     budget: Budget,
@@ -200,8 +200,8 @@ pub(crate) async fn confirm(
         if is_fresh(entry) {
             return Ok(true);
         }
-        // The caller might never be polled again to read the answer, so the hold is given back after one claim (2 s).
-        // Giving the hold back does not count as a loss, because the body has not begun. Further confirmations do not
+        // The caller might never be polled again to read the answer, so the lock is given back after one claim (2 s).
+        // Giving the lock back does not count as a loss, because the body has not begun. Further confirmations do not
         // extend this time.
         if hold.unused_until().is_none() {
             hold.wait_for_body(spec.now() + CLAIM);
@@ -219,8 +219,8 @@ pub(crate) async fn confirm(
     }
 }
 
-/// Extends the lease of an enclosing call's hold as far as a re-entry needs. Returns the re-entry's demand that the
-/// lease is renewed, if the re-entry has one. `limit` is the end of the renewals for the enclosing call.
+/// Extends the lease of an enclosing call's hold as far as a nested call needs. If the nested call asks for a renewed
+/// lease, returns its demand for renewal. `limit` is the moment at which the renewals for the enclosing call end.
 async fn extend_enclosing(
     spec: &AcquireSpec,
     budget: &Budget,
@@ -247,12 +247,15 @@ pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
     if grant.queued {
         count(&shared.counters.waited);
     }
+    if let Some(time) = grant.handoff {
+        metrics::handoff(spec.site.label(), time);
+    }
     tracing::debug!(target: TARGET, key = %spec.key, token = %grant.token, queued = grant.queued, "acquired");
     Entry::began(EntryTicket::counted(HoldState::begin(
         shared.clone(),
         spec.key.clone(),
         spec.name.clone(),
-        spec.label,
+        spec.site.label(),
         spec.terms.lease,
         grant,
     )))
@@ -281,12 +284,12 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
         Some(Ok(Answer::Busy)) => Err(busy_outside(spec, *budget, attempt.held_by())),
         Some(Err(error)) => Err(failed(spec, *budget, error)),
         None if once => {
-            // An attempt without a wait is in no queue. If the attempt has been granted the lock, dropping the attempt
-            // gives the grant back.
+            // An attempt that does not wait has joined no queue. If the lock was granted to the attempt, dropping the
+            // attempt gives the grant back.
             drop(attempt);
             Err(too_late(spec, *budget).await)
         }
-        // The future of `leave` is boxed, so that the future of a call stays small if its grant comes in time.
+        // The future of `leave` is boxed, so that the future of a call that gets its lock in time stays small.
         None => Box::pin(leave(spec, budget, attempt)).await,
     }
 }
@@ -321,7 +324,7 @@ async fn leave(
     }
 }
 
-/// Tries to take the lock again and again, and sleeps between the tries. Makes the last try at the end of `wait`.
+/// Tries to take the lock again and again, and sleeps between two tries. Makes the last try at the end of `wait`.
 async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
     let (shared, backend) = (&spec.shared, &spec.shared.backend);
     let deadline = budget.waits_until();

@@ -16,11 +16,11 @@ const TARGET: &str = "lock_runtime::span";
 /// How many keys of a call the field `lock.key` names.
 const NAMED_KEYS: usize = 8;
 
-/// The outcome of a call whose future was dropped before it had its locks.
+/// The outcome that is recorded if the future of a call is dropped before the call has its locks.
 const DROPPED: &str = "dropped";
 
-/// The spans of one call, and its metrics. Exists from the first poll of the acquisition until the call has left its
-/// locks. `None` if nobody records spans, and the feature `metrics` is off.
+/// The spans and metrics of one call. This value exists from the first poll of the acquisition until the call has left
+/// its locks. It contains `None` if nobody records spans and the feature `metrics` is off.
 #[derive(Default)]
 pub(crate) struct CallRecord(Option<Box<Recorded>>);
 
@@ -36,29 +36,29 @@ struct Recorded {
 }
 
 impl CallRecord {
-    /// Begins the record of a call that asks for these locks. There must be at least one lock.
+    /// Begins the record of a call that asks for these locks. `specs` must not be empty.
     pub(crate) fn begin(specs: &[AcquireSpec]) -> Self {
         let first = &specs[0];
         let call = tracing::info_span!(
             target: TARGET, "lock",
-            lock.name = first.label, lock.key = %Keys(specs), lock.mode = EXCLUSIVE,
+            lock.name = first.site.label(), lock.key = %Keys(specs), lock.mode = EXCLUSIVE,
             lock.wait_ms = Empty, lock.token = Empty, lock.outcome = Empty,
         );
         if call.is_disabled() && !metrics::ENABLED {
             return Self(None);
         }
-        metrics::waiting(first.label, 1.0);
+        metrics::waiting(first.site.label(), 1.0);
         Self(Some(Box::new(Recorded {
             phase: tracing::info_span!(target: TARGET, parent: &call, "lock.wait"),
             call,
             shared: first.shared.clone(),
-            label: first.label,
+            label: first.site.label(),
             began: first.now(),
             is_acquiring: true,
         })))
     }
 
-    /// Polls the acquisition inside the span of the wait.
+    /// Runs `entering`, the acquisition of the call, inside the span of the wait.
     pub(crate) async fn acquiring<F: Future>(&self, mut entering: Pin<&mut F>) -> F::Output {
         std::future::poll_fn(|cx| {
             let _inside = self.enter();
@@ -67,13 +67,13 @@ impl CallRecord {
         .await
     }
 
-    /// Enters the span of the call's wait or hold, until the returned value is dropped.
+    /// Enters the span of the call's wait or hold. Dropping the returned value leaves this span.
     pub(crate) fn enter(&self) -> Option<tracing::span::Entered<'_>> {
         self.0.as_ref().map(|recorded| recorded.phase.enter())
     }
 
-    /// Ends the wait, and begins the hold. `token` is the token of a call with one lock. `again` is true if this call
-    /// has entered a lock that an enclosing call holds.
+    /// Ends the span of the wait, and begins the span of the hold. `token` is the fencing token if the call has one
+    /// lock. `again` is true if the call has re-entered a lock that an enclosing call holds.
     pub(crate) fn acquired(&mut self, token: Option<FencingToken>, again: bool) {
         let Some(recorded) = &mut self.0 else {
             return;
@@ -85,7 +85,7 @@ impl CallRecord {
         recorded.phase = tracing::info_span!(target: TARGET, parent: &recorded.call, "lock.hold");
     }
 
-    /// Ends the wait of a call that did not get its locks.
+    /// Ends the span of the wait of a call that did not get its locks.
     pub(crate) fn failed(&mut self, error: &LockError) {
         if let Some(recorded) = &mut self.0 {
             recorded.end_wait(outcome(error));

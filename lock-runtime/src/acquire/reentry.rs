@@ -33,14 +33,14 @@ thread_local! {
     static ENCLOSING: RefCell<Option<Enclosing>> = const { RefCell::new(None) };
 }
 
-/// The innermost frame around the code that a thread runs, and the task to which this frame is visible.
+/// The frame of the innermost body around the code that a thread runs, and the task to which this frame is visible.
 struct Enclosing {
     frame: Arc<Frame>,
     /// The task that polls the body; `None` if the body is not polled by a tokio task.
     task: Option<task::Id>,
 }
 
-/// Returns the innermost frame around the current code.
+/// Returns the frame of the innermost body that encloses the current code, or `None` outside any body.
 pub(crate) fn enclosing() -> Option<Arc<Frame>> {
     let here = task::try_id();
     let frame = ENCLOSING.try_with(|enclosing| {
@@ -51,7 +51,7 @@ pub(crate) fn enclosing() -> Option<Arc<Frame>> {
     frame.ok().flatten()
 }
 
-/// Makes `frame` the innermost frame until the returned scope is dropped. Has no effect on a thread that is exiting.
+/// Makes [`enclosing`] return `frame` until the returned scope is dropped. Has no effect on a thread that is exiting.
 #[must_use = "the frame is set until the scope is dropped"]
 #[inline(never)]
 pub(crate) fn enter(frame: Option<Arc<Frame>>) -> Scope {
@@ -61,7 +61,7 @@ pub(crate) fn enter(frame: Option<Arc<Frame>>) -> Scope {
     Scope { outer: outer.ok() }
 }
 
-/// When this value is dropped, the previous frame becomes the innermost frame again.
+/// Dropping this value makes [`enclosing`] return the previous frame again.
 pub(crate) struct Scope {
     outer: Option<Option<Enclosing>>,
 }
@@ -77,28 +77,28 @@ impl Drop for Scope {
     }
 }
 
-/// The nesting level of an entry inside its hold; `None` is the outermost level. Calls nested in the same call take
-/// turns, so two entries that are inside the hold at the same time are never at the same level.
+/// The nesting level of a call inside a hold; `None` is the outermost level. Calls nested in the same call take turns,
+/// so two calls that are inside the hold at the same time are never at the same level.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Level(Option<Arc<Inner>>);
 
-/// The data of any nesting level but the outermost.
+/// The data of a nesting level other than the outermost level.
 #[derive(Debug)]
 struct Inner {
     depth: usize,
     turns: Turns,
-    /// The entry's turn among the calls nested in the same call. The entry's turn ends when the entry and all calls
-    /// nested in the entry have ended.
+    /// The turn of the call at this level among the calls nested in the same call. This turn ends when the call at this
+    /// level and all calls nested in it have ended.
     own_turn: Turn,
-    /// The end of the renewals for the entry; `None` if they end with the entry. No call nested in the entry demands
-    /// renewals after this moment.
+    /// The moment at which the renewals for the call at this level end; `None` if they end with this call. No call
+    /// nested in this call demands renewals after this moment.
     limit: Option<Moment>,
     outer: Level,
 }
 
 impl Level {
-    /// Creates the level of an entry that is nested directly in the entry at this level. `own_turn` is the nested
-    /// entry's turn among its siblings, and `limit` is the end of the renewals for the nested entry.
+    /// Creates the level of a call that is nested directly in the call at this level. `own_turn` is the turn of the
+    /// nested call among its siblings, and `limit` is the moment at which the renewals for the nested call end.
     pub(crate) fn inner(&self, own_turn: Turn, limit: Option<Moment>) -> Self {
         Self(Some(Arc::new(Inner {
             depth: self.depth() + 1,
@@ -109,12 +109,13 @@ impl Level {
         })))
     }
 
-    /// Returns the turn among siblings by which the call at this nesting level entered; `None` for the outermost call.
+    /// Returns the turn of the call at this level among its siblings; `None` for the outermost call.
     pub(crate) fn turn(&self) -> Option<&Turn> {
         self.0.as_ref().map(|inner| &inner.own_turn)
     }
 
-    /// Returns the end of the renewals for the entry at this level of `hold`; `None` if they end with the entry.
+    /// Returns the moment at which the renewals for the call at this level of `hold` end; `None` if they end with this
+    /// call.
     pub(crate) fn limit(&self, hold: &HoldState) -> Option<Moment> {
         match &self.0 {
             Some(inner) => inner.limit,
@@ -122,7 +123,7 @@ impl Level {
         }
     }
 
-    /// Returns the end of the renewals for the call that encloses the entry at this level of `hold`.
+    /// Returns the moment at which the renewals for the enclosing call of the call at this level of `hold` end.
     pub(crate) fn enclosing_limit(&self, hold: &HoldState) -> Option<Moment> {
         self.0.as_ref().and_then(|inner| inner.outer.limit(hold))
     }
@@ -170,14 +171,14 @@ fn is_of(hold: &HoldState, shared: &Arc<Shared>) -> bool {
 pub(crate) struct Frame {
     pub(crate) hold: Arc<HoldState>,
     level: Level,
-    /// Whether the frame belongs to a body that a guard's `run` method runs. A body that a guard's `run` method runs
-    /// needs no turn among siblings, because it belongs to the guard's own entry.
+    /// Whether the frame belongs to a body that a guard's `run` method runs. A guard's body needs no turn among
+    /// siblings, because the body runs inside the guard's own entry.
     lent: bool,
     /// The state that all frames of a call with several locks share; `None` for a call with one lock.
     several: Option<Arc<MultiCall>>,
     outer: Option<Arc<Self>>,
-    /// The value that keeps the holds of this frame and of the frames around it alive. The reference upgrades to `None`
-    /// while no `in_current_hold` future needs the frame.
+    /// A weak reference to the value that keeps the holds of this frame and of the frames around it alive. The
+    /// reference upgrades to `None` while no `in_current_hold` future needs the frame.
     stay: Mutex<Weak<Stay>>,
 }
 
@@ -190,8 +191,8 @@ impl fmt::Debug for Frame {
 }
 
 impl Frame {
-    /// Returns the end of the renewals for this frame's call; `None` if they end with the call. No nested call demands
-    /// renewals after this moment.
+    /// Returns the moment at which the renewals for this frame's call end; `None` if they end with the call. No nested
+    /// call demands renewals after this moment.
     pub(crate) fn limit(&self) -> Option<Moment> {
         self.level.limit(&self.hold)
     }
@@ -244,7 +245,7 @@ impl Frame {
         &self.level
     }
 
-    /// Returns the queue in which the calls nested in this call wait for their turns.
+    /// Returns the queue in which the calls nested in this frame's call wait for their turns.
     pub(crate) fn turns(&self) -> &Turns {
         let inner = self.level.0.as_ref();
         inner.map_or(&self.hold.turns, |inner| &inner.turns)
@@ -264,7 +265,7 @@ impl Frame {
             .find(|frame| frame.hold.name == *name && is_of(&frame.hold, shared))
     }
 
-    /// Whether this frame belongs to the call that created the level that `other` uses.
+    /// Whether this frame belongs to the call whose entry created the nesting level of `other`.
     fn has_entered_level_of(&self, other: &Self) -> bool {
         !self.lent && Arc::ptr_eq(&self.hold, &other.hold) && self.level.is(&other.level)
     }
@@ -276,17 +277,17 @@ impl Frame {
         }
     }
 
-    /// Returns whether a call nested in this frame breaks the lock order if it waits for the lock `name`. The lock
-    /// order is the order of names. It applies across clients, because two clients may use the same server. The call
-    /// breaks the order if an enclosing call holds a lock with a greater name, and at least one of the two calls has
-    /// several locks.
+    /// Returns whether a call nested in this frame breaks the lock order if the call waits for the lock `name`. The
+    /// lock order is the order of the lock names, also across clients, because two clients may use the same server. The
+    /// call breaks the lock order if an enclosing call holds a lock with a greater name, and at least one of the two
+    /// calls has several locks.
     ///
     /// Some frames are not checked:
-    /// - An enclosing call may have entered `name` itself. Then the frames of that call and the frames around it are
-    ///   not checked, because every other call that waits for a turn in this hold is inside these frames, too.
-    /// - `name` may belong to a guard whose `run` encloses this frame. Then the frames of the guard's own locks are not
-    ///   checked, because every body of the guard is inside these locks. The frames around `run` are checked, because
-    ///   another body of the same guard may be inside other calls.
+    /// - If an enclosing call has entered the lock `name`, the frames of that call and the frames around them are not
+    ///   checked. Every other call that waits for a turn in the hold of `name` is inside these frames, too.
+    /// - If a guard whose `run` encloses this frame holds the lock `name`, the frames of the guard's own locks are not
+    ///   checked. Every body of the guard is inside these locks. The frames around `run` are checked, because another
+    ///   body of the same guard may be inside other calls.
     pub(crate) fn is_out_of_order(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -308,7 +309,7 @@ impl Frame {
         self.several.as_ref()
     }
 
-    /// Returns all holds of the call that has this frame as its innermost frame.
+    /// Returns all holds of this frame's call.
     pub(crate) fn holds(&self) -> &[Arc<HoldState>] {
         let several = self.several.as_ref();
         several
@@ -330,15 +331,16 @@ impl Drop for Frame {
 /// Keeps a hold and the holds around it alive until every `in_current_hold` future that needs them has completed or is
 /// dropped.
 pub(crate) struct Stay {
-    /// `None` if the hold had already ended.
+    /// Keeps the hold alive; `None` if the hold had already ended.
     _ticket: Option<EntryTicket>,
     outer: Option<Arc<Self>>,
 }
 
 impl Stay {
     /// Keeps the holds of this frame and of the frames around it alive. If another `in_current_hold` future already has
-    /// a `Stay` for one of these frames, that `Stay` is used for the frame and for the frames around it. Therefore, if
-    /// each task of a chain spawns the next task, the cost of a task does not grow with the length of the chain.
+    /// a `Stay` for one of these frames, this function uses that `Stay` for the frame and for the frames around it. If
+    /// each task of a chain spawns the next task, the cost of a task therefore does not grow with the length of the
+    /// chain.
     pub(crate) fn of(frame: &Arc<Frame>) -> Arc<Self> {
         let mut unkept = Vec::new();
         let mut kept = None;
@@ -357,7 +359,7 @@ impl Stay {
             *lock(&frame.stay) = Arc::downgrade(&stay);
             Some(stay)
         });
-        innermost.expect("a chain has one frame at least")
+        innermost.expect("a chain has at least one frame")
     }
 }
 

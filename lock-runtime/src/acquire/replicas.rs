@@ -1,4 +1,4 @@
-//! Waits, before a body starts, until as many replicas as the call needs have the call's grants.
+//! Waits until enough replicas have the grants of a call. The body of the call starts only after this wait.
 
 use std::{pin::pin, sync::Arc};
 
@@ -29,7 +29,7 @@ pub(crate) async fn with_replicas(
 ) -> Result<(Entry, bool), LockError> {
     let hold = entry.hold().clone();
     let until = replicas_until(spec, budget);
-    // The caller might never be polled again to read the answer, so the hold is given back if its body has not begun
+    // The caller might never be polled again to read the answer, so the lock is given back if the body has not begun
     // one claim (2 s) after `until`.
     hold.wait_for_body(until + CLAIM);
     let waiting = pin!(replicated(spec, budget, vec![hold], true));
@@ -60,8 +60,8 @@ pub(crate) async fn replicated(
         wanted: spec.terms.replicas.count,
         acknowledged,
     };
-    // The grant of a caller that has queued lasts only for its claim until the caller confirms the grant. The grant is
-    // confirmed here, so that the replicas receive the whole lease.
+    // The grant of a caller that has queued lasts only for its claim (2 s) until a renewal confirms the grant. The
+    // grant is confirmed here, so that the replicas receive the whole lease.
     for hold in holds.iter().filter(|hold| hold.is_claim()) {
         let until = budget.answers_until(spec.now());
         answered(spec, budget, until, hold.clone().confirm()).await?;
@@ -106,8 +106,8 @@ pub(crate) async fn replicated(
     }
 }
 
-/// Makes the backend wait for replicas. If `are_new` is true, each hold is given back one claim (2 s) after the answer
-/// unless its body has begun by then, because the caller might never be polled again.
+/// Asks the backend to wait until replicas have acknowledged the grants. If `are_new` is true, each lock is given back
+/// if its body has not begun one claim (2 s) after the answer, because the caller might never be polled again.
 async fn replicate(
     spec: &AcquireSpec,
     holds: Vec<Arc<HoldState>>,

@@ -1,4 +1,4 @@
-//! The request for one lock, the time limits of its call, and the errors with which the call can fail.
+//! The request of a call for one lock, the time limits of the call, and the errors with which the call can fail.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,6 +18,46 @@ pub(crate) const TRY_PATIENCE: Duration = Duration::from_millis(900);
 /// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 
+/// What is known about an annotated function when it is compiled.
+#[derive(Debug)]
+pub struct Site {
+    /// The templates of the keys.
+    pub label: &'static str,
+    /// The path of the function.
+    pub function: &'static str,
+}
+
+/// Where a lock is used, as spans, metrics and other clients see it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum CallSite {
+    /// An annotated function.
+    Function(&'static Site),
+    /// A lock of the explicit API with a label.
+    Label(&'static str),
+    /// A lock of the explicit API without a label.
+    Unlabelled,
+}
+
+impl CallSite {
+    /// Returns the name under which spans and metrics report the lock: the template of its key, or its label.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Function(site) => site.label,
+            Self::Label(label) => label,
+            Self::Unlabelled => "unlabelled",
+        }
+    }
+
+    /// Returns the name under which other clients see the lock's holder ([`Request::function`]).
+    pub(crate) fn function(self) -> &'static str {
+        match self {
+            Self::Function(site) => site.function,
+            Self::Label(label) => label,
+            Self::Unlabelled => "",
+        }
+    }
+}
+
 /// A request for one lock, with valid options.
 #[derive(Debug, Clone)]
 pub(crate) struct AcquireSpec {
@@ -25,16 +65,12 @@ pub(crate) struct AcquireSpec {
     pub(crate) renewals: Arc<Renewals>,
     pub(crate) key: LockKey,
     pub(crate) name: LockName,
-    /// The name under which spans and metrics report this lock: the template of its key, or the label that the caller
-    /// has set.
-    pub(crate) label: &'static str,
-    /// The text by which the backend reports where the lock is held ([`Request::function`]).
-    pub(crate) function: &'static str,
+    pub(crate) site: CallSite,
     pub(crate) terms: Terms,
 }
 
 impl AcquireSpec {
-    /// Creates the request of a new acquisition with this `wait`.
+    /// Creates the backend request of a new acquisition with this `wait`.
     pub(crate) fn request(&self, wait: Duration) -> Request {
         Request {
             name: self.name.clone(),
@@ -42,7 +78,7 @@ impl AcquireSpec {
             lease: self.terms.lease,
             wait,
             strategy: self.terms.strategy,
-            function: self.function,
+            function: self.site.function(),
         }
     }
 
@@ -67,7 +103,7 @@ impl Budget {
         }
     }
 
-    /// Whether the call waits if the lock is not free.
+    /// Whether the call waits for a lock that is not free.
     pub(crate) fn waits(self) -> bool {
         !self.wait.is_zero()
     }

@@ -1,18 +1,19 @@
 //! The in-process backend: the locks of one process, for a first run and for users' unit tests.
 //!
 //! All guarantees apply inside the process: exclusion, order, bounded waiting, loss at the end of a fixed lease,
-//! clean-up after a call is cancelled. There is no network, and no lock remains when the process ends. The backend uses
-//! tokio's clock, so in a test with a paused clock, waits and leases end without real waiting. On a runtime without a
-//! timer, the engine's thread measures real time.
+//! clean-up after a call is cancelled. The backend uses no network, and no lock remains when the process ends. The
+//! backend uses tokio's clock, so in a test with a paused clock, waits and leases end without real waiting. On a
+//! runtime without a timer, the engine's thread measures real time.
 //!
 //! A renewable lease lasts as long as its hold, so the engine never renews it. A hold with a fixed lease can contain a
-//! nested call with a renewable lease. While the nested call holds the lock and its `max_hold` has not passed, the
-//! hold's lease does not end. The nested call ends this protection when it leaves, or when its `max_hold` passes. From
-//! that moment, the hold's lease lasts for at least the lease that the nested call asked for.
+//! nested call with a renewable lease. The hold's lease does not end while the nested call holds the lock and the
+//! nested call's `max_hold` has not passed. When the nested call leaves, or its `max_hold` passes, the nested call
+//! stops protecting the lease. From that moment, the hold's lease lasts for at least the lease that the nested call
+//! asked for.
 //!
 //! No thread watches callers that are not polled. Instead, each waiter checks the time limits of the caller that has
 //! the offer or the grant. If that caller does not take its offer in time, or does not begin its body in time, a waiter
-//! ends its grant, and the lock is offered to the next waiter.
+//! ends the caller's grant. The lock is then offered to the next waiter.
 
 use std::{
     cmp::Reverse,
@@ -53,8 +54,8 @@ use crate::{
 const CLOCK: TokioClock = TokioClock;
 
 /// The time for which a grant stays in the registry after its local deadline. At the deadline, the call drops the body
-/// whose lease is lost. The body that has lost its lease therefore ends before the next holder's body starts, unless
-/// the runtime is too busy to poll the call within this time.
+/// whose lease is lost. The body therefore ends before the next holder's body starts, unless the runtime is too busy to
+/// poll the call within this time.
 const MARGIN: Duration = Duration::from_millis(2);
 
 /// The registries that clients share by name. A registry exists as long as one of its clients exists.
@@ -105,13 +106,13 @@ impl MemoryBackend {
     }
 }
 
-/// All locks, behind one mutex that is locked only briefly.
+/// All locks of a registry, behind one mutex that is locked only briefly.
 struct Registry(Mutex<State>);
 
 struct State {
     common: Common,
     locks: HashMap<LockName, Slot>,
-    /// The locks that stay taken after their holds have ended (`hold_at_least`), each with the moment at which it
+    /// The locks that stay taken after their holds have ended (`hold_at_least`), each with the moment at which the lock
     /// becomes free. The lock that becomes free first is on top of the heap.
     retained: BinaryHeap<Reverse<(Moment, LockName)>>,
 }
@@ -119,19 +120,19 @@ struct State {
 /// The state that all locks of a registry share.
 struct Common {
     fence: u64,
-    /// The callers to wake after the mutex is unlocked. These callers are not woken earlier, because a woken caller may
-    /// be polled at once, and then locks the mutex.
+    /// The callers to wake after the registry's mutex is unlocked. A woken caller may be polled at once and lock the
+    /// mutex, so callers are not woken earlier.
     woken: Vec<Arc<Notify>>,
 }
 
-/// One lock that is held or waited for.
+/// A lock that a caller holds or waits for.
 #[derive(Default)]
 struct Slot {
     held: Option<Held>,
     /// The waiters, ordered by ticket.
     queue: VecDeque<Waiter>,
-    /// The callers that wait with the strategy `notify`, without a place in the queue. These callers try again when the
-    /// lock is free and the queue is empty.
+    /// The callers that wait with the strategy `notify`, without a place in the queue. A caller with `notify` tries
+    /// again when the lock is free and the queue is empty.
     notified: Vec<Arc<Notify>>,
 }
 
@@ -140,7 +141,7 @@ struct Held {
     origin: Origin,
     since: Moment,
     token: FencingToken,
-    /// The moment at which the grant ends; `None` if the grant lasts as long as its hold.
+    /// The moment at which the grant ends, or `None` if the grant lasts as long as its hold.
     until: Option<Moment>,
     stage: Stage,
 }
@@ -154,23 +155,18 @@ struct Origin {
 
 impl Origin {
     fn caller(&self) -> Caller {
-        let process = Process::current();
-        Caller {
-            application: self.application.to_string(),
-            host: process.host,
-            pid: process.pid,
-            function: self.function.to_owned(),
-        }
+        let Process { host, pid } = Process::current();
+        Caller::new(&self.application, &host, pid, self.function)
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The lock is offered to the owner, which enters at its next poll.
+    /// The lock is offered to the owner, which enters when it is polled next.
     Offered,
     /// The owner has received its grant.
     Entered,
-    /// The hold has ended, and the lock stays taken for the rest of `hold_at_least`.
+    /// The hold has ended, and the lock stays taken until the end of its `hold_at_least`.
     Retained,
 }
 
@@ -181,16 +177,17 @@ struct Waiter {
     deadline: Moment,
     /// How long an offer to this waiter lasts.
     claim: Duration,
-    /// Wakes the waiter when the lock is offered to it and when it becomes the head of the queue. The head of the queue
-    /// is also woken when the end of the holder's grant has changed.
+    /// Wakes the waiter when the lock is offered to it, and when it becomes the head of the queue. The head of the
+    /// queue is also woken when the end of the holder's grant has changed.
     look: Arc<Notify>,
 }
 
-/// The result of a try to enter.
+/// The result of a caller's try to enter a lock.
 enum View {
-    Granted(FencingToken, Option<Moment>),
-    /// The lock is not free. Contains the moment at which the caller tries again; `None` if the caller only waits to be
-    /// woken.
+    /// Contains the token, the end of the grant, and the time since the lock was offered to a caller that had waited.
+    Granted(FencingToken, Option<Moment>, Option<Duration>),
+    /// The lock is not free. Contains the moment at which the caller tries again, or `None` if the caller only waits to
+    /// be woken.
     Waiting(Option<Moment>),
 }
 
@@ -323,6 +320,7 @@ impl Registry {
                     valid_until: until,
                     validity: request.lease.time,
                     queued: false,
+                    handoff: None,
                 }
             });
             MultiAnswer::Granted(grants.collect())
@@ -331,7 +329,7 @@ impl Registry {
 }
 
 impl Slot {
-    /// If the grant has expired, ends it and offers the lock to the next waiter.
+    /// If the lock's grant has expired, ends the grant and offers the lock to the next waiter.
     fn settle(&mut self, common: &mut Common) {
         let expired = |held: &Held| held.until.is_some_and(|until| CLOCK.now() >= until);
         if self.held.as_ref().is_some_and(expired) {
@@ -397,8 +395,8 @@ impl Slot {
         }
     }
 
-    /// Removes an owner that leaves: ends its grant, or removes it from the queue or from the callers that wait with
-    /// `notify`.
+    /// Removes an owner that leaves. Ends the owner's grant, or removes the owner from the queue or from the callers
+    /// that wait with `notify`.
     fn remove(
         &mut self,
         owner: OwnerId,
@@ -443,16 +441,18 @@ struct MemoryAttempt {
     request: Request,
     look: Arc<Notify>,
     deadline: Moment,
-    /// The ticket that orders the caller among the waiters; `None` until the caller waits.
+    /// The ticket that orders the caller among the waiters, or `None` until the caller waits.
     ticket: Option<u64>,
-    /// How often the caller was queued: once at first, and again after each offer that it missed.
+    /// How often the caller was queued: once at first, and once more after each offer that it missed.
     queued: u32,
+    /// The number of waiters that were before the caller when it left the queue; `None` if it was not in the queue.
+    ahead: Option<usize>,
     settled: bool,
 }
 
 impl MemoryAttempt {
-    /// Tries to enter. If the lock is not free and the request may wait, queues the caller, or registers a caller with
-    /// `notify` to be woken.
+    /// Tries to enter the lock. If the lock is not free and the request may wait, queues the caller, or registers a
+    /// caller with the strategy `notify` to be woken.
     fn view(&mut self) -> View {
         let Self {
             registry,
@@ -471,8 +471,10 @@ impl MemoryAttempt {
                 // The owner takes its offer, so the owner's lease begins now.
                 let until = end(request.lease);
                 held.until = until.map(|until| until + MARGIN);
-                held.stage = Stage::Entered;
-                let granted = View::Granted(held.token, until);
+                let now = CLOCK.now();
+                let handoff = (held.stage == Stage::Offered).then(|| now.since(held.since));
+                (held.since, held.stage) = (now, Stage::Entered);
+                let granted = View::Granted(held.token, until, handoff);
                 slot.nudge(common);
                 return granted;
             }
@@ -481,7 +483,7 @@ impl MemoryAttempt {
                 let ends = until.map(|until| until + MARGIN);
                 let origin = origin(request, application);
                 let token = slot.grant(request.owner, origin, ends, Stage::Entered, common);
-                return View::Granted(token, until);
+                return View::Granted(token, until, None);
             }
             let holder_ends = slot.held.as_ref().and_then(|held| held.until);
             if request.wait.is_zero() {
@@ -495,7 +497,7 @@ impl MemoryAttempt {
                 }
                 return View::Waiting(holder_ends);
             }
-            // A waiter that was offered the lock and is polled too late returns to its old place in the queue.
+            // A waiter that was offered the lock, but was polled too late, returns to its old place in the queue.
             if let Err(place) = slot.place(ticket) {
                 let waiter = Waiter {
                     ticket,
@@ -508,19 +510,25 @@ impl MemoryAttempt {
                 *queued += 1;
                 slot.queue.insert(place, waiter);
             }
-            // Some waiters might not be polled, so every waiter checks the lock again when the present grant or offer
-            // ends, or after a claim (2 s), whichever is earlier.
+            // Some waiters might not be polled. Every waiter therefore checks the lock again when the present grant or
+            // offer ends, or after a claim (2 s), whichever is earlier.
             let soon = CLOCK.now() + CLAIM;
             View::Waiting(Some(holder_ends.map_or(soon, |ends| ends.min(soon))))
         })
     }
 
-    fn granted(&self, token: FencingToken, valid_until: Option<Moment>) -> Grant {
+    fn granted(
+        &self,
+        token: FencingToken,
+        valid_until: Option<Moment>,
+        handoff: Option<Duration>,
+    ) -> Grant {
         Grant {
             token,
             valid_until,
             validity: self.request.lease.time,
             queued: self.ticket.is_some(),
+            handoff,
         }
     }
 }
@@ -535,9 +543,9 @@ impl Attempt for MemoryAttempt {
                     return Err(BackendError::ShutDown);
                 }
                 match self.view() {
-                    View::Granted(token, until) => {
+                    View::Granted(token, until, handoff) => {
                         self.settled = true;
-                        return Ok(Answer::Granted(self.granted(token, until)));
+                        return Ok(Answer::Granted(self.granted(token, until, handoff)));
                     }
                     View::Waiting(_) if self.request.wait.is_zero() => {
                         self.settled = true;
@@ -561,10 +569,14 @@ impl Attempt for MemoryAttempt {
                 .is_some_and(|held| held.owner == self.request.owner)
         });
         let leaving = match holds.then(|| self.view()) {
-            Some(View::Granted(token, until)) => Leaving::Granted(self.granted(token, until)),
+            Some(View::Granted(token, until, handoff)) => {
+                Leaving::Granted(self.granted(token, until, handoff))
+            }
             _ => {
-                self.registry.with(&self.request.name, |slot, common| {
+                self.ahead = self.registry.with(&self.request.name, |slot, common| {
+                    let ahead = self.ticket.and_then(|ticket| slot.place(ticket).ok());
                     slot.remove(self.request.owner, self.ticket, &self.look, common);
+                    ahead
                 });
                 Leaving::Left
             }
@@ -577,7 +589,7 @@ impl Attempt for MemoryAttempt {
         let holder = self.registry.status(&self.request.name).holder?;
         Some(Box::new(HeldBy {
             holder,
-            ahead: None,
+            ahead: self.ahead,
         }))
     }
 }
@@ -615,6 +627,7 @@ impl Backend for MemoryBackend {
             look: Arc::default(),
             ticket: None,
             queued: 0,
+            ahead: None,
             settled: false,
         })
     }
@@ -688,7 +701,7 @@ impl Backend for MemoryBackend {
         _: &'a [(&'a LockName, FencingToken)],
         replicas: Replicas,
     ) -> BoxFuture<'a, Result<Replicated, BackendError>> {
-        // The locks are lost only when the process itself ends, so they need no replica.
+        // The locks of this backend are lost only when the process itself ends, so no replica is needed.
         let replicated = Replicated::By {
             count: replicas.count,
             until: self.now() + MAX_LEASE,

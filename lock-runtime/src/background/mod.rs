@@ -92,7 +92,7 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until all tasks have ended. New tasks may start during the wait and afterwards.
+/// Waits until all of `tasks` have ended. New tasks may start during the wait and afterwards.
 pub(crate) async fn drained(tasks: &TaskTracker) {
     tasks.close();
     tasks.wait().await;
@@ -227,7 +227,8 @@ impl Context {
         self.clock.now()
     }
 
-    /// Completes at `deadline`. The timer does not run on a user's runtime, which might have no timers, or be blocked.
+    /// Completes at `deadline`. The timer runs on the engine's runtime, because a user's runtime might have no timers,
+    /// or be blocked.
     pub(crate) fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
         self.clock.sleep_until(deadline)
     }
@@ -308,10 +309,10 @@ impl Context {
         task.await
     }
 
-    /// Polls a future that nobody awaits, until the future is ready or [`HANDOFF_PATIENCE`] has passed. The engine
-    /// collects futures that nobody awaits for [`HANDOFF_DELAY`], and then polls them together, because most of them
-    /// are ready by then. Waking the engine's thread for each future separately would cost more than all other work for
-    /// the futures.
+    /// Polls a future that no caller awaits, until the future is ready or [`HANDOFF_PATIENCE`] has passed. The engine
+    /// collects such futures for [`HANDOFF_DELAY`] before it first polls them, because most of them are ready after
+    /// this delay. Waking the engine's thread for each future separately would cost more than all other work for the
+    /// futures.
     pub(crate) fn finish(self: &Arc<Self>, future: BoxFuture<'static, ()>) {
         let mut unfinished = lock(&self.unfinished);
         unfinished.push(future);

@@ -10,7 +10,8 @@ use std::{
 use lock_core::{backend::BoxFuture, lease::Moment};
 use redis::{AsyncConnectionConfig, RedisResult, aio::MultiplexedConnection};
 
-/// The parts of the environment that the engine depends on: the clock, random numbers and the network.
+/// The environment of a simulated process, as far as the engine depends on it: the clock, random numbers and the
+/// network.
 pub trait World: Send + Sync {
     /// Returns the time of the simulated process's local clock.
     fn now(&self) -> Moment;

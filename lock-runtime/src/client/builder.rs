@@ -91,7 +91,7 @@ enum Target {
 }
 
 impl fmt::Debug for Target {
-    // Each variant may contain a password, so the output shows none.
+    // Each variant may contain a password, so the output names only the variant.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Url(_) => "Url(..)",
@@ -209,14 +209,14 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets the lease time of calls that set none: 30 s by default. A call that sets no lease renews its lease after
-    /// each third of the lease time, unless the call turns renewal off.
+    /// Sets the lease time of calls that set no lease: 30 s by default. The lease of such a call is renewed after each
+    /// third of the lease time, unless the call turns renewal off.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.defaults.lease = lease;
         self
     }
 
-    /// Sets the strategy of calls that set none: [`Strategy::Handoff`] by default, and [`Strategy::Notify`] in
+    /// Sets the strategy of calls that set no strategy: [`Strategy::Handoff`] by default, and [`Strategy::Notify`] in
     /// [Redisson's layout](Self::layout).
     pub fn strategy(mut self, strategy: Strategy) -> Self {
         self.defaults.strategy = Some(strategy);
@@ -229,7 +229,7 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets the release mode of calls that set none: [`Release::Confirmed`] by default.
+    /// Sets the release mode of calls that set no release mode: [`Release::Confirmed`] by default.
     ///
     /// [`Release::Background`] saves each call one round trip. The lock can then still be held when the call returns, so
     /// do not choose `Background` if code that receives a call's result relies on a free lock.
@@ -238,8 +238,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets how many replicas of a lock's server must have acknowledged a grant before the body starts, for calls that
-    /// set no number of their own: 0 by default. `within` is how long each call waits for the replicas: 1 s by default.
+    /// Sets how many replicas of a lock's server must have acknowledged a grant before the body starts: 0 by default.
+    /// The number applies to calls that set no number of replicas. `within` is how long each call waits for the
+    /// replicas: 1 s by default.
     ///
     /// The wait for the replicas is part of the acquisition, so `wait` bounds it too. If too few replicas acknowledge
     /// the grant in time, the call gives the lock back and returns
@@ -275,9 +276,9 @@ impl LockClientBuilder {
     ///   than the tokens of Rust. A resource that has seen a token of Rust then refuses the tokens of the `RFencedLock`
     ///   until Rust takes the lock again and raises the counter. To avoid such low tokens, set the counter
     ///   `redisson_lock_token:{name}` to 0 with `SETNX` before Rust first takes the lock.
-    /// - **Re-entry** of Rust calls is counted in their process. On the server, the field of a Rust holder stores the
-    ///   holder's longest lease in ms, whereas the field of a JVM thread stores how often the thread has entered the
-    ///   lock. This crate does not change the fields of JVM threads.
+    /// - **Re-entry** of Rust calls is counted in the Rust process. On the server, the field of a Rust holder stores
+    ///   the holder's longest lease in ms, whereas the field of a JVM thread stores how often the thread has entered
+    ///   the lock. This crate does not change the fields of JVM threads.
     /// - **Leases** are measured by the server's clock. Setting the server's clock back makes a lease longer.
     ///
     /// This crate supports the lock names, hashes, channels and messages of Redisson 4.7 for `RLock`, spin locks and
@@ -399,18 +400,19 @@ impl LockClientBuilder {
     /// provider, the user and the password in the URL are not used. All connections to Redis servers use the provider;
     /// Sentinels have [credentials of their own](Self::sentinel_credentials).
     ///
-    /// The engine calls the provider for each new connection, also when it connects again after a loss. Connections
-    /// that are made at the same time share one call. A call may block its thread. The engine waits at most 10 s for
-    /// its result, but it cannot stop a call that blocks for longer. The next try to connect then calls the provider on
-    /// another thread. At most four calls run at the same time. If the provider returns an error or does not answer,
-    /// [`connect`](Self::connect) returns [`ConnectError::NoCredentials`]. A client that was connected before tries
-    /// again until it has a connection. Calls that need this connection wait for it, up to their `wait`. The text of
-    /// the provider's error appears in logs and errors, so it must not contain secrets.
+    /// The engine calls the provider for each new connection, also when it reconnects after a connection is lost.
+    /// Connections that are made at the same time share one call of the provider. The provider may block its thread.
+    /// The engine waits at most 10 s for the provider's result, but cannot stop a provider that blocks for longer. The
+    /// next try to connect then calls the provider on another thread. At most four calls of the provider run at the
+    /// same time. If the provider returns an error or does not answer, [`connect`](Self::connect) returns
+    /// [`ConnectError::NoCredentials`]. A client that was connected before tries again until it has a connection.
+    /// Acquisitions that need this connection wait for it, up to their `wait`. The text of the provider's error appears
+    /// in logs and errors, so this text must not contain secrets.
     ///
     /// An open connection keeps the credentials with which it has logged in. Redis keeps the connections of a user
     /// whose password changes, and closes the connections of a user that is deleted. Some services close a connection
     /// when its token expires. For such a service, return [`Credentials::valid_for`]. Each connection then logs in
-    /// again in time.
+    /// again before its token expires.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -606,7 +608,8 @@ impl LockClientBuilder {
             provider: self.provider.clone(),
         };
         let needs = |is_redlock| Needs {
-            // A node of a Redlock stores marks, which every client writes.
+            // Every client of a Redlock writes a mark to each node: a key that shows whether the node has kept its
+            // state.
             access: if is_redlock {
                 AccessMode::Full
             } else {

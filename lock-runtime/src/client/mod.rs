@@ -26,7 +26,7 @@ use crate::{
 const WAITING_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a shutdown waits for a server that does not answer while locks are held.
 const HELD_PATIENCE: Duration = Duration::from_secs(10);
-/// How often a shutdown checks whether the server answers, and how long each check may take.
+/// The time between two checks of a shutdown whether the server answers, and the time limit of each check.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 static INSTALLED: OnceCell<LockClient> = OnceCell::new();
@@ -111,8 +111,8 @@ impl LockClient {
     /// its state has lost its mark too, and its votes do not count toward a majority until the longest recorded lease
     /// has passed. The client reads the longest recorded lease from the marks of other servers: of both other servers
     /// if there are three servers, or of three other servers if there are five. If all servers answer, the client uses
-    /// the marks that exist, even if there are fewer. If the client cannot read enough marks, the votes of the server
-    /// that lost its mark do not count for a day, the longest possible lease.
+    /// the marks that exist, even if fewer marks exist than it needs. If the client cannot read enough marks, the votes
+    /// of the server that lost its mark do not count for a day, the longest possible lease.
     ///
     /// # Errors
     /// [`ConnectError`] says what is wrong and what to do. The error never contains a password.
@@ -211,7 +211,7 @@ impl LockClient {
     ///
     /// Each step examines a few hundred keys of one server (`SCAN`), in less than a millisecond of the server's time,
     /// however many keys the server stores. A lock that is held from the beginning to the end of the walk is found,
-    /// unless it moves to another server of a Redis Cluster meanwhile. The Redis user needs the additional right
+    /// unless the lock moves to another server of a Redis Cluster meanwhile. The Redis user needs the additional right
     /// `+scan`. In [Redisson's layout](crate::Layout::Redisson), other keys look like locks, so each key of the
     /// namespace is returned.
     ///
@@ -243,10 +243,10 @@ impl LockClient {
     /// Shuts the client down. New and waiting acquisitions are refused with [`LockError::ShutDown`]. The method then
     /// waits until every hold has ended and every release is confirmed. Wrap the call in a timeout if a body may hang.
     ///
-    /// The method first waits at most 2 s for the refused acquisitions to end, and then for the holds. While the server
-    /// does not answer, the wait for holds ends with the last lease, or after 10 s. In a Redis Cluster, this bound
-    /// applies only to the holds whose primary does not answer. A body that is still running when the method returns continues, but its
-    /// lease is no longer renewed.
+    /// The method first waits at most 2 s for the refused acquisitions to end, and then for the holds to end. While the
+    /// server does not answer, the wait for holds ends with the last lease, or after 10 s. In a Redis Cluster, this
+    /// bound applies only to the holds whose primary does not answer. A body that is still running when the method
+    /// returns continues, but its lease is no longer renewed.
     ///
     /// # Cancel safety
     /// If the future is dropped, the client stays closed and no lease is renewed from then on: each hold ends with its
@@ -262,8 +262,8 @@ impl LockClient {
             registry.nobody_enters().await;
             backend.cleaned_up().await;
         };
-        // The wait has a time limit, because a refused call ends only when it is polled, and its task might never poll
-        // it.
+        // The wait for refused calls has a time limit, because a refused call ends only when its task polls it, which
+        // might never happen.
         bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
         registry.give_up_unused();
         let silent_since = Mutex::default();
@@ -272,15 +272,17 @@ impl LockClient {
             () = registry.drained() => {}
             () = self.silent_while_held(&silent_since) => {}
         }
-        // Releases that were not confirmed within a second go on in the background.
+        // A release that is not confirmed within a second continues in the background. `close` waits for these
+        // releases.
         let silent_since = lock(&silent_since).unwrap_or_else(|| backend.now());
         backend.close(silent_since + HELD_PATIENCE).await;
         tracing::debug!(target: TARGET, "lock client shut down");
     }
 
-    /// Completes when no server answers whose locks are held: each of these servers has been silent for
-    /// [`HELD_PATIENCE`], or is silent when the last of its leases ends. Writes to `silent_since` the moment at which
-    /// the last of these servers stopped answering, while none of them answers. Never completes for in-process locks.
+    /// Completes once it is useless to wait for the servers that store held locks: each of these servers has been
+    /// silent for [`HELD_PATIENCE`], or is silent when the last of its leases ends. While all of these servers are
+    /// silent, stores in `silent_since` the moment at which the last of them stopped answering. Never completes for
+    /// in-process locks.
     async fn silent_while_held(&self, silent_since: &Mutex<Option<Moment>>) {
         let Shared {
             backend, registry, ..
@@ -339,7 +341,7 @@ pub struct AlreadyInstalled(());
 impl fmt::Display for AlreadyInstalled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "a lock client is installed already: install one at start-up, and give others to a task with `client.scope(..)`",
+            "a lock client is installed already: install one client at start-up, and scope any other client to its task with `client.scope(..)`",
         )
     }
 }

@@ -8,11 +8,12 @@ use lock_core::error::LossReason;
 /// Whether the feature `metrics` is enabled.
 pub(crate) const ENABLED: bool = cfg!(feature = "metrics");
 
-/// The value of the label `kind` of every lock: the only mode there is.
+/// The value of the label `kind` of every lock: `exclusive` is the only mode so far.
 pub(crate) const EXCLUSIVE: &str = "exclusive";
 
 const ACQUIRE: &str = "lock_acquire_seconds";
 const HELD: &str = "lock_held_seconds";
+const HANDOFF: &str = "lock_handoff_seconds";
 const SCRIPT: &str = "lock_script_seconds";
 const WAITING: &str = "lock_waiting";
 const HOLDING: &str = "lock_holding";
@@ -45,6 +46,10 @@ pub fn describe_metrics() {
         (
             HELD,
             "The time from a grant until the last entry has left the hold",
+        ),
+        (
+            HANDOFF,
+            "The time from the offer of a lock to a waiter until the waiter has taken it",
         ),
         (SCRIPT, "The time from sending a script to its answer"),
     ];
@@ -84,6 +89,11 @@ pub(crate) fn acquisition(label: &'static str, outcome: &'static str, took: Dura
     seconds(ACQUIRE, labels, took);
 }
 
+/// Records the time that a waiter took to take a lock that was offered to it.
+pub(crate) fn handoff(label: &'static str, time: Duration) {
+    seconds(HANDOFF, [("name", label), ("kind", EXCLUSIVE)], time);
+}
+
 /// Changes the number of calls that are acquiring locks with this label.
 pub(crate) fn waiting(label: &'static str, change: f64) {
     gauge(WAITING, [("name", label), ("kind", EXCLUSIVE)], change);
@@ -94,7 +104,7 @@ pub(crate) fn holding(label: &'static str, change: f64) {
     gauge(HOLDING, [("name", label), ("kind", EXCLUSIVE)], change);
 }
 
-/// Records how long a lock was held. `loss` says why its lease was lost, if it was.
+/// Records how long a lock was held. `loss` says why the lease was lost; `None` if the lock was released.
 pub(crate) fn held(label: &'static str, loss: Option<LossReason>, time: Duration) {
     let outcome = if loss.is_some() { "lost" } else { "released" };
     let labels = [("name", label), ("kind", EXCLUSIVE), ("outcome", outcome)];
@@ -117,7 +127,7 @@ pub(crate) fn lease_warning(label: &'static str) {
     increment(LEASE_WARNINGS, [("name", label), ("kind", EXCLUSIVE)]);
 }
 
-/// Counts a renewal.
+/// Counts a renewal by its outcome.
 pub(crate) fn renewal(label: &'static str, outcome: &'static str) {
     let labels = [("name", label), ("kind", EXCLUSIVE), ("outcome", outcome)];
     increment(RENEWALS, labels);
@@ -128,7 +138,7 @@ pub(crate) fn missed_wakeup() {
     increment(MISSED_WAKEUPS, []);
 }
 
-/// Counts a connection that replaced a lost one.
+/// Counts a connection that replaced a lost connection.
 pub(crate) fn reconnect() {
     increment(RECONNECTS, []);
 }

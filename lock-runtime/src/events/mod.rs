@@ -53,7 +53,7 @@ counters! {
     busy,
     /// Acquisitions that failed with `Unreachable`, `Refused`, `WrongLayout`, `NotReplicated` or `ShutDown`.
     failed,
-    /// Holds that ended with a release of the lock, not because the lease was lost.
+    /// Holds that ended with a release of the lock. Holds that ended with the loss of the lease are not counted.
     released,
     /// Releases that the server refused, or did not confirm before the lease ended.
     release_failed,

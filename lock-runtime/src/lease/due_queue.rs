@@ -17,7 +17,7 @@ use crate::lease::moment::AtomicMoment;
 pub(crate) struct DueEntry {
     /// When the item is due; `None` while the item is not in the schedule.
     due: AtomicMoment,
-    /// The index among the items that are due at the same moment.
+    /// The item's index among the items that are due at the same moment.
     place: AtomicU32,
     ended: AtomicBool,
 }
@@ -33,8 +33,7 @@ impl DueEntry {
 
     /// Records the item's position in the schedule.
     pub(crate) fn move_to(&self, due: Moment, place: usize) {
-        let place =
-            u32::try_from(place).expect("a process has less than four thousand million holds");
+        let place = u32::try_from(place).expect("a process has fewer than 2^32 holds");
         self.place.store(place, Ordering::Release);
         self.due.set(Some(due));
     }
@@ -118,15 +117,15 @@ impl<T: Scheduled> DueQueue<T> {
         true
     }
 
-    /// Moves an item forward to `due`, unless it is due earlier. Does not add an item that is not in the schedule.
-    /// Returns `true` if the schedule's owner has to wake before its timer fires.
+    /// Makes an item due at `due`, unless the item is due earlier already. Does not add an item that is not in the
+    /// schedule. Returns `true` if the schedule's owner has to wake before its timer fires.
     pub(crate) fn bring_forward(&mut self, item: &Arc<T>, due: Moment) -> bool {
         let later = item.due_entry().due().is_some_and(|planned| due < planned);
         later && self.remove(item) && self.insert(item, due)
     }
 
     /// Removes and returns all items that are due at `now`. Also returns the moment at which the schedule's owner has
-    /// to wake next, if there is one.
+    /// to wake next; `None` if no timer is set.
     pub(crate) fn take_due(&mut self, now: Moment) -> (Vec<Arc<T>>, Option<Moment>) {
         let mut taken = Vec::new();
         while let Some(entry) = self.due.first_entry() {
@@ -197,7 +196,10 @@ mod tests {
         let (taken, next) = schedule.take_due(at(5));
         assert!(is_same(&taken, &[&b]));
         assert_eq!(next, None);
-        assert!(schedule.insert(&a, at(9)), "a taken item can come back");
+        assert!(
+            schedule.insert(&a, at(9)),
+            "an item that was taken can be inserted again"
+        );
     }
 
     #[test]
@@ -221,7 +223,10 @@ mod tests {
         }
         assert!(schedule.remove(&a) && schedule.remove(&c));
         assert!(is_same(&schedule.take_due(at(1)).0, &[&b]));
-        assert!(!schedule.remove(&b), "it is being tended");
+        assert!(
+            !schedule.remove(&b),
+            "an item that was taken is not in the schedule"
+        );
     }
 
     #[test]
@@ -231,7 +236,10 @@ mod tests {
         schedule.insert(&a, at(5));
         assert!(!schedule.bring_forward(&a, at(6)));
         assert!(schedule.bring_forward(&a, at(4)));
-        assert!(!schedule.bring_forward(&b, at(1)), "it is not there");
+        assert!(
+            !schedule.bring_forward(&b, at(1)),
+            "`b` is not in the schedule"
+        );
         assert!(is_same(&schedule.take_due(at(4)).0, &[&a]));
     }
 

@@ -43,16 +43,17 @@ pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
     /// Called when a hold has begun.
     fn begun(&self, hold: &Arc<HoldState>);
 
-    /// Brings the next renewal or check of the hold forward to `moment`, unless it is due earlier.
+    /// Makes the next renewal or check of the hold due at `moment`, unless it is due earlier already.
     fn due_by(&self, hold: &Arc<HoldState>, moment: Moment);
 
     /// Called when a body has used most of its fixed lease.
     fn lease_nearly_over(&self, warning: &LeaseWarning);
 
-    /// Called when the last entry has left the hold.
+    /// Called when no call is inside the hold any more.
     fn left(&self, hold: &Arc<HoldState>);
 
-    /// Called when a caller begins to wait for the answer to its release. The caller waits until `until` at the latest.
+    /// Called when a caller begins to wait for the confirmation of its release. The caller waits no longer than until
+    /// `until`.
     fn awaits_release(&self, release: Weak<dyn UnconfirmedRelease>, until: Moment);
 
     /// Called when the hold has been released, or when its release continues in the background.
@@ -78,22 +79,25 @@ pub(crate) struct HoldState {
     /// so that a release frees the lock at once.
     retain_until: AtomicMoment,
     host: Arc<dyn HoldHost>,
-    /// Makes a shutdown wait for the hold. `None` once the hold has been released or given back.
+    /// Makes a shutdown of the client wait for this hold. `None` once the hold has been released, or given back because
+    /// its body did not begin in time.
     tracked: Mutex<Option<TrackedTask>>,
     lease: Mutex<Lease>,
     lost: OnceLock<LossReason>,
-    /// Notified when the lease is lost. For an in-process lock, tasks are also notified when the deadline has moved.
+    /// Wakes the tasks that wait for the loss of the lease. For an in-process lock, these tasks are also woken when the
+    /// deadline changes.
     lost_now: Notify,
     /// Whether the engine has warned that the body has used most of its fixed lease.
     warned: AtomicBool,
     /// Whether the engine has warned that renewals fail. Becomes `false` when the backend next confirms the grant.
     renewal_warned: AtomicBool,
-    /// The moment until which the hold waits for its body to begin; `None` if the hold does not wait, and
-    /// [`GIVEN_UP`](Self::GIVEN_UP) once the hold has been given back.
+    /// The moment until which the hold waits for its body to begin; `None` if the hold does not wait. The value is
+    /// [`GIVEN_UP`](Self::GIVEN_UP) once the engine has given the lock back because the body did not begin in time.
     unused_until: AtomicMoment,
-    /// The number of entries inside the hold. The last entry to leave releases the lock.
+    /// The number of entries (calls inside the hold). The last call to leave the hold releases the lock.
     entries: AtomicUsize,
-    /// The queue in which the calls nested in the entry that began the hold wait for their turns.
+    /// The queue in which nested calls wait for their turns, if they are nested directly in the call that began the
+    /// hold.
     pub(crate) turns: Turns,
 }
 
@@ -114,7 +118,7 @@ impl Scheduled for HoldState {
 }
 
 impl HoldState {
-    /// Creates a hold for a new grant. The hold has one entry.
+    /// Creates a hold for a new grant. At first, only the call that acquired the lock is inside the hold.
     pub(crate) fn begin(
         host: Arc<dyn HoldHost>,
         key: LockKey,
@@ -157,9 +161,9 @@ impl HoldState {
         hold
     }
 
-    /// Makes the engine give the hold back if its body has not begun by `until`. Without this limit, a call that is
-    /// never polled again would keep the lock. If the call is polled after the hold was given back, it acquires the
-    /// lock again.
+    /// Makes the engine give the lock back if the body has not begun by `until`. Without this limit, a call that is
+    /// never polled again would keep the lock. A call that is polled after its lock was given back acquires the lock
+    /// again.
     pub(crate) fn wait_for_body(self: &Arc<Self>, until: Moment) {
         let wait = |now| (now != Self::GIVEN_UP).then_some(AtomicMoment::nanos(until));
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
@@ -175,8 +179,8 @@ impl HoldState {
         }
     }
 
-    /// Marks the body as begun. If the hold has been given back, or its in-process lease has ended, marks the lease as
-    /// not held instead.
+    /// Marks the body as begun. If the lock has already been given back, or its in-process lease has ended, marks the
+    /// lease as not held instead.
     pub(crate) fn begin_body(&self) {
         let before = self
             .unused_until
@@ -208,19 +212,19 @@ impl HoldState {
         self.unused_until.get().is_none()
     }
 
-    /// Returns the moment at which the hold is given back if its body has not begun; `None` if the hold does not wait
+    /// Returns the moment at which the lock is given back if the body has not begun; `None` if the hold does not wait
     /// for its body.
     pub(crate) fn unused_until(&self) -> Option<Moment> {
         self.unused_until.get().filter(|_| !self.is_given_up())
     }
 
-    /// Gives the hold back if its body has not begun in time. Returns `true` if this call has given the hold back.
+    /// Gives the lock back if the body has not begun in time. Returns `true` if this method has given the lock back.
     pub(crate) fn give_up_unused(&self, now: Moment) -> bool {
         self.unused_until().is_some_and(|until| until <= now) && self.give_up()
     }
 
-    /// Gives the hold back if its body has not begun. Returns `true` if this call has given the hold back. Giving a
-    /// hold back and beginning its body change the same atomic value, so that only one of these two steps can succeed.
+    /// Gives the lock back if the body has not begun. Returns `true` if this method has given the lock back. Giving the
+    /// lock back and beginning the body change the same atomic value, so that only one of these two steps can succeed.
     pub(crate) fn give_up(&self) -> bool {
         let Some(until) = self.unused_until() else {
             return false;
@@ -232,7 +236,7 @@ impl HoldState {
             .compare_exchange(until, Self::GIVEN_UP, order, Ordering::Acquire)
             .is_ok();
         if given_up {
-            tracing::debug!(target: TARGET, key = %self.key, token = %self.token, "the call that holds it is not polled, giving it back");
+            tracing::debug!(target: TARGET, key = %self.key, token = %self.token, "giving the lock back, because the call that holds it is not polled");
             self.forget_lease();
             self.backend()
                 .release_in_background(&self.name, self.token, None, self.deadline());
@@ -290,13 +294,13 @@ impl HoldState {
         self.backend().maintains_leases() || lock(&self.lease).is_fresh(self.backend().now())
     }
 
-    /// Returns the end of the lease, to which an extension adds its time.
+    /// Returns the end of the lease, from which the time of an extension counts.
     pub(crate) fn lease_ends(&self) -> Moment {
         lock(&self.lease).ends(self.backend().now())
     }
 
-    /// Returns the renewal or check that is due at `now`. While the hold waits for its body, it is renewed instead of
-    /// checked, so that a caller which is polled rarely can still begin its body.
+    /// Returns the renewal or check that is due at `now`. A hold that waits for its body is renewed instead of checked,
+    /// so that a caller which is polled rarely can still begin its body.
     pub(crate) fn step(&self, now: Moment) -> Extend {
         match lock(&self.lease).step(now) {
             Extend::Check if self.unused_until().is_some() => Extend::To(self.terms.time),
@@ -319,7 +323,7 @@ impl HoldState {
     ) -> Result<Applied, LossReason> {
         let until = match answer {
             Renewed::Until(until) => until,
-            // A hold that was released in the meantime is not lost.
+            // If every call has left the hold by now, the lease counts as released, not as lost.
             Renewed::NotHeld if self.has_ended() => return Err(LossReason::NotHeld),
             Renewed::NotHeld => return Err(self.lose(LossReason::NotHeld)),
         };
@@ -388,8 +392,8 @@ impl HoldState {
         self.ask(Extend::Restart(self.terms.time)).await.map(drop)
     }
 
-    /// This method has an effect only if the backend itself maintains leases. The backend then keeps this lease valid
-    /// at least until `until`, and for as long as entries demand renewal.
+    /// Makes a backend that itself maintains leases keep this lease valid at least until `until`, and for as long as
+    /// calls inside the hold demand renewal. With any other backend, this method has no effect.
     pub(crate) fn promise(&self, until: Moment) {
         self.update_lease(|lease| lease.promise(until));
     }
@@ -458,7 +462,8 @@ impl HoldState {
         }
     }
 
-    /// Returns the time that is left of the lease, also while the release is in progress; zero if the lease is lost.
+    /// Returns the time that is left of the lease; zero if the lease is lost. While the lock is being released, the
+    /// lease still counts.
     pub(crate) fn lease_left(&self) -> Duration {
         if self.is_lost() || self.has_passed() {
             return Duration::ZERO;
@@ -478,7 +483,7 @@ impl HoldState {
     }
 
     /// Returns why the lease was lost, or `None` if the lease is not lost. If the deadline has passed, this method
-    /// marks the lease as lost. A lease that ends after every entry has left is not lost.
+    /// marks the lease as lost. A lease that ends after every call has left the hold is not lost.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         if let Some(reason) = self.lost.get() {
             return Some(*reason);
@@ -503,7 +508,8 @@ impl HoldState {
         self.lost.get().is_none() && !self.has_passed()
     }
 
-    /// Marks the lease as lost. Only the first reason is stored, logged and counted.
+    /// Marks the lease as lost, and returns the reason. If the lease was lost before, this method changes nothing, and
+    /// returns the earlier reason.
     pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
         let mut first = false;
         let reason = *self.lost.get_or_init(|| {
@@ -516,14 +522,14 @@ impl HoldState {
                 metrics::lost(self.label, reason);
                 tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost while held");
             } else {
-                tracing::debug!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost before its body began");
+                tracing::debug!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost before the body began");
             }
             self.lost_now.notify_waiters();
         }
         reason
     }
 
-    /// Completes when the lease is lost. Never completes if every entry leaves the hold first.
+    /// Completes when the lease is lost. Never completes if every call leaves the hold before a loss.
     pub(crate) async fn wait_for_loss(&self) -> LossReason {
         loop {
             let mut told = pin!(self.lost_now.notified());
@@ -572,12 +578,12 @@ impl HoldState {
         self.wait_for_loss().await
     }
 
-    /// Whether every entry has left the hold.
+    /// Whether every call inside the hold has left it.
     pub(crate) fn has_ended(&self) -> bool {
         self.entries.load(Ordering::Acquire) == 0
     }
 
-    /// Removes an entry from the hold's count. Returns `true` if the entry was the last one.
+    /// Counts one call as having left the hold. Returns `true` if no call is inside the hold any more.
     pub(crate) fn count_out(&self) -> bool {
         let is_last = self.entries.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last && metrics::ENABLED && self.is_in_use() {
@@ -598,7 +604,7 @@ impl HoldState {
         self.lost.get().is_some()
     }
 
-    /// Adds an entry to the hold's count. Returns `false` if the hold has ended.
+    /// Counts one more call inside the hold. Returns `false` if the hold has ended.
     pub(crate) fn count_in(&self) -> bool {
         self.entries
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |entries| {
@@ -607,12 +613,13 @@ impl HoldState {
             .is_ok()
     }
 
-    /// Returns the renewal plan that meets the demands of all entries in the hold; `None` if the lease is fixed.
+    /// Returns the renewal plan that meets the demands of all calls inside the hold; `None` if the lease is fixed.
     pub(crate) fn plan(&self) -> Option<Plan> {
         lock(&self.lease).plan()
     }
 
-    /// Returns the end of the renewals that the first entry demands; `None` if the first entry sets no limit.
+    /// Returns the moment at which the call that began the hold stops demanding renewals; `None` if this call sets no
+    /// limit.
     pub(crate) fn limit(&self) -> Option<Moment> {
         lock(&self.lease).limit()
     }
@@ -621,10 +628,12 @@ impl HoldState {
         lock(&self.lease).set_limit(limit);
     }
 
-    /// Extends the lease as far as an additional entry needs. Takes one round trip, or none if the lease already lasts
-    /// long enough. Returns the entry's demand for renewal, or `None` if the entry asks for a fixed lease or the lease
-    /// is lost. When the entry leaves, the deadline does not become earlier. `limit` is the end of the renewals for the
-    /// enclosing call: the entry's renewals end at this moment, too, and an extension after it counts from it.
+    /// Extends the lease as far as another call that enters the hold needs. Takes one round trip, or none if the lease
+    /// already lasts long enough. Returns the entering call's demand for renewal, or `None` if this call asks for a
+    /// fixed lease or the lease is lost. The deadline does not become earlier when the call leaves.
+    ///
+    /// `limit` is the moment at which the renewals for the enclosing call end. The renewals for the entering call end
+    /// at `limit` at the latest. An extension after `limit` counts from `limit`.
     pub(crate) async fn extend_for(
         self: Arc<Self>,
         terms: LeaseTerms,
@@ -654,7 +663,7 @@ impl HoldState {
     }
 }
 
-/// An entry's demand that the engine renews the lease. Dropping this value ends the demand.
+/// The demand of one call inside a hold that the engine renews the lease. Dropping this value ends the demand.
 #[derive(Debug)]
 pub(crate) struct RenewalDemand {
     hold: Arc<HoldState>,
@@ -662,7 +671,8 @@ pub(crate) struct RenewalDemand {
 }
 
 impl RenewalDemand {
-    /// Returns the moment at which the demand ends by itself; `None` if it lasts as long as its entry.
+    /// Returns the moment at which the demand ends by itself; `None` if the demand lasts until its call leaves the
+    /// hold.
     pub(crate) fn until(&self) -> Option<Moment> {
         self.plan.until
     }

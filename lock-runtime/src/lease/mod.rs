@@ -19,8 +19,8 @@ use lock_core::{
 
 use crate::lease::policy::Plan;
 
-/// The properties of a renewal, check or restart that was sent to the backend. These properties are needed to apply the
-/// answer.
+/// The properties of a renewal, check or restart that was sent to the backend. [`Lease::apply`] needs these properties
+/// to apply the backend's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an answer is applied with the request that it answers"]
 pub(crate) struct Requested {
@@ -31,12 +31,13 @@ pub(crate) struct Requested {
     is_whole: bool,
 }
 
-/// The effect of an answer on the lease.
+/// The effect that a backend's answer to a renewal, check or restart has on the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Applied {
     /// The backend has confirmed the lease.
     Renewed,
-    /// Nothing changed: the request was a check, or a restart was sent or answered after the request was sent.
+    /// The answer changed nothing, because the request was a check, or because a restart of the lease was sent or
+    /// answered after the request was sent.
     Nothing,
     /// The local deadline has passed, so the lease is lost. No later answer revives the lease.
     Late,
@@ -48,23 +49,24 @@ pub(crate) struct Lease {
     time: Duration,
     /// The start of the lease: the moment of the grant, or of the restart after the call has waited for other locks.
     begun: Moment,
-    /// A number that rises when a restart is sent, and again when the restart is answered. The answer to a request of
-    /// an earlier term changes nothing, because the server may have handled that request before the restart.
+    /// A number that rises when a restart of the lease is sent, and again when the restart is answered. The answer to a
+    /// request of an earlier term changes nothing, because the server may have handled that request before the restart.
     term: u32,
     /// The local deadline; `None` while the backend itself maintains the lease until the release. For a lease on a
     /// server, only a restart may make the deadline earlier.
     deadline: Option<Moment>,
-    /// The deadline that applies once no entry demands renewal. Used only if the backend itself maintains the lease.
+    /// The deadline that applies once no call inside the hold demands renewal. Used only if the backend itself
+    /// maintains the lease.
     promised: Moment,
-    /// The time that was left when the caller or the engine last read a confirmation of the whole lease. Before the
-    /// first confirmation, the value is the validity of the grant.
+    /// The time that was left of the lease when the caller or the engine last read a confirmation of the whole lease.
+    /// Before the first confirmation, the value is the validity of the grant.
     confirmed: Duration,
     /// Whether the grant lasts only for its claim (2 s), because the grant has not been confirmed yet.
     claim: bool,
-    /// The renewals that the entries (the calls inside the hold) demand.
+    /// The renewals that the calls inside the hold demand.
     plans: Vec<Plan>,
-    /// The end of the renewals that the first entry demands, which is also a limit for all nested entries; `None` if
-    /// the first entry sets no limit.
+    /// The moment at which the call that began the hold stops demanding renewals; `None` if this call sets no limit.
+    /// The renewals for all calls nested in this call end at the same moment at the latest.
     limit: Option<Moment>,
 }
 
@@ -85,7 +87,8 @@ impl Lease {
         }
     }
 
-    /// Returns the end of the renewals that the first entry demands; `None` if the first entry sets no limit.
+    /// Returns the moment at which the call that began the hold stops demanding renewals; `None` if this call sets no
+    /// limit.
     pub(crate) fn limit(&self) -> Option<Moment> {
         self.limit
     }
@@ -111,14 +114,14 @@ impl Lease {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
-    /// Whether at least two thirds of the confirmed time are left. If less time is left, no body starts.
+    /// Whether at least two thirds of the confirmed lease time are left. A body does not start with less time.
     pub(crate) fn is_fresh(&self, now: Moment) -> bool {
         self.deadline
             .is_none_or(|deadline| deadline.since(now) >= self.confirmed * 2 / 3)
     }
 
-    /// Returns the end of the lease, to which an extension at `now` adds its time. A grant that lasts only for its
-    /// claim is treated as if it had been confirmed for the whole lease time.
+    /// Returns the end of the lease, from which the time of an extension at `now` counts. A grant that lasts only for
+    /// its claim (2 s) is treated as if it had been confirmed for the whole lease time.
     pub(crate) fn ends(&self, now: Moment) -> Moment {
         match self.deadline {
             Some(deadline) if self.claim => deadline.max(self.begun + self.time),
@@ -132,7 +135,7 @@ impl Lease {
         policy::step(self.plan(), self.claim, self.begun + self.time, now)
     }
 
-    /// Registers a request that is sent at `now`. A restart raises `term`.
+    /// Registers a renewal, check or restart that is sent at `now`. A restart raises `term`.
     pub(crate) fn request(&mut self, extend: Extend, now: Moment) -> Requested {
         let is_whole = match extend {
             Extend::Check => false,
@@ -150,7 +153,7 @@ impl Lease {
         }
     }
 
-    /// Applies an answer that was read at `now`. The answer confirms the grant until `until`.
+    /// Applies the backend's answer to `requested`. The answer confirms the grant until `until`, and was read at `now`.
     pub(crate) fn apply(&mut self, requested: Requested, until: Moment, now: Moment) -> Applied {
         if self.is_over(now) {
             return Applied::Late;
@@ -180,19 +183,19 @@ impl Lease {
         Applied::Renewed
     }
 
-    /// Returns the renewal plan that meets the demands of all entries; `None` if the lease is fixed.
+    /// Returns the renewal plan that meets the demands of all calls inside the hold; `None` if the lease is fixed.
     pub(crate) fn plan(&self) -> Option<Plan> {
         policy::most_demanding(&self.plans)
     }
 
-    /// Adds an entry's demand that the lease is renewed.
+    /// Adds the demand of a call inside the hold that the lease is renewed.
     pub(crate) fn add(&mut self, plan: Plan) {
         self.plans.push(plan);
     }
 
-    /// Removes the demand of an entry that leaves. If the backend itself maintains the lease, the lease then lasts for
-    /// at least the plan's lease time. The plan's lease time counts from `now`, or from the end of the plan if the plan
-    /// has ended earlier.
+    /// Removes the demand for renewal of a call that leaves the hold. A lease that the backend itself maintains then
+    /// lasts for at least the plan's lease time. The plan's lease time counts from `now`, or from the end of the plan
+    /// if the plan has ended earlier.
     pub(crate) fn remove(&mut self, plan: Plan, now: Moment) {
         if let Some(index) = self.plans.iter().position(|other| *other == plan) {
             self.plans.swap_remove(index);
@@ -247,6 +250,7 @@ mod tests {
             valid_until: Some(at(100 + validity)),
             validity: SECOND * validity,
             queued: false,
+            handoff: None,
         };
         Lease::granted(terms(30, Renewal::Fixed), &grant, at(100))
     }
@@ -323,8 +327,8 @@ mod tests {
         let mut lease = fixed(30);
         assert!(lease.is_fresh(at(110)));
         assert!(!lease.is_fresh(at(111)));
-        // A slow connection used up half of the lease before the answer was read. The lease is then fresh while two
-        // thirds of the remaining 15 s are left, because another request could take just as long.
+        // A slow connection used up half of the lease before the answer was read. The lease is fresh only while
+        // two thirds of the remaining 15 s are left, because the next request could take just as long.
         let asked = lease.request(Extend::To(30 * SECOND), at(111));
         assert_eq!(lease.apply(asked, at(141), at(126)), Applied::Renewed);
         assert!(lease.is_fresh(at(131)));
@@ -336,7 +340,7 @@ mod tests {
         let mut lease = fixed(2);
         assert!(lease.is_claim());
         assert_eq!(lease.ends(at(101)), at(130));
-        // An extension for a nested entry confirms only the time that the entry needs, so `is_claim` is still true.
+        // An extension for a nested call confirms only the time that this call needs, so `is_claim` is still true.
         let asked = lease.request(Extend::To(5 * SECOND), at(101));
         assert_eq!(lease.apply(asked, at(106), at(101)), Applied::Renewed);
         assert!(lease.is_claim());
@@ -360,8 +364,8 @@ mod tests {
         lease.add(nested);
         lease.remove(nested, at(128));
         assert_eq!(lease.backend_deadline(), Some(at(133)));
-        // The `max_hold` of this entry ends at 130 s, so its last renewal is at 130 s, even if the entry leaves much
-        // later.
+        // The `max_hold` of this nested call ends at 130 s, so its last renewal is at 130 s, even if the call leaves
+        // the hold much later.
         let limited = Renewal::WhileHeld {
             max_hold: Some(10 * SECOND),
         };

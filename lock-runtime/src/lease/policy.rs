@@ -7,12 +7,12 @@ use lock_core::{
     lease::{LeaseTerms, Moment, Renewal},
 };
 
-/// The age of a hold at which the engine confirms a grant that still lasts only for its claim (2 s). For a hold that
-/// ends before this age, no command for the confirmation is sent.
+/// The age of a hold at which the engine confirms a grant that still lasts only for its claim (2 s). If a hold
+/// ends before this age, the engine sends no command to confirm the grant.
 const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 
-/// Due times are rounded down to equally spaced moments, so that many holds are due at the same moment, and share
-/// renewal commands. Each third of a lease contains at least this number of equally spaced moments.
+/// The minimum number of equally spaced moments in a third of a lease. Due times are rounded down to these moments, so
+/// that many holds are due at the same moment and share renewal commands.
 const STEPS: u32 = 32;
 
 /// How a lease is renewed.
@@ -25,8 +25,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns the renewal plan that an entry which enters at `now` asks for; `None` if its lease is fixed. The plan ends
-    /// at `limit`, the end of the renewals for the enclosing call, if it does not end earlier.
+    /// Returns the renewal plan for a call that enters the hold at `now`; `None` if this call asks for a fixed lease.
+    /// The plan ends no later than `limit`, the moment at which the renewals for the enclosing call end.
     pub(crate) fn of(terms: LeaseTerms, limit: Option<Moment>, now: Moment) -> Option<Self> {
         match terms.renewal {
             Renewal::Fixed => None,
@@ -41,7 +41,7 @@ impl Plan {
         }
     }
 
-    /// Whether this plan's lease is at least as long, and its end at least as late, as those of the other plan.
+    /// Whether this plan has at least as long a lease as the other plan, and ends at least as late.
     fn covers(&self, other: &Self) -> bool {
         self.lease >= other.lease
             && match (self.until, other.until) {
@@ -52,7 +52,7 @@ impl Plan {
     }
 }
 
-/// Returns one plan with the longest lease and the latest end of all `plans`; `None` if `plans` is empty.
+/// Returns a plan that has the longest lease and the latest end of all `plans`; `None` if `plans` is empty.
 pub(crate) fn most_demanding(plans: &[Plan]) -> Option<Plan> {
     plans.iter().copied().reduce(|a, b| Plan {
         lease: a.lease.max(b.lease),
@@ -60,15 +60,16 @@ pub(crate) fn most_demanding(plans: &[Plan]) -> Option<Plan> {
     })
 }
 
-/// Returns the moment until which the lease has to last for a nested entry that enters at `now`. The lease time of the
-/// entry counts from `now`, or from `limit` if the renewals for the enclosing call have ended at this earlier moment.
+/// Returns the moment until which the lease has to last for a nested call that enters the hold at `now`. The lease time
+/// of the nested call counts from `now`, or from `limit` if the renewals for the enclosing call have already ended at
+/// `limit`.
 pub(crate) fn wanted_until(terms: LeaseTerms, limit: Option<Moment>, now: Moment) -> Moment {
     limit.map_or(now, |limit| limit.min(now)) + terms.time
 }
 
-/// Returns how long the lease has to last from `now` for a nested entry. Returns `None` if the lease is already long
-/// enough: the current plan covers the entry or, without a plan, the local deadline is late enough. `limit` is the end
-/// of the renewals for the enclosing call.
+/// Returns how long the lease has to last from `now` for a nested call. Returns `None` if the lease is already long
+/// enough: the current plan covers the nested call or, without a plan, the local deadline is late enough. `limit` is
+/// the moment at which the renewals for the enclosing call end.
 pub(crate) fn extension(
     planned: Option<Plan>,
     deadline: Moment,
@@ -83,7 +84,7 @@ pub(crate) fn extension(
     });
     let covered = match planned {
         Some(planned) if planned.covers(&end) => true,
-        // After the limit, an entry gets less than its lease time.
+        // After `limit`, a nested call gets less than its lease time.
         _ if until < now + terms.time => deadline >= until,
         Some(_) => false,
         None => deadline >= until,
@@ -91,8 +92,9 @@ pub(crate) fn extension(
     (!covered).then_some(until.since(now))
 }
 
-/// Returns the request that is due at `now`. A lease with a plan is renewed until the plan ends. After the end of the
-/// plan, or without a plan, an unconfirmed claim is extended to the whole lease, and any other lease is only checked.
+/// Returns the request that is due at `now`. A lease with a renewal plan is renewed until the plan ends. Without a
+/// plan, or after its end, a grant that lasts only for its claim (2 s) is extended to the whole lease. Any other lease
+/// is only checked.
 pub(crate) fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Moment) -> Extend {
     match plan {
         Some(plan) if plan.until.is_none_or(|until| now < until) => Extend::To(plan.lease),
@@ -101,8 +103,8 @@ pub(crate) fn step(plan: Option<Plan>, claim: bool, lease_ends: Moment, now: Mom
     }
 }
 
-/// Returns when a hold is due for the first time. A hold with an unconfirmed claim is due early, because its grant
-/// lasts only for the claim (2 s) until the grant is confirmed.
+/// Returns the moment at which the first renewal or check of a hold is due. This moment is early if the grant lasts
+/// only for its claim (2 s) until a renewal confirms it.
 pub(crate) fn first_due(
     lease: Duration,
     deadline: Moment,
@@ -118,8 +120,8 @@ pub(crate) fn first_due(
     }
 }
 
-/// Returns when a hold is due next: after a third of its lease. If less than a third of the lease is left, a hold that
-/// is renewed is due after half of the remaining time, and a hold that is only checked is due at its deadline.
+/// Returns the moment at which the next renewal or check of a hold is due: after a third of the lease. If less than a
+/// third of the lease is left, a renewal is due after half of the remaining time, and a check is due at the deadline.
 pub(crate) fn next_due(lease: Duration, deadline: Moment, renews: bool, now: Moment) -> Moment {
     let third = lease / 3;
     let due = now + third;
@@ -132,7 +134,7 @@ pub(crate) fn next_due(lease: Duration, deadline: Moment, renews: bool, now: Mom
     }
 }
 
-/// Rounds a moment down by less than `within`, so that holds that are due at about the same time are handled together.
+/// Rounds a moment down by less than `within`, so that holds that are due at about the same time share one command.
 fn rounded_down(due: Moment, within: Duration) -> Moment {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let within = nanos(within);
@@ -242,7 +244,7 @@ mod tests {
         assert!(!extended(ending, renewed(30, Some(60))));
         assert!(extended(ending, renewed(30, Some(61))));
         assert!(extended(ending, renewed(30, None)));
-        // The last renewal, at 10 s, would keep the lease until 40 s, but the nested entry does not rely on that
+        // The last renewal, at 10 s, would keep the lease valid until 40 s, but the nested call does not rely on that
         // renewal.
         assert!(extended(plan(30, Some(10)), fixed(30)));
     }
@@ -305,7 +307,7 @@ mod tests {
         };
         assert!((33..=66).contains(&moments(30 * SECOND)));
         assert!((33..=66).contains(&moments(SECOND)));
-        // Holds with different leases are handled together too.
+        // Holds with different leases are often due at the same moment, too.
         let all = |lease| (0..3000).map(move |millis| due_at(millis, lease)).collect();
         let (long, short): (BTreeSet<_>, BTreeSet<_>) = (all(30 * SECOND), all(29 * SECOND));
         assert!(long.intersection(&short).count() > long.len() / 2);

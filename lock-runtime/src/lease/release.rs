@@ -1,4 +1,4 @@
-//! Leaving a hold: the last entry to leave releases the lock.
+//! Leaving a hold: the last call to leave the hold releases its lock.
 
 use std::{
     future::Future,
@@ -28,8 +28,8 @@ pub enum ReleaseOutcome {
     /// The lock was held until the release. The release passes the lock to the next waiter, frees it, or keeps it taken
     /// for the rest of `hold_at_least`.
     Released,
-    /// Another entry into the same hold still holds the lock, such as an enclosing call or a task spawned with
-    /// `in_current_hold`. The last entry to leave releases the lock.
+    /// Another call is still inside the same hold, such as an enclosing call or a task spawned with `in_current_hold`.
+    /// The last call to leave the hold releases the lock.
     StillHeld,
     /// The server has not confirmed the release yet. The release is retried in the background until the lease ends.
     InBackground,
@@ -37,18 +37,18 @@ pub enum ReleaseOutcome {
     Lost(LossReason),
 }
 
-/// One entry into a hold. If this value is dropped, the entry leaves the hold. If it was the last entry, the release
-/// runs in the background.
+/// The entry of one call into a hold. Dropping this value makes the call leave the hold. If no call is left inside the
+/// hold, dropping this value also releases the lock in the background.
 #[derive(Debug)]
 pub(crate) struct EntryTicket {
-    /// The hold; `None` once the entry has left it.
+    /// The hold; `None` once the call has left it.
     hold: Option<Arc<HoldState>>,
-    /// Whether the entry is counted in the hold.
+    /// Whether the hold counts this entry as a call inside it. The hold ends when its count falls to zero.
     inside: bool,
 }
 
 impl EntryTicket {
-    /// Creates an entry that the hold has already counted.
+    /// Creates the entry of a call that the hold has already counted.
     pub(crate) fn counted(hold: Arc<HoldState>) -> Self {
         Self {
             hold: Some(hold),
@@ -56,19 +56,20 @@ impl EntryTicket {
         }
     }
 
-    /// Adds an entry to a hold. Returns `None` if the hold has ended.
+    /// Lets another call enter a hold. Returns `None` if the hold has ended.
     pub(crate) fn again(hold: &Arc<HoldState>) -> Option<Self> {
         hold.count_in().then(|| Self::counted(hold.clone()))
     }
 
-    /// Stops counting the entry until its body begins, so that the entry does not keep the hold alive in the meantime.
+    /// Makes the hold not count this entry until [`step_in`](Self::step_in) is called. In the meantime, the entry does
+    /// not keep the hold alive.
     pub(crate) fn step_out(&mut self) {
         if std::mem::take(&mut self.inside) {
             drop(self.hold.clone().map(Self::counted));
         }
     }
 
-    /// Counts the entry in the hold again. Returns `false` if the hold has ended in the meantime.
+    /// Makes the hold count this entry again. Returns `false` if the hold has ended in the meantime.
     pub(crate) fn step_in(&mut self) -> bool {
         self.inside = self.inside || self.hold().count_in();
         self.inside
@@ -80,7 +81,8 @@ impl EntryTicket {
             .expect("an entry has a hold until it leaves")
     }
 
-    /// Leaves the hold. The last entry releases the lock, and waits up to one second for the confirmation.
+    /// Leaves the hold. The last call to leave releases the lock, and waits up to one second for the server to confirm
+    /// the release.
     pub(crate) async fn leave(mut self) -> ReleaseOutcome {
         let hold = self.hold().clone();
         let Some(releasing) = self.go() else {
@@ -89,7 +91,7 @@ impl EntryTicket {
                 .map_or(ReleaseOutcome::StillHeld, ReleaseOutcome::Lost);
         };
         if let Some(reason) = hold.loss() {
-            // The lease is lost. If the server still has the grant, dropping `releasing` gives the grant back in the
+            // If the server still has the grant of the lost lease, dropping `releasing` gives the grant back in the
             // background.
             return ReleaseOutcome::Lost(reason);
         }
@@ -112,12 +114,12 @@ impl EntryTicket {
         }
     }
 
-    /// Removes this entry from the hold's count. Returns the release to be carried out if this entry was the last one,
-    /// otherwise `None`.
+    /// Makes the hold no longer count this entry. Returns the release to be carried out if no call is inside the hold
+    /// any more, otherwise `None`.
     fn go(&mut self) -> Option<Arc<Releasing>> {
         let hold = self.hold.take().filter(|_| self.inside)?;
-        // If the deadline has passed, `loss` marks the lease as lost. `loss` is called before the entry leaves, because
-        // a deadline that passes after the last entry has left is not a loss.
+        // If the deadline has passed, `loss` marks the lease as lost. `loss` has to be called before `count_out`,
+        // because a deadline that passes after the last call has left the hold is not a loss.
         hold.loss();
         if !hold.count_out() {
             return None;

@@ -29,8 +29,8 @@ use crate::{
     },
 };
 
-/// How long to wait before a failed renewal or check is tried again. If the local deadline of one of the holds comes
-/// first, the wait ends at that deadline.
+/// How long the engine waits before it tries a failed renewal or check again. If the local deadline of one of the holds
+/// comes first, the wait ends at that deadline.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// How long the engine waits for the answer to a renewal before the renewal counts as failed. After this time, the
@@ -52,15 +52,15 @@ pub(crate) struct RenewalScheduler {
 /// The releases whose callers wait for the confirmation.
 #[derive(Debug, Default)]
 struct Releases {
-    /// The releases, ordered by the moment at which each continues in the background.
+    /// The releases, ordered by the moment at which each release moves to the background if it is still unconfirmed.
     unconfirmed: VecDeque<(Moment, Weak<dyn UnconfirmedRelease>)>,
     /// The moment at which the scheduler next wakes to check the releases.
     armed: Option<Moment>,
 }
 
 impl Releases {
-    /// Removes the releases at the front of the queue whose callers have stopped waiting. Most callers read the
-    /// confirmation long before the release would have to continue in the background.
+    /// Removes each release at the front of the queue whose caller has stopped waiting. Most callers read the
+    /// confirmation long before their release would move to the background.
     fn skip_confirmed(&mut self) {
         let confirmed =
             |(_, releasing): &(_, Weak<dyn UnconfirmedRelease>)| releasing.strong_count() == 0;
@@ -98,9 +98,9 @@ impl RenewalScheduler {
         }
     }
 
-    /// Brings the next renewal or check of a hold forward to `due`, unless it is due earlier. Has no effect while a
-    /// renewal of the hold is in progress, because the hold is then not in the schedule. For a hold whose renewal is in
-    /// progress, `apply_answer` brings the next renewal forward when the current renewal ends.
+    /// Makes the next renewal or check of a hold due at `due`, unless it is due earlier already. While a renewal of the
+    /// hold is in progress, this method has no effect, because the schedule does not contain the hold. When that
+    /// renewal ends, `apply_answer` makes the next renewal due early enough.
     pub(crate) fn bring_forward(&self, hold: &Arc<HoldState>, due: Moment) {
         if lock(&self.schedule).bring_forward(hold, due) {
             self.earlier.notify_one();
@@ -118,9 +118,9 @@ impl RenewalScheduler {
         }
     }
 
-    /// Continues in the background each release whose caller has not read the answer in time. Returns the moment of the
-    /// next check. The timer stays set when a release is confirmed. Because the timer stays set, a later release does
-    /// not have to wake the scheduler.
+    /// Moves each release to the background whose caller has not read the answer in time. Returns the moment at which
+    /// the scheduler has to call this method again. This moment does not change when a release is confirmed, so that a
+    /// later release does not have to wake the scheduler.
     fn finish_releases(&self, now: Moment) -> Option<Moment> {
         let mut late = Vec::new();
         let next = {
@@ -147,8 +147,8 @@ impl RenewalScheduler {
 
     fn insert(&self, hold: &Arc<HoldState>, due: Moment) {
         let mut schedule = lock(&self.schedule);
-        // `unused_until` is read while the mutex is locked. A caller that sets `unused_until` at the same time does not
-        // find the hold in the schedule yet, and relies on this read.
+        // `unused_until` has to be read while the mutex is locked. A caller that sets `unused_until` at the same time
+        // does not find the hold in the schedule yet, so only this read notices the new value.
         let due = hold.unused_until().map_or(due, |until| due.min(until));
         if !self.ending.has_begun() && schedule.insert(hold, due) {
             self.earlier.notify_one();
@@ -169,8 +169,8 @@ impl RenewalScheduler {
         schedule.clear();
     }
 
-    /// Handles the answer to a renewal or check that was sent at `now`. Returns `false` if the request has failed and
-    /// has to be sent again.
+    /// Handles the answer to a renewal or check that was sent at `now`. Returns `false` if the renewal or check has
+    /// failed and has to be sent again.
     fn apply_answer(
         &self,
         sent: &SentRenewal,
@@ -193,8 +193,8 @@ impl RenewalScheduler {
                 if let Some(deadline) = hold.deadline() {
                     self.insert(hold, policy::next_due(lease, deadline, renews, now));
                 }
-                // A nested entry may have demanded a shorter time between renewals while the hold was not in the
-                // schedule.
+                // A nested call may have demanded a shorter time between renewals while the schedule did not contain
+                // the hold.
                 if let Some(plan) = hold.plan().filter(|plan| plan.lease < lease) {
                     self.bring_forward(hold, self.context.now() + plan.lease / 3);
                 }
@@ -243,8 +243,8 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
     }
 }
 
-/// Divides holds of one client into batches. Each batch is renewed by one command, so its holds are in one shard: in a
-/// Redis Cluster, a primary that does not answer would otherwise delay the answers of the other primaries.
+/// Divides holds of one client into batches. One command renews the holds of a batch. All holds of a batch belong to
+/// one shard: in a Redis Cluster, a primary that does not answer would otherwise delay the answers of other primaries.
 fn batches(mut due: Vec<Arc<HoldState>>) -> Vec<Vec<Arc<HoldState>>> {
     let Some(backend) = due.first().map(|hold| hold.backend().clone()) else {
         return Vec::new();
@@ -278,7 +278,8 @@ impl SentRenewal {
         }
     }
 
-    /// Records that the request failed or has no answer yet. A failed check is not counted, because it renews nothing.
+    /// Records that the renewal or check failed, or has no answer yet. A failed check is not counted as a failed
+    /// renewal.
     fn failed(&self, error: &BackendError) {
         let is_renewal = matches!(self.extend, Extend::To(_));
         if is_renewal && !self.has_failed.swap(true, Ordering::AcqRel) {
@@ -295,15 +296,15 @@ impl SentRenewal {
     }
 }
 
-/// Whether a hold still needs renewals or checks. This function also detects a deadline that has passed, and gives back
-/// a hold whose body has not begun in time.
+/// Whether a hold still needs renewals or checks. This function also notices if the hold's deadline has passed, and
+/// gives the lock back if the body has not begun in time.
 fn needs_renewal(hold: &HoldState) -> bool {
     hold.due_entry().is_scheduled()
         && hold.loss().is_none()
         && !hold.give_up_unused(hold.backend().now())
 }
 
-/// Returns the earliest deadline of the holds that still need renewals or checks; `None` if there are none.
+/// Returns the earliest deadline of the holds that still need renewals or checks; `None` if no hold needs them.
 fn first_deadline<'a>(holds: impl Iterator<Item = &'a Arc<HoldState>>) -> Option<Moment> {
     let renewed = holds.filter(|hold| needs_renewal(hold));
     renewed.filter_map(|hold| hold.deadline()).min()
@@ -335,8 +336,8 @@ async fn renew_together(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<Hol
     }
 }
 
-/// Returns the backend's answers to these requests; `None` if all of the holds are lost or released before the answers
-/// arrive, or if the client has ended. If one hold is lost, the request continues for the others.
+/// Returns the backend's answers to these renewals and checks; `None` if all of their holds are lost or released before
+/// the answers arrive, or if the client has ended. If one hold is lost, the function still waits for the other answers.
 async fn answers(
     scheduler: &RenewalScheduler,
     sent: &[SentRenewal],
@@ -373,7 +374,7 @@ async fn answers(
     }
 }
 
-/// Keeps the renewals of a client running until this value is dropped.
+/// Keeps the renewals of a client running. Dropping this value ends them.
 #[derive(Debug)]
 pub(crate) struct Renewals(pub(crate) Arc<RenewalScheduler>);
 

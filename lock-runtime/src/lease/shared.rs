@@ -1,4 +1,4 @@
-//! The state that the clones of a client share. This state includes a map from lock names to the client's holds.
+//! The state that the clones of a client share, with a registry of the client's holds.
 
 use std::{
     collections::BTreeMap,
@@ -101,10 +101,11 @@ impl HoldHost for Shared {
     }
 }
 
-/// The holds of one client in this process. A caller that finds a lock busy learns from this registry, without asking a
-/// server, whether the same client holds the lock. A shutdown uses this registry to wait until all locks are released.
+/// The holds of one client in this process. A caller that finds a lock busy learns from this registry whether the same
+/// client holds the lock. A shutdown uses this registry to wait until all locks are released.
 #[derive(Debug, Default)]
 pub(crate) struct HoldRegistry {
+    /// The newest hold of each lock.
     newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
     /// Tracks the holds that have not been released, including lost ones.
     holds: TaskTracker,
@@ -117,7 +118,7 @@ impl HoldRegistry {
         hold.track(self.holds.token());
         let mut newest = lock(&self.newest);
         let before = newest.get(&hold.name).and_then(Weak::upgrade);
-        // This hold's grant may have been read so late that a newer hold of the lock has begun in the meantime.
+        // The grant of `hold` may have been read so late that a newer hold of the same lock has already begun.
         if before
             .as_ref()
             .is_some_and(|before| before.token > hold.token)
@@ -126,14 +127,14 @@ impl HoldRegistry {
         }
         newest.insert(hold.name.clone(), Arc::downgrade(hold));
         drop(newest);
-        // The previous hold of this lock is over, because a newer hold has begun. `give_up` gives the previous hold
-        // back if its body has not begun.
+        // The previous hold of this lock is over, because a newer hold has begun. If the body of the previous hold has
+        // not begun, `give_up` makes its call acquire the lock again.
         if let Some(before) = before {
             before.give_up();
         }
     }
 
-    /// Gives back the holds whose bodies have not begun.
+    /// Gives back every lock whose body has not begun.
     pub(crate) fn give_up_unused(&self) {
         let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
         let holds = holds.iter().filter_map(Weak::upgrade);
@@ -145,7 +146,7 @@ impl HoldRegistry {
     pub(crate) fn remove(&self, hold: &Arc<HoldState>) {
         {
             let mut newest = lock(&self.newest);
-            // If this hold was lost, a newer hold of the same lock may have replaced it in the map.
+            // If this hold was lost, a newer hold of the same lock may have replaced it in `newest`.
             if newest
                 .get(&hold.name)
                 .is_some_and(|other| other.as_ptr() == Arc::as_ptr(hold))
@@ -167,9 +168,8 @@ impl HoldRegistry {
         newest.is_some_and(|hold| hold.is_valid())
     }
 
-    /// Returns the shards of the locks that are held, each with one of its locks and the time that is left of its lease
-    /// that ends last; zero if no lease is valid. If this registry knows no held lock, returns one shard without a
-    /// lock.
+    /// Groups the held locks by shard. For each shard, returns the name of one held lock, and the time after which the
+    /// last lease in this shard ends (zero if no lease is valid). If no lock is held, returns one shard without a lock.
     pub(crate) fn held_by_shard(
         &self,
         shard: impl Fn(&LockName) -> u16,

@@ -1,10 +1,10 @@
-//! The turns inside one hold. Siblings, which are calls nested in the same call, take turns in the order in which they
-//! request them.
+//! The turns of the calls that share one hold. Siblings, which are calls nested in the same call, run one after
+//! another, in the order in which they request their turns.
 //!
-//! The turn is offered to the first waiter in the queue, which takes the turn when it is polled. An offer that is not
-//! taken within a claim (2 s, or less after a missed offer) passes to the next waiter. A turn whose body does not begin
-//! in time also passes to the next waiter. No thread watches these time limits. Instead, each waiter checks them when
-//! it is polled.
+//! The turn is offered to the first waiter in the queue, which takes the turn when it is polled. If the waiter does not
+//! take the turn within a claim (2 s, or less after a missed offer), the turn is offered to the next waiter. The turn
+//! also passes to the next waiter if the body does not begin in time. No thread watches these time limits. Instead,
+//! each waiter checks the time limits when it is polled.
 
 use std::{
     collections::VecDeque,
@@ -20,13 +20,13 @@ use tokio::sync::Notify;
 
 use crate::background::lock;
 
-/// The turns of the calls at one nesting level. The queue is created only for the first turn, because most levels never
-/// need a queue.
+/// The turns of the calls at one nesting level. The queue of the calls is created when the first call requests a turn,
+/// because most nesting levels never need a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(OnceLock<Arc<Mutex<Queue>>>);
 
 impl Turns {
-    /// Requests a turn, which comes after all turns that were requested earlier.
+    /// Requests a turn for a call. This turn comes after all turns that were requested earlier.
     pub(crate) fn next(&self, backend: &Arc<dyn Backend>) -> Turn {
         let queue = self.0.get_or_init(Arc::default).clone();
         let ticket = lock(&queue).ticket();
@@ -38,8 +38,8 @@ impl Turns {
     }
 }
 
-/// A call's turn, or its position in the queue of turns. If this value is dropped, the turn passes to the next waiter,
-/// or the call leaves the queue.
+/// A call's turn, or the call's position in the queue if it does not have the turn yet. If this value is dropped, the
+/// turn passes to the next waiter, or the call leaves the queue.
 #[derive(Debug)]
 pub(crate) struct Turn {
     queue: Arc<Mutex<Queue>>,
@@ -109,10 +109,9 @@ enum View {
 #[derive(Debug, Default)]
 struct Queue {
     next_ticket: u64,
-    /// The call that has the turn or is offered the turn; `None` if there is no such call. While `current` is `None`,
-    /// no call waits.
+    /// The call that has the turn, or to which the turn is offered. While `current` is `None`, no call waits.
     current: Option<Current>,
-    /// The waiting calls, ordered by ticket.
+    /// The waiting calls, ordered by ticket: a number that each call gets when it requests its turn.
     waiters: VecDeque<Waiter>,
     /// Wakes the waiter that was last offered the turn; `None` once that waiter has been notified.
     woken: Option<Arc<Notify>>,
@@ -138,7 +137,7 @@ struct Waiter {
 struct Caller {
     ticket: u64,
     look: Arc<Notify>,
-    /// How often the call has queued: once at first, and again after each offer that it missed.
+    /// How often the call has joined the queue: once at first, and again after each offer that it missed.
     queued: u32,
 }
 
@@ -158,15 +157,15 @@ impl Queue {
         self.next_ticket
     }
 
-    /// Returns the index of the waiter with this ticket. If there is no such waiter, returns as an error the index at
-    /// which it would be inserted.
+    /// Returns the index of the waiter with this ticket. If no waiter has this ticket, returns as an error the index at
+    /// which to insert a waiter with this ticket.
     fn place(&self, ticket: u64) -> Result<usize, usize> {
         self.waiters
             .binary_search_by_key(&ticket, |waiter| waiter.ticket)
     }
 
-    /// Checks whether it is this caller's turn. If it is not, queues the caller, unless the caller is in the queue
-    /// already.
+    /// Checks whether this caller has the turn. A caller that does not have the turn joins the queue, unless it is in
+    /// the queue already.
     fn look(&mut self, caller: &mut Caller, now: Moment) -> View {
         let ticket = caller.ticket;
         self.settle(now);
@@ -195,7 +194,7 @@ impl Queue {
     }
 
     /// Sets the moment at which the turn passes to the next call; `None` once the body has begun. Returns `false` if
-    /// this ticket does not have the turn.
+    /// the call with this ticket does not have the turn.
     fn keep_turn(&mut self, ticket: u64, until: Option<Moment>, now: Moment) -> bool {
         self.settle(now);
         let current = self.current.as_mut();

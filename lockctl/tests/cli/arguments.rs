@@ -1,4 +1,4 @@
-//! Arguments without sense, settings, help, completions and the manual page.
+//! Invalid arguments, settings, help, completions and the manual page of `lockctl`.
 
 use support::server::{RedisServer, shared_server};
 

@@ -1,4 +1,4 @@
-//! `doctor`: a good server and bad ones.
+//! The subcommand `doctor`, on a server that is fit for locks and on servers that are not.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ fn good() -> ServerBuilder {
     RedisServer::builder().aof_always()
 }
 
-/// Runs `doctor` on a bad server. Fails unless one finding has this name, says `found`, and names a cure with `cure`.
+/// Runs `doctor` on an unfit server. Panics unless one finding has the name `check` and contains the texts `found` and
+/// `cure`.
 #[track_caller]
 fn finds(url: &str, check: &str, found: &str, cure: &str) {
     let report = output(url, &["doctor", "-o", "json"]).with_code(1).json();
@@ -137,7 +138,7 @@ async fn a_cluster_node_by_a_plain_url_is_found() {
     );
 }
 
-/// Passes bytes between a client and a server, and replaces a text in them by another of the same length.
+/// Passes bytes between a client and a server, and replaces one text in these bytes by another text of the same length.
 async fn replacing(
     server: &RedisServer,
     asked: [&'static str; 2],

@@ -1,4 +1,4 @@
-//! `list` and `inspect`.
+//! The subcommands `list` and `inspect`.
 
 use std::{process::Stdio, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::tool::{Ran, key, lockctl, output};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Returns a client with a namespace of its own, and the words that select this namespace.
+/// Returns a client with a namespace that no other test uses, and this namespace.
 async fn client(url: &str) -> (LockClient, String) {
     let namespace = key();
     let client = LockClient::builder().url(url).namespace(&namespace);
@@ -71,7 +71,7 @@ async fn every_topology_lists_and_inspects_its_locks() {
         tagged.release().await;
         output(url, &["-n", &namespace, "inspect", "order:42"]).with_code(1);
     }
-    // Several URLs are a Redlock.
+    // Several URLs stand for the nodes of a Redlock.
     let urls: Vec<_> = nodes
         .trim_start_matches("redlock://")
         .split(',')
@@ -100,25 +100,39 @@ async fn the_formats_have_the_same_locks() {
     let waiting = tokio::spawn(client.lock("b").wait(MINUTE).acquire());
     until_waiting(&client, "b", 1).await;
     let table = list(&[]).stdout;
-    let lines: Vec<Vec<_>> = table
-        .lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect();
+    let lines: Vec<&str> = table.lines().collect();
+    let titles = lines[0]
+        .split("  ")
+        .map(str::trim)
+        .filter(|title| !title.is_empty());
     assert_eq!(
-        lines[0],
-        ["KEY", "TOKEN", "LEASE", "LEFT", "WAITING", "OWNER"]
+        titles.collect::<Vec<_>>(),
+        [
+            "KEY",
+            "HOLDER",
+            "HELD FOR",
+            "LEASE LEFT",
+            "WAITING",
+            "TOKEN"
+        ]
     );
-    let (token_a, token_b) = (a.token().to_string(), b.token().to_string());
-    assert_eq!(
-        (lines[1][0], lines[1][1], lines[1][4]),
-        ("a", &*token_a, "0"),
-        "{table}"
-    );
-    assert_eq!(
-        (lines[2][0], lines[2][1], lines[2][4]),
-        ("b", &*token_b, "1"),
-        "{table}"
-    );
+    let caller = client
+        .lock("a")
+        .status()
+        .await
+        .unwrap()
+        .holder
+        .unwrap()
+        .caller;
+    let caller = caller.unwrap().to_string();
+    for (line, key, waiting, token) in [
+        (lines[1], "a", "0", a.token()),
+        (lines[2], "b", "1", b.token()),
+    ] {
+        let ends = format!("  {waiting}        {token}");
+        assert!(line.starts_with(&format!("{key}    {caller}  ")), "{table}");
+        assert!(line.ends_with(&ends), "{table}");
+    }
     assert_eq!(lines.len(), 3);
     let json = list(&["-o", "json"]).json();
     let mut lines = list(&["-o", "jsonl"]).lines();
@@ -126,6 +140,8 @@ async fn the_formats_have_the_same_locks() {
     lines.sort_by_key(|lock| lock["key"].as_str().unwrap().to_owned());
     assert_eq!(lines[1]["waiting"], 1, "{lines:?}");
     assert_eq!(lines[1]["owner"].as_str().unwrap().len(), 32);
+    assert_eq!(lines[1]["holder"]["pid"], std::process::id());
+    assert!(lines[1]["held_ms"].as_u64().unwrap() < 60_000, "{lines:?}");
     assert_eq!(lines[1]["token"], b.token().get());
     let keys = |words: &[&str]| {
         let mut keys: Vec<_> = list(words)
@@ -179,7 +195,7 @@ async fn the_queue_is_shown_in_its_order() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// A reader that ends early ends the tool, without a message.
+/// If the reader of the output ends early, the tool ends too, without a message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_pipe_is_no_error() {
     let server = RedisServer::start().await;
@@ -255,8 +271,8 @@ fn peak_of_list(url: &str) -> u64 {
     peak
 }
 
-/// A million keys, of which 10,000 are locks: no command takes long, and the tool needs no more memory than for few
-/// locks.
+/// A server stores a million keys, of which 10,000 are locks. No command of `list` takes long, and the tool needs no
+/// more memory than for few locks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_million_keys_cost_the_server_little_at_a_time() {
     let server = RedisServer::builder()

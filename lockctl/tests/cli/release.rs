@@ -1,4 +1,4 @@
-//! `release --force`.
+//! The subcommand `release` with the option `--force`.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ async fn the_log_names_the_user_and_the_host() {
     );
 }
 
-/// On a terminal, the tool asks for the key.
+/// On a terminal, the tool asks the user to type the key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_person_at_a_terminal_types_the_key() {
     let url = shared_server().await.url();

@@ -1,4 +1,4 @@
-//! `run`: the lock, the command, its signals and the exit codes.
+//! The subcommand `run`: the lock, the command, its signals and the exit codes.
 
 use std::time::{Duration, Instant};
 
@@ -64,19 +64,9 @@ async fn a_busy_lock_is_told_with_its_holder() {
     .with_code(75);
     assert!(began.elapsed() >= SECOND * 3 / 10);
     assert_eq!(ran.stdout, "");
-    let owner = client
-        .lock(&key)
-        .status()
-        .await
-        .unwrap()
-        .holder
-        .unwrap()
-        .owner;
-    assert!(
-        ran.stderr
-            .contains(&format!("held by {owner}, lease left ")),
-        "{ran:?}"
-    );
+    let holder = client.lock(&key).status().await.unwrap().holder.unwrap();
+    let held_by = format!("held by {} for ", holder.caller.unwrap());
+    assert!(ran.stderr.contains(&held_by), "{ran:?}");
     // A lock that becomes free in time is taken.
     let mut run = start(&url, &key, &["--wait", "1m"], "echo run");
     until_waiting(&client, &key, 1).await;
@@ -192,12 +182,12 @@ async fn signals_are_passed_on() {
     }
 }
 
-/// Processes that a command leaves behind would work without the lock.
+/// Processes that a command leaves behind end before the release, because they would otherwise work without the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_command_leaves_behind_ends_before_the_release() {
     let (client, url) = connected().await;
     let key = key();
-    // The process that is left behind looks at the lock when it is told to end.
+    // The process that is left behind checks the lock when it gets SIGTERM.
     let script = r#"
         ready=$(mktemp -u)
         (
@@ -288,7 +278,8 @@ async fn the_command_has_the_terminal() {
     );
 }
 
-/// Ctrl-Z stops the command and the tool, so that the shell takes the terminal, and `fg` continues both.
+/// Ctrl-Z stops the command and the tool, so that the shell takes the terminal. `fg` continues the command and the
+/// tool.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_can_be_stopped_and_continued() {
     let (_, url) = connected().await;

@@ -26,7 +26,7 @@ pub(crate) fn lockctl(url: &str, words: &[&str]) -> Command {
 
 /// Runs `lockctl` to its end.
 pub(crate) fn output(url: &str, words: &[&str]) -> Ran {
-    Ran::from(lockctl(url, words).output().expect("it starts"))
+    Ran::from(lockctl(url, words).output().expect("`lockctl` starts"))
 }
 
 /// What a process has written, and its exit code.
@@ -39,7 +39,7 @@ pub(crate) struct Ran {
 
 impl From<Output> for Ran {
     fn from(output: Output) -> Self {
-        let text = |bytes| String::from_utf8(bytes).expect("it is text");
+        let text = |bytes| String::from_utf8(bytes).expect("the output is UTF-8");
         Self {
             code: output.status.code(),
             stdout: text(output.stdout),
@@ -73,7 +73,7 @@ impl Ran {
     }
 }
 
-/// A process whose output is read line by line. It is killed when this value is dropped.
+/// A process whose output is read line by line. The process is killed when this value is dropped.
 pub(crate) struct Running {
     pub(crate) child: Child,
     /// `None` after [`Running::close_output`].
@@ -82,8 +82,11 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
-        let out = child.stdout.take().expect("it is piped");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the process starts");
+        let out = child.stdout.take().expect("the output is piped");
         Self {
             child,
             out: Some(BufReader::new(out)),
@@ -99,7 +102,7 @@ impl Running {
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         let out = self.out.as_mut().expect("the output is open");
-        out.read_line(&mut line).expect("it is text");
+        out.read_line(&mut line).expect("the output is UTF-8");
         line.trim_end().to_owned()
     }
 
@@ -109,7 +112,10 @@ impl Running {
 
     /// Waits until the process has ended. Returns its exit code, or `None` if a signal has ended it.
     pub(crate) fn code(&mut self) -> Option<i32> {
-        self.child.wait().expect("it is a child").code()
+        self.child
+            .wait()
+            .expect("the process is a child of this process")
+            .code()
     }
 }
 
@@ -139,7 +145,7 @@ pub(crate) fn until(mut question: impl FnMut() -> bool) {
     while !question() {
         assert!(
             began.elapsed() < Duration::from_secs(20),
-            "it has not come true"
+            "what the test waits for did not happen"
         );
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -148,7 +154,7 @@ pub(crate) fn until(mut question: impl FnMut() -> bool) {
 /// Returns a key that no other test uses.
 pub(crate) fn key() -> String {
     let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid");
-    uuid.expect("Linux has it").trim().to_owned()
+    uuid.expect("Linux generates a UUID").trim().to_owned()
 }
 
 /// A terminal in which a shell runs `lockctl`.

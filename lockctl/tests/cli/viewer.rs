@@ -46,10 +46,10 @@ async fn a_viewer_lists_and_inspects_and_the_server_refuses_the_rest() {
     let release = ["release", "order:42", "--force", "--yes"];
     let run = ["run", "-k", "free", "--", "echo", "run"];
     for words in [&release[..], &run] {
-        // The tool refuses.
+        // With `--read-only`, the tool refuses the subcommand.
         let ran = output(&url, &[&["--read-only"], words].concat()).with_code(77);
         assert!(ran.stderr.contains("--read-only"), "{ran:?}");
-        // The server refuses.
+        // Without `--read-only`, the server refuses a command that the subcommand sends.
         let ran = output(&url, words).with_code(77);
         assert!(ran.stderr.contains("ACL SETUSER"), "{ran:?}");
         assert_eq!(ran.stdout, "");

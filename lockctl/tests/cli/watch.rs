@@ -1,4 +1,4 @@
-//! `watch`.
+//! The subcommand `watch`.
 
 use std::time::Duration;
 
@@ -56,7 +56,10 @@ async fn each_change_is_a_line() {
     c.release().await;
     let text = output(&url, &["watch", "--looks", "1"]).with_code(0).stdout;
     assert!(
-        text.contains(&format!(" held     b token={} waiting=0 owner=", b.token())),
+        text.contains(&format!(
+            " held     b token={} waiting=0 holder=",
+            b.token()
+        )),
         "{text}"
     );
 }
@@ -79,7 +82,7 @@ async fn a_server_that_comes_back_is_watched_again() {
     let mut watching = Running::start(lockctl(&url, &words));
     assert!(watching.line().contains("\"held\""));
     server.kill();
-    // The outage lasts longer than the patience of a single look.
+    // The outage lasts longer than a single look waits for the server.
     tokio::time::sleep(Duration::from_millis(600)).await;
     server.restart().await;
     let b = client.lock("b").wait(MINUTE).acquire().await.unwrap();

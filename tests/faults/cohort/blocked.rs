@@ -94,7 +94,10 @@ async fn row_44_runtime_blocked_in_a_cohort_that_is_not_renewed() {
         let since = second.at;
         second.loses();
         thread.block(1500 * MS).await;
-        assert!(second.guard.loss().is_some(), "the lease has ended");
+        assert!(
+            second.guard.loss().is_some(),
+            "the second member's lease has ended"
+        );
         // The members left the queue when the cohort was granted the lock. When this grant ends, the caller behind the
         // cohort is first in the queue, and enters before the remaining members.
         let next = fixture.waiters.next().await;

@@ -37,8 +37,8 @@ async fn a_turn_that_nobody_takes_is_no_release() {
 }
 
 /// A member of a cohort has left, but its `hold_at_least` keeps the lock taken while another member waits. When the
-/// client is shut down, the waiting call returns an error, and the shutdown does not wait for the minimum hold. The
-/// lock stays taken until the minimum hold is over.
+/// client is shut down, the waiting call returns an error, and the shutdown does not wait for the end of
+/// `hold_at_least`. The lock stays taken until the time of `hold_at_least` has passed.
 #[tokio::test]
 async fn shutting_down_does_not_wait_for_a_lock_that_is_kept() {
     const AT_LEAST: Duration = Duration::from_secs(5);
@@ -62,8 +62,11 @@ async fn shutting_down_does_not_wait_for_a_lock_that_is_kept() {
         first.release().await;
         client.shutdown().await;
         let took = since.elapsed();
-        assert!(entered.recv().await.unwrap().is_err(), "it was dismissed");
-        assert!(took < SECOND + epsilon(), "shut down after {took:?}");
+        assert!(
+            entered.recv().await.unwrap().is_err(),
+            "the waiting call was not refused"
+        );
+        assert!(took < SECOND + epsilon(), "the shutdown took {took:?}");
         other
             .lock("k")
             .wait(20 * SECOND)
@@ -80,7 +83,7 @@ async fn shutting_down_does_not_wait_for_a_lock_that_is_kept() {
     }
 }
 
-/// The calls that a runtime makes first do not block one another. Each call finds the lock free, even if the background
+/// The first calls on a tokio runtime do not block one another. Each call finds the lock free, even if the background
 /// release of the previous call is not confirmed yet.
 #[tokio::test]
 async fn the_first_calls_of_a_runtime_are_not_in_their_own_way() {

@@ -33,7 +33,8 @@ use crate::{
 #[tokio::test]
 #[ignore = "run as a process of its own by the other tests"]
 async fn worker_process() {
-    let variable = |name: &str| std::env::var(name).expect("a worker is told what to do");
+    let variable =
+        |name: &str| std::env::var(name).expect("the test sets this variable for its workers");
     let number = |name: &str| variable(name).parse::<usize>().unwrap();
     let url = variable("WORKER_URL");
     let builder = LockClient::builder().url(url).namespace(NAMESPACE);
@@ -73,7 +74,7 @@ async fn worker_process() {
     client.shutdown().await;
 }
 
-/// If `stays` has this value, every caller leaves at once.
+/// A value of `stays` with which every caller leaves at once.
 const NOBODY: usize = usize::MAX;
 
 #[derive(Debug, Clone, Copy)]
@@ -114,13 +115,13 @@ fn numbers<const N: usize>(line: &str, word: &str) -> Option<[u64; N]> {
 
 /// Returns how much of the lease of `k` is left.
 async fn rest(redis: &mut MultiplexedConnection) -> Duration {
-    time_to_live(redis).await.expect("it is held")
+    time_to_live(redis).await.expect("the lock is held")
 }
 
-/// Row 40 of `docs/faults.md`: two processes are killed. The first is killed while the member `stays` of its cohort
-/// holds the lock, and the second while its callers queue. When the lease of this member has ended, the callers of the
-/// test's own clients enter in the order of the queue. Returns the time from the end of the lease until the first of
-/// these callers enters.
+/// Row 40 of `docs/faults.md`: two processes are killed. The first process is killed while the member `stays` of its
+/// cohort holds the lock, and the second process while its callers queue. When the lease of the member `stays` has
+/// ended, the callers of the test's own clients enter in the order of the queue. Returns the time from the end of this
+/// lease until the next caller enters.
 async fn killed_in_a_cohort(stays: usize) -> Duration {
     const LEASE: Duration = Duration::from_millis(1500);
     const MEMBERS: usize = 64;
@@ -312,8 +313,8 @@ async fn queue_length(server: &RedisServer) -> usize {
 async fn row_42_grant_of_a_cohort_deleted() {
     row(42, async |seen| {
         // If the caller had to wait, the engine confirms the hold 100 ms after the grant. The first deletion comes
-        // before this confirmation, so the confirmation finds it. The second deletion comes after the confirmation, so
-        // a probe finds it.
+        // before this confirmation, so the confirmation detects the deletion. The second deletion comes after the
+        // confirmation, so a probe detects the deletion.
         for inside in [Duration::ZERO, 120 * MS] {
             let took = removed(Removal::Del, inside).await;
             seen.within("the holder is notified after the deletion", 300 * MS, took);
@@ -415,8 +416,8 @@ async fn row_45_killed_after_a_longer_nested_lease() {
         let cohort = until_cohort(&server, 3).await;
         worker.until("entered 1 ").await;
         let entered = Instant::now();
-        // The second member of the cohort enters before the engine has restarted the lease for it, so the test waits
-        // for the restart.
+        // The second member of the cohort enters before the engine has restarted the lease for this member, so the test
+        // waits for the restart.
         let mut left = Duration::MAX;
         until(async || {
             left = rest(&mut redis).await;
@@ -431,7 +432,7 @@ async fn row_45_killed_after_a_longer_nested_lease() {
         let extended = server.calls().await.get("pexpire").copied().unwrap_or(0);
         assert!(
             extended >= asked + 2,
-            "the first one has not extended the lease"
+            "the nested call has not extended the lease"
         );
         let ends = Instant::now() + rest(&mut redis).await;
         worker.kill();
@@ -504,9 +505,12 @@ async fn row_48_a_thousand_queue_in_groups() {
             assert_eq!(
                 *of[process].get_or_insert(session_id),
                 session_id,
-                "not in the order of the queue"
+                "callers did not enter in the order of the queue"
             );
-            assert_eq!(caller, next[process], "not in the order of their asking");
+            assert_eq!(
+                caller, next[process],
+                "callers did not enter in the order of their calls"
+            );
             next[process] += 1;
             let at = |time: u64| base - Duration::from_nanos(origin - time);
             history.record("k", token, at(entered), at(left));
@@ -518,10 +522,10 @@ async fn row_48_a_thousand_queue_in_groups() {
         let scripts = u128::from(server.scripts().await - asked);
         let most = (PROCESSES * CALLERS / 10) as u128 + looks + 40;
         println!(
-            "row 48: {scripts} scripts for {} callers, {looks} of them looks at most",
+            "row 48: {scripts} scripts for {} callers, of which at most {looks} are probes",
             PROCESSES * CALLERS
         );
-        assert!(scripts <= most, "{scripts} scripts, {looks} looks");
+        assert!(scripts <= most, "{scripts} scripts, {looks} probes");
         until(async || self::left(&server).await.is_empty()).await;
     })
     .await;

@@ -51,7 +51,10 @@ async fn cancelled(callers: &[usize], when: When) -> Duration {
         for caller in callers {
             fixture.waiters.cancel(*caller).await;
         }
-        assert!(fixture.waiters.is_quiet(), "the push was held back");
+        assert!(
+            fixture.waiters.is_quiet(),
+            "a caller entered before the push"
+        );
         fixture.proxy.hold_replies(false);
     }
     if when == When::After {
@@ -74,7 +77,7 @@ async fn cancelled(callers: &[usize], when: When) -> Duration {
         before.leave().await;
         assert!(
             fixture.waiters.is_quiet(),
-            "its turn has come, and it was not polled"
+            "another caller entered during the turn of caller {caller}"
         );
         fixture.waiters.cancel(*caller).await;
         others.retain(|other| other > caller);
@@ -114,8 +117,8 @@ async fn row_39_members_cancelled() {
                 );
             }
         }
-        // The first member of the cohort is not cancelled here, because its turn comes with the push. Row 8 and the
-        // tests of the promises drop callers at the moment of the push.
+        // The first member of the cohort is not cancelled here, because its turn begins when the push arrives. Row 8
+        // and the tests of the promises drop callers when the push arrives.
         for caller in [1, middle, last] {
             let took = cancelled(&[caller], When::AtItsTurn).await;
             seen.within(
@@ -128,7 +131,7 @@ async fn row_39_members_cancelled() {
     .await;
 }
 
-/// Row 41 of `docs/faults.md`: the connection breaks while a member of a cohort holds the lock. This member keeps the
+/// Row 41 of `docs/faults.md`: the connection breaks while a member of a cohort holds the lock. The holder keeps the
 /// lock, and the other members of the cohort have their turns. Returns the time from the end of the last turn until the
 /// caller behind the cohort enters.
 async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
@@ -269,7 +272,10 @@ async fn row_46_member_that_keeps_the_lock() {
         let since = keeper.at;
         keeper.leave().await;
         let returned = since.elapsed();
-        assert!(returned < AT_LEAST / 2, "left after {returned:?}");
+        assert!(
+            returned < AT_LEAST / 2,
+            "the member left after {returned:?}"
+        );
         // The server also keeps the lock taken, so the lock would stay taken even if the process ended.
         let mut redis = fixture.server.connection().await;
         let left = time_to_live(&mut redis).await.expect("the lock is kept");
@@ -328,7 +334,7 @@ async fn row_47_mixed_leases_and_waits() {
             );
             for (caller, token) in callers.zip(last.token..) {
                 if caller == 3 {
-                    // The `wait` of caller 3 ends before its turn, so it never enters.
+                    // The `wait` of caller 3 ends before its turn, so caller 3 never enters.
                     continue;
                 }
                 let entered = fixture.waiters.next().await;

@@ -68,7 +68,7 @@ impl Fixture {
         (cohort, first)
     }
 
-    /// Waits until the server stores no key except token counters, and asserts that callers excluded each other, had
+    /// Waits until the server stores no key except token counters. Asserts that the callers excluded each other, had
     /// rising tokens, and entered in order.
     async fn end(self) {
         until(async || left(&self.server).await.is_empty()).await;

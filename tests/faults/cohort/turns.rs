@@ -1,5 +1,5 @@
-//! Members of a cohort in unusual situations. A member has extended the lease, or is not polled, or its runtime is not
-//! driven; or the client finds the grant late, or the grant is lost.
+//! Cohorts in unusual situations: a member extends the lease or is not polled, a runtime is not driven, or the client
+//! finds that the grant is late or lost.
 
 use std::{
     future::Future,
@@ -47,7 +47,7 @@ async fn left_of(server: &RedisServer) -> Duration {
 }
 
 /// Each member of a cohort re-enters the lock with a longer lease. The engine restarts the lease for each member, so
-/// the longer lease of one member does not count for the next. No member has more time than is left on the server.
+/// the longer lease of one member does not count for the next. No hold has more time left than its lease on the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     let server = Arc::new(RedisServer::start().await);
@@ -141,8 +141,8 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
     assert_eq!(*entered.lock().unwrap(), (0..20).collect::<Vec<_>>());
 }
 
-/// A push that reports a grant is lost, and the client finds the grant when the claim (2 s) has almost ended. Too
-/// little of the claim is left, so no body starts in that time.
+/// A push that reports a grant is lost, and the client finds the grant when the claim (2 s) has almost ended. The
+/// client starts no body in the rest of the claim, because the rest is too short.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_body_starts_on_the_last_moment_of_a_claim() {
     let server = RedisServer::start().await;
@@ -161,12 +161,16 @@ async fn no_body_starts_on_the_last_moment_of_a_claim() {
         tokio::time::sleep(late).await;
         proxy.drop_replies(false);
         proxy.cut();
-        assert_eq!(waiting.await.unwrap(), Ok(()), "found after {late:?}");
+        assert_eq!(
+            waiting.await.unwrap(),
+            Ok(()),
+            "the client found the grant after {late:?}"
+        );
     }
 }
 
-/// If a member is not polled when its turn comes, the callers behind it wait for a claim (2 s). The other members of
-/// the cohort keep their order.
+/// If a member of a cohort is not polled when its turn comes, the callers behind it wait for a claim (2 s). The other
+/// members of the cohort keep their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_is_not_polled_is_awaited_for_a_claim() {
     let server = RedisServer::start().await;
@@ -189,7 +193,7 @@ async fn a_caller_that_is_not_polled_is_awaited_for_a_claim() {
             let mut call: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(call);
             tokio::select! {
                 biased;
-                () = &mut call => panic!("it waits"),
+                () = &mut call => panic!("the call entered, although the lock is held"),
                 () = until_waiting(&client, 2) => {}
             }
             unpolled = Some(call);
@@ -232,7 +236,7 @@ fn a_release_in_the_background_needs_nobody_to_drive_its_runtime() {
     tests.block_on(until(async || left(&server).await.is_empty()));
     assert!(released.elapsed() < 2 * SECOND + epsilon());
     let closed = tests.block_on(async { tokio::time::timeout(5 * SECOND, locks.shutdown()).await });
-    assert!(closed.is_ok(), "nothing is left to wait for");
+    assert!(closed.is_ok(), "the shutdown still waits");
 }
 
 /// Callers are dropped while they share a request that adds them to the queue, and the runtime that should send the
@@ -263,7 +267,10 @@ fn callers_dropped_with_nobody_to_drive_their_runtime_leave_nothing() {
         });
         tests.block_on(until_waiting(&holder, 0));
         let closing = async { tokio::time::timeout(10 * SECOND, locks.shutdown()).await };
-        assert!(tests.block_on(closing).is_ok(), "after {turns} turns");
+        assert!(
+            tests.block_on(closing).is_ok(),
+            "the shutdown hangs after {turns} polls"
+        );
         tests.block_on(guard.release());
     }
 }

@@ -94,7 +94,7 @@ async fn row_05_body_hangs() {
 #[distributed_lock(key = "k")]
 async fn panics() -> Result<(), LockError> {
     tokio::task::yield_now().await;
-    panic!("as it shall");
+    panic!("the panic of this test");
 }
 
 /// Row 6 of `docs/faults.md`: a body panics, and the engine releases its lock at once, with exactly one script.
@@ -118,7 +118,7 @@ async fn row_06_body_panics() {
     .await;
 }
 
-/// Awaits five times inside the lock, and counts the awaits that have completed.
+/// Awaits five times while it holds the lock, and counts the awaits that have completed.
 #[distributed_lock(key = "k")]
 async fn five_awaits(passed: &std::cell::Cell<usize>) -> Result<(), LockError> {
     for _ in 0..5 {
@@ -202,7 +202,11 @@ static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
 #[distributed_lock(key = "sibling", wait = "20s")]
 async fn sibling() -> Result<(), LockError> {
-    assert_eq!(INSIDE.fetch_add(1, Ordering::SeqCst), 0, "not alone");
+    assert_eq!(
+        INSIDE.fetch_add(1, Ordering::SeqCst),
+        0,
+        "two siblings are inside"
+    );
     for _ in 0..5 {
         tokio::task::yield_now().await;
     }

@@ -1,4 +1,5 @@
-//! Callers that read an answer late: the answer to an acquisition, to the confirmation of a lease, or to its restart.
+//! Callers that read an answer late: the answer to an acquisition, to the confirmation of a lease, or to the restart of
+//! one.
 //! No body starts on a lease that is over or nearly over.
 
 use std::{
@@ -161,7 +162,7 @@ async fn several_grants_that_are_read_late_are_confirmed_or_acquired_again() {
 async fn until_it_waits<T>(call: &mut Pin<Box<impl Future<Output = T>>>, other: &LockClient) {
     until(async || {
         let is_pending = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await;
-        assert!(is_pending, "the call has not waited");
+        assert!(is_pending, "the call for `b` ended without waiting");
         other.lock("b").status().await.unwrap().waiters == 1
     })
     .await;
@@ -179,7 +180,7 @@ async fn a_lease_that_was_restarted_late_is_confirmed_or_acquired_again() {
         until_it_waits(&mut call, &other).await;
         guard.release().await;
         until(async || other.lock("b").status().await.unwrap().waiters == 0).await;
-        // The next poll of the call takes its turn for `b`, and requests the restart of the lease of `a`.
+        // At its next poll, the call takes its turn for `b`, and requests the restart of the lease of `a`.
         sleep(100 * MS).await;
         let left = polled_after(gap, call).await.unwrap();
         assert!(left > 600 * MS, "after {gap:?}: {left:?}");

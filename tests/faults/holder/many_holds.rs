@@ -121,7 +121,7 @@ async fn of_many_holds_those_that_are_gone_are_lost_and_no_others() {
         let guards = fixture.hold(&keys(MANY)).await;
         fixture.tell("DEL", "key:7", &[]).await;
         fixture.tell("DEL", "key:8", &[]).await;
-        // Stores a value under the second deleted key. The layout does not use the type of this value for grants.
+        // Stores a value under the second deleted key. The value has a type that the layout does not use for grants.
         match layout {
             Layout::Native => fixture.tell("HSET", "key:8", &["field", "1"]).await,
             Layout::Redisson => fixture.tell("SET", "key:8", &["1"]).await,

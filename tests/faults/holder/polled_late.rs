@@ -39,13 +39,13 @@ impl Judge {
         let token = Hold::current().expect("a body has a hold").token().get();
         assert!(
             !self.inside.swap(true, Ordering::SeqCst),
-            "{who} is not alone: {:?}",
+            "{who} entered while another caller held the lock: {:?}",
             self.entered.lock().unwrap()
         );
         {
             let mut entered = self.entered.lock().unwrap();
             let newest = entered.last().map_or(0, |(_, token, _)| *token);
-            assert!(token > newest, "{who}: {token} after {entered:?}");
+            assert!(token > newest, "{who} got token {token} after {entered:?}");
             entered.push((who, token, Instant::now()));
         }
         sleep(time).await;
@@ -75,13 +75,13 @@ fn poll(future: Pin<&mut (impl Future + ?Sized)>) -> bool {
 /// Polls a call until it is in the queue and the queue contains this number of waiters.
 async fn queue(mut future: Pin<&mut impl Future>, lock: &Lock, waiters: usize) {
     until(async || {
-        assert!(!poll(future.as_mut()), "it has to wait");
+        assert!(!poll(future.as_mut()), "the call did not wait");
         lock.status().await.unwrap().waiters == waiters
     })
     .await;
     // The reply to the call has arrived before the answer to `status`, so in this poll the call learns that it is
     // queued.
-    assert!(!poll(future.as_mut()), "it has to wait");
+    assert!(!poll(future.as_mut()), "the call did not wait");
 }
 
 /// The same lock from three clients, each of which stands for a process: the first holder, a process whose callers are
@@ -240,7 +240,7 @@ async fn row_50_replies_stall() {
 }
 
 /// Row 51 of `docs/faults.md`: a waiter is never polled again, alone and in a cohort. The other callers enter after a
-/// claim (2 s), regardless of the lease.
+/// claim (2 s), however long the lease is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_forgotten() {
     row(51, async |seen| {
@@ -375,7 +375,7 @@ async fn row_51_a_release_is_never_polled() {
             guard.release().await;
             let begun = Instant::now();
             while begun.elapsed() < 300 * MS {
-                assert!(!poll(call.as_mut()), "its body goes on");
+                assert!(!poll(call.as_mut()), "the call ended before its body");
                 sleep(5 * MS).await;
             }
             ends.store(true, Ordering::SeqCst);
@@ -443,7 +443,7 @@ async fn both_soon(client: &LockClient) -> Result<(), LockError> {
 }
 
 /// Row 51 of `docs/faults.md`: the `wait` of a caller ends while the request that queues the caller is unanswered. The
-/// caller is polled twice more, and then never again. This caller does not delay the other callers of its process.
+/// caller is polled twice more, and then never again. The other callers of its process are not delayed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_forgotten_while_it_leaves() {
     row(51, async |seen| {

@@ -21,7 +21,8 @@ use crate::fixture::{
 #[tokio::test]
 #[ignore = "run as a process of its own by the other tests"]
 async fn worker_process() {
-    let variable = |name: &str| std::env::var(name).expect("a worker is told what to do");
+    let variable =
+        |name: &str| std::env::var(name).expect("the test sets this variable for its workers");
     let lease = Duration::from_millis(variable("WORKER_LEASE_MS").parse().unwrap());
     let client = LockClient::builder()
         .url(variable("WORKER_URL"))
@@ -158,7 +159,7 @@ async fn row_01_holder_killed_in_a_cluster() {
 /// Returns the next line of the worker's output that is not empty.
 async fn next_word(worker: &mut Worker) -> String {
     loop {
-        let line = worker.line().await.expect("the worker goes on");
+        let line = worker.line().await.expect("the worker still runs");
         if !line.is_empty() {
             return line;
         }
@@ -284,7 +285,7 @@ async fn row_20_a_thousand_waiters() {
             (0..PROCESSES).flat_map(|process| (0..WAITERS).map(move |caller| (process, caller)));
         assert!(
             order.iter().copied().eq(queued),
-            "not in the order of their queueing"
+            "callers did not enter in the order in which they queued"
         );
         // The test counts the scripts that are sent after all callers have queued. After a caller has queued, it sends
         // at most one script, its release. Each process also sends five probes a second.
@@ -294,7 +295,7 @@ async fn row_20_a_thousand_waiters() {
         let scripts = server.scripts().await - asked;
         assert!(
             scripts <= callers + 1 + looks,
-            "{scripts} scripts, {looks} looks"
+            "{scripts} scripts, {looks} probes"
         );
         seen.within("all callers have been inside", 30 * SECOND, took);
         until(async || left(&server).await.is_empty()).await;
@@ -314,8 +315,8 @@ async fn queued_process_killed(url: &str, server: &RedisServer) {
         queued.kill();
         let next = entering(client.lock("k").wait(30 * SECOND));
         until_waiting(&client, 2).await;
-        // The server may need a moment to notice the closed socket. The test waits until the server has noticed it, so
-        // that the measured time does not include this moment.
+        // The server may need a moment to notice the closed socket. The test waits until the server has noticed the
+        // closed socket, so that the measured time does not include this moment.
         let mut observer = server.connection().await;
         until(async || {
             let clients: String = ask(
@@ -347,7 +348,8 @@ async fn row_21_queued_process_killed() {
     queued_process_killed(&server.url(), &server).await;
 }
 
-/// A session counts as gone if it no longer listens at the primary of the lock, so the test also runs in a cluster.
+/// Runs the test of row 21 in a cluster, in which a session counts as gone if it no longer listens at the primary of
+/// the lock.
 #[tokio::test]
 async fn row_21_queued_process_killed_in_a_cluster() {
     let cluster = ClusterServers::start(3).await;
@@ -410,7 +412,11 @@ async fn row_36_waiter_stopped_past_its_grant() {
         until_waiting(&client, 1).await;
         waiter.signal("STOP");
         guard.release().await;
-        let stale = token_of(&grant(&server).await.expect("the stopped waiter is granted"));
+        let stale = token_of(
+            &grant(&server)
+                .await
+                .expect("the stopped waiter is granted the lock"),
+        );
         let next = client.lock("k").wait(10 * SECOND).acquire().await.unwrap();
         let newer = next.token().get();
         assert!(newer > stale);
@@ -423,7 +429,7 @@ async fn row_36_waiter_stopped_past_its_grant() {
         let token: u64 = inside.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(
             token > newer,
-            "the body started on the grant {token}, {newer} was given since"
+            "the body started under token {token} after token {newer} was granted"
         );
         waiter.until("ended").await;
     })

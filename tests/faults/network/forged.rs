@@ -75,7 +75,7 @@ impl Forger {
             redis::cmd("PUBLISH").arg(channel).arg(payload),
         )
         .await;
-        assert_eq!(heard, 2, "{channel}: a session, and the forger");
+        assert_eq!(heard, 2, "a session and the forger listen on {channel}");
         until(async || ignored() > before).await;
     }
 
@@ -84,7 +84,7 @@ impl Forger {
     async fn hear_grant_to(&mut self, owners: usize) -> (String, String) {
         loop {
             let heard = timeout(20 * SECOND, self.heard.recv()).await;
-            let (channel, told) = heard.expect("the grant is pushed").unwrap();
+            let (channel, told) = heard.expect("the forger hears a grant").unwrap();
             if told.matches(' ').count() + 1 == owners && told.ends_with("{faults:k}") {
                 return (channel, told);
             }
@@ -151,7 +151,10 @@ async fn row_58_forged_pushes() {
                 .publish(&channel, "nonsense\nERROR forged line")
                 .await;
         }
-        assert!(entries.try_recv().is_err(), "nobody has released");
+        assert!(
+            entries.try_recv().is_err(),
+            "a caller entered before the release"
+        );
 
         guard.release().await;
         let (channel, told) = forger.hear_grant_to(3).await;
@@ -163,7 +166,7 @@ async fn row_58_forged_pushes() {
             .collect();
         let (_, others) = owners[0]
             .split_once(' ')
-            .expect("three are granted it together");
+            .expect("three callers are granted the lock as a cohort");
         let raised = |by: u64| told.replace(&format!("{first}|"), &format!("{}|", first + by));
         let signature = told.split('|').next().unwrap();
         let bare = format!("{}|30000|{channel}|{others}|{{faults:k}}", first + 9);
@@ -179,7 +182,10 @@ async fn row_58_forged_pushes() {
         for forged in &forgeries {
             forger.publish(&channel, forged).await;
         }
-        assert!(entries.try_recv().is_err(), "the first is still inside");
+        assert!(
+            entries.try_recv().is_err(),
+            "a caller entered while the first member held the lock"
+        );
         for who in 1..3 {
             room.leave.add_permits(1);
             assert_eq!(entries.recv().await, Some((who, first + who as u64)));
@@ -223,7 +229,7 @@ async fn row_58_repeated_push() {
         }
         assert!(
             repeated > 0,
-            "the member always came back before the other one"
+            "in every attempt, the second member entered before the other caller"
         );
     })
     .await;
@@ -268,7 +274,7 @@ async fn is_repeated(
             forger.repeat(&channel, &told).await;
             forger.publish(&channel, "nonsense").await;
             tokio::time::sleep(50 * MS).await;
-            assert!(entries.try_recv().is_err(), "two are inside");
+            assert!(entries.try_recv().is_err(), "two callers hold the lock");
         }
     }
     inside.release().await;

@@ -59,7 +59,7 @@ async fn late_request(kill: bool) {
     );
     proxy.cut();
     if !kill {
-        // After this pause, the time limit of the request has passed, so the server must not carry it out.
+        // After this pause, the time limit of the request has passed, so the server must not carry out the request.
         tokio::time::sleep(1500 * MS).await;
     }
     // Lets the requests of the new connection reach the server before the delayed request of the old connection.
@@ -69,7 +69,11 @@ async fn late_request(kill: bool) {
     proxy.hold_old_requests(false);
     let observer = client(&server.url()).await;
     for _ in 0..50 {
-        assert_eq!(grant(&server).await, None, "a ghost was granted");
+        assert_eq!(
+            grant(&server).await,
+            None,
+            "a caller that had given up was granted the lock"
+        );
         tokio::time::sleep(5 * MS).await;
     }
     observer
@@ -163,8 +167,8 @@ async fn row_11_lock_kept_twice() {
     .await;
 }
 
-/// Row 13 of `docs/faults.md`: a socket is half open. The client ends the hold at its own deadline at the latest, and
-/// connects again.
+/// Row 13 of `docs/faults.md`: a socket is half open. The hold ends at the client's local deadline at the latest, and
+/// the client connects again.
 #[tokio::test]
 async fn row_13_half_open_socket() {
     row(13, async |seen| {
@@ -262,7 +266,11 @@ async fn row_38_old_socket_is_read_late() {
         assert_eq!(grant(&server).await, None);
         proxy.hold_old_requests(false);
         for _ in 0..50 {
-            assert_eq!(grant(&server).await, None, "a ghost was granted");
+            assert_eq!(
+                grant(&server).await,
+                None,
+                "the stalled request was granted the lock"
+            );
             tokio::time::sleep(5 * MS).await;
         }
     })
@@ -304,7 +312,7 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
         proxy.until_requested(proxy.request_bytes()).await;
         proxy.delay(Duration::ZERO);
         tokio::time::sleep(200 * MS).await;
-        // The push of the grant gets through, and then the second connection breaks as well.
+        // The push of the grant reaches the waiter's session, and then the second connection breaks as well.
         guard.release().await;
         tokio::time::sleep(50 * MS).await;
         proxy.deliver_after_cut(true);
@@ -318,7 +326,11 @@ async fn row_38_request_that_was_sent_again_is_read_late() {
         until(async || grant(&server).await.is_none()).await;
         proxy.hold_old_requests(false);
         for _ in 0..50 {
-            assert_eq!(grant(&server).await, None, "a ghost was granted");
+            assert_eq!(
+                grant(&server).await,
+                None,
+                "the stalled request was granted the lock"
+            );
             tokio::time::sleep(5 * MS).await;
         }
         done.send(()).unwrap();
@@ -370,7 +382,7 @@ async fn row_38_caller_leaves_with_its_offer() {
                 let lasted = asked.elapsed();
                 assert!(
                     lasted < 50 * MS + epsilon(),
-                    "a ghost was granted for {lasted:?}"
+                    "a cancelled caller was granted the lock for {lasted:?}"
                 );
                 tokio::time::sleep(5 * MS).await;
             }

@@ -38,10 +38,10 @@ async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
         };
         let mut cx = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
-        // The one poll sends a request only to the nodes to which the session is connected already.
+        // The only poll of the waiter sends a request only to the nodes to which the session is connected already.
         until(async || {
             let [first, second, third] = &quorum.servers[..] else {
-                unreachable!("a quorum of three");
+                unreachable!("the quorum has three nodes");
             };
             is_held_on(first).await || is_held_on(second).await || is_held_on(third).await
         })
@@ -49,7 +49,7 @@ async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
         let asked = Instant::now();
         let guard = other.lock("k").wait(30 * SECOND).acquire().await.unwrap();
         let took = asked.elapsed();
-        println!("entered after {took:?} beside a waiter that is not polled");
+        println!("a caller entered after {took:?} beside a waiter that is not polled");
         assert!(took < CLAIM + BACKOFF + epsilon(), "{took:?}");
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
         guard.release().await;
@@ -76,7 +76,7 @@ async fn a_waiter_that_misses_its_grants_keeps_a_quorum_for_less_time() {
         };
         for missed in 0..2 {
             let mut cx = Context::from_waker(Waker::noop());
-            // From the second time on, a poll finds that the engine has given back the previous grant, and requests the
+            // After a missed grant, the first poll finds that the engine has given the grant back, and requests the
             // lock again. If a node has not answered the release of that grant yet, a further poll is necessary.
             loop {
                 assert!(waiting.as_mut().poll(&mut cx).is_pending());
@@ -88,7 +88,9 @@ async fn a_waiter_that_misses_its_grants_keeps_a_quorum_for_less_time() {
             let asked = Instant::now();
             let guard = other.lock("k").wait(30 * SECOND).acquire().await.unwrap();
             let took = asked.elapsed();
-            println!("entered after {took:?} beside a waiter that has missed {missed} grants");
+            println!(
+                "a caller entered after {took:?} beside a waiter that has missed {missed} grants"
+            );
             let claim = CLAIM / 10_u32.pow(missed);
             assert!(took < claim + BACKOFF + epsilon(), "{missed}: {took:?}");
             guard.release().await;
@@ -155,7 +157,7 @@ async fn a_killed_holder_blocks_for_the_rest_of_its_lease() {
     let killed = Instant::now();
     let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
     let took = killed.elapsed();
-    println!("entered {took:?} after the death of a holder with {lease} ms");
+    println!("a caller entered {took:?} after the death of a holder with a lease of {lease} ms");
     assert!(
         took < Duration::from_millis(lease) + BACKOFF + epsilon(),
         "{took:?}"
@@ -187,7 +189,7 @@ async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
     guard.release().await;
     let guard = entering.await.unwrap().unwrap();
     let took = released.elapsed();
-    println!("entered {took:?} after the release");
+    println!("a waiter entered {took:?} after the release");
     assert!(took < BACKOFF + epsilon(), "{took:?}");
     assert_eq!(waiter.stats().waited, 1);
 
@@ -211,9 +213,10 @@ async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
     }
 }
 
-/// A call for two keys reads its grants when most of their lease is over, so it gives them back and requests the locks
-/// again. The servers have forgotten the script that gives back grants, so the client has to send this script again,
-/// and it runs after the second request. The late script does not end the grants of the second request.
+/// A call for two keys reads its grants when most of their lease is over, so the call gives the grants back and
+/// requests the locks again. The servers have forgotten the script that gives back grants, so the client has to send
+/// this script again, and the script runs after the second request. The late script does not end the grants of the
+/// second request.
 #[tokio::test]
 async fn grants_that_are_given_back_do_not_end_the_next_ones() {
     let quorum = Quorum::start(3).await;
@@ -281,7 +284,7 @@ async fn several_keys_wait_for_a_majority_that_does_not_answer() {
 }
 
 /// Another caller has the lock on half of the nodes, so neither caller can get a majority. The call under test returns
-/// `Busy`, and gives back its grants on the other half.
+/// `Busy`, and gives back its grants on the other half of the nodes.
 #[tokio::test]
 async fn callers_that_share_the_nodes_are_busy() {
     let quorum = Quorum::start(4).await;

@@ -44,7 +44,7 @@ async fn row_29_two_of_five_down() {
         println!("{rounds} rounds");
         assert!(
             rounds >= 11,
-            "{rounds} rounds: each has waited for those that are down"
+            "only {rounds} rounds: each round waited for the nodes that are down"
         );
         let _: () = ask(&mut third, redis::cmd("DEL").arg(NAME)).await;
         contend(&[before, after], 4, 5).await;
@@ -146,7 +146,7 @@ async fn a_node_that_starts_late_gets_no_old_releases() {
 }
 
 /// A node that was down when a lock was granted has no grant to release. After calls during a long outage of the node,
-/// therefore, no releases wait for the node, however long the leases are.
+/// Therefore no releases wait for the node after a long outage, however long the leases are.
 #[tokio::test]
 async fn a_node_gets_no_releases_of_grants_that_it_missed() {
     const CALLS: u64 = 200;
@@ -212,7 +212,7 @@ async fn tokens_rise_over_quorums() {
             let guard = client.lock("k").wait(SECOND).acquire().await.unwrap();
             assert!(
                 guard.token().get() > newest,
-                "{} after {newest}",
+                "token {} after token {newest}",
                 guard.token()
             );
             newest = guard.token().get();

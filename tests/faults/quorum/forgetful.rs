@@ -90,8 +90,8 @@ async fn row_31_a_beginning_needs_all_nodes() {
         let mut quorum = Quorum::start(3).await;
         quorum.servers[0].kill();
         let client = client(&quorum.url(), SECOND).await;
-        // The call waits for longer than a node that lost its state is kept from counting toward a majority (its
-        // quarantine).
+        // The call waits for longer than the quarantine, the time for which a node that lost its state does not count
+        // toward a majority.
         let refused = client.lock("k").wait(6 * SECOND).acquire().await;
         let Err(LockError::Unreachable { detail, .. }) = refused else {
             panic!("{refused:?}");
@@ -116,7 +116,7 @@ async fn row_31_a_beginning_needs_all_nodes() {
 async fn held_on_two(quorum: &Quorum, lock: Lock) -> LockGuard {
     quorum.servers[2].stop_process();
     let guard = lock.acquire().await.unwrap();
-    // After this pause, the request to the third node is past its deadline, so the node does not carry it out.
+    // After this pause, the request to the third node is past its deadline, so the node does not carry out the request.
     sleep(1200 * MS).await;
     quorum.servers[2].continue_process();
     assert!(is_held_on(&quorum.servers[0]).await && is_held_on(&quorum.servers[1]).await);
@@ -130,7 +130,7 @@ async fn excluded_until_the_end(clients: &[LockClient], guard: &LockGuard, lease
             let entered = client.lock("k").lease(lease).try_acquire().await;
             assert!(
                 entered.is_err() || guard.loss().is_some(),
-                "{entered:?} entered beside a hold that has {:?} left",
+                "{entered:?} entered although another hold has {:?} left",
                 guard.remaining()
             );
         }
@@ -153,7 +153,8 @@ async fn row_31_another_clients_lock_ends_no_quarantine() {
             client.lock("warm").run(async {}).await.unwrap();
         }
         let guard = held_on_two(&quorum, holder.lock("k").lease(LEASE)).await;
-        // Cuts the holder off, because otherwise the holder would store its grant on the node that missed it.
+        // Cuts the holder off from the nodes, because otherwise the holder would store its grant on the node that
+        // missed the grant.
         proxies.iter().for_each(|proxy| proxy.blackhole(true));
         quorum.servers[1].restart().await;
         sleep(1200 * MS).await;
@@ -251,7 +252,7 @@ async fn a_retained_lock_outlives_the_loss_of_a_node() {
     let lock = holder.lock("k").hold_at_least(LEAST);
     let asked = Instant::now();
     let entered = lock.run(async { Instant::now() }).await.unwrap();
-    // After this pause, the request to the third node is past its deadline, so the node does not carry it out.
+    // After this pause, the request to the third node is past its deadline, so the node does not carry out the request.
     sleep((1200 * MS).saturating_sub(asked.elapsed())).await;
     quorum.servers[2].continue_process();
     let mut flushed = quorum.servers[1].connection().await;
@@ -308,8 +309,8 @@ async fn a_hold_returns_to_a_node_that_missed_it() {
     }
 }
 
-/// A client stores its grant on a node that missed it, but the node's answer is lost with the connection. The client
-/// also sends the release to this node.
+/// A client stores its grant on a node that missed the grant, but the node's answer is lost with the connection. The
+/// client also sends the release to this node.
 #[tokio::test]
 async fn a_hold_that_returned_without_an_answer_is_released() {
     let quorum = Quorum::start(3).await.in_use().await;

@@ -50,15 +50,16 @@ async fn a_promoted_replica_without_the_newest_grant_is_not_counted() {
     servers[1].stop_process();
     let granted = Instant::now();
     let guard = holder.lock("k").lease(LEASE).acquire().await.unwrap();
-    // After this pause, the request to the stopped server is past its deadline, so the server does not carry it out.
+    // After this pause, the request to the stopped server is past its deadline, so the server does not carry out the
+    // request.
     sleep(1200 * MS).await;
     servers[1].continue_process();
     assert!(is_held_on(&group.servers[0]).await && is_held_on(&servers[0]).await);
     group.servers[0].kill();
     for replica in &group.servers[1..] {
         replica.continue_process();
-        // The holder knows its token, by which it could notice that the replica lacks the grant. With the token counter
-        // that the test sets here, the holder does not notice this, like a holder whose process has died.
+        // By its token, the holder could notice that the replica lacks the grant. The test raises the replica's token
+        // counter so that the holder does not notice, as if the holder's process had died.
         let mut redis = replica.connection().await;
         let writable = ["CONFIG", "SET", "replica-read-only", "no"];
         ask::<()>(&mut redis, redis::cmd(writable[0]).arg(&writable[1..])).await;
@@ -73,13 +74,16 @@ async fn a_promoted_replica_without_the_newest_grant_is_not_counted() {
     let mut tries = 0;
     while granted.elapsed() < LEASE / 3 - SECOND {
         let entered = other.lock("k").try_acquire().await;
-        assert!(entered.is_err(), "{entered:?} entered beside a hold");
+        assert!(
+            entered.is_err(),
+            "{entered:?} entered while another caller held the lock"
+        );
         tries += 1;
         sleep(50 * MS).await;
     }
     assert!(tries > 5, "the failover took too long: {tries} tries");
     assert!(mark_on(primary).await.starts_with("lost|"));
-    // Only one node still has the grant, so the holder would be notified of the loss at its next check.
+    // Only one node still has the grant, so the holder's next check would detect the loss.
     let outcome = guard.release().await;
     assert!(matches!(outcome, ReleaseOutcome::Lost(_)), "{outcome:?}");
     let next = other.lock("k").wait(5 * SECOND).acquire().await.unwrap();
@@ -92,9 +96,9 @@ async fn a_promoted_replica_without_the_newest_grant_is_not_counted() {
     guard.release().await;
 }
 
-/// Three groups: the primary of one of them is killed while a caller is inside and 20 callers of two clients wait. The
-/// holder keeps its lock, and the waiters enter one at a time, with rising tokens, although the promoted replica does
-/// not count toward a majority yet.
+/// One of three groups loses its primary, which is killed while a caller holds the lock and 20 callers of two clients
+/// wait. The holder keeps its lock, and the waiters enter one at a time, with rising tokens, although the promoted
+/// replica does not count toward a majority yet.
 #[tokio::test]
 async fn a_failover_in_one_of_three_groups_admits_one_caller_at_a_time() {
     const WAITERS: usize = 20;
@@ -166,7 +170,7 @@ async fn unusable_nodes_are_refused() {
     assert_eq!(refused, Some(ConnectError::ClusterNode));
     let twice = connect(&[&url, b, &url]).await;
     assert!(matches!(twice, Some(ConnectError::SameServerTwice { .. })));
-    // One server by two names.
+    // Two of these URLs name the same server by different host names.
     let by_name = url.replace("127.0.0.1", "localhost");
     let twice = connect(&[&url, &by_name, b]).await;
     assert!(

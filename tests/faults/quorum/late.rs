@@ -223,7 +223,7 @@ async fn a_node_refuses_a_request_that_arrives_after_the_release() {
     .await;
     guard.unwrap().release().await;
     until_empty(server).await;
-    // After this pause, the time limit of the request has passed, so the node must not carry it out.
+    // After this pause, the time limit of the request has passed, so the node must not carry out the request.
     sleep(REQUEST_LIFE + 500 * MS).await;
     let scripts = server.scripts().await;
     node.hold_old_requests(false);
@@ -299,7 +299,7 @@ async fn a_majority_that_loses_a_grant_admits_a_second_holder() {
         assert_eq!(
             guard.loss(),
             None,
-            "{loses:?}: the first one is still inside"
+            "{loses:?}: the first holder was notified too early"
         );
         assert!(second.token() > guard.token(), "{loses:?}");
         guard.lost().await;
@@ -343,7 +343,7 @@ async fn a_grant_with_the_same_token_is_not_the_holders() {
         let taken = Instant::now();
         guard.lost().await;
         let told = taken.elapsed();
-        println!("told after {told:?}, renewed: {renewed}");
+        println!("the holder was notified after {told:?}, renewed: {renewed}");
         assert!(told < LEASE / 3 + epsilon(), "{told:?}");
         assert_eq!(guard.loss(), Some(LossReason::NotHeld));
         drop(guard);

@@ -17,9 +17,9 @@ use tokio::time::sleep;
 use super::load::Load;
 use crate::fixture::{MS, NAME, SECOND, client, row, until_waiting};
 
-/// Row 28 of `docs/faults.md`: the slots of all locks move from primary to primary, again and again. Meanwhile, one
-/// caller holds the lock, 20 callers of two clients wait for it, and five other callers keep acquiring locks of their
-/// own. The holder keeps its lock, and the waiters enter one at a time, with rising tokens.
+/// Row 28 of `docs/faults.md`: the slots of all locks move from primary to primary, again and again. During the moves,
+/// one caller holds the lock, 20 callers of two clients wait for it, and five other callers keep acquiring locks of
+/// their own. The holder keeps its lock, and the waiters enter one at a time, with rising tokens.
 #[tokio::test]
 async fn row_28_slots_move_under_load() {
     row(28, async |seen| {
@@ -122,7 +122,8 @@ async fn row_28_a_hold_outlives_a_slow_move() {
     .await;
 }
 
-/// Until the whole slot has moved, the server that joins stores no slot, so the map of the slots does not name it.
+/// Until the whole slot has moved, the server that joins stores no slot, so the map of the slots does not name this
+/// server.
 #[tokio::test]
 async fn row_28_a_hold_outlives_a_slow_move_to_a_server_that_joins() {
     row(28, async |_| {
@@ -133,9 +134,9 @@ async fn row_28_a_hold_outlives_a_slow_move_to_a_server_that_joins() {
     .await;
 }
 
-/// Row 28 of `docs/faults.md`: the primary of a lock is killed. Meanwhile, one caller holds the lock, 20 callers of two
-/// clients wait for it, and five other callers keep acquiring locks of their own. The primary's replica, which has the
-/// grant and the queue, becomes the new primary. The holder keeps its lock, and the waiters enter one at a time.
+/// Row 28 of `docs/faults.md`: the primary of a lock is killed. At that time, one caller holds the lock, 20 callers of
+/// two clients wait for it, and five other callers keep acquiring locks of their own. The primary's replica, which has
+/// the grant and the queue, becomes the new primary. The holder keeps its lock, and the waiters enter one at a time.
 #[tokio::test]
 async fn row_28_a_primary_dies() {
     row(28, async |seen| {

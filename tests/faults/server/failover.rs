@@ -1,4 +1,4 @@
-//! Sentinels promote a replica.
+//! Faults of a group of servers that Sentinels watch: the Sentinels promote a replica.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use support::{
 use super::load::{FAILOVER, Load};
 use crate::fixture::{SECOND, client, row, token, until};
 
-/// Row 27 of `docs/faults.md`: the primary is killed. Meanwhile, one caller holds the lock, 20 callers of two clients
-/// wait for it, and five other callers keep acquiring locks of their own. The replicas have the grant and the queue.
-/// The holder keeps its lock, and the waiters enter one at a time, with rising tokens.
+/// Row 27 of `docs/faults.md`: the primary is killed. At that time, one caller holds the lock, 20 callers of two
+/// clients wait for it, and five other callers keep acquiring locks of their own. The replicas have the grant and the
+/// queue. The holder keeps its lock, and the waiters enter one at a time, with rising tokens.
 #[tokio::test]
 async fn row_27_failover_under_load() {
     row(27, async |seen| {
@@ -184,7 +184,8 @@ async fn row_27_a_missed_message() {
             },
         )
         .await;
-        // A reconnection after at most a second, the pause of 3 s between two questions, and their answers.
+        // The bound allows for a reconnection within a second, a pause of 3 s between two questions to the Sentinels,
+        // and their answers.
         seen.within(
             "a client that missed a promotion leaves the old primary",
             5 * SECOND,

@@ -23,8 +23,8 @@ const WAITERS: usize = 20;
 /// The number of callers with a lock of their own.
 const BUSY: usize = 5;
 
-/// The time within which a replica replaces a failed primary: the other servers notice the failure after at most a second,
-/// and on a loaded machine need several elections.
+/// The time within which a replica replaces a failed primary. The other servers notice the failure after at most a
+/// second, and need several elections on a loaded machine.
 pub(super) const FAILOVER: Duration = Duration::from_secs(15);
 
 /// The callers of three clients: the holder's client, and two clients for the other callers.
@@ -101,8 +101,8 @@ impl Load {
         (0..BUSY).map(Self::busy_key)
     }
 
-    /// Enters another lock of the failed primary, `other`, and finishes. Records the times of a failover in the fault
-    /// matrix.
+    /// Acquires `other`, a lock of the failed primary that no caller uses, and then finishes. Records the times of a
+    /// failover in the fault matrix.
     pub(super) async fn finish_after_failover(self, seen: &mut Seen, killed: Instant, other: &str) {
         let other = self.holder.lock(other).wait(20 * SECOND);
         other.run(async {}).await.unwrap();
@@ -151,7 +151,7 @@ impl Load {
     }
 }
 
-/// Enters a lock again and again. Returns the number of calls, and the duration of the longest call.
+/// Acquires and releases a lock again and again. Returns the number of calls, and the duration of the longest call.
 async fn call_again(lock: lock_runtime::Lock, stop: Arc<AtomicBool>) -> (usize, Duration) {
     let (mut calls, mut longest) = (0, Duration::ZERO);
     while !stop.load(Ordering::SeqCst) {

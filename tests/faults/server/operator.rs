@@ -106,8 +106,8 @@ async fn row_23_key_deleted_and_flushall() {
     .await;
 }
 
-/// Row 23 of `docs/faults.md`: an operator deletes all keys while callers wait. The waiters queue again and enter in
-/// their order.
+/// Row 23 of `docs/faults.md`: an operator deletes all keys while callers wait. The waiters queue again, and enter in
+/// their old order.
 #[tokio::test]
 async fn row_23_flushall_while_waiting() {
     row(23, async |seen| {

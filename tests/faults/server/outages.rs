@@ -236,7 +236,7 @@ async fn row_25_evicting() {
 }
 
 /// Asserts that the server grants nothing in its present state: a call returns an error at most 200 ms after the end of
-/// its `wait`. After that, asserts that another call, which waits while `over` ends that state, is granted the lock.
+/// its `wait`. Then ends this state with `over`, and asserts that a call that has waited meanwhile is granted the lock.
 async fn nobody_enters(
     client: &LockClient,
     server: &RedisServer,

@@ -12,8 +12,8 @@ use tokio::time::sleep;
 use crate::fixture::{MS, NAME, NAMESPACE, SECOND, client, row, token, until};
 
 /// Row 28 of `docs/faults.md`: a primary is demoted, and promoted again without the grants that another primary made in
-/// between. The next token of the first primary is greater than the tokens of the other primary. This holds although
-/// the client stayed connected to the first primary and noticed nothing.
+/// between. The next token of the first primary is greater than the tokens of the other primary. The client stays
+/// connected to the first primary, and does not notice the two promotions.
 #[tokio::test]
 async fn row_28_a_primary_is_promoted_again() {
     row(28, async |_| {
@@ -41,8 +41,8 @@ async fn row_28_a_primary_is_promoted_again() {
 }
 
 /// Row 28 of `docs/faults.md`: a replica replaces a primary whose process is stopped, and grants a lock. When the old
-/// primary continues, it does not know the new primary yet, so the old primary also grants the lock to a caller. This
-/// grant comes later, so it has the greater token.
+/// primary continues, it does not know the new primary yet, so the old primary also grants the lock to a caller. The
+/// old primary's grant comes later, so it has the greater token.
 #[tokio::test]
 async fn row_28_a_stopped_primary_continues() {
     row(28, async |_| {
@@ -73,9 +73,9 @@ async fn row_28_a_stopped_primary_continues() {
     .await;
 }
 
-/// Row 28 of `docs/faults.md`: a replica replaces a primary whose process is stopped, and the callers wait for a
-/// replica. The old primary has no replica any longer, so no caller enters on a grant of the old primary while a caller
-/// of the new primary holds the lock.
+/// Row 28 of `docs/faults.md`: a replica replaces a primary whose process is stopped. The callers enter only after a
+/// replica has acknowledged their grant. The old primary has no replica any longer, so no caller enters on a grant of
+/// the old primary while a caller of the new primary holds the lock.
 #[tokio::test]
 async fn row_28_a_stopped_primary_has_no_replica() {
     row(28, async |_| {
@@ -231,12 +231,12 @@ async fn row_28_idle_clients_ask_rarely_while_a_primary_is_dead() {
             idle.push(client(&cluster.url()).await);
         }
         cluster.servers[0].kill();
-        // The first questions of an idle client follow each other faster.
+        // An idle client asks its first questions at shorter intervals.
         sleep(2 * SECOND).await;
         let before = map_reads(&cluster.servers[1]).await;
         sleep(MEASURED as u32 * SECOND).await;
         let reads = map_reads(&cluster.servers[1]).await - before;
-        println!("{reads} reads of the map in {MEASURED} s by {CLIENTS} clients");
+        println!("{CLIENTS} clients read the map of the slots {reads} times in {MEASURED} s");
         assert!(reads > 0, "the clients do not look for a new primary");
         assert!(reads <= CLIENTS * (2 * MEASURED + 1), "{reads}");
     })

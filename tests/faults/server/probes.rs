@@ -59,13 +59,17 @@ async fn row_54_thousands_of_waited_keys() {
         let most = watched.as_millis() as u64 * 1000 / 15_000;
         assert!(
             looks <= most + most / 10,
-            "{looks} looks, {most} are allowed"
+            "{looks} probes, {most} are allowed"
         );
         assert!(
             looks >= most / 4,
-            "{looks} looks: who waits is looked after"
+            "only {looks} probes, although callers wait"
         );
-        assert_eq!(proxy.connections(), connections, "connected again");
+        assert_eq!(
+            proxy.connections(),
+            connections,
+            "the client connected again"
+        );
         proxy.delay(Duration::ZERO);
         for guard in held {
             guard.unwrap().release().await;
@@ -223,11 +227,11 @@ async fn row_57_dead_entries() {
             guard.release().await;
             let entered = timeout(30 * SECOND, &mut alive)
                 .await
-                .expect("who is alive enters")
+                .expect("the live waiter enters")
                 .unwrap();
             seen.within("the live waiter enters", 8 * SECOND, released.elapsed());
             let slow: u64 = ask(&mut connection, redis::cmd("SLOWLOG").arg("LEN")).await;
-            assert_eq!(slow, 0, "commands of half a second and more");
+            assert_eq!(slow, 0, "some commands took half a second or longer");
             entered.release().await;
         }
     })
@@ -259,7 +263,10 @@ async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
     // Until the probes have removed all dead entries, the lock is free although the live waiter is still in the queue.
     while !alive.is_finished() {
         let taken = several.try_acquire().await;
-        assert!(taken.is_err(), "the waiter was overtaken");
+        assert!(
+            taken.is_err(),
+            "the call for several keys overtook the live waiter"
+        );
     }
     (&mut alive).await.unwrap().release().await;
 }
@@ -297,8 +304,8 @@ async fn each_silent_waiter_with_a_short_lease_delays_the_others() {
 }
 
 /// A holder overruns its fixed lease while another caller of its process is in the queue. If the lease is between 0.5 s
-/// and 2.5 s long, the server removes the other caller from the queue. This caller returns to its place at the next
-/// probe of its process.
+/// and 2.5 s long, the server removes the other caller from the queue. The removed caller returns to its place at the
+/// next probe of its process.
 #[tokio::test]
 async fn a_place_of_a_process_whose_holder_overruns_its_lease_returns_at_its_next_probe() {
     for (lease, is_set_aside) in [(600, true), (2400, true), (2800, false)] {

@@ -27,7 +27,7 @@ const AT_MOST: Duration = Duration::from_secs(10);
 async fn shut_down(client: &LockClient) -> Duration {
     let start = Instant::now();
     let down = timeout(4 * AT_MOST, client.shutdown()).await;
-    assert!(down.is_ok(), "shutting down hangs");
+    assert!(down.is_ok(), "the shutdown hangs");
     start.elapsed()
 }
 
@@ -200,7 +200,7 @@ async fn row_52_a_shutdown_that_is_given_up() {
         let given_up = Instant::now();
         server.continue_process();
         let lost = timeout(4 * LEASE, guard.lost()).await;
-        assert!(lost.is_ok(), "somebody still renews");
+        assert!(lost.is_ok(), "the client still renews the lease");
         seen.within(
             "the lease is lost after the first shutdown was dropped",
             LEASE,

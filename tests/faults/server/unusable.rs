@@ -20,7 +20,7 @@ async fn row_35_unusable_servers() {
             let asked = Instant::now();
             let refused = LockClient::builder().url(url).wait(SECOND).connect().await;
             seen.within("connecting returns an error", SECOND, asked.elapsed());
-            let error = refused.expect_err("it cannot be used");
+            let error = refused.expect_err("the server cannot be used");
             let text = format!("{error} {error:?}");
             assert!(!text.contains("secret"), "{text}");
             error

@@ -61,7 +61,7 @@ impl Sizes {
         assert!(locked > plain, "{shape}: {self:?}");
         assert!(
             locked <= plain + arguments + fixed,
-            "{shape}: more than one copy more: {self:?}"
+            "{shape}: the attribute adds more than one copy: {self:?}"
         );
         self
     }
@@ -106,7 +106,7 @@ fn fixed() -> usize {
 #[test]
 fn the_lock_itself_needs_little() {
     println!("{} B", fixed());
-    assert!(fixed() <= 256);
+    assert!(fixed() <= 264);
 }
 
 #[test]

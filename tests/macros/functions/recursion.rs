@@ -132,7 +132,7 @@ fn in_tasks(id: u64, depth: usize) -> Pin<Box<dyn Future<Output = Locked<usize>>
         match depth.checked_sub(1) {
             Some(depth) => {
                 let next = tokio::spawn(in_tasks(id, depth).in_current_hold());
-                Ok(1 + next.await.expect("it does not panic")?)
+                Ok(1 + next.await.expect("the task does not panic")?)
             }
             None => Ok(0),
         }

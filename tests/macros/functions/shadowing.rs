@@ -1,5 +1,5 @@
 //! User-defined items and arguments with names of the standard library or of this crate. The expansion of the attribute
-//! must not refer to them by mistake.
+//! must not refer to these items and arguments by mistake.
 
 use support::guarded::{guarded, stay};
 

@@ -40,7 +40,10 @@ async fn what_is_had_is_kept_while_the_next_one_is_waited_for_and_begins_anew() 
         };
         let (entered, ()) = tokio::join!(waiting, holding);
         entered.unwrap();
-        assert!(!overtaken.into_inner(), "the first lock was given away");
+        assert!(
+            !overtaken.into_inner(),
+            "another caller was granted the first lock"
+        );
         assert_eq!(store.keys().await, [] as [String; 0]);
     })
     .await;

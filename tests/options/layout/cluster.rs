@@ -174,7 +174,7 @@ async fn wake_each_other(cluster: &ClusterServers, lock: &str, sharded: bool) {
         counting.until_listeners(1).await;
         guard.release().await;
     });
-    told.0.expect("a release of ours is heard");
+    told.0.expect("the JVM hears this crate's release");
     jvm.unlock().await;
     counting.until_listeners(0).await;
     let mut fastest = SECOND;
@@ -277,8 +277,8 @@ async fn tokens_rise_together_with_those_of_a_fenced_lock() {
     assert_eq!(keys, [""; 0]);
 }
 
-/// Redisson cannot use a lock with such a name in a cluster either, because the lock and its channel would lie in two
-/// slots.
+/// Redisson cannot use a lock whose name has a brace but no hash tag in a cluster either, because the lock and its
+/// channel would lie in two slots.
 #[tokio::test]
 async fn a_brace_without_a_hash_tag_is_refused() {
     let client = client(shared_cluster().await).await;
@@ -316,9 +316,9 @@ async fn a_caller_that_gives_up_or_is_dropped_unsubscribes() {
     jvm.unlock().await;
 }
 
-/// Why shard channels have a connection of their own: when a slot moves, the server ends the subscriptions to the
-/// slot's channels unasked. The `redis` crate takes the message for the answer to the oldest command under way, and
-/// each later answer reaches the wrong caller.
+/// Shows why shard channels have a connection of their own. When a slot moves, the server ends the subscriptions to the
+/// slot's channels unasked. The `redis` crate takes the server's message about this for the answer to the oldest
+/// command under way, and each later answer reaches the wrong caller.
 #[tokio::test]
 async fn a_slot_that_moves_mixes_up_the_answers_of_a_connection_with_shard_channels() {
     let cluster = ClusterServers::start(2).await;
@@ -389,7 +389,7 @@ async fn shard_channels_have_a_connection_of_their_own() {
     }
 }
 
-/// When a slot moves, waiters subscribe at the new primary, and a release there wakes them.
+/// When a slot moves, waiters subscribe at the new primary, and a release at the new primary wakes them.
 #[tokio::test]
 async fn after_a_slot_has_moved_waiters_listen_at_its_new_primary() {
     let cluster = ClusterServers::start(2).await;
@@ -426,8 +426,8 @@ async fn after_a_slot_has_moved_waiters_listen_at_its_new_primary() {
     assert!(fastest < 100 * MS, "{fastest:?}");
 }
 
-/// While a slot moves, a server runs a script with several keys only if it stores all of them. Redisson needs a single key
-/// to acquire a lock, so the clients of this crate need a single key to release a lock.
+/// While a slot moves, a server runs a script with several keys only if the server stores all these keys. Redisson
+/// needs a single key to acquire a lock, so the clients of this crate need a single key to release a lock.
 #[tokio::test]
 async fn a_lock_is_released_while_its_slot_moves() {
     let cluster = ClusterServers::start(2).await;
@@ -457,8 +457,8 @@ async fn a_lock_is_released_while_its_slot_moves() {
     }
 }
 
-/// A slot moves, and begins to move again before the caller has got an answer from its new primary. The servers have
-/// carried out no request of the caller, so that the caller asks again soon, and does not wait for a clean-up.
+/// A slot moves, and begins to move again before the caller has got an answer from the slot's new primary. The servers
+/// have carried out no request of the caller, so the caller soon asks again, and does not wait for a clean-up.
 #[tokio::test]
 async fn a_caller_asks_on_while_a_slot_moves_again_and_again() {
     let cluster = ClusterServers::start(2).await;
@@ -568,8 +568,8 @@ async fn a_connection_for_shard_channels_logs_in_again() {
     entered.unwrap().release().await;
 }
 
-/// A caller gives up while the connection for shard channels cannot be made. When it can be made again, nothing
-/// subscribes for this caller any longer.
+/// A caller gives up while the connection for shard channels cannot be made. When the client can connect again, it does
+/// not subscribe for this caller.
 #[tokio::test]
 async fn a_caller_that_has_given_up_is_not_subscribed_late() {
     let cluster = ClusterServers::start(1).await;
@@ -591,7 +591,7 @@ async fn a_caller_that_has_given_up_is_not_subscribed_late() {
     open.send_replace(false);
     let busy = client.lock("k").wait(3 * SECOND).acquire().await;
     assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
-    sleep(3 * SECOND).await; // the clean-up of the caller has ended
+    sleep(3 * SECOND).await; // after this pause, the clean-up of the caller has ended
     open.send_replace(true);
     // A caller for another lock subscribes again, over the same connection.
     let guard = hold(&client, "{k}:2").await;

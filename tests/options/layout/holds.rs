@@ -47,7 +47,7 @@ async fn a_lease_that_was_changed_from_outside_is_cut_by_the_next_renewal_or_try
         until(async || (0..=2000).contains(&Jvm::at(&store, "k").await.left().await)).await;
         assert!(guard.remaining() <= 2 * SECOND, "{:?}", guard.remaining());
         guard.release().await;
-        // A fixed lease is not renewed, so the next attempt of another caller shortens it.
+        // A fixed lease is not renewed, so the next attempt of another caller shortens the changed lease.
         let lock = client.lock("k").lease(2 * SECOND).renew(false);
         let guard = lock.acquire().await.unwrap();
         let _: i64 = jvm.ask(change[0], &change[1..]).await;
@@ -87,7 +87,7 @@ async fn a_lease_is_renewed_and_a_forced_unlock_is_a_loss() {
         std::future::pending::<()>().await;
     });
     let lost = timeout(SECOND + epsilon(), forced).await;
-    let lost = lost.expect("the holder is told at its next renewal");
+    let lost = lost.expect("the holder is notified at its next renewal");
     assert_lost(&lost);
     // The client's loss has not ended the hold of the JVM.
     assert_eq!(jvm.unlock().await, Some(true));
@@ -110,7 +110,7 @@ async fn a_lock_that_is_kept_tells_the_jvm_its_new_end() {
         sleep(100 * MS).await;
         guard.release().await;
     });
-    entered.expect("the end of the lease is heard of");
+    entered.expect("the JVM hears that the lease ends earlier");
     let took = start.elapsed();
     let bounds = SECOND - 20 * MS..SECOND + 200 * MS + epsilon();
     assert!(bounds.contains(&took), "{took:?}");
@@ -200,7 +200,7 @@ async fn two_locks_of_one_channel_are_two_locks() {
     let mut waiting = Box::pin(waits.acquire());
     assert!(timeout(300 * MS, &mut waiting).await.is_err());
     let other = client.lock("{a}").wait(SECOND).acquire().await;
-    other.expect("nobody holds it").release().await;
+    other.expect("nobody holds the other lock").release().await;
     guard.release().await;
     waiting.await.unwrap().release().await;
     let reserved = client.lock("lock:fence").try_acquire().await.err();

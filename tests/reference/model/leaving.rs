@@ -78,7 +78,7 @@ impl Model {
             self.counts(hold.client).released += u64::from(!hold.known_lost);
             if !hold.known_lost && hold.keep_until > self.now {
                 let held = self.keys[hold.key].held.as_mut();
-                held.expect("it stands").kept_until = Some(hold.keep_until);
+                held.expect("the lock is held").kept_until = Some(hold.keep_until);
             } else {
                 self.grant_next(hold.key);
             }

@@ -32,8 +32,8 @@ pub(crate) type HoldId = usize;
 /// The differences between the backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rules {
-    /// Whether the test controls the time. Leases and waits can then be short, because they end only when the test
-    /// advances the time.
+    /// Whether the test controls the time. If the test controls it, leases and waits can be short, because they end
+    /// only when the test advances the time.
     pub(crate) own_clock: bool,
     /// Whether the backend supports the strategy `handoff`, whose callers wait in a queue.
     pub(crate) queue: bool,

@@ -7,7 +7,7 @@ use super::{BEAT, Call, CallId, Held, KEYS, MARGIN, Model, Outcome, Stage, With,
 impl Model {
     /// Removes a lock's grant, as an operator's command does, and grants the lock to the next waiter.
     pub(crate) fn remove(&mut self, key: usize) {
-        let held = self.keys[key].held.expect("it is held");
+        let held = self.keys[key].held.expect("the lock is held");
         self.holds[held.hold].stands = false;
         self.grant_next(key);
         self.settle();
@@ -144,7 +144,7 @@ impl Model {
         }) {
             let turn = self.turns.get_mut(&(around, key)).expect("just found");
             turn.owner = turn.queue.pop_front();
-            let next = turn.owner.expect("somebody waits for it");
+            let next = turn.owner.expect("a call waits for this turn");
             self.take_turn(next, around, key, false, false);
         }
         for ((_, key), turn) in &mut self.turns {

@@ -46,7 +46,7 @@ impl System {
         let real = real.borrow();
         let holds = real.holds();
         let came_to = format!(
-            "call {id} is {} and has come to {:?}",
+            "call {id} is {} and has the outcome {:?}",
             if holds.is_empty() {
                 "not inside"
             } else {
@@ -55,7 +55,7 @@ impl System {
             real.outcome()
         );
         let unlike = |for_good| {
-            let what = format!("{came_to}, and has to be {:?}", call.stage);
+            let what = format!("{came_to}, and in the model it is {:?}", call.stage);
             Unlike { for_good, what }
         };
         match (call.stage, real.outcome()) {
@@ -64,14 +64,18 @@ impl System {
             (Stage::Inside, None) => {
                 for (key, hold) in call.spec.keys.iter().zip(&holds) {
                     let of_key = |entry: &&crate::model::Entry| model.holds[entry.hold].key == *key;
-                    let entry = call.entries.iter().find(of_key).expect("it has entered");
+                    let entry = call
+                        .entries
+                        .iter()
+                        .find(of_key)
+                        .expect("the call has entered");
                     let state = &model.holds[entry.hold];
                     let token = hold.token();
                     match self.tokens.get(&entry.hold) {
                         Some(other) if *other == token => {}
                         Some(other) => {
                             return Err(never(format!(
-                                "call {id} entered again by {token} what was entered by {other}"
+                                "call {id} has token {token} in a hold with token {other}"
                             )));
                         }
                         None => {
@@ -83,7 +87,7 @@ impl System {
                                 (**other < entry.hold) != (**theirs < token)
                             }) {
                                 return Err(never(format!(
-                                    "call {id} has token {token}, and one before or behind it {other}"
+                                    "call {id} has token {token}, out of order with token {other}"
                                 )));
                             }
                             self.tokens.insert(entry.hold, token);
@@ -91,7 +95,7 @@ impl System {
                     }
                     if hold.loss().is_some() != state.known_lost {
                         let what = format!(
-                            "call {id} has lost {:?}, and the model {}",
+                            "call {id} has the loss {:?}, and in the model {}",
                             hold.loss(),
                             state.known_lost
                         );
@@ -119,7 +123,8 @@ impl System {
         let client = client.filter(|client| !model.clients[*client].closed);
         let client = client.map_or(&self.observer, |client| &self.clients[client]);
         let status = client.lock(NAMES[key]).status().await;
-        let status = status.map_err(|error| never(format!("no status of {key}: {error}")))?;
+        let status = status
+            .map_err(|error| never(format!("the status of lock {key} is an error: {error}")))?;
         let token = status.holder.as_ref().and_then(|holder| holder.token);
         let wanted = state.held.map(|held| self.tokens.get(&held.hold).copied());
         let seen_as_a_block = |held: &Held| {
@@ -133,7 +138,7 @@ impl System {
                 Ok(())
             } else {
                 Err(not_yet(format!(
-                    "{}: {status:?}, {queued} queue",
+                    "lock {}: {status:?}, {queued} callers queue",
                     NAMES[key]
                 )))
             };
@@ -160,10 +165,10 @@ impl System {
             return Ok(());
         }
         let mut what = format!(
-            "{} is held by {token:?} and waited for by {}",
+            "lock {} has token {token:?} and {} waiters",
             NAMES[key], status.waiters
         );
-        write!(what, ", and has to be by {wanted:?} and {queued}")
+        write!(what, ", and in the model {wanted:?} and {queued}")
             .expect("a string can be written");
         Err(not_yet(what))
     }
@@ -211,7 +216,7 @@ impl System {
             return Ok(());
         }
         Err(not_yet(format!(
-            "client {client} has counted {stats:?}, and not {counts:?}"
+            "client {client} has counted {stats:?}, and the model {counts:?}"
         )))
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     stop::StopSignal,
 };
 
-/// How a caller uses locks.
+/// The way in which a caller uses locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Runs a body under a lock.
@@ -73,7 +73,7 @@ impl fmt::Debug for Process {
 }
 
 impl Process {
-    /// Drops the calls that are never polled again.
+    /// Drops the calls of this process that are never polled again.
     pub fn drop_forgotten(&self) {
         let mut forgotten = self
             .forgotten
@@ -91,7 +91,7 @@ impl Process {
 }
 
 impl Way {
-    /// All ways to use a lock.
+    /// All ways in which a caller can use locks.
     pub const ALL: [Self; 18] = [
         Self::Run,
         Self::RunInBackground,
@@ -165,9 +165,9 @@ pub struct Process {
     pub host: HostId,
     /// The client of the process.
     pub client: LockClient,
-    /// The ledger of the run.
+    /// The ledger of the run, which records all holds and detects broken promises.
     pub ledger: Ledger,
-    /// The plan of the run.
+    /// The plan of the run, which sets the options of calls.
     pub plan: Arc<Plan>,
     /// Set when the time of the plan is over or a promise is broken. Callers then begin no further calls.
     pub is_over: Arc<AtomicBool>,
@@ -175,7 +175,7 @@ pub struct Process {
     pub forgotten: Arc<Mutex<Vec<Forgotten>>>,
     /// Set once the process holds a lock that nobody will release.
     pub leaks: Arc<AtomicBool>,
-    /// Stops the process and lets it continue.
+    /// The signal that stops the process and lets it continue.
     pub stop: StopSignal,
 }
 
@@ -183,7 +183,7 @@ pub struct Process {
 pub struct Caller {
     process: Process,
     chance: Arc<Chance>,
-    /// How long after a wake-up this task polls its calls.
+    /// The delay between the wake-up of a call and its next poll by this task.
     late: Lateness,
 }
 
@@ -462,13 +462,17 @@ impl Caller {
         let is_lost = || outer.loss().is_some();
         if hold.token() != outer.token() && !is_lost() {
             ledger.violated(
-                "re-entry enters the hold of its caller",
+                "a nested call enters the enclosing hold",
                 format!("token {} inside {}", hold.token(), outer.token()),
             );
         }
         if let Some(beside) = beside {
             if beside.swap(true, Ordering::AcqRel) && !is_lost() {
-                let seen = format!("two inside {} with token {}", hold.key(), hold.token());
+                let seen = format!(
+                    "two siblings are inside {} with token {}",
+                    hold.key(),
+                    hold.token()
+                );
                 ledger.violated("siblings take turns", seen);
             }
             self.work().await;
@@ -508,8 +512,8 @@ impl Caller {
             let mut forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
             forgotten.push(calling);
         }
-        // A call that is never polled again may delay other callers by a claim. This task therefore pauses before its
-        // next call.
+        // A call that is never polled again may delay other callers by a claim, so the task pauses before its next
+        // call.
         sleep(Duration::from_secs(3)).await;
     }
 }

@@ -55,6 +55,6 @@ impl Chance {
     /// Returns a random element of the slice.
     pub fn pick<T: Clone>(&self, of: &[T]) -> T {
         let picked = self.with(|random| of.choose(random).cloned());
-        picked.expect("there is something to pick from")
+        picked.expect("the slice has an element")
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     world::World,
 };
 
-/// A fault.
+/// A fault that the simulation causes. Each variant's comment says what happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// All connections of a process to a server break.
@@ -41,9 +41,9 @@ pub enum Fault {
     ForgetScripts,
     /// The server is out of memory for a while.
     OutOfMemory,
-    /// The server is a replica for a while.
+    /// The server is a replica for a while, and refuses writes.
     ReadOnly,
-    /// The server loads its data for a while.
+    /// The server loads its data for a while, and refuses most commands.
     Loading,
     /// The server's clock is set ahead.
     ClockAhead,
@@ -59,13 +59,13 @@ pub enum Fault {
     PrimaryIsCutOff,
     /// A primary is stopped, and a replica replaces the primary.
     PrimaryStops,
-    /// A primary hands over to a replica, without a loss.
+    /// A primary hands over to a replica that has all writes.
     HandOver,
     /// A primary hands over to a replica that may lack the newest writes.
     HastyHandOver,
     /// A replica is down for a while.
     ReplicaDown,
-    /// A replica receives nothing for a while.
+    /// A replica receives no data from its primary for a while.
     ReplicaCutOff,
     /// Some Sentinels are down for a while.
     SentinelsDown,
@@ -282,7 +282,7 @@ impl World {
                 network.at_server(server, |redis, _| redis.set_mode(Mode::Normal));
             }
             Fault::ClockAhead => {
-                self.ledger.lose_state(); // leases end early, as after a loss of state
+                self.ledger.lose_state(); // leases end early if the clock is set ahead
                 self.set_clocks(server, micros(chance.millis(1..10_000)));
             }
             Fault::ClockBack => {
@@ -310,7 +310,8 @@ impl World {
         self.ledger.disturb("over");
     }
 
-    /// Sets the clock of a server, and of all servers that may replace it or that it may replace.
+    /// Sets the clock of a server. If the servers have replicas, sets the clocks of all servers, because one server may
+    /// replace another.
     fn set_clocks(&self, server: ServerId, by_micros: i64) {
         let has_replicas = !self.shards().is_empty();
         for other in 0..self.plan.store.servers() {

@@ -44,7 +44,7 @@ pub enum Lateness {
     Always(u64),
 }
 
-/// A future that is polled late.
+/// A future that is polled late: it passes polls on to `future` only after a pause.
 pub struct Late<F> {
     inner: Pin<Box<F>>,
     chance: Arc<Chance>,

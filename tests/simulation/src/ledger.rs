@@ -1,5 +1,5 @@
-//! The ledger of a run. It records which callers wait for a lock, and which callers hold a lock with which token. It
-//! detects broken promises.
+//! The ledger of a run of the simulation. The ledger records which callers wait for a lock, and which callers hold a
+//! lock with which token, and detects broken promises.
 
 use std::{
     collections::BTreeMap,
@@ -23,14 +23,14 @@ const TRY: u64 = 1_000;
 /// finds a grant whose message was lost.
 const CLAIM: u64 = 2_300;
 
-/// A broken promise.
+/// A promise that was broken during the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// Milliseconds since the beginning of the run.
     pub at: u64,
     /// The name of the promise.
     pub promise: &'static str,
-    /// What happened, contrary to the promise.
+    /// The event that broke the promise.
     pub seen: String,
 }
 
@@ -51,7 +51,7 @@ pub struct Counts {
     pub faults: BTreeMap<&'static str, u64>,
     /// The number of calls made in each way.
     pub ways: BTreeMap<&'static str, u64>,
-    /// The number of entries beside a holder whose grant a server had lost.
+    /// The number of entries into a lock that still had another holder, whose grant a server had lost.
     pub excused: u64,
     /// The number of grants of which a waiter learned from a probe instead of a message.
     pub missed_wakeups: u64,
@@ -78,7 +78,7 @@ impl Counts {
     }
 }
 
-/// The number of a call.
+/// The number of a call in its run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallId(u64);
 
@@ -128,7 +128,7 @@ struct Inside {
 #[derive(Debug, Default)]
 struct Key {
     inside: BTreeMap<u64, Inside>,
-    /// The highest token, and the time at which its holder entered.
+    /// The highest token of the lock, and the time at which its holder entered.
     highest: Option<(u64, u64)>,
     /// The latest time at which a caller entered, left, or may have held the lock.
     moved: u64,
@@ -139,9 +139,9 @@ struct Key {
 struct Loss {
     /// The lock; `None` if the event concerns all locks.
     key: Option<String>,
-    /// The time from which another caller may enter beside the holder.
+    /// The time from which another caller may enter while the holder is still inside.
     from: u64,
-    /// The time at which the newest grant was given that may be lost.
+    /// The time of the newest grant that may be lost.
     at: u64,
 }
 
@@ -171,7 +171,7 @@ struct State {
     longest_lease: u64,
     /// Whether callers have to enter in the order in which they began.
     ordered: bool,
-    /// The process that is stopped, and the time at which it was stopped.
+    /// The host of the stopped process, and the time at which the process was stopped.
     stopped: Option<(HostId, u64)>,
 }
 
@@ -315,7 +315,7 @@ impl Ledger {
         }
         if let Some((highest, at)) = this.highest
             && token <= highest
-            // In two cases, an entry may have a lower token than the entry before it. First, the owner of a grant that
+            // In two cases, an entry may have a lower token than the previous entry. First, the owner of a grant that
             // was given before a loss of state may enter after the owner of a later grant. Second, if a server has lost
             // its token counter and its clock was set back, the next tokens continue from a lower number.
             && !losses.iter().any(|loss| {
@@ -457,7 +457,7 @@ impl Ledger {
         let at = self.history.now();
         self.history.add(
             || "judge".into(),
-            || format!("{key} may be taken beside its holder from {from} ms on"),
+            || format!("from {from} ms on, a second caller may hold {key}"),
         );
         self.state().losses.push(Loss {
             key: Some(key.to_owned()),
@@ -595,8 +595,8 @@ impl State {
         })
     }
 
-    /// Checks that no other caller in the queue of this lock began its call more than 100 ms before this caller. Other
-    /// callers do not count if they are polled late or their `wait` is over.
+    /// Checks that no other caller in the queue of this lock began its call more than 100 ms before this caller.
+    /// Callers that are polled late, and callers whose `wait` is over, do not count.
     fn check_order(&self, call: CallId, key: &str, now: u64) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         if !self.ordered || !this.waits {

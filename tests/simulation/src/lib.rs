@@ -1,5 +1,5 @@
-//! Runs the real engine and the real scripts in a simulated world with simulated time. A seed determines all that
-//! happens in it: the delays, the faults and the calls.
+//! Runs the real engine and the real scripts in a simulated world with simulated time. A seed determines everything
+//! that happens in this world: the delays, the faults and the calls.
 
 use mimalloc::MiMalloc;
 
@@ -20,7 +20,7 @@ mod topology;
 mod watchdog;
 pub mod world;
 
-/// A run allocates small objects all the time, in the engine as well as in Lua. With this allocator, a run takes less
-/// time than with the allocator of the system.
+/// The engine and Lua allocate many small objects during a run. With this allocator, a run takes less time than with
+/// the allocator of the system.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;

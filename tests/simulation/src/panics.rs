@@ -6,7 +6,7 @@ thread_local! {
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Records panics of this thread from now on, and forgets earlier ones.
+/// Records panics of this thread from now on, and forgets earlier panics.
 pub(crate) fn watch() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {

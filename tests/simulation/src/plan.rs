@@ -54,7 +54,8 @@ impl Store {
         }
     }
 
-    /// Returns the number of Sentinels. Their numbers follow those of the servers that store data.
+    /// Returns the number of Sentinels. The server numbers of the Sentinels follow those of the servers that store
+    /// data.
     #[must_use]
     pub fn sentinels(self) -> usize {
         match self {

@@ -19,7 +19,7 @@ struct State {
 pub struct StopSignal(Arc<Mutex<State>>);
 
 impl StopSignal {
-    /// Stops the process.
+    /// Stops the process, so that none of its tasks is polled.
     pub fn stop(&self) {
         self.0
             .lock()

@@ -1,4 +1,4 @@
-//! Primaries with replicas: how a replica replaces its primary, and what the ledger learns about it.
+//! Primaries with replicas: how a replica replaces its primary, and which lost grants the ledger then has to allow.
 
 use std::{
     sync::{MutexGuard, PoisonError},
@@ -72,11 +72,11 @@ impl Shard {
 /// Why a replica replaces its primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The process of the primary dies. Later, it starts again with its data.
+    /// The process of the primary dies. Later, the primary starts again with its data.
     Death,
     /// The primary is cut off from its replicas and from the Sentinels, but not from the clients.
     Isolation,
-    /// The process of the primary is stopped. It continues after a replica has replaced it.
+    /// The process of the primary is stopped. The process continues after a replica has replaced the primary.
     Stop,
     /// An operator orders the replacement, and loses no write: the primary waits until the replica has everything.
     Order,
@@ -166,7 +166,8 @@ impl World {
             let random = (!candidates.is_empty()).then(|| self.chance.pick(&candidates))?;
             return Some((random.1, false));
         }
-        // Each replica has all writes up to its offset, so the one with the highest offset has all acknowledged writes.
+        // Each replica has all writes up to its offset, so the replica with the highest offset has all acknowledged
+        // writes.
         let (_, newest) = candidates.iter().max()?;
         let all = shard.replicas().count();
         Some((*newest, needed >= all || candidates.len() == all))
@@ -369,7 +370,7 @@ impl World {
     }
 }
 
-/// The cluster.
+/// The faults of a Redis Cluster.
 impl World {
     fn slots(&self) -> MutexGuard<'_, SlotMap> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
@@ -438,8 +439,9 @@ impl World {
         });
     }
 
-    /// Lets the nodes of the cluster notice that a primary fails. A primary that is cut off from the others notices it,
-    /// too, and then refuses commands.
+    /// Lets nodes consider the cluster as down, so that they refuse commands, because a primary has failed. Random
+    /// numbers decide whether the failed primary refuses commands, and whether all nodes refuse commands for up to a
+    /// second.
     async fn notice(&self, failed: ServerId) {
         let Store::Cluster { .. } = self.plan.store else {
             return;
@@ -454,7 +456,7 @@ impl World {
         }
     }
 
-    /// Lets all nodes consider the cluster as down for a while.
+    /// Lets all nodes consider the cluster as down for a while, so that they refuse commands.
     pub(crate) async fn be_down(&self, time: Duration) {
         self.set_cluster_up(false);
         sleep(time).await;

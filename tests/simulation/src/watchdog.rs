@@ -48,7 +48,7 @@ fn look() {
             .values()
             .find(|(_, began)| began.elapsed() > PATIENCE);
         if let Some((seed, _)) = late {
-            println!("seed {seed}: every run ends: this one has not, in {PATIENCE:?} of real time");
+            println!("seed {seed}: the run has not ended within {PATIENCE:?} of real time");
             process::exit(1);
         }
     }

@@ -57,7 +57,7 @@ struct Running {
     process: Process,
 }
 
-/// The world of one run.
+/// The simulated world of one run: its servers, network, processes and faults.
 pub(crate) struct World {
     pub(crate) plan: Arc<Plan>,
     pub(crate) network: Network,
@@ -294,22 +294,23 @@ impl World {
             let ended = timeout(SHUTDOWN, process.client.shutdown()).await;
             if ended.is_err() && !process.process.leaks() {
                 let seen = format!("host {host} has not shut down");
-                self.ledger.violated("shutting down is bounded", seen);
+                self.ledger.violated("each shutdown ends in time", seen);
             }
         }
         for (host, process) in &running {
             let missed = process.client.stats().missed_wakeups;
             self.ledger.missed_wakeups(missed);
             // If late polls always come after the same pause, the message about a grant and the answer to a probe can
-            // arrive at the same moment. The engine may then apply the answer first.
+            // arrive at the same moment, so the engine may apply the probe's answer first.
             let coincides = plan.slow > 0 && plan.rhythmic;
             // A process may send nothing to a server for longer than a lease. If the answer to its next request and the
             // message about the grant then arrive together, the engine takes the message for an old one.
             let may_be_idle = matches!(plan.store, Store::Cluster { .. } | Store::Group { .. });
             let coincides = coincides || may_be_idle;
             if missed > 0 && plan.faults.is_empty() && !coincides {
-                let seen = format!("host {host} learnt of {missed} grants from a probe");
-                self.ledger.violated("a message tells of each grant", seen);
+                let seen = format!("host {host} learned of {missed} grants only from a probe");
+                self.ledger
+                    .violated("a message notifies the waiter of each grant", seen);
             }
         }
         let has_crashed =

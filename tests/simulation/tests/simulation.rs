@@ -112,7 +112,7 @@ fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
                 .any(|asked| (begun..=begun + 2).contains(asked));
             assert!(
                 in_time,
-                "seed {seed}: nothing is asked within 2 ms of {begun} ms"
+                "seed {seed}: no caller sends a request within 2 ms after {begun} ms"
             );
         }
     }

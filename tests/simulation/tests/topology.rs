@@ -27,7 +27,9 @@ impl Real {
     fn connect(server: &RedisServer) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", server.port())).expect("the server listens");
         let patience = Some(Duration::from_secs(10));
-        stream.set_read_timeout(patience).expect("a limit is set");
+        stream
+            .set_read_timeout(patience)
+            .expect("the socket accepts a time limit");
         let mut real = Self(stream);
         real.ask(&["HELLO", "3"]);
         real
@@ -115,7 +117,7 @@ async fn a_primary_waits_for_its_replicas_like_a_real_one() {
     ] {
         assert_eq!(real.ask(command), simulated.ask(command), "{command:?}");
     }
-    // No replica acknowledges, so the time of the command has to pass.
+    // No replica acknowledges the write, so `WAIT` replies only after its time limit of 30 ms.
     assert_eq!(simulated.ask(&["WAIT", "1", "30"]), "");
     assert_eq!(simulated.redis.due(), Some(NOW + 30_000));
     assert_eq!(text(simulated.redis.wake(NOW + 29_999)), "");
@@ -223,7 +225,7 @@ async fn the_nodes_of_a_cluster_redirect_like_real_ones() {
     let mut simulated: Vec<Simulated> = (0..2)
         .map(|node| {
             let mut redis = Redis::node("run".to_owned(), at(ports[node]));
-            let view = redis.view().expect("it is a node");
+            let view = redis.view().expect("the server is a node");
             (view.ranges, view.is_up) = (ranges.clone(), true);
             Simulated::new(redis)
         })
@@ -294,13 +296,13 @@ async fn the_nodes_of_a_cluster_redirect_like_real_ones() {
         );
     }
     compare(&mut reals, &mut simulated, "before the move");
-    // The slot moves: one of its keys has moved already.
+    // The slot is moving, and one of its keys has moved already.
     let number = slot.to_string();
     reals[1].ask(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &ids[0]]);
     reals[0].ask(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &ids[1]]);
-    let view = simulated[1].redis.view().expect("it is a node");
+    let view = simulated[1].redis.view().expect("the server is a node");
     view.importing.insert(slot, at(ports[0]));
-    let view = simulated[0].redis.view().expect("it is a node");
+    let view = simulated[0].redis.view().expect("the server is a node");
     view.migrating.insert(slot, at(ports[1]));
     compare(&mut reals, &mut simulated, "before a key has moved");
     let port = ports[1].to_string();
@@ -312,9 +314,9 @@ async fn the_nodes_of_a_cluster_redirect_like_real_ones() {
         .expect("the key exists");
     simulated[1].redis.put("{b}2", moving);
     compare(&mut reals, &mut simulated, "after a key has moved");
-    // A node that stores no slot any longer knows nobody who does.
+    // After the first node has given up slot 100, it knows no node that stores this slot.
     reals[0].ask(&["CLUSTER", "DELSLOTS", "100"]);
-    let view = simulated[0].redis.view().expect("it is a node");
+    let view = simulated[0].redis.view().expect("the server is a node");
     view.ranges[0].0 = 101;
     let unbound = (0..).map(|number| format!("k{number}"));
     let unbound = unbound
@@ -330,7 +332,11 @@ async fn the_nodes_of_a_cluster_redirect_like_real_ones() {
             .contains("cluster_state:fail")
     })
     .await;
-    simulated[0].redis.view().expect("it is a node").is_up = false;
+    simulated[0]
+        .redis
+        .view()
+        .expect("the server is a node")
+        .is_up = false;
     for command in [
         &["GET", "{b}1"][..],
         &["GET", &unbound],

@@ -25,7 +25,7 @@ async fn a_worker_that_ends_early_fails_the_test() {
     Worker::start(shell("echo hello")).until("done").await;
 }
 
-/// The worker writes numbers, and the test waits for them in real time although its clock is paused.
+/// The worker writes numbers, and the test waits for them in real time although the test's clock is paused.
 #[tokio::test(start_paused = true)]
 async fn a_stopped_worker_writes_nothing_until_it_goes_on() {
     let script = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done";
@@ -49,7 +49,7 @@ fn a_dropped_process_is_killed_and_reaped() {
     assert_eq!(process.ended(), None);
     process.signal("STOP");
     process.kill();
-    let ended = process.ended().expect("it is reaped");
+    let ended = process.ended().expect("the process is reaped");
     assert_eq!(ended.signal(), Some(SIGKILL));
 }
 
@@ -75,12 +75,15 @@ fn the_executor_kills_and_removes_when_its_input_ends() {
         assert_eq!(sleepers[killed].wait().unwrap().signal(), Some(SIGKILL));
     }
     assert!(!folder.exists());
-    assert!(sleepers[2].try_wait().unwrap().is_none(), "it was spared");
+    assert!(
+        sleepers[2].try_wait().unwrap().is_none(),
+        "the spared process still runs"
+    );
     sleepers[2].kill().unwrap();
     sleepers[2].wait().unwrap();
 }
 
-/// The process that the test below starts as the parent of a server.
+/// Runs as a process that starts a server. The test below kills this process.
 #[tokio::test]
 #[ignore = "a process of another test"]
 async fn parent_of_a_server() {

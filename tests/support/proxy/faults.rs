@@ -191,7 +191,8 @@ impl Faults {
         (allowed, rest == 0)
     }
 
-    /// If the budget is spent, removes the budget and cuts the connections. The removed budget does not cut them again.
+    /// If the budget is spent, removes the budget and cuts the connections. The removed budget does not cut later
+    /// connections.
     pub(super) fn cut_spent(&self, way: Way) {
         let spent =
             self.budget(way)
@@ -209,7 +210,7 @@ impl Faults {
     }
 
     pub(super) fn watch(&self, pattern: &[u8]) -> oneshot::Receiver<()> {
-        assert!(!pattern.is_empty(), "there has to be something to wait for");
+        assert!(!pattern.is_empty(), "the pattern is not empty");
         let (found, seen) = oneshot::channel();
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         watchers.push(Watcher {

@@ -73,7 +73,7 @@ impl RedisBackend {
         })
     }
 
-    /// Connects once, so that a problem with the server is reported when the client is created.
+    /// Connects to the server once, so that a problem with the server is reported when the client is created.
     pub(crate) async fn connect(&self, patience: Duration) -> Result<(), ConnectError> {
         self.server.check(self.allow_eviction, patience).await?;
         self.server.sessions.connect();

@@ -25,8 +25,8 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
         }
         _ => return Err(invalid("unknown scheme")),
     }
-    // An error message of the `redis` crate may quote the URL or the value of a parameter. A URL and a parameter may
-    // contain a password, so a message that quotes one of them is replaced by `malformed`.
+    // An error message of the `redis` crate may quote the URL or the value of a parameter, both of which may contain a
+    // password. A message that quotes one of them is therefore replaced by `malformed`.
     let values = || {
         url.split(['?', '&'])
             .skip(1)

@@ -7,23 +7,24 @@ use lock_core::fencing::FencingToken;
 /// A round agrees on one token: the greatest token that the first majority offers.
 ///
 /// Each node offers a token that is greater than the token of every holder that it knows. A node counts only if its
-/// offer is at most the agreed token. So the nodes that count know no holder with the agreed token or a greater one.
-/// Each earlier holder stored its token on a majority. Two majorities share a node, so the agreed token is greater than
-/// the token of each earlier holder.
+/// offer is at most the agreed token. The nodes that count therefore know no holder whose token is equal to the agreed
+/// token or greater. Each earlier holder stored its token on a majority. Two majorities share a node, so the agreed
+/// token is greater than the token of each earlier holder.
 ///
-/// A node can lose its grant before it receives the agreed token. A node with a greater offer must not take its place:
-/// another caller may have held the lock with the agreed token in the meantime, and the node with the greater offer may
-/// know that caller.
+/// A node can lose its grant before it receives the agreed token. A node with a greater offer must not replace it in
+/// the majority. In the meantime, another caller may have held the lock with the agreed token, and the node with the
+/// greater offer may know that caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Agreement<A> {
     majority: usize,
     token: Option<FencingToken>,
-    /// The nodes that granted the lock before the token was known, each with its offer; empty once the token is known.
+    /// The nodes that granted the lock before the agreed token was known, each with its offer. Empty once the agreed
+    /// token is known.
     offers: Vec<(A, FencingToken)>,
-    /// The nodes that have granted the lock, and have stored the token.
+    /// The nodes that have granted the lock, and have stored the agreed token.
     ready: Vec<A>,
-    /// The nodes whose offer is greater than the token. Such a node does not count toward the majority, but its grant
-    /// may be added to a hold that has a majority without this node.
+    /// The nodes whose offer is greater than the agreed token. A node with a greater offer does not count toward the
+    /// majority, but its grant may be added to a hold that has a majority without this node.
     above: Vec<A>,
 }
 
@@ -38,12 +39,13 @@ impl<A> Agreement<A> {
         }
     }
 
-    /// Returns the token; `None` while the token is not known.
+    /// Returns the agreed token, or `None` while it is not known.
     pub(crate) fn token(&self) -> Option<FencingToken> {
         self.token
     }
 
-    /// Adds the offer of a node that has granted the lock. Returns the nodes to which the token has to be sent now.
+    /// Adds the offer of a node that has granted the lock. Returns the nodes to which the agreed token has to be sent
+    /// now.
     pub(crate) fn offered(&mut self, node: A, offer: FencingToken) -> Vec<A> {
         if self.token.is_none() {
             self.offers.push((node, offer));
@@ -64,13 +66,13 @@ impl<A> Agreement<A> {
         Vec::new()
     }
 
-    /// Records that a node has stored the token.
+    /// Records that a node has stored the agreed token.
     pub(crate) fn raised(&mut self, node: A) {
         self.ready.push(node);
     }
 
-    /// Returns the number of nodes that have granted the lock, and count toward the majority or may still count toward
-    /// it.
+    /// Returns how many nodes have stored the agreed token. While that token is not known, returns how many nodes have
+    /// granted the lock.
     pub(crate) fn counted(&self) -> usize {
         self.offers.len() + self.ready.len()
     }
@@ -79,8 +81,8 @@ impl<A> Agreement<A> {
         self.ready.len() >= self.majority
     }
 
-    /// Returns the token, the nodes that have stored it, and the nodes with a greater offer. Returns `None` if no
-    /// majority has stored the token.
+    /// Returns the agreed token, the nodes that have stored it, and the nodes with a greater offer. Returns `None` if
+    /// no majority has stored the agreed token.
     pub(crate) fn reached(self) -> Option<(FencingToken, Vec<A>, Vec<A>)> {
         let token = self.token.filter(|_| self.is_reached())?;
         Some((token, self.ready, self.above))
@@ -91,7 +93,7 @@ impl<A> Agreement<A> {
 mod tests {
     use super::*;
 
-    /// Adds these offers, each with its node, and returns the nodes to which the token has to be sent.
+    /// Adds these offers, each with its node. Returns the nodes to which the agreed token has to be sent.
     fn offered(agreement: &mut Agreement<u8>, offers: &[(u8, u64)]) -> Vec<u8> {
         let offers = offers.iter();
         let offers = offers.map(|(node, offer)| (*node, FencingToken::new(*offer)));
@@ -108,7 +110,7 @@ mod tests {
         assert_eq!(offered(&mut agreement, &[(1, 9), (2, 8)]), [0, 2]);
         assert!(
             !agreement.is_reached(),
-            "node 0 does not know the token yet"
+            "node 0 has not stored the agreed token yet"
         );
         agreement.raised(0);
         let reached = agreement.reached();

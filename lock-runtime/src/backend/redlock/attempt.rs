@@ -1,5 +1,5 @@
-//! One acquisition of a lock from a quorum. In each round, the acquisition asks all nodes once, under a new owner.
-//! Rounds are repeated until a majority grants the lock, and enough of the lease is left.
+//! One acquisition of a lock from a quorum. The acquisition runs rounds. A round asks all nodes once, under a new
+//! owner. Rounds are repeated until a majority grants the lock, and enough of the lease is left.
 
 use std::{
     sync::{Arc, Mutex},
@@ -28,7 +28,7 @@ use crate::{
 
 /// The lease divided by this number is the time within which a node has to answer.
 const NODE_SHARE: u32 = 10;
-/// The shortest and the longest time limit for the answer of a node, however short or long the lease is.
+/// The shortest and the longest time limit for the answer of a node. These bounds apply to every length of the lease.
 const NODE_PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 /// When a body starts, at least the lease divided by this number must be left of the lease. If less is left because the
 /// nodes have answered late, the lock is given back.
@@ -44,12 +44,12 @@ fn is_enough(left: Duration, lease: Duration) -> bool {
     !left.is_zero() && left >= lease / START_SHARE
 }
 
-/// The result of one request to one node in a round.
+/// The result of one request that a round has sent to one node.
 enum Step {
     /// The result of a request for the lock: the token that the node offers, or `None` if the lock is not free on the
     /// node.
     Taken(NodeAttempt, Result<Option<FencingToken>, BackendError>),
-    /// The result of sending the agreed token to the node: `true` if the node still had its grant, and stored the
+    /// The result of sending the agreed token to the node: `true` if the node still had its grant, and has stored the
     /// token.
     Raised(NodeAttempt, Result<bool, BackendError>),
 }
@@ -73,15 +73,13 @@ fn raise_token(mut attempt: NodeAttempt, token: FencingToken) -> BoxFuture<'stat
     .boxed()
 }
 
-/// Whether a round waits for nodes that did not answer their previous requests, if the round cannot get a majority
-/// without these nodes.
+/// Whether a round waits for silent nodes. A silent node did not answer the previous request that it was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Haste {
-    /// The round waits for such silent nodes as long as for the other nodes, so that it does not miss a possible
-    /// majority.
+    /// The round waits as long for silent nodes as for the other nodes, so that it does not miss a possible majority.
     Patient,
     /// The round does not wait for silent nodes. Without a majority, a hasty round gives back its grants at once, so
-    /// that other callers can take the lock. A later round waits for silent nodes.
+    /// that other callers can take the lock. A later `Patient` round waits for silent nodes.
     Hasty,
 }
 
@@ -97,7 +95,7 @@ impl Haste {
     }
 }
 
-/// The outcome of a round.
+/// The outcome of one round of requests to all nodes.
 pub(crate) enum Round {
     Granted(Box<Taken>),
     /// Other callers hold the lock on so many nodes that this round cannot get a majority.
@@ -115,7 +113,8 @@ pub(crate) struct Taken {
     valid_until: Moment,
     /// The nodes that have granted the lock and have stored the token.
     ready: Vec<NodeAttempt>,
-    /// The open requests to the other nodes. The grants of these nodes may still be added to the hold.
+    /// The open requests to the nodes that are not in `ready`. The grants of these nodes may still be added to the
+    /// hold.
     steps: Steps,
     /// The moment until which grants of further nodes may be added to the hold.
     until: Moment,
@@ -130,7 +129,7 @@ impl Taken {
         )
     }
 
-    /// Gives the lock back. If the release fails, tries again in the background until the lease has ended.
+    /// Gives the lock back. If the release fails, repeats it in the background until the lease has ended.
     pub(crate) async fn release(self) {
         let (quorum, name) = (self.quorum.clone(), self.request.name.clone());
         let grant = self.become_hold();
@@ -143,8 +142,8 @@ impl Taken {
         }
     }
 
-    /// Turns the grants of the majority into a hold. This method contains no await, so that the caller cannot be
-    /// dropped in between. Grants of further nodes may be added to the hold later.
+    /// Turns the grants of the majority into a hold. This method contains no await, so the caller cannot be dropped
+    /// halfway. Grants of further nodes may be added to the hold later.
     pub(crate) fn become_hold(self) -> Grant {
         let name = &self.request.name;
         let holders = self.ready.iter().map(|attempt| attempt.node().clone());
@@ -168,14 +167,15 @@ impl Taken {
             valid_until: Some(self.valid_until),
             validity: self.request.lease.time,
             queued: false,
+            handoff: None,
         }
     }
 }
 
-/// Runs `work` for a caller in a task of the engine, and offers the result to the caller. The offer ends one claim
-/// after the work has started, or earlier if the caller has missed offers before. Returns `None` if the caller was not
-/// polled in time to take the result. The engine drops a result that the caller does not take, and drops the work if
-/// the caller is dropped.
+/// Runs `work` for a caller in a task of the engine, and offers the result to the caller. The offer ends one claim (2
+/// s) after the work has started, or earlier if the caller has missed offers before. Returns `None` if the caller was
+/// not polled in time to take the result. The engine drops a result that the caller does not take. If the caller is
+/// dropped, the engine drops the work.
 pub(crate) async fn offered<T: Send + 'static>(
     context: &Arc<Context>,
     missed: u32,
@@ -238,7 +238,7 @@ impl RedlockAttempt {
         }
     }
 
-    /// Completes the round that is in progress. If no round is in progress, starts one and completes it.
+    /// Completes the round that is in progress. If no round is in progress, starts a round and completes it.
     async fn ask(&mut self, haste: Haste) -> Result<Answer, BackendError> {
         loop {
             if self.quorum.is_shutting_down() {
@@ -259,7 +259,7 @@ impl RedlockAttempt {
             self.asking = None;
             let answer = match round {
                 Some(Round::Granted(taken)) if taken.is_young() => {
-                    // No await may follow here: at an await, the caller could be dropped after its grants have become a
+                    // No await may follow here. At an await, the caller could be dropped after its grants have become a
                     // hold.
                     let queued = self.rounds > 1;
                     return Ok(Answer::Granted(Grant {
@@ -267,7 +267,8 @@ impl RedlockAttempt {
                         ..taken.become_hold()
                     }));
                 }
-                // The caller was polled too late. The grants of the round have been given back, or are given back now.
+                // The caller was polled too late. The engine has given back the grants of the round, or gives them back
+                // now.
                 None | Some(Round::Granted(_)) => {
                     self.missed += 1;
                     continue;
@@ -304,7 +305,7 @@ impl Silence {
         }
     }
 
-    /// Returns the number of nodes that have not answered yet, and for which the round does not wait.
+    /// Returns the number of nodes that have not answered this round and that the round does not wait for.
     fn lasting(&self) -> usize {
         let silent = self.nodes.iter().filter(|node| node.is_silent());
         if self.is_majority_heard {
@@ -314,13 +315,14 @@ impl Silence {
         }
     }
 
-    /// Records that the remaining nodes have not answered in time.
+    /// Records that the remaining nodes have not answered the round in time.
     fn note(self) {
         self.nodes.iter().for_each(|node| node.note_silence());
     }
 }
 
-/// Asks all nodes once for the lock. If the round is dropped, or gets no majority, the nodes' grants are given back.
+/// Runs one round: asks all nodes once for the lock. If the round is dropped, or gets no majority, the nodes' grants
+/// are given back.
 pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste) -> Round {
     // Each round has an owner of its own, because the grants of an earlier round may still be given back on some nodes,
     // and a request that gives a grant back names only the owner.
@@ -382,8 +384,8 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
             }
         }
     }
-    // If the round is decided before all nodes have answered, the remaining nodes count as answered, except for the
-    // silent nodes that the round did not wait for.
+    // If the round is decided before all nodes have answered, the remaining nodes count as nodes that have answered.
+    // The silent nodes that the round did not wait for do not count.
     let answered = quorum.nodes.len() - failed;
     let Some((token, ready, above)) = agreement.reached() else {
         return match refused {
@@ -411,9 +413,10 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
     Round::Granted(Box::new(taken))
 }
 
-/// Lets the slower nodes join the hold in the background, so that a majority still has the grant if some of the quicker
-/// nodes fail. If the hold is released in the meantime, the grants of the slower nodes are given back separately,
-/// because the release names a token that these nodes might not know yet.
+/// Adds the grants of slower nodes to the hold in the background, so that a majority still has the grant if some of the
+/// quicker nodes fail. If the hold is released in the meantime, the grants of the slower nodes are given back
+/// separately. The release does not end these grants, because it names a token that the slower nodes might not know
+/// yet.
 async fn join(
     quorum: Arc<Quorum>,
     name: LockName,
@@ -463,7 +466,7 @@ impl Attempt for RedlockAttempt {
     }
 
     /// Completes the round that is in progress. If no round is in progress, starts one last round, because the holder's
-    /// lease may have ended since the previous round. A Redlock has no queue to leave.
+    /// lease may have ended since the previous round. A Redlock has no queue, so the caller has no place to give up.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             let under_way = self.asking.as_ref().map(|(haste, _)| *haste);

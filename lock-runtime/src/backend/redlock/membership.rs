@@ -22,14 +22,14 @@ use crate::{
 
 /// The time for which a connecting client waits for the remaining nodes after it has connected to a majority.
 const STRAGGLER_PATIENCE: Duration = Duration::from_secs(1);
-/// The pause between two probes while some nodes have no mark and the others have one.
+/// The pause between two probes while some nodes have no mark and the other nodes have one.
 const MIXED_PAUSE: Duration = Duration::from_millis(50);
-/// The largest number of probes while some nodes have no mark and the others have one.
+/// The largest number of probes while some nodes have no mark and the other nodes have one.
 const MIXED_PROBES: usize = 3;
 /// The shortest and the longest pause between two probes of nodes that have lost their state.
 const LOST_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// The time limit for a try to connect in the background, and the pause after a try that has failed.
+/// The time limit for one try to connect in the background, and the pause after a failed try.
 const TRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
 
 /// Waits until the client has connected to a majority. If the client was created without connecting, the first call of
@@ -49,7 +49,7 @@ pub(crate) async fn connected(quorum: &Arc<Quorum>) {
     quorum.link.until(is_connected).await;
 }
 
-/// Tries to connect until a try succeeds. Ends when the client is dropped or shuts down.
+/// Repeats the try to connect until it succeeds. Ends when the client is dropped or shuts down.
 async fn go_on_connecting(quorum: Weak<Quorum>) {
     loop {
         let Some(quorum) = quorum.upgrade().filter(|quorum| !quorum.is_shutting_down()) else {
@@ -67,7 +67,7 @@ async fn go_on_connecting(quorum: Weak<Quorum>) {
     }
 }
 
-/// Connects to the nodes. A majority has to be reachable and usable for locks.
+/// Connects to the nodes. Fails unless a majority of the nodes is reachable and usable for locks.
 pub(crate) async fn connect(quorum: &Arc<Quorum>, patience: Duration) -> Result<(), ConnectError> {
     let connecting = quorum.nodes.iter().map(|node| async move {
         let connected = node.connect(patience).await;
@@ -82,7 +82,7 @@ pub(crate) async fn connect(quorum: &Arc<Quorum>, patience: Duration) -> Result<
         match connected {
             Ok(()) => reached.push(node),
             Err(error) => {
-                // The session of an unreachable node logs the outage itself.
+                // An unreachable node is not logged here, because the node's session logs the outage itself.
                 if !matches!(error, ConnectError::Unreachable { .. }) {
                     tracing::warn!(target: TARGET, server = %node.server().address(), %error, "a server of the quorum cannot be used");
                 }
@@ -112,7 +112,8 @@ pub(crate) async fn connect(quorum: &Arc<Quorum>, patience: Duration) -> Result<
         });
     }
     begin(quorum).await;
-    // The result of `mark` is ignored. If a majority cannot be marked, callers that request locks get the error.
+    // The result of `mark` is ignored. If the marks cannot be written on a majority, callers that request locks get the
+    // error.
     let _ = quorum.mark(quorum.longest_lease()).await;
     let (admitted, lost) = (Arc::downgrade(quorum), quorum.lost.clone());
     quorum.context.spawn(admit_lost(admitted, lost));
@@ -120,7 +121,7 @@ pub(crate) async fn connect(quorum: &Arc<Quorum>, patience: Duration) -> Result<
     Ok(())
 }
 
-/// Reads the marks of all nodes. `None` means that a node did not answer, or cannot be used.
+/// Reads the marks of all nodes. The standing of a node is `None` if the node did not answer, or cannot be used.
 async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
     let until = quorum.context.now() + PROBE_PATIENCE;
     let lease = quorum.longest_lease();
@@ -132,8 +133,8 @@ async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
     .await
 }
 
-/// If every node answers and none of them has ever had state, the installation is new. In this case, this function lets
-/// all nodes grant locks.
+/// Lets all nodes grant locks if the installation is new. The installation is new if every node answers, and no node
+/// has ever had state.
 async fn begin(quorum: &Quorum) {
     for _ in 0..MIXED_PROBES {
         let seen = probe(quorum).await;
@@ -161,7 +162,7 @@ async fn begin(quorum: &Quorum) {
             });
             join_all(begun).await;
         } else {
-            // Another client may be writing the first marks right now.
+            // Another client may be writing the first marks of the nodes right now.
             quorum.context.sleep(MIXED_PAUSE).await;
         }
     }
@@ -201,8 +202,8 @@ async fn admit(quorum: &Quorum, told: &mut Told) -> Option<Duration> {
     next
 }
 
-/// Returns the longest lease in use that is known, and the time for which a node that lost its state does not count.
-/// Returns `None` when the loss is seen for the first time.
+/// Returns the longest lease that is known to be in use, and the time for which a node that lost its state does not
+/// count. Returns `None` when the loss is seen for the first time.
 fn quarantine(
     quorum: &Quorum,
     seen: &[(&Arc<Node>, Option<Standing>)],
@@ -216,8 +217,8 @@ fn quarantine(
             Some(Standing::Whole { longest, .. }) => Some((number, *longest)),
             _ => None,
         });
-    // When the loss is seen for the first time, the marks of the other nodes are not used, because they may have been
-    // read before the loss.
+    // When the loss is seen for the first time, the marks of the other nodes are not used. The marks of the other nodes
+    // may have been read before the loss.
     match told.entry(lost) {
         Entry::Vacant(entry) => {
             entry.insert(HashMap::new());
@@ -226,7 +227,7 @@ fn quarantine(
         Entry::Occupied(mut entry) => entry.get_mut().extend(whole),
     }
     let told = &told[&lost];
-    // The mark that a promoted replica had may lack the newest lease, so it does not count as one of the marks.
+    // The mark that a promoted replica had may lack the newest lease, so this mark does not count as one of the marks.
     let promoted = seen.iter().filter_map(|(_, standing)| match standing {
         Some(Standing::Lost { promoted, .. }) => *promoted,
         _ => None,

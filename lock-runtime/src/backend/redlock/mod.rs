@@ -1,16 +1,16 @@
 //! Locks on a majority of several independent Redis servers: Redlock.
 //!
 //! **Not guaranteed.** There is no order, because there is no queue: a caller may get the lock before callers that have
-//! waited longer. Exclusion can fail when the clock of a node jumps, or runs fast by more than the allowed drift (1 %
-//! of the lease plus 2 ms), or when a majority of the nodes loses its state within one lease. A body is not stopped at
-//! the end of its lease while its own process is paused. As with a single server, the fencing token protects data
-//! against a holder whose lease has ended.
+//! waited longer. Exclusion can fail if the clock of a node jumps, or runs fast by more than the allowed drift (1 % of
+//! the lease plus 2 ms). Exclusion can also fail if a majority of the nodes loses its state within one lease. A body is
+//! not stopped at the end of its lease while its own process is paused. As with a single server, the fencing token
+//! protects data against a holder whose lease has ended.
 //!
 //! **Guaranteed.** If a minority of the nodes fails, locks can still be acquired, and a hold that all nodes store
-//! continues. No failover is needed. A lock is held for as long as a majority of the nodes stores its grant. A round is
-//! one request to each node, sent to all nodes at once. The lease counts from the moment before the first request is
-//! sent. If no majority grants the lock in time, the round gives back the grants of all nodes. A waiting caller tries
-//! again after a random pause that grows to 128 ms.
+//! continues. No failover is needed. A lock is held for as long as a majority of the nodes stores its grant. To acquire
+//! a lock, a client runs rounds. A round sends one request to each node, to all nodes at once. The lease counts from
+//! the moment before the first request of the round is sent. If no majority grants the lock in time, the round gives
+//! back the grants of all nodes. A waiting caller tries again after a random pause that grows to 128 ms.
 //!
 //! **Tokens** rise strictly in grant order. Each node offers a token from its own counter. The greatest offer of the
 //! first majority becomes the lock's token. The client sends this token to the nodes with smaller offers. The body
@@ -20,32 +20,32 @@
 //! in the next grant. A node that has lost its counter starts a new counter at the time of its own clock, so its next
 //! offer may be less than an earlier token.
 //!
-//! **Restarts.** A node that restarts without its state could grant a lock that is still held. With this grant, another
-//! caller could get a majority. Marks prevent such a grant:
+//! **Restarts.** A node that restarts without its state could grant a lock that is still held. With this node's grant,
+//! another caller could get a majority. A mark on each node prevents such a grant:
 //!
 //! - Each node stores a mark beside its locks, and loses the mark when it loses its locks. A node without a mark grants
 //!   nothing.
-//! - The mark records the longest lease in use: before a client requests a longer lease, it raises the recorded lease
-//!   on a majority of the nodes.
+//! - The mark records the longest lease in use. Before a client requests a longer lease, the client raises the recorded
+//!   lease on a majority of the nodes.
 //! - A node that is seen without a mark is excluded until the longest recorded lease has passed. The longest recorded
 //!   lease is known if half of all nodes, rounded up, report their marks (two in a quorum of three), or if all nodes
 //!   answer. If the longest recorded lease is not known, the node is excluded for 24 hours, which is the longest
 //!   possible lease.
-//! - An installation counts as new only if a client reaches every node when it connects, and no node has a mark. All
-//!   nodes of a new installation count at once.
-//! - A `FLUSHALL` removes the mark too. The client notices the loss of the mark at its next request.
+//! - An installation counts as new only if a client reaches every node when it connects, and no node has a mark. In a
+//!   new installation, all nodes count toward a majority at once.
+//! - A `FLUSHALL` removes the mark too. A client notices the loss of the mark at its next request to the node.
 //! - With lagging persistence (`appendfsync everysec`), a node may lose its newest keys in a restart, but keep its
 //!   mark. A client notices the loss of a node's newest keys only if the client has seen a token that the node has
-//!   lost. Therefore, use `appendfsync always`, or no persistence at all.
+//!   lost. For the nodes of a Redlock, use `appendfsync always`, or no persistence at all.
 //!
 //! **Groups.** A node may be the primary of a group that Sentinels watch. A promoted replica has the mark, but may lack
 //! the newest grants. The mark of a group's node therefore contains the primary's replication ID, which changes with
-//! each promotion, and each script compares this ID with the ID of the server that runs the script. A promoted replica
-//! thus counts as a node that has lost its state, and is excluded until the longest recorded lease has passed. The
+//! each promotion. Each script compares this ID with the ID of the server that runs the script. A promoted replica thus
+//! counts as a node that has lost its state, and is excluded until the longest recorded lease has passed. The
 //! replication ID also changes when a primary restarts, when its first replica connects, and after an hour without
-//! replicas. The node then counts as a node that has lost its state, even if it has kept its grants. An old primary
-//! that is cut off from its Sentinels keeps its replication ID, and so grants locks until it refuses writes: see
-//! `min-replicas-to-write` in `docs/guides/redlock.md`.
+//! replicas. In these cases too, the node counts as a node that has lost its state, even if it has kept its grants. An
+//! old primary that is cut off from its Sentinels keeps its replication ID. Such a primary therefore grants locks until
+//! it refuses writes: see `min-replicas-to-write` in `docs/guides/redlock.md`.
 //!
 //! A node cannot be a Redis Cluster. The primaries of a cluster change one by one, and slots move between them. Each
 //! slot would need a mark, and each move of a slot would count as a loss of state.
@@ -124,14 +124,14 @@ impl RedlockBackend {
         })
     }
 
-    /// Connects to the nodes. A majority has to be reachable and usable for locks.
+    /// Connects to the nodes. Fails unless a majority of the nodes is reachable and usable for locks.
     pub(crate) async fn connect(&self, patience: Duration) -> Result<(), ConnectError> {
         membership::connect(&self.quorum, patience).await
     }
 }
 
-/// Takes several locks, or none. If some locks are not free, the inner error is the index of the first such lock. If
-/// the future is dropped, the locks that were taken are given back.
+/// Takes several locks, or none of them. If some locks are not free, the inner error is the index of the first lock
+/// that is not free. If the future is dropped, the locks that were taken are given back.
 async fn take_together(
     quorum: Arc<Quorum>,
     requests: Vec<Request>,
@@ -152,7 +152,8 @@ async fn take_together(
     let Some(busy) = busy else {
         return Ok(Ok(taken));
     };
-    // The locks are released before the caller gets the answer, so that its next try does not find these locks taken.
+    // The locks that were taken are released before the caller gets the answer, so that its next try does not find them
+    // taken.
     join_all(taken.into_iter().map(Taken::release)).await;
     Ok(Err(busy))
 }

@@ -1,5 +1,5 @@
-//! A node of a quorum: one server, or the primary of a group of servers. Sends requests that never queue, and reads the
-//! mark that shows whether the node still has its state.
+//! A node of a quorum: one server, or the primary of a group of servers. Sends the node requests that never queue, and
+//! reads the mark that shows whether the node still has its state.
 
 use std::{
     collections::HashSet,
@@ -45,7 +45,7 @@ use crate::{
     events::{Counters, TARGET},
 };
 
-/// The key of a node's mark.
+/// The key of a node's mark. A node that loses its state loses this key too.
 const MARK: &str = "lock:fence:whole";
 /// The reason why a node without a mark is not counted.
 pub(crate) const LOST: &str = "it has started without its state, and is not counted yet";
@@ -53,8 +53,8 @@ pub(crate) const LOST: &str = "it has started without its state, and is not coun
 /// does not carry it out.
 const REQUEST_LIFE: Duration = Duration::from_secs(1);
 
-/// Records why a command was not answered or not carried out, and returns the error. The caller does not repeat the
-/// command, because a quorum relies on its other nodes instead.
+/// Records why a command was not answered or not carried out, and returns the error. The calling code does not repeat
+/// the command, because a quorum relies on its other nodes instead.
 fn failed(server: &Server, error: CallError) -> BackendError {
     let detail = error.to_string();
     match server.note_failure(error) {
@@ -79,11 +79,11 @@ async fn ready(server: &Server) -> Result<(Arc<Session>, Arc<Connection>), Backe
 /// Whether a node still has its state, according to its mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The node has kept all state since the last loss of its state, which was seen at `since`. `longest` is the
-    /// longest lease in the node's mark.
+    /// The node has kept all state since the last loss of its state. A client saw that loss at `since`. `longest` is
+    /// the longest lease in the node's mark.
     Whole { since: u64, longest: Duration },
-    /// The node is new, or has lost its state. The node was first seen without a mark at `since`, which was `age` ago.
-    /// If the node is a promoted replica, `promoted` is the longest lease in the mark that the replica had.
+    /// The node is new, or has lost its state. A client first saw the node without a mark at `since`, which was `age`
+    /// ago. If the node is a promoted replica, `promoted` is the longest lease in the mark that the replica had.
     Lost {
         since: u64,
         age: Duration,
@@ -94,29 +94,30 @@ pub(crate) enum Standing {
 /// The state of a node as far as this client knows it.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The present connections over which the node has reported its run id and its eviction policy.
+    /// The open connections over which the node has reported its run id and its eviction policy.
     asked: Vec<Weak<Connection>>,
     run_id: String,
     /// The newest value of the node's token counter that this client has seen.
     newest: u64,
     /// Whether the node's newest answer showed that the node had lost its state.
     is_lost: bool,
-    /// The node's eviction policy, if it may drop keys of held locks and the client does not allow such a policy.
+    /// The node's eviction policy, if this policy may drop the keys of held locks and the client does not allow such a
+    /// policy.
     evicts: Option<String>,
 }
 
 /// One of several servers that decide about a lock together.
 pub(crate) struct Node {
     server: Arc<Server>,
-    /// `group` if the node is the primary of a group that Sentinels watch, otherwise empty. The scripts that use the
-    /// mark take this text as an argument.
+    /// `group` if the node is the primary of a group that Sentinels watch, otherwise empty. The scripts that read or
+    /// write the node's mark take this text as an argument.
     group: &'static str,
     allow_eviction: bool,
     memory: Mutex<Memory>,
     asking: tokio::sync::Mutex<()>,
     /// The owners whose grants on this node are being given back.
     leaving: Mutex<HashSet<OwnerId>>,
-    /// Notified when the node is seen to have lost its state.
+    /// Notified when this client sees that the node has lost its state.
     lost: Arc<Notify>,
     warned: AtomicBool,
     /// Whether the newest request for a lock that was sent to this node failed, or was not answered in time.
@@ -190,8 +191,8 @@ impl Node {
         if self.has_asked(connection) {
             return Ok(());
         }
-        // The task runs to its end even if the caller stops waiting, because a node that answers only after its callers
-        // have stopped waiting could otherwise never be used.
+        // The task runs to its end even if the caller stops waiting. If the task ended with the caller, a node that
+        // answers only after its callers have stopped waiting could never be used.
         let (node, connection) = (self.clone(), connection.clone());
         let asking = self.server.context.spawn(async move {
             let _asking = node.asking.lock().await;
@@ -232,19 +233,20 @@ impl Node {
         asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
     }
 
-    /// Returns the eviction policy if it may drop keys of held locks, and the client does not allow such a policy.
+    /// Returns the eviction policy if it may drop the keys of held locks, and the client does not allow such a policy.
     fn evicting(&self, policy: Option<String>) -> Option<String> {
         policy.filter(|policy| policy != "noeviction" && !self.allow_eviction)
     }
 
-    /// Reads the node's mark. A node that has its state raises the longest lease in its mark to `lease`, if `lease` is
-    /// longer.
+    /// Reads the node's mark. If the node has its state and `lease` is longer than the longest lease in the mark,
+    /// raises the longest lease in the mark to `lease`.
     pub(crate) async fn probe(self: &Arc<Self>, lease: Duration) -> Result<Standing, BackendError> {
         let (_, connection) = self.fit().await?;
         self.read_mark(&connection, lease).await
     }
 
-    /// Returns a connection to the node. Fails if the node does not answer, or may evict keys of held locks.
+    /// Returns a connection to the node. Fails if the node does not answer, or if the node may evict the keys of held
+    /// locks.
     async fn fit(self: &Arc<Self>) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
         let ready = ready(&self.server).await?;
         self.ask(&ready.1).await?;
@@ -283,7 +285,7 @@ impl Node {
         };
         {
             let mut memory = lock(&self.memory);
-            // If a grant has raised `newest` meanwhile, `newest` is kept.
+            // If a grant has raised `newest` while the mark was read, the raised value is kept.
             if memory.newest == newest {
                 memory.newest = fence;
             }
@@ -292,9 +294,9 @@ impl Node {
         Ok(standing)
     }
 
-    /// Lets the node grant locks again, if it was first seen without its state at `since`, and if this was at least
-    /// `age` ago. Writes `longest` into the node's new mark. Returns `false` if another client has admitted the node
-    /// already, if its state was lost again, or if less time than `age` has passed.
+    /// Lets the node grant locks again. The node must first have been seen without its state at `since`, at least `age`
+    /// ago. Writes `longest` into the node's new mark. Returns `false` if another client has admitted the node already,
+    /// if the node has lost its state again, or if less time than `age` has passed.
     pub(crate) async fn admit(
         &self,
         since: u64,
@@ -327,8 +329,8 @@ impl Node {
         if lease.is_zero() || self.evicts().is_some() {
             return Ok(false);
         }
-        // An earlier grant of this owner may be about to be given back, by a request that names only the owner. This
-        // request would remove the new grant, too.
+        // The engine may be about to give back an earlier grant of this owner, by a request that names only the owner.
+        // The request that gives the earlier grant back would remove the new grant, too.
         if lock(&self.leaving).contains(&owner) {
             return Ok(false);
         }
@@ -398,8 +400,8 @@ impl Node {
         BackendError::Unreachable(reason.to_owned())
     }
 
-    /// Requests a lock from this node once. Whatever the answer is, the caller has to settle the returned attempt or
-    /// drop it.
+    /// Requests a lock from this node once. The calling code has to settle or drop the returned attempt, whatever the
+    /// node's answer is.
     pub(crate) async fn take(
         self: &Arc<Self>,
         request: &Request,
@@ -417,7 +419,7 @@ impl Node {
         self.silent.load(Ordering::Acquire)
     }
 
-    /// Records that the node has not answered in time.
+    /// Records that the node has not answered a request in time.
     pub(crate) fn note_silence(&self) {
         self.silent.store(true, Ordering::Release);
     }
@@ -430,11 +432,11 @@ struct Carried {
     task: TrackedTask,
 }
 
-/// One acquisition on one node. If the attempt is dropped before it is settled, any lock that it may have got is given
-/// back in the background.
+/// One acquisition on one node. If the attempt is dropped before it is settled, the engine gives back any grant of the
+/// attempt in the background.
 pub(crate) struct NodeAttempt {
     node: Arc<Node>,
-    /// The request; `None` if there is nothing to give back.
+    /// The request that was sent to the node, or `None` if there is nothing to give back.
     sent: Option<Carried>,
 }
 
@@ -505,12 +507,12 @@ impl NodeAttempt {
             return Ok(Some(token));
         }
         if answer == -1 && server.now() < life_ends {
-            // The server's clock was set forward. This connection is given up, so that the next one reads the server's
-            // time again.
+            // The server's clock was set forward. The connection is given up, so that the engine reads the server's
+            // time again over the next connection.
             connection.health.mark_demoted();
         }
-        // The request was sent only once, and its answer shows that it changed nothing, so nothing has to be given
-        // back.
+        // The request was sent only once, and the node's answer shows that the request changed nothing, so nothing has
+        // to be given back.
         self.sent = None;
         match answer {
             0 => Ok(None),
@@ -535,7 +537,7 @@ impl NodeAttempt {
         let (owner, number) = (sent.request.owner.to_string(), token.to_string());
         let keys = [sent.request.names.grant(), FENCE];
         // The token is sent over the connection that carried the request for the lock. If the grant is given back later
-        // over the same connection, that command arrives after the request and after the token.
+        // over the same connection, the server receives that command after the request and after the token.
         let args = [owner.as_str(), &number];
         match connection
             .run(&scripts::QUORUM_RAISE_TOKEN, &keys, &args)
@@ -550,7 +552,8 @@ impl NodeAttempt {
         }
     }
 
-    /// Ends the attempt without giving the grant back. From now on, a hold releases the grant by its token.
+    /// Ends the attempt without giving the grant back. From now on, the hold that contains the grant releases it by its
+    /// token.
     pub(crate) fn settle(mut self) {
         self.sent = None;
     }

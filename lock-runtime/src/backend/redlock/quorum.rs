@@ -1,4 +1,4 @@
-//! The nodes of a client. Asks all nodes, and counts whether a majority of them agrees.
+//! The nodes of a client. [`Quorum`] asks all nodes, and counts whether a majority of them agrees.
 
 use std::{
     collections::HashMap,
@@ -35,8 +35,8 @@ use crate::{
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_millis(500);
 /// The time limit for a node to report the status of a lock.
 const STATUS_PATIENCE: Duration = Duration::from_millis(500);
-/// The time for which the remaining nodes may still answer after a majority has decided. A shutdown waits for the
-/// remaining answers no longer than this.
+/// The time for which the remaining nodes may still answer after a majority has decided. A shutdown waits no longer
+/// than this for the remaining answers.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns a time in milliseconds, rounded up.
@@ -61,7 +61,7 @@ pub(crate) struct Quorum {
     counters: Arc<Counters>,
     /// The longest lease that was requested, in ms.
     longest_lease: AtomicU64,
-    /// The longest lease that the marks of a majority are known to contain, in ms.
+    /// The longest lease that the marks of a majority are known to record, in ms.
     marked_lease: AtomicU64,
     /// The holds to which the grants of further nodes may be added.
     holds: Mutex<HashMap<(LockName, FencingToken), Held>>,
@@ -75,7 +75,7 @@ pub(crate) struct Quorum {
 #[derive(Debug)]
 pub(crate) enum Link {
     New,
-    /// A task connects in the background. The text is the error of the task's last try.
+    /// A task connects the client in the background. The text is the error of the task's most recent try.
     Connecting(Option<String>),
     Connected,
 }
@@ -106,9 +106,9 @@ impl fmt::Debug for Quorum {
 enum Verdict<T> {
     /// A majority agreed and gave these answers. The answers of the other nodes are not needed.
     Yes(Vec<T>),
-    /// A majority declined.
+    /// A majority of the nodes declined.
     No,
-    /// No majority agreed and no majority declined. The error says why there is no decision.
+    /// No majority of the nodes agreed, and no majority declined. The error says why there is no decision.
     Open(BackendError),
 }
 
@@ -158,14 +158,14 @@ impl Quorum {
         self.longest_lease.fetch_max(ms(lease), Ordering::AcqRel);
     }
 
-    /// Writes the length of a lease into the marks of a majority, before the lease is requested.
+    /// Writes the length of a lease into the marks of a majority of the nodes, before the lease is requested.
     pub(crate) async fn mark(&self, lease: Duration) -> Result<(), BackendError> {
         self.note_lease(lease);
         if ms(lease) <= self.marked_lease.load(Ordering::Acquire) {
             return Ok(());
         }
-        // A mark must not count if its node has lost the mark since the write. The marks are therefore read twice: if
-        // both reads find the same marks on a majority, all of these marks existed at the same time, between the two
+        // A mark must not count if its node has lost the mark since it was written. The marks are therefore read twice.
+        // If both reads find the same marks on a majority, all of these marks existed at the same time, between the two
         // reads.
         let before = self.marks(lease, |_| true).await;
         let after = self.marks(lease, |mark| before.contains(mark)).await;
@@ -210,14 +210,14 @@ impl Quorum {
         marks
     }
 
-    /// Returns the owner of this hold; `None` if the hold has ended.
+    /// Returns the owner of this hold, or `None` if the hold has ended.
     fn owner_of(&self, name: &LockName, token: FencingToken) -> Option<OwnerId> {
         let holds = lock(&self.holds);
         holds.get(&(name.clone(), token)).map(|held| held.owner)
     }
 
-    /// Records a hold whose grant these nodes store. The value of the returned receiver becomes true when the hold is
-    /// over.
+    /// Records a hold whose grant is stored on these nodes. The value of the returned receiver becomes true when the
+    /// hold is over.
     pub(crate) fn begin_hold(
         &self,
         name: &LockName,
@@ -236,7 +236,7 @@ impl Quorum {
     }
 
     /// Records that a node may store the grant of a hold, so that the release is sent to this node too. Returns `false`
-    /// if the hold is over, so that its release was not sent to this node.
+    /// if the hold is over, because its release was not sent to this node.
     pub(crate) fn note_holder(
         &self,
         name: &LockName,
@@ -253,9 +253,9 @@ impl Quorum {
         true
     }
 
-    /// Ends a hold, and returns the nodes on which its grant may still be stored. A node whose grant has not been added
-    /// to the hold is not returned. The task that would have added the grant gives it back instead. Returns `None` if
-    /// the hold has already ended.
+    /// Ends a hold, and returns the nodes on which its grant may still be stored. Does not return a node whose grant is
+    /// not yet part of the hold. The task that would have added that node's grant to the hold gives it back instead.
+    /// Returns `None` if the hold has already ended.
     fn end_hold(&self, name: &LockName, token: FencingToken) -> Option<Vec<Arc<Node>>> {
         let held = lock(&self.holds).remove(&(name.clone(), token))?;
         held.over.send_replace(true);
@@ -263,7 +263,7 @@ impl Quorum {
     }
 
     /// Returns the newest errors of the nodes, or `None` if no node has a recent error. While the client connects in
-    /// the background, returns the error of the last try.
+    /// the background, returns the error of the most recent try to connect.
     pub(crate) fn last_error(&self) -> Option<String> {
         if let Link::Connecting(error) = &*self.link.get() {
             return error.clone();
@@ -285,8 +285,8 @@ impl Quorum {
         ))
     }
 
-    /// Collects answers until a majority agrees or declines, or until all answers have arrived. Nodes that were not
-    /// asked count as declining.
+    /// Collects answers until a majority agrees or declines, or until all answers have arrived. A node that was not
+    /// asked counts as declining.
     async fn decide<A, T>(
         &self,
         answers: &mut FuturesUnordered<impl Future<Output = Result<A, BackendError>>>,
@@ -301,7 +301,8 @@ impl Quorum {
                 Err(error @ BackendError::Unreachable(_)) => {
                     failure.get_or_insert(error);
                 }
-                // A refusal is reported rather than an unreachable node, because a refusal says more about the cause.
+                // A refusal is reported in preference to an unreachable node, because a refusal says more about the
+                // cause.
                 Err(error) => failure = Some(error),
             }
             if agreed.len() >= self.majority() {
@@ -390,7 +391,7 @@ impl Quorum {
             let Some(owner) = self.owner_of(&name, token) else {
                 return;
             };
-            // The answer of the node may be lost, so from now on the release is sent to this node too.
+            // The answer of the node may be lost, so from now on the hold's release is sent to this node too.
             if !self.note_holder(&name, token, node) {
                 return;
             }
@@ -403,7 +404,7 @@ impl Quorum {
                 Some(_) => return,
                 None => {}
             }
-            // If the hold was released meanwhile, the node's grant is given back.
+            // If the hold was released while its grant was copied, the node's grant is given back.
             if self.owner_of(&name, token).is_none() {
                 let releasing = grants::release(node.server(), &name, token, None);
                 let _ = self.context.timeout_at(until, releasing).await;
@@ -413,8 +414,8 @@ impl Quorum {
         join_all(rejoining).await;
     }
 
-    /// Releases the lock on all nodes that may have granted it. Sends no release to a node that was down when the lock
-    /// was granted, because such releases would accumulate as tasks during a long outage of the node. Once a majority
+    /// Releases the lock on all nodes that may have granted it. A node that was down when the lock was granted is sent
+    /// no release, because such releases would accumulate as tasks during a long outage of the node. Once a majority
     /// has answered, the answers of the other nodes are awaited in the background.
     pub(crate) async fn release(
         self: &Arc<Self>,
@@ -432,8 +433,8 @@ impl Quorum {
         };
         if let Some(until) = retain_until {
             // If a node loses its state, its votes must not count before the lock is free. The time until
-            // `retain_until` is therefore written into the marks, like the length of a lease. The lock stays taken even
-            // if too few marks can be written.
+            // `retain_until` is therefore written into the nodes' marks, like the length of a lease. If too few marks
+            // can be written, the lock stays taken nevertheless.
             let _ = self.mark(until.since(self.context.now())).await;
             ends = ends.max(until);
         }
@@ -442,9 +443,9 @@ impl Quorum {
             .map(|node| {
                 let (server, name) = (node.server().clone(), name.clone());
                 let context = self.context.clone();
-                // The release and the requests for locks all run in tasks of the engine, and thus use the same
-                // connection. The next request of this process for the lock therefore reaches the node after the
-                // release. The release stops when the lease has ended, because the grants have then expired.
+                // All releases and all requests for locks run in tasks of the engine, and thus use the same connection.
+                // The next request of this process for the lock therefore reaches the node after the release. The
+                // release stops when the lease has ended, because the grants have then expired.
                 let releasing = async move {
                     let releasing = grants::release(&server, &name, token, retain_until);
                     let released = context.timeout_at(ends, releasing).await;
@@ -457,8 +458,8 @@ impl Quorum {
             .collect();
         let released = |released| (released == Released::Released).then_some(());
         let verdict = self.decide(&mut answers, released).await;
-        // The remaining nodes must release the lock even if a majority answers that the lock is not held, because an
-        // earlier release may have reached only that majority.
+        // The remaining nodes must release the lock even if a majority answers that the lock is not held. An earlier
+        // release may have reached only that majority.
         if !answers.is_empty() {
             let unneeded = self.context.now() + REST_PATIENCE;
             let tasks = self.track_releases(unneeded);
@@ -487,8 +488,8 @@ impl Quorum {
             .collect()
     }
 
-    /// Releases a lock in the background. Tries until the lock is released or the lease has ended, but at least for a
-    /// claim (2 s).
+    /// Releases a lock in the background. Repeats the release until the lock is released or the lease has ended, but at
+    /// least for a claim (2 s).
     pub(crate) async fn release_until(
         self: Arc<Self>,
         name: LockName,
@@ -510,7 +511,7 @@ impl Quorum {
                 count(&self.counters.released);
                 tracing::debug!(target: TARGET, key = %Layout::Native.key(&name), %token, "released in the background");
             }
-            // An earlier request has released the lock, and its answer was not read.
+            // An earlier request has released the lock, and the answer to that request was not read.
             Some(Ok(Released::NotHeld)) if self.context.now() < lease_ends => {
                 count(&self.counters.released);
             }
@@ -550,8 +551,8 @@ impl Quorum {
                     };
                     let named = seen.entry(holder.owner).or_default();
                     named.push(holder);
-                    // A node that granted the lock late reports the token that it offered, until it knows the token
-                    // that the quorum agreed on. Answers are therefore collected until a majority of the nodes names
+                    // A node that granted the lock late reports the token that it offered, until it knows the token on
+                    // which the quorum has agreed. Answers are therefore collected until a majority of the nodes names
                     // the same token.
                     if named_most(named).1 >= self.majority() {
                         break;
@@ -586,8 +587,8 @@ impl Quorum {
     }
 }
 
-/// Returns the token that most of these holders have, and the number of holders that have it. If several tokens are
-/// equally frequent, returns the greatest of these tokens.
+/// Returns the most frequent token of these holders, and the number of holders that have this token. If several tokens
+/// are equally frequent, returns the greatest of these tokens.
 fn named_most(holders: &[Holder]) -> (Option<FencingToken>, usize) {
     let count = |token| {
         holders

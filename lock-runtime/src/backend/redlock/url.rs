@@ -1,5 +1,6 @@
-//! The nodes of a quorum: `redlock://[user:password@]host[:port],host[:port],..[/db]`, the URL of a quorum with several
-//! servers, one user and one database; and a list of URLs, each of which names one node.
+//! The nodes of a quorum, given in one of two forms. `redlock://[user:password@]host[:port],host[:port],..[/db]` is the
+//! URL of a quorum whose servers have one user and one database. The other form is a list of URLs, each of which names
+//! one node.
 
 use crate::{
     backend::redis::{
@@ -9,7 +10,7 @@ use crate::{
     connect_error::ConnectError,
 };
 
-/// The smallest number of servers of which a majority is still up when one server is down.
+/// The smallest number of servers in which a majority is still up when one server is down.
 const FEWEST: usize = 3;
 /// The schemes of a quorum's URL, each with the scheme of the URLs of its servers.
 const SCHEMES: [(&str, &str); 2] = [("redlock://", "redis://"), ("redlocks://", "rediss://")];
@@ -49,8 +50,8 @@ pub(crate) fn parse(url: &str) -> Result<Vec<redis::ConnectionInfo>, ConnectErro
     Ok(nodes)
 }
 
-/// Parses the URLs of the nodes of a quorum: each is the URL of a server, or of a group that Sentinels watch. The
-/// credentials are those of the Sentinels of all groups.
+/// Parses the URLs of the nodes of a quorum. Each URL names a server, or a group that Sentinels watch. The credentials
+/// are those of the Sentinels of all groups.
 pub(crate) fn parse_nodes(
     urls: &[String],
     credentials: Option<&(String, String)>,
@@ -71,7 +72,7 @@ pub(crate) fn parse_nodes(
                 detail: "a node of a Redlock is one server, redis://host, or one group, redis+sentinel://sentinel1,sentinel2/group".into(),
             });
         }
-        // A group is the same as another one if both have the same name, and a Sentinel in common.
+        // Two groups are the same if they have the same name and a Sentinel in common.
         let (node, group, addresses) = if is_group(url) {
             let config = parse_group(url, credentials)?;
             let sentinels = config.sentinels.iter();

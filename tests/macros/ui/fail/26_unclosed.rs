@@ -1,4 +1,4 @@
-// The placeholder has no closing bracket.
+// The key contains an opening bracket without a closing bracket.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id")]

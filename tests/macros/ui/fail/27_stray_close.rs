@@ -1,4 +1,4 @@
-// The closing bracket has no opening bracket.
+// The key contains a closing bracket without an opening bracket.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:id>")]

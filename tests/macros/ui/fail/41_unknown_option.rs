@@ -1,4 +1,4 @@
-// The name is not an option. Some names resemble an option, and others are options of another library.
+// The attribute has no option with this name. Some names resemble an option, and others belong to another library.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", laese = "5s")]

@@ -1,4 +1,4 @@
-// `<ids..>` makes one key for each item of a list. It is allowed only in `keys`, and only once in each key.
+// `<ids..>` makes one key for each item of a list. `<ids..>` is allowed only in `keys`, and only once in each key.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "item:<ids..>")]

@@ -67,7 +67,7 @@ enum Event {
     ClientSees(u64),
     /// A message between a primary and a replica arrives.
     Replication(Replication),
-    /// The time of a `WAIT` command is over.
+    /// The time limit of a `WAIT` command on this server has passed.
     Timer(ServerId),
     /// A message that a client has published on another node of the cluster arrives.
     Published {
@@ -147,7 +147,7 @@ struct State {
 /// Whether servers belong to a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Membership {
-    /// Each server is on its own, or has replicas.
+    /// No server belongs to a cluster. A server may have replicas.
     None,
     /// All servers are nodes of one cluster.
     Cluster,
@@ -156,9 +156,9 @@ pub enum Membership {
 /// The number of servers of each kind, and the delays of messages.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    /// The number of servers that store data. They come first.
+    /// The number of servers that store data. These servers have the lowest server numbers.
     pub stores: usize,
-    /// What the servers that store data belong to.
+    /// Whether the servers that store data belong to a cluster.
     pub membership: Membership,
     /// The number of Sentinels.
     pub sentinels: usize,
@@ -176,7 +176,7 @@ pub struct Layout {
 #[derive(Clone)]
 pub struct Network {
     state: Arc<Mutex<State>>,
-    /// Notified when a new event may be the next one that is due.
+    /// Notified when a new event may be due before all other events.
     earlier: Arc<Notify>,
     /// Notified when a link or a server has changed.
     changed: Arc<Notify>,
@@ -339,7 +339,7 @@ impl Network {
         self.earlier.notify_one();
     }
 
-    /// Holds back messages in this direction, or lets them pass.
+    /// Holds back the messages in this direction if `held` is set, and lets them pass otherwise.
     pub fn hold(&self, host: HostId, server: ServerId, way: Way, held: bool) {
         let now = self.now();
         let mut state = self.state();
@@ -545,7 +545,7 @@ impl State {
         number
     }
 
-    /// Sends a message in this direction. Returns whether its arrival is the next event.
+    /// Sends a message in this direction. Returns whether the arrival of the message is the next event.
     fn send(&mut self, number: u64, way: Way, bytes: Vec<u8>, now: u64) -> io::Result<bool> {
         let Some(connection) = self.connections.get(&number) else {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -563,7 +563,10 @@ impl State {
             Way::Down => link.held_down,
         };
         let delay = self.delay(host, server);
-        let connection = self.connections.get_mut(&number).expect("it is there");
+        let connection = self
+            .connections
+            .get_mut(&number)
+            .expect("the connection exists");
         let side = way as usize;
         if held || !connection.held[side].is_empty() {
             connection.held[side].push_back(bytes);

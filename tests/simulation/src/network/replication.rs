@@ -6,18 +6,18 @@ use std::sync::Arc;
 use super::{Event, Network, ServerId, State, millis};
 use crate::redis::{Address, DataSet};
 
-/// The primary of a replica, and the messages between the two.
+/// The primary of a replica, and the messages between the replica and this primary.
 #[derive(Debug)]
 pub(super) struct Following {
     primary: ServerId,
-    /// Rises whenever the server begins to follow another server, or connects again. Messages of earlier connections
-    /// have no effect.
+    /// The number of the connection to the primary, which rises whenever the server begins to follow another server, or
+    /// connects again. Messages of earlier connections have no effect.
     generation: u64,
     /// The arrival time of the newest message to the replica, and of the newest acknowledgement.
     last: [u64; 2],
     /// Whether the replica is cut off from its primary.
     is_cut: bool,
-    /// Whether the replica has received data since it follows this primary.
+    /// Whether the replica has received data since it began to follow this primary.
     is_synced: bool,
     /// The offset of the newest message; `None` if nothing was sent over this connection.
     sent: Option<u64>,
@@ -40,7 +40,7 @@ pub(super) enum Replication {
         offset: u64,
         data: Arc<DataSet>,
     },
-    /// The replica `by` has everything up to `offset`.
+    /// The replica `by` has received all writes up to `offset`.
     Acknowledged {
         by: ServerId,
         generation: u64,
@@ -98,7 +98,7 @@ impl Network {
         self.earlier.notify_one();
     }
 
-    /// Cuts a replica off from its primary, or connects the two again.
+    /// Cuts a replica off from its primary if `is_cut` is set, and connects the replica again otherwise.
     pub fn cut_off(&self, replica: ServerId, is_cut: bool) {
         let now = self.now();
         let mut state = self.state();
@@ -146,7 +146,7 @@ impl Network {
 }
 
 impl State {
-    /// Sends the newest data of a server to its replicas, and plans the end of the `WAIT` commands.
+    /// Sends the newest data of a server to its replicas, and schedules the end of its `WAIT` commands.
     pub(super) fn replicate(&mut self, server: ServerId, now: u64) {
         self.spread_messages(server, now);
         for replica in 0..self.servers.len() {
@@ -158,8 +158,8 @@ impl State {
         self.set_timer(server, now);
     }
 
-    /// Sends the newest data of the primary to a replica that lacks them. Nothing is sent while one of the two is down,
-    /// while the primary is stopped, or while the two are cut off from each other.
+    /// Sends the newest data of the primary to a replica that lacks them. Sends nothing while the primary or the
+    /// replica is down, while the primary is stopped, or while the replica is cut off from the primary.
     pub(super) fn replicate_to(&mut self, replica: ServerId, now: u64) {
         let Some(following) = &self.servers[replica].follows else {
             return;
@@ -306,7 +306,7 @@ impl State {
         self.put_out(to, outputs, now);
     }
 
-    /// Plans the end of the next `WAIT` command of a server.
+    /// Schedules an event for the moment at which the time limit of the server's next `WAIT` command passes.
     fn set_timer(&mut self, server: ServerId, now: u64) {
         let Some(due) = self.servers[server].redis.due() else {
             return;
@@ -320,7 +320,7 @@ impl State {
         }
     }
 
-    /// Ends the `WAIT` commands of a server whose time is over.
+    /// Ends those `WAIT` commands of a server whose time limit has passed.
     pub(super) fn wake(&mut self, server: ServerId, now: u64) {
         if let Some(backlog) = &mut self.servers[server].backlog {
             return backlog.push_back(Event::Timer(server));
@@ -332,7 +332,7 @@ impl State {
         self.replicate(server, now);
     }
 
-    /// Returns the time of the world, in ms, at which this millisecond of a server's clock comes.
+    /// Converts a time of a server's clock, in ms, to the simulated time of the world, in ms.
     fn in_world(&mut self, server: ServerId, ms: i64) -> u64 {
         let time = millis(self.time(server));
         self.history.now().saturating_add_signed(ms - time)
@@ -340,7 +340,7 @@ impl State {
 }
 
 impl Network {
-    /// Returns the time of the world, in ms, at which this millisecond of a server's clock comes.
+    /// Converts a time of a server's clock, in ms, to the simulated time of the world, in ms.
     #[must_use]
     pub fn in_world(&self, server: ServerId, ms: i64) -> u64 {
         self.state().in_world(server, ms)

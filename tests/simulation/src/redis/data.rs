@@ -66,7 +66,7 @@ macro_rules! typed {
             if self.entry(key, ms).is_none() {
                 self.put(key, Value::$variant(Default::default()), None);
             }
-            Ok(self.$name(key, ms)?.expect("it was put there"))
+            Ok(self.$name(key, ms)?.expect("the key was created"))
         })?
     )* };
 }

@@ -22,7 +22,7 @@ use commands::millis;
 use data::Value;
 use state::{Client, State};
 
-/// One server.
+/// One simulated Redis server.
 #[derive(Debug)]
 pub struct Redis(State);
 
@@ -89,14 +89,14 @@ impl Redis {
         id
     }
 
-    /// Removes a connection that its client has closed or lost.
+    /// Removes a connection that the client has closed or lost.
     pub fn disconnect(&mut self, id: ConnectionId) {
         self.0.forget(id);
     }
 
-    /// Takes bytes of a connection, and carries out each complete command. The bytes may end in the middle of a
-    /// command. `now` is the time in µs since the epoch. Returns the output in order. Bytes of a closed connection have
-    /// no effect.
+    /// Receives bytes on a connection, and carries out each complete command. The bytes may end in the middle of a
+    /// command. `now` is the time in µs since the Unix epoch. Returns the output in order. Bytes on a closed connection
+    /// have no effect.
     pub fn receive(&mut self, id: ConnectionId, bytes: &[u8], now: u64) -> Vec<Output> {
         self.0.receive(id, bytes, now);
         self.0.outbox.take()
@@ -174,7 +174,7 @@ impl Redis {
         self.0.data.clone()
     }
 
-    /// Replaces all keys, as when a replica is promoted.
+    /// Replaces all keys of the server by `data`, as if a replica with this data had been promoted.
     pub fn load(&mut self, data: DataSet) {
         self.0.data = data;
         self.0.offset += 1;

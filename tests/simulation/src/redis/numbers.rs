@@ -97,8 +97,8 @@ pub(crate) fn write_double(out: &mut Vec<u8>, value: f64) {
     let scientific = format!("{value:.16e}");
     let (mantissa, exponent) = scientific
         .split_once('e')
-        .expect("it was formatted with one");
-    let exponent: i32 = exponent.parse().expect("it was formatted as a number");
+        .expect("the format `e` writes an exponent");
+    let exponent: i32 = exponent.parse().expect("the exponent is a number");
     let text = if (-4..17).contains(&exponent) {
         let places = usize::try_from(16 - exponent).unwrap_or_default();
         without_zeros(&format!("{value:.places$}")).to_owned()

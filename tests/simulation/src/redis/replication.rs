@@ -30,8 +30,8 @@ impl Redis {
         })
     }
 
-    /// Makes a Sentinel name this server as the primary. If the Sentinel named another server before, it tells its
-    /// subscribers. Has no effect on other servers.
+    /// Makes a Sentinel name this server as the primary. If the Sentinel named another server before, it notifies its
+    /// subscribers. The call has no effect if this server is not a Sentinel.
     pub fn name_primary(&mut self, primary: Address, now: u64) -> Vec<Output> {
         let Kind::Sentinel(sentinel) = &mut self.0.kind else {
             return Vec::new();
@@ -89,7 +89,7 @@ impl Redis {
         self.0.offset
     }
 
-    /// Applies the data of the primary, which the primary had after `offset` writes.
+    /// Replaces the data of this replica by the data that its primary had after `offset` writes.
     pub fn replicate(&mut self, data: DataSet, offset: u64) {
         self.0.data = data;
         self.0.offset = offset;
@@ -108,13 +108,13 @@ impl Redis {
         self.0.followers.remove(follower);
     }
 
-    /// Replies to the `WAIT` commands whose time is over.
+    /// Replies to the `WAIT` commands whose time limit has passed.
     pub fn wake(&mut self, now: u64) -> Vec<Output> {
         self.0.answer_blocked(now);
         self.0.outbox.take()
     }
 
-    /// Returns the server's time, in µs, at which the time of the next `WAIT` command is over.
+    /// Returns the server's time, in µs, at which the time limit of the next `WAIT` command passes.
     #[must_use]
     pub fn due(&self) -> Option<u64> {
         let blocked = self.0.blocked.iter();
@@ -129,7 +129,7 @@ impl State {
         acknowledged.filter(|at| **at >= offset).count()
     }
 
-    /// Replies to the `WAIT` commands that enough replicas have acknowledged, or whose time is over.
+    /// Replies to each `WAIT` command whose write enough replicas have acknowledged, or whose time limit has passed.
     fn answer_blocked(&mut self, now: u64) {
         let mut place = 0;
         while let Some(blocked) = self.blocked.get(place) {
@@ -144,7 +144,7 @@ impl State {
         }
     }
 
-    /// Replies to the command of a blocked connection, and carries out the commands that have arrived meanwhile.
+    /// Replies to the `WAIT` of a blocked connection, and carries out the commands that it has received meanwhile.
     fn unblock(&mut self, id: ConnectionId, reply: &Reply, now: u64) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;

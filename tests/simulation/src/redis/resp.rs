@@ -83,7 +83,7 @@ impl Reply {
     }
 }
 
-/// Writes a line. Line breaks in the text become spaces.
+/// Writes one line of a reply. Line breaks in the text become spaces.
 fn write_line(out: &mut Vec<u8>, kind: u8, text: &str) {
     out.push(kind);
     let breaks = |byte| matches!(byte, b'\r' | b'\n');

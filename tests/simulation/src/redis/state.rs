@@ -33,7 +33,7 @@ pub(crate) enum Role {
     },
 }
 
-/// What a server is for.
+/// The role of a server.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Kind {
     /// The server stores data, and belongs to no cluster.
@@ -67,11 +67,11 @@ pub(crate) struct Sentinel {
 #[derive(Debug)]
 pub(crate) struct Blocked {
     pub(crate) id: ConnectionId,
-    /// The number of replicas that have to acknowledge.
+    /// The number of replicas that have to acknowledge the writes up to `offset`.
     pub(crate) wanted: usize,
-    /// The offset that they have to acknowledge.
+    /// The offset of the writes that the replicas have to acknowledge.
     pub(crate) offset: u64,
-    /// The time, in µs, at which the wait ends; `None` if it has no limit.
+    /// The time, in µs, at which the wait ends; `None` if the wait has no time limit.
     pub(crate) until: Option<u64>,
 }
 
@@ -138,7 +138,7 @@ impl Transaction {
     }
 }
 
-/// The output that is not delivered yet.
+/// The output of a server that the network has not delivered yet.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox(Vec<Output>);
 
@@ -151,7 +151,7 @@ impl Outbox {
         }
         match self.0.last_mut() {
             Some(Output::Bytes(_, bytes)) => bytes,
-            _ => unreachable!("it was put there"),
+            _ => unreachable!("the last output is a buffer"),
         }
     }
 

@@ -121,11 +121,11 @@ pub(crate) struct Call {
     lease: &'static str,
     wait: &'static str,
     claim: &'static str,
-    /// Selects the remaining arguments, such as the lower bound of the next token, and the time limit of the request.
-    /// Each decimal digit of the number makes one choice.
+    /// The choices of the remaining arguments, such as the lower bound of the next token, and of the time limit of the
+    /// request. Each decimal digit of this number makes one choice.
     choices: usize,
-    /// An argument, and a text that replaces it. If there is no text, this argument and all arguments after it are
-    /// removed.
+    /// The index of an argument, and the text that replaces the argument. If there is no text, this argument and all
+    /// arguments after it are removed.
     junk: Option<(Index, Option<&'static str>)>,
 }
 
@@ -150,7 +150,8 @@ impl Call {
         of[self.choices / 10_usize.pow(place) % of.len()]
     }
 
-    /// Builds the command. Only the server knows the token of a grant, so the token is read from the simulated server.
+    /// Builds the Redis command for this call. Only a server knows the token of a grant, so the token is read from the
+    /// simulated server.
     pub(crate) fn command(&self, pair: &mut Pair) -> Vec<String> {
         let (name, source) = &SCRIPTS[self.script];
         let is_redisson = name.starts_with("redisson");
@@ -268,8 +269,9 @@ impl Call {
             name => unreachable!("{name} is no script"),
         };
         if let Some((place, junk)) = self.junk.filter(|_| !args.is_empty()) {
-            // The last argument of these scripts says whether the node is the primary of a group. In a group, they store
-            // the server's replication ID, which differs between the two servers.
+            // In a quorum script, an empty last argument says that the node is not the primary of a group. Junk must
+            // not replace this argument: the script would store the replication ID, which differs between the two
+            // servers.
             let names_group = args.last().is_some_and(String::is_empty);
             let place = place.index(args.len() - usize::from(names_group));
             match junk {

@@ -1,26 +1,26 @@
 //! The commands that the scripts run, by feature. The lines in `docs/guides/acl.md` are generated from this table by
-//! `tests/support/rights.rs`, which includes this file. So this file uses nothing from the crate.
+//! `tests/support/rights.rs`, which includes this file. This file therefore uses nothing from the crate.
 
-/// A command that scripts run, and arguments with which it changes nothing. `connect` runs it with these arguments to
-/// find out whether the user may run it.
+/// A command that scripts run, and arguments with which the command changes nothing. `connect` runs the command with
+/// these arguments to find out whether the user may run it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScriptCommand {
     /// The name of the right, such as `get` or `pubsub|numsub`.
     pub(crate) right: &'static str,
-    /// The arguments. [`KEY`] and [`CHANNEL`] stand for a key that does not exist and for a channel.
+    /// The arguments of the command. [`KEY`] stands for a key that does not exist, and [`CHANNEL`] for a channel.
     pub(crate) harmless: &'static [&'static str],
 }
 
-/// Stands for a key that does not exist.
+/// Stands for a key that does not exist, in the arguments of a [`ScriptCommand`].
 pub(crate) const KEY: &str = "<key>";
-/// Stands for a channel.
+/// Stands for a channel, in the arguments of a [`ScriptCommand`].
 pub(crate) const CHANNEL: &str = "<channel>";
 
 const fn harmless(right: &'static str, harmless: &'static [&'static str]) -> ScriptCommand {
     ScriptCommand { right, harmless }
 }
 
-/// The commands in the scripts of all layouts, and of a Redlock.
+/// The commands that the scripts of all layouts and of a Redlock run.
 pub(crate) const EVERY_SCRIPT: &[ScriptCommand] = &[
     harmless("exists", &[KEY]),
     harmless("get", &[KEY]),
@@ -32,7 +32,7 @@ pub(crate) const EVERY_SCRIPT: &[ScriptCommand] = &[
     harmless("publish", &[CHANNEL, ""]),
 ];
 
-/// The further commands in the scripts of the native layout.
+/// The commands that only the scripts of the native layout run.
 pub(crate) const NATIVE_SCRIPTS: &[ScriptCommand] = &[
     harmless("zadd", &[KEY, "XX", "0", "member"]),
     harmless("zrange", &[KEY, "0", "0"]),
@@ -44,7 +44,7 @@ pub(crate) const NATIVE_SCRIPTS: &[ScriptCommand] = &[
     harmless("zremrangebyrank", &[KEY, "0", "0"]),
 ];
 
-/// The further commands in the scripts of Redisson's layout. `HSET` refuses a field without a value.
+/// The commands that only the scripts of Redisson's layout run. `HSET` refuses a field without a value.
 pub(crate) const REDISSON_SCRIPTS: &[ScriptCommand] = &[
     harmless("hget", &[KEY, "field"]),
     harmless("hset", &[KEY, "field", "value", "field"]),
@@ -52,14 +52,14 @@ pub(crate) const REDISSON_SCRIPTS: &[ScriptCommand] = &[
     harmless("hdel", &[KEY, "field"]),
 ];
 
-/// The further commands in the scripts of the native layout in a Redis Cluster.
+/// The commands that the scripts of the native layout run only in a Redis Cluster.
 pub(crate) const NATIVE_CLUSTER_SCRIPTS: &[ScriptCommand] =
     &[harmless("pubsub|numsub", &[CHANNEL])];
 
-/// The further commands in the scripts of Redisson's layout in a Redis Cluster. Redis 6.2 does not know `SPUBLISH`, so
-/// the scripts then use `PUBLISH`.
+/// The commands that the scripts of Redisson's layout run only in a Redis Cluster. Redis 6.2 does not know `SPUBLISH`,
+/// so the scripts then use `PUBLISH`.
 pub(crate) const REDISSON_CLUSTER_SCRIPTS: &[ScriptCommand] =
     &[harmless("spublish", &[CHANNEL, ""])];
 
-/// The further commands in the scripts of a Redlock.
+/// The commands that only the scripts of a Redlock run.
 pub(crate) const REDLOCK_SCRIPTS: &[ScriptCommand] = &[harmless("info", &["replication"])];

@@ -1,4 +1,4 @@
-//! Checks, over a connection that is made only for this check, whether a server can be used for locks.
+//! Checks whether a server can be used for locks. Makes a connection that is used only for this check.
 
 pub(crate) mod acl;
 pub(crate) mod rights;
@@ -97,7 +97,7 @@ impl Failure {
         }
     }
 
-    /// Writes the name of the Redis user into the advice.
+    /// Writes the name of the Redis user into the advice of the failure.
     pub(crate) fn of_user(self, connector: &Connector) -> Self {
         match self {
             Self::Permission(detail) => {
@@ -133,7 +133,8 @@ impl Failure {
     }
 }
 
-/// Returns whether a TLS handshake has failed, because one side does not accept the other's certificate or protocol.
+/// Returns whether a TLS handshake has failed because one side does not accept the other side's certificate or
+/// protocol.
 fn is_of_tls(error: &RedisError) -> bool {
     #[cfg(feature = "tls")]
     {
@@ -159,7 +160,7 @@ fn is_of_tls(error: &RedisError) -> bool {
 /// The time limit for the check whether the server answers without TLS.
 const TLS_PATIENCE: Duration = Duration::from_millis(250);
 
-/// Carries out the check of the server that has to succeed before a session connects, if such a check is pending.
+/// Checks the server before a session connects, if such a check is pending.
 pub(crate) async fn check_first(
     connector: &Connector,
     patience: Duration,
@@ -186,8 +187,8 @@ pub(crate) async fn check(
     required: ServerCheck,
     patience: Duration,
 ) -> Result<(), Failure> {
-    // A server without TLS does not answer a TLS handshake, because it reads the handshake as an unfinished line. Part
-    // of the time limit is therefore reserved for asking the server without TLS.
+    // A server without TLS does not answer a TLS handshake, because the server reads the handshake as an unfinished
+    // line. Part of the time limit is therefore reserved for asking the server without TLS.
     let asks = asks_for_tls(connector);
     let patience = if asks {
         patience.saturating_sub(TLS_PATIENCE)
@@ -280,7 +281,7 @@ async fn check_channel(
         let subscribing = channels.subscribe(connector, &connection.address, channel, |_| {});
         if subscribing.await? != Subscribed::Unsupported {
             channels.unsubscribe(&connector.context, channel).await;
-            // A server checks the rights of the user before it redirects the command.
+            // A server checks the rights of the user before it redirects the command to another server.
             return match connection.say(channel, "0", true).await {
                 Err(CallError::Moved(_) | CallError::Ask(_)) => Ok(()),
                 told => told,
@@ -342,7 +343,8 @@ async fn speaks_plainly(connector: &Connector) -> bool {
         .context
         .timeout_at(connector.context.now() + TLS_PATIENCE, asking)
         .await;
-    // A server with TLS may answer with an error in plain text, so only the replies that Redis gives to PING count.
+    // A server with TLS may answer with an error in plain text. A server therefore counts as a server without TLS only
+    // if it sends the reply of Redis to `PING`.
     let answer = answer.flatten();
     answer.is_some_and(|answer| [b"+PONG", b"-NOAU", b"-DENI"].contains(&&answer))
 }

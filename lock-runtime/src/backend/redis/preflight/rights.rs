@@ -1,4 +1,4 @@
-//! Finds the rights that a user lacks when a client connects, and says how to grant them.
+//! Finds the rights that the Redis user lacks when a client connects, and tells how to grant these rights.
 
 use futures_util::future::join_all;
 use lock_core::{
@@ -29,20 +29,20 @@ pub(crate) const CHECK_CHANNEL: &str = "lock:session:check";
 pub(crate) const REDISSON_CHANNELS: &str = "&redisson_lock__channel:*";
 /// The commands that read locks, in the scripts of all layouts.
 const READING: &[&str] = &["get", "pttl", "zrange", "zcard", "hget", "hkeys"];
-/// The hash of no script.
+/// A hash that belongs to no script.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 
 static RIGHTS: Lazy<Script> = Lazy::new(|| Script::new("rights", &[include_str!("rights.lua")]));
 
-/// A key, and the pattern that grants it.
+/// A key that the client needs, and the pattern that gives the user the right to the key.
 struct NeededKey {
     name: String,
-    /// Another key whose right suffices.
+    /// Another key that suffices if the user has the right to it.
     or: Option<String>,
     pattern: String,
 }
 
-/// Returns the commands of the client's scripts.
+/// Returns the commands that the client's scripts run.
 fn scripts_of(
     needs: &Needs,
     is_cluster: bool,
@@ -66,8 +66,8 @@ fn scripts_of(
     scripts.into_iter().flatten().filter(is_needed)
 }
 
-/// Returns the name of a key that does not exist, in the namespace. No native lock has a key of this name, because
-/// a name that begins with a brace ends with one, `:queue` or `:claim`.
+/// Returns the name, inside the namespace, of a key that does not exist. No native lock has a key of this name, because
+/// a lock's key that begins with a brace ends with a brace, `:queue` or `:claim`.
 fn unused_key(needs: &Needs) -> String {
     let key = LockKey::new("check").expect("a valid key");
     let name = Layout::Native.name(needs.namespace.as_deref(), &key);
@@ -116,7 +116,7 @@ fn keys_of(needs: &Needs, is_cluster: bool) -> Vec<NeededKey> {
         .filter(|(name, _)| *name != names.fence())
         .map(|(name, tagged)| NeededKey {
             name: name.to_owned(),
-            // Callers whose keys have hash tags need only this key.
+            // Callers whose lock names have hash tags need only this key.
             or: Some(tagged.to_owned()),
             pattern: format!("~{{{namespace}:*"),
         })
@@ -167,7 +167,7 @@ pub(crate) async fn missing_rights(
             match refused(error) {
                 Some(Refused::Command) => missing.push(format!("+{}", command.right)),
                 Some(Refused::Channel) => missing.push("&lock:session:*".to_owned()),
-                // The rights to keys are checked with the names of keys that are used.
+                // The rights to keys are checked elsewhere, with the names of keys that the client uses.
                 Some(Refused::Key) | None => {}
             }
         }
@@ -227,7 +227,7 @@ pub(crate) async fn missing_rights(
     unique
 }
 
-/// Returns the patterns of the keys that the user may not read, and for which there is no other key that suffices.
+/// Returns the patterns of the keys that the user may not read and that no other key can replace.
 async fn without_substitute(
     connection: &Connection,
     denied: Vec<&NeededKey>,
@@ -259,14 +259,14 @@ async fn errors_of(
         words.extend(command.into_iter().map(str::to_owned));
     }
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    // The keys are arguments, so that the server checks the right to each of them by itself. In a Redis Cluster, the
-    // server checks the rights before it finds that it does not store a key.
+    // The keys are passed as arguments, so that the server checks the right to each key separately. In a Redis Cluster,
+    // the server checks the rights before it finds that it does not store a key.
     let by_source = RIGHTS.by_source(&RIGHTS.by_hash(&[], &words));
     let errors = connection.try_command(&by_source).await?;
     Ok(redis::from_redis_value(errors)?)
 }
 
-/// Returns the advice for these rights.
+/// Returns the advice how an administrator grants these rights.
 pub(crate) fn advice(missing: &[String], user: &str) -> String {
     let missing = missing.join(" ");
     format!("an administrator grants the rights with `ACL SETUSER {user} {missing}`")

@@ -9,22 +9,22 @@ use redis::Value;
 
 use crate::backend::redis::transport::connection::Connection;
 
-/// The time by which a request may reach the server late. The time limit of a request is the end of the caller's `wait`
-/// plus this time. The time limit of a restart of leases is the moment at which it was sent plus this time.
+/// How late a request may reach the server. The time limit of a request is the end of the caller's `wait` plus this
+/// time. The time limit of a command that restarts leases is the moment at which it was sent plus this time.
 pub(crate) const LATE_SLACK: Duration = Duration::from_secs(1);
 
 /// An argument of a script.
 pub(crate) enum Arg<'a> {
     Text(&'a str),
-    /// The token floor (see `native/next_token.lua`): the server's time when the connection that carries the command
-    /// was made.
+    /// The token floor (see `native/next_token.lua`): the server's time at which the connection that carries the
+    /// command was made.
     Floor,
-    /// A local moment, converted to the server's clock.
+    /// A local moment. The script gets it as a time of the server's clock.
     At(Moment),
     /// The time left until a local moment, in ms.
     Until(Moment),
-    /// Marks a command that restarts leases. If a restart reached the server late, it would shorten a lease that a
-    /// newer command has extended. A restart therefore has a time limit, unless no request over the connection can
+    /// Marks a command that restarts leases. If such a command reached the server late, it would shorten a lease that a
+    /// newer command has extended. The command therefore has a time limit, unless no request over the connection can
     /// arrive late.
     Restart,
 }
@@ -37,8 +37,9 @@ impl Arg<'_> {
             Self::Floor => connection.floor.clone().into(),
             Self::At(moment) => connection.server_micros(*moment).to_string().into(),
             Self::Until(moment) => millis(moment.since(now)).into(),
-            // A client that may kill its connections on the server kills a broken connection before it uses the next
-            // one. A request over the broken connection can then no longer arrive, so a restart needs no time limit.
+            // A client that may close its connections on the server closes a broken connection before it uses the next
+            // one. A request over the broken connection can then no longer arrive, so the restart of a lease needs no
+            // time limit.
             Self::Restart if connection.may_kill => "restart|".into(),
             Self::Restart => {
                 let end = now + LATE_SLACK;
@@ -53,12 +54,13 @@ pub(crate) struct Answered {
     pub(crate) value: Value,
     /// The moment at which the answered request was sent.
     pub(crate) sent: Moment,
-    /// Whether the same request was sent before and not answered, so that the server may have carried it out already.
+    /// Whether the same request was sent before without getting an answer, so that the server may have carried it out
+    /// already.
     pub(crate) again: bool,
 }
 
-/// Returns [`CLAIM`] in ms, as an argument for scripts. A pushed grant lasts at most for a claim, unless its session
-/// confirms the grant.
+/// Returns [`CLAIM`] in ms, as an argument for scripts. A grant that the server sends in a message lasts at most for a
+/// claim, unless its session confirms the grant.
 pub(crate) fn claim_ms() -> &'static str {
     static CLAIM_MS: Lazy<String> = Lazy::new(|| millis(CLAIM));
     &CLAIM_MS

@@ -88,6 +88,7 @@ impl GrantSnapshot {
             valid_until: Some(self.until()),
             validity: self.confirmed(),
             queued: true,
+            handoff: None,
         }
     }
 }

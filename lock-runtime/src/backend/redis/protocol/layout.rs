@@ -1,5 +1,6 @@
-//! The layouts, native and Redisson's: the names of a lock's keys, and the scripts that read and write these keys. The
-//! scripts of both layouts take the same arguments, and their answers have the same format.
+//! The two layouts: the native layout, and the layout of Redisson (a Java library). A layout consists of the names of a
+//! lock's keys, and the scripts that read and write these keys. The scripts of both layouts take the same arguments,
+//! and their answers have the same format.
 
 use std::borrow::Cow;
 
@@ -29,8 +30,8 @@ pub(crate) const REDISSON_PROBE: &str = "redisson_lock__channel:{lock:check}";
 pub(crate) struct Names {
     pub(crate) lock: LockName,
     companion: Box<str>,
-    /// The key that stores the session whose waiter was last granted the lock. Redisson's layout has no such key,
-    /// because it has no queue.
+    /// The key that stores which session's waiter was last granted the lock. Redisson's layout has no such key, because
+    /// it has no queue.
     claim: Option<Box<str>>,
     /// The key of the counter that issues the fencing tokens.
     fence: Cow<'static, str>,
@@ -73,9 +74,9 @@ impl Names {
         keys
     }
 
-    /// Returns the keys for the scripts that release the lock, or take its owner out of the queue. In Redisson's layout,
-    /// these scripts use only the key of the grant. A server of a cluster runs a script with a single key also while the
-    /// key's slot moves. It refuses a script with several keys unless it stores all of them.
+    /// Returns the keys for the scripts that release the lock, or take its owner out of the queue. In Redisson's
+    /// layout, these scripts use only the key of the grant. A server of a cluster runs a script with a single key even
+    /// while the key's slot moves. The server refuses a script with several keys unless it stores all of them.
     pub(crate) fn keys_to_release(&self) -> Vec<&str> {
         match self.claim {
             Some(_) => self.keys(),
@@ -83,7 +84,8 @@ impl Names {
         }
     }
 
-    /// Returns the key that stores the session whose waiter was last granted the lock; `None` in Redisson's layout.
+    /// Returns the key that stores which session's waiter was last granted the lock. Returns `None` in Redisson's
+    /// layout.
     pub(crate) fn claim(&self) -> Option<&str> {
         self.claim.as_deref()
     }
@@ -93,16 +95,16 @@ impl Names {
         &self.fence
     }
 
-    /// Returns the key of the lock's queue, or in Redisson's layout the key of the token counter of Redisson's fenced
-    /// lock of the same name.
+    /// Returns the key of the lock's queue. In Redisson's layout, returns the key of the token counter of Redisson's
+    /// fenced lock of the same name.
     pub(crate) fn companion(&self) -> &str {
         &self.companion
     }
 }
 
-/// Returns the key of the token counter for the lock's hash slot and, in the native layout, for the lock's namespace. No
-/// lock has the same name as a token counter, because these names are reserved. In Redisson's layout, a name does not
-/// show its namespace, so the locks of all namespaces share the counter of the slot.
+/// Returns the key of the token counter for the lock's hash slot and, in the native layout, for the lock's namespace.
+/// The names of token counters are reserved, so no lock has the same name as a counter. In Redisson's layout, a name
+/// does not show its namespace, so the locks of all namespaces share the counter of the slot.
 fn fence_beside(layout: Layout, lock: &LockName) -> String {
     let name = lock.as_str();
     let namespace = match layout {
@@ -120,7 +122,8 @@ pub(crate) fn redisson_channel(lock: &LockName) -> String {
     redisson_name(REDISSON_CHANNEL, lock)
 }
 
-/// Builds a name from `prefix` and the name of a lock, as Redisson does. Both names hash to the same slot.
+/// Builds a name from `prefix` and the name of a lock, as Redisson does. The new name hashes to the same slot as the
+/// name of the lock.
 fn redisson_name(prefix: &str, lock: &LockName) -> String {
     if lock.as_str().contains('{') {
         format!("{prefix}:{lock}")
@@ -139,10 +142,10 @@ pub(crate) struct Scripts {
     pub(crate) leave: &'static Lazy<Script>,
     pub(crate) renew: &'static Lazy<Script>,
     pub(crate) status: &'static Lazy<Script>,
-    /// Reads the queue; `None` in Redisson's layout, which has no queue. Loaded when it is first used, because only
-    /// people read queues.
+    /// The script that reads the queue, or `None` in Redisson's layout, which has no queue. Loaded when it is first
+    /// used, because only people read queues.
     pub(crate) waiters: Option<&'static Lazy<Script>>,
-    /// The scripts that only this layout has.
+    /// The scripts that the other layout does not have.
     others: &'static [&'static Lazy<Script>],
 }
 
@@ -193,8 +196,8 @@ impl Scripts {
         }
     }
 
-    /// Returns a pipeline that loads all scripts in one round trip. If the server has lost a script when the script has
-    /// to run, the client sends the script's source.
+    /// Returns a pipeline that loads all scripts in one round trip. If the server no longer has a script when the
+    /// script has to run, the client sends the script's source.
     pub(crate) fn load(&self) -> redis::Pipeline {
         let Self {
             acquire,

@@ -303,6 +303,7 @@ impl AcquireRequest {
             valid_until: Some(sent + less_drift(self.lease)),
             validity: self.lease,
             queued: false,
+            handoff: None,
         }
     }
 

@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis() {
-        // These slots are the answers of `CLUSTER KEYSLOT`.
+        // `CLUSTER KEYSLOT` returns these slots for these keys.
         for (key, slot) in [
             ("123456789", 12739),
             ("{user1000}.following", 3443),

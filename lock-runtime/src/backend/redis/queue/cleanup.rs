@@ -38,10 +38,10 @@ const HOME_PATIENCE: Duration = Duration::from_secs(2);
 const HEDGE: Duration = Duration::from_millis(20);
 
 /// Cleans up an abandoned acquisition. If the acquisition was offered a turn (`offer`), gives this turn back.
-/// Otherwise, removes the owner from the queue. A request of the caller may be unanswered, and the server may still
-/// carry it out. In this case, a request to leave follows the return of the turn. Drops `gone` when the server has
-/// removed the owner, or when this function ends. A caller that starts over waits for this before it uses its new owner
-/// name.
+/// Otherwise, removes the owner from the queue. If a request of the caller is unanswered, the server may still carry it
+/// out. If the acquisition has an offered turn and an unanswered request, the engine gives the turn back and also sends
+/// a request to leave. Drops `gone` when the server has removed the owner, or when this function ends. A caller that
+/// starts over waits for `gone` before it uses its new owner name.
 pub(crate) async fn give_up(
     server: Arc<Server>,
     sent: Sent,
@@ -50,7 +50,7 @@ pub(crate) async fn give_up(
 ) {
     if let Some(token) = offer {
         sent.session.waiters.remove(&sent.request);
-        // No request under this owner name may be sent after its turn is released.
+        // No request under this owner name may be sent after the owner's turn is released.
         end(&server, &sent).await;
         let name = sent.request.names.lock.clone();
         let ends = server.now() + sent.request.lease;
@@ -67,7 +67,7 @@ pub(crate) async fn give_up(
 pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
     for request in session.unanswered.overdue(now) {
         if request.revoke(now) {
-            tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "a caller did not come back for its answer");
+            tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "a caller did not read its answer in time, so a lock that the answer granted is given back");
             let sent = Sent {
                 session: session.clone(),
                 request,
@@ -99,9 +99,9 @@ async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
     carried
 }
 
-/// Waits until the server can no longer carry out requests that were sent over a broken connection. When a connection
-/// breaks, the server may not have read all requests that were sent over it. The server may carry out the unread
-/// requests later. Returns when `request` can no longer have an effect, if not earlier.
+/// Waits until the server can no longer carry out requests that were sent over a broken connection. A server may carry
+/// out requests that it has not yet read when the connection breaks. Returns earlier if `request` can no longer have an
+/// effect.
 pub(crate) async fn until_closed(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -109,8 +109,7 @@ pub(crate) async fn until_closed(
     request: &AcquireRequest,
 ) {
     let closing = async {
-        // The loop also ends if the server is no longer responsible for any lock, because it then refuses the old
-        // requests.
+        // The loop also ends if the server no longer stores any lock, because it then refuses the old requests.
         while let Some(home) = server.sessions.home_beside(session) {
             if let Ok(home) = home.connection().await
                 && (!home.may_kill || home.kill(&connection.identity).await.is_ok())
@@ -143,11 +142,11 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
 ///   acquisition's session may be blocked or have ended.
 /// - If a request is unanswered, the request to leave goes over the acquisition's own connection, so that it arrives
 ///   after the unanswered request. After 20 ms without an answer, the home session sends a request to leave, too.
-/// - If the acquisition's own connection does not answer, the engine closes this connection on the server. Then the
-///   home session sends the request to leave.
+/// - If the acquisition's own connection does not answer, the engine closes this connection on the server. After that,
+///   the home session sends the request to leave.
 ///
 /// Drops `gone` after the first answer to a request to leave the queue. If an unanswered request has an effect after
-/// that, a further request to leave removes this effect.
+/// that answer, a further request to leave removes this effect.
 async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     let gone = Mutex::new(Some(gone));
     sent.session.waiters.remove(&sent.request);
@@ -175,8 +174,8 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
         leave_by_home().await;
         std::future::pending::<()>().await;
     };
-    // If a request of the session is under way on a runtime that no longer runs, `end` waits a long time. Meanwhile,
-    // `hedge` sends a request to leave over the engine's home session.
+    // If a request of the session is under way on a runtime that no longer runs, `end` waits for a long time.
+    // Meanwhile, `hedge` sends a request to leave over the engine's home session.
     let ended = tokio::select! {
         biased;
         ended = end(&server, &sent) => ended,
@@ -185,7 +184,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     let Some(connection) = ended else {
         return;
     };
-    // If a request is unanswered, the server may carry out the request until its connection is closed on the server.
+    // The server may carry out an unanswered request until the connection of this request is closed on the server.
     let answered = request.is_answered();
     let mut settled = answered;
     if answered {
@@ -206,7 +205,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
             Some(Ok(answer)) => return left(answer),
             Some(Err(CallError::Refused(BackendError::WrongLayout))) => return,
             Some(Err(CallError::Refused(error))) => {
-                tracing::warn!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), %error, "an abandoned acquisition runs out by itself");
+                tracing::warn!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), %error, "the server refuses to clean up an abandoned acquisition, which expires by itself");
                 return;
             }
             // The server has answered the request to leave. The server carries out the requests of a connection in
@@ -218,7 +217,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
             Some(Err(CallError::Ask(_) | CallError::NotReady(_))) => settled = true,
             _ => {}
         }
-        // The loop below closes this connection on the server, so no other task may use it from now on.
+        // The loop below closes this connection on the server, so from now on no other task may use the connection.
         if !settled {
             connection.health.mark_broken();
         }
@@ -234,7 +233,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
             }
             leave_by_home().await?;
             // If the client may not close connections on the server, the server may carry out the unanswered request
-            // until the request's time limit has passed. The loop repeats the request to leave until that moment.
+            // until the request's time limit has passed. The loop repeats the request to leave until that time limit.
             (settled || home.may_kill).then_some(())
         };
         let patience = server.now() + HOME_PATIENCE;
@@ -244,5 +243,5 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
         server.context.sleep(backoff).await;
         backoff = (backoff * 2).min(Duration::from_secs(1));
     }
-    tracing::warn!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "an abandoned acquisition could not be cleaned up; it has run out by itself");
+    tracing::warn!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "an abandoned acquisition could not be cleaned up before it expired");
 }

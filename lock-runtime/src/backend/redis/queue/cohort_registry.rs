@@ -1,6 +1,7 @@
-//! The cohorts that a client has on one server, by lock. [`Cohorts`] passes turns to members that are still waiting,
-//! withdraws offers that are not taken in time, and determines when a grant is given back to the server. This file
-//! makes the decisions, and [`grants`](super::grants) sends the commands.
+//! The cohorts that a client has on one server, by lock. A cohort is a group of neighbours in the queue that share one
+//! grant. [`Cohorts`] passes turns to members that are still waiting, withdraws offers that are not taken in time, and
+//! determines when a grant is given back to the server. This file makes the decisions, and [`grants`](super::grants)
+//! sends the commands.
 
 use std::{
     collections::BTreeMap,
@@ -46,7 +47,7 @@ impl Entry {
         false
     }
 
-    /// Returns the number of remaining members that are still waiting.
+    /// Returns the number of members that are still waiting for their turn.
     fn waiting(&self, name: &LockName) -> usize {
         let waits = |owner: &&OwnerId| self.session.waiters.waits(name, **owner);
         self.cohort.to_come().iter().filter(waits).count()
@@ -58,22 +59,23 @@ impl Entry {
     }
 }
 
-/// The outcome of passing a turn on.
+/// The outcome of passing a turn to the next member of a cohort.
 #[derive(Debug)]
 pub(crate) enum Passed {
-    /// No cohort that this process knows contains the token.
+    /// This process knows no cohort that contains the token.
     Unknown,
-    /// The turn was offered to the next member.
+    /// The turn was offered to the next member of the cohort.
     On,
     /// The member that leaves no longer has the turn.
     Stale,
-    /// No member is left. The grant with this token (the token of the cohort's first member) has to be released.
+    /// No member of the cohort is left. The grant with this token (the token of the cohort's first member) has to be
+    /// released.
     Ended(u64),
     /// The local deadline of the grant has passed, and members are still waiting in this session.
     Late(Arc<Session>),
 }
 
-/// Which token a request to the server has to name to identify the grant of a holder.
+/// Which token a request to the server has to name, so that the server finds the grant of a holder.
 #[derive(Debug)]
 pub(crate) enum Known {
     /// The request names the holder's own token, because the holder belongs to no known cohort.
@@ -90,16 +92,16 @@ pub(crate) enum Known {
 pub(crate) struct Chores {
     /// The turns that were not taken in time, each with its lock and its token.
     pub(crate) missed: Vec<(LockName, u64)>,
-    /// The locks whose waiting members queue again, because the local deadline of the grant has passed.
+    /// The locks whose waiting members have to queue again, because the local deadline of the grant has passed.
     pub(crate) requeue: Vec<LockName>,
     /// The grants that have to be released because no member takes the turn. Each grant comes with the token of its
-    /// last turn and with its local deadline.
+    /// last turn, and with its local deadline.
     pub(crate) release: Vec<(LockName, FencingToken, Moment)>,
     /// The offers that have to be renewed, each with its token and the new lease.
     pub(crate) renew: Vec<(LockName, FencingToken, Duration)>,
 }
 
-/// The tasks that the engine has to carry out after it has accepted a grant.
+/// The tasks that the engine has to carry out after it has recorded a new grant.
 #[derive(Debug, Default)]
 pub(crate) struct TakenUp {
     /// The sessions whose waiters for the lock have to queue again.
@@ -110,8 +112,8 @@ pub(crate) struct TakenUp {
     pub(crate) begun: bool,
 }
 
-/// The cohorts of a client on one server, by lock. The map is ordered, so that decisions are made in the same order in
-/// each run.
+/// The cohorts of a client on one server, by lock. The map is ordered, so that each run of a program visits the
+/// cohorts in the same order.
 #[derive(Debug, Default)]
 pub(crate) struct Cohorts(Mutex<BTreeMap<LockName, Entry>>);
 
@@ -167,11 +169,11 @@ impl Cohorts {
         if let ([owner], false) = (&grant.owners[..], passed) {
             // The only owner of the grant could not be offered its turn. Either the deadline of the grant has passed,
             // or one of three cases applies:
-            // - The owner has left. Its own clean-up gives the grant back.
+            // - The owner has left. The owner's own clean-up gives the grant back.
             // - The owner already holds the lock by this grant, because the answer to its own request described the
             //   grant.
             // - The owner holds the lock with an older token, because the server has granted the lock to the owner
-            //   twice. The second grant is given back.
+            //   twice. The server's second grant is given back.
             let twice = |other: &Entry| {
                 other.cohort.is_inside(*owner) && other.cohort.first() < grant.first
             };
@@ -197,7 +199,8 @@ impl Cohorts {
             cohorts.insert(name.clone(), entry)
         };
         if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
-            // A newer grant has replaced this grant, so the server has lost it. The members of its cohort queue again.
+            // A newer grant has replaced this grant, so the server has lost this grant. The members of its cohort queue
+            // again.
             chores.requeue.insert(0, replaced.session);
         }
         chores
@@ -236,7 +239,7 @@ impl Cohorts {
     }
 
     /// Returns the lease of the cohort in which the member with this token has the turn, if the grant may last longer
-    /// than this lease, and other members are still waiting. Returns `None` in all other cases.
+    /// than this lease and other members are still waiting. Returns `None` in all other cases.
     pub(crate) fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {
         self.with(name, |entry| {
             let cohort = &entry.cohort;
@@ -245,10 +248,10 @@ impl Cohorts {
         })?
     }
 
-    /// Determines the tasks of a heartbeat for the cohorts of a session. Passes on offers that are not taken in time.
-    /// Requests the renewal of the grant of an offer if it has too little time left. If the local deadline of a grant
-    /// has passed, its waiting members queue again. Removes a released cohort if no caller of the session waits for its
-    /// lock.
+    /// Determines what the heartbeat of a session has to do for the session's cohorts. Passes on offers that are not
+    /// taken in time. Requests the renewal of the grant of an offer if the grant has too little time left. If the local
+    /// deadline of a grant has passed, the grant's waiting members queue again. Removes a released cohort if no caller
+    /// of the session waits for its lock.
     pub(crate) fn heartbeat_chores(
         &self,
         session: &Arc<Session>,
@@ -340,8 +343,9 @@ impl Cohorts {
 
     /// Removes the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. The
     /// session calls this method after the server has confirmed this member's release, or after the lease of the grant
-    /// has ended. An earlier member only passes its turn on, so its release does not end the grant. This also applies
-    /// to a first member with other members behind it, although the grant has the first member's token.
+    /// has ended. The release of an earlier member does not end the grant, because that member only passes its turn on.
+    /// The same is true of a first member with other members behind it, although the grant has the first member's
+    /// token.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
         self.forget_if(name, |cohort| cohort.turn().token == token.get());
     }
@@ -373,10 +377,10 @@ impl Cohorts {
         })?
     }
 
-    /// Returns whether the server has lost the grant of the cohort whose first member has the token `granted`. This
-    /// method is called after a request that was sent at `asked` has shown that an owner of this grant has neither a
-    /// place nor a grant on the server. The result is false if the cohort is over, or if this process did not know the
-    /// grant before `asked`.
+    /// Returns whether the server has lost the grant of the cohort whose first member has the token `granted`. The
+    /// caller of this method has sent a request at `asked`. The answer has shown that an owner of this grant has
+    /// neither a place nor a grant on the server. Returns false if the cohort is over, or if this process did not know
+    /// the grant before `asked`.
     pub(crate) fn has_lost(&self, name: &LockName, granted: u64, asked: Moment) -> bool {
         self.with(name, |entry| {
             let cohort = &entry.cohort;

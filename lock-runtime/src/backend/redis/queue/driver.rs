@@ -35,7 +35,7 @@ impl Driver for Server {
             }
             None => {
                 let payload: String = push.payload.chars().take(LOGGED_AT_MOST).collect();
-                // An attacker may send many forged messages, so only the first one is logged as a warning.
+                // An attacker may send many forged messages, so only the first forged message is logged as a warning.
                 if session.is_first_forgery() {
                     tracing::warn!(target: TARGET, server = %self.address(), ?payload, "ignored a message that no lock script sent; further ones are logged at DEBUG");
                 } else {

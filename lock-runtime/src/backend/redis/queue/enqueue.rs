@@ -21,14 +21,14 @@ use crate::backend::redis::{
     transport::{call_error::CallError, connection::Connection},
 };
 
-/// A cohort with at most this number of remaining members is short. If these members hold the lock only briefly, all
-/// their turns may end before a request is answered.
+/// The number of remaining members up to which a cohort counts as short. If the members of a short cohort hold the lock
+/// only briefly, all their turns may end before a request is answered.
 const ENDING_COHORT: usize = 16;
 
 /// The time for which a request waits for more callers to join it, while earlier callers of its session are queued.
 const BATCH_WINDOW: Duration = Duration::from_millis(1);
 
-/// Starts a task that sends the unsent requests of all waiters for this lock, unless such a task is running already.
+/// Starts a task that sends the unsent requests of all waiters for this lock. Does nothing if such a task is running.
 pub(crate) fn enqueue(server: &Arc<Server>, session: &Arc<Session>, name: &LockName) {
     if session.waiters.begin_sending(name) {
         session.spawn(send_all(server.clone(), session.clone(), name.clone()));
@@ -44,8 +44,8 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
             return;
         }
         let Some(connection) = session.connected() else {
-            // The requests of this batch are sent over the session's next connection. If the session is already
-            // connected again, this task itself sends the requests.
+            // The requests of this batch are sent over the session's next connection. If the session has already
+            // connected again, this task sends them.
             waiters.put_back(&name, &batch);
             waiters.end_sending(&name);
             if session.connected().is_some() && waiters.begin_sending(&name) {
@@ -75,9 +75,9 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
     }
 }
 
-/// Waits up to [`BATCH_WINDOW`] for more callers to share the request, if this wait does not delay the turns of the
-/// callers that share it already. The only cost is that a caller of another process that queues in the meantime gets an
-/// earlier place.
+/// Waits up to [`BATCH_WINDOW`] for more callers to share the request, if the wait does not delay the turns of the
+/// callers that already share it. The wait has only one cost: a caller of another process that queues in the meantime
+/// gets an earlier place.
 async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) {
     let mut before = None;
     loop {
@@ -85,12 +85,12 @@ async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) 
         tokio::task::yield_now().await;
         let to_come = server.cohorts.to_come(name);
         match to_come {
-            // The process has no cohort for this lock in which a member has the turn. If callers of this session are
-            // queued, they get the lock before the new callers, so the wait does not delay the turns of the new
-            // callers.
+            // This process has no cohort for this lock in which a member has the turn. If callers of this session are
+            // queued, they get the lock before the new callers. In that case, waiting for more callers does not delay
+            // the turns of the new callers.
             None => break,
-            // A short cohort that has changed since the last check may end before a request is answered, so the cohort
-            // is checked again.
+            // A short cohort that has changed since the previous check may end before a request is answered, so the
+            // cohort is checked again.
             Some(few) if few <= ENDING_COHORT && to_come != before => before = to_come,
             Some(_) => return,
         }
@@ -112,7 +112,7 @@ async fn send_batch(
     let mut sending = Vec::with_capacity(batch.len());
     let mut asked = Vec::with_capacity(batch.len());
     for request in batch {
-        // The caller neither takes its turn nor leaves the queue before `under_way` is dropped. `under_way` is dropped
+        // While `under_way` exists, the caller neither takes its turn nor leaves the queue. `under_way` is dropped
         // after the answer was applied.
         if let Some(under_way) = request.send()
             && session.waiters.waits(name, request.owner)
@@ -151,7 +151,7 @@ async fn send_batch(
         Ok(answer) => answer,
         Err(error) => {
             if let CallError::Broken(_) = error {
-                // A caller may leave the queue over another connection. It must not do so as long as the server may
+                // A caller may leave the queue over another connection. The caller must not leave while the server may
                 // still carry out this request.
                 until_closed(server, session, connection, first).await;
             }
@@ -162,8 +162,8 @@ async fn send_batch(
     let mut next = || fields.next().unwrap_or(Value::Nil);
     let (held, left): (Option<String>, Option<i64>) = (decode(next())?, decode(next())?);
     if held.as_deref() == Some("late") {
-        // The server's clock was set forward, or the request was delayed. This connection is given up, so that the next
-        // one reads the server's time again.
+        // The server's clock was set forward, or the request was delayed. The connection is given up, so that the
+        // engine reads the server's time again over the next connection.
         connection.health.mark_demoted();
         return Err(CallError::Demoted("the request came too late".into()));
     }

@@ -58,8 +58,8 @@ pub(crate) fn take_up(
 }
 
 /// Accepts a grant of this session that the answer to a probe or to a batch has described. If the grant has only one
-/// owner, the answer to a request that this owner sent itself may describe the same grant. Does nothing if that answer
-/// has not been read yet. Returns true if the grant is new to this process, and a waiter was offered a turn.
+/// owner, the answer to this owner's own request may describe the same grant. If that answer has not been read yet,
+/// does nothing. Returns true if the grant is new to this process, and a waiter was offered a turn.
 pub(crate) fn take_up_described(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -124,10 +124,10 @@ pub(crate) fn carry_out_chores(
 }
 
 /// Ends the turn of the holder with this token. If another member of the cohort is waiting, that member gets the turn.
-/// Usually, this needs no command to the server. If the release needs several commands, it runs in a task of the
-/// engine, so that it does not depend on when the caller is polled. The engine sends these commands over the connection
-/// that carries all renewals, so that a command that shortens a lease cannot arrive after the next member of the cohort
-/// has extended the lease.
+/// Passing the turn on usually needs no command to the server. If the release needs several commands, it runs in a task
+/// of the engine, so that it does not depend on when the caller is polled. The engine sends these commands over the
+/// connection that carries all renewals. A command that shortens a lease thus cannot arrive after the next member of
+/// the cohort has extended the lease.
 pub(crate) async fn release(
     server: &Arc<Server>,
     name: &LockName,
@@ -162,8 +162,7 @@ async fn release_in_steps(
     }
     while let Some(lease) = server.cohorts.stretched(name, token.get(), server.now()) {
         // The grant may last longer than the lease that the next member of the cohort asked for. The lease is restarted
-        // before the next member of the cohort gets the turn, because a later restart could shorten a lease that the
-        // next member has extended.
+        // before that member gets the turn, because a later restart could shorten a lease that the member has extended.
         if renew(server, name, token, Extend::Restart(lease)).await? == Renewed::NotHeld {
             break;
         }
@@ -185,7 +184,7 @@ async fn release_turn(
         Passed::On => return Ok(Released::Released),
         Passed::Late(session) => {
             // The waiting members of the cohort queue again. If the server still has the grant, these members share the
-            // grant again. If the grant were released instead, the server would grant the lock to other callers.
+            // grant again. If the engine released the grant instead, the server would grant the lock to other callers.
             session.requeue(Some(name));
             return Ok(Released::NotHeld);
         }
@@ -217,13 +216,13 @@ async fn release_grant(
     args.extend(retain_until.map(Arg::Until));
     args.extend([Arg::Floor, Arg::Text(claim_ms())]);
     let answered = match server.run(name, script, &keys, &args).await {
-        // The Redis key of the lock now stores data that is not a grant of this layout.
+        // The Redis key of the lock stores data that is not a grant of this layout.
         Err(BackendError::WrongLayout) => return Ok(Released::NotHeld),
         released => released?,
     };
     Ok(match answered.value {
         Value::Int(1) => Released::Released,
-        // The server has carried out an earlier copy of this request, and the answer to that copy was lost.
+        // The server has carried out an earlier copy of this request to release, and the answer to that copy was lost.
         _ if answered.again => Released::Released,
         _ => Released::NotHeld,
     })
@@ -255,8 +254,8 @@ pub(crate) fn give_back(
     })
 }
 
-/// The time for which [`retain`] keeps the grant on the server after the minimum hold time, so that the next member can
-/// take its turn and renew the grant. If this process ends meanwhile, the next caller has to wait this much longer.
+/// The time for which [`retain`] keeps the grant on the server after the minimum hold time. During this time, the next
+/// member can take its turn and renew the grant. If this process ends meanwhile, the next caller waits this much longer.
 const RETAIN_MARGIN: Duration = Duration::from_millis(200);
 
 /// Keeps the lock taken until `until`, and then offers the turn to the next member. The server keeps the lock taken
@@ -269,8 +268,8 @@ async fn retain(
     lease: Duration,
 ) -> Result<Released, BackendError> {
     let rest = until.since(server.now());
-    // The local deadline comes before the end of the lease, to allow for clock drift, but must not come before `until`.
-    // The new lease is therefore longer than the time left until `until`.
+    // To allow for clock drift, the local deadline comes before the end of the lease, but the deadline must not come
+    // before `until`. The new lease is therefore longer than the time left until `until`.
     let lease = Extend::To(lease.max(rest + rest / 1000 + RETAIN_MARGIN));
     match server.cohorts.known(name, token) {
         Known::Turn(_) if renew(server, name, token, lease).await? == Renewed::NotHeld => {
@@ -371,12 +370,12 @@ async fn release_until(
     }
 }
 
-/// Reads the holder of a lock.
+/// Reads from the server who holds a lock, and how many callers wait for it.
 pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Status, BackendError> {
     let names = server.names(name);
     let keys = match server.layout() {
         Layout::Native => vec![names.grant(), names.companion()],
-        // A server answers a script with a single key also while the key's slot moves.
+        // A server answers a script with a single key even while the slot of this key moves.
         Layout::Redisson => vec![names.grant()],
     };
     let answered = server.run(name, server.scripts.status, &keys, &[]).await?;
@@ -424,7 +423,7 @@ pub(crate) async fn waiters(
         .collect())
 }
 
-/// Parses an entry of a queue. Returns `None` for a session that waits without a place.
+/// Parses an entry of a queue. Returns `None` if the entry is the marker of a session that waits without a place.
 fn read_waiter(entry: &str, place: f64, now: u64) -> Option<Waiter> {
     let mut fields = entry.split('|');
     let owner = read_owner(fields.next()?)?;

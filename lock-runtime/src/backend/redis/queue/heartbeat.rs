@@ -1,6 +1,6 @@
-//! The heartbeat of a session, which runs on the engine's thread. The heartbeat probes the locks that callers wait for,
-//! passes on offers that are not taken in time, and gives up a connection that has not answered for 2 s. `HEARTBEAT`
-//! and `probe_after` in `session/mod.rs` determine when each lock is probed.
+//! The heartbeat of a session: a periodic task on the engine's thread. The heartbeat probes the locks that callers wait
+//! for, passes on offers that are not taken in time, and gives up a connection that has not answered for 2 s.
+//! `HEARTBEAT` and `probe_after` in `session/mod.rs` determine when each lock is probed.
 
 use std::{
     sync::{Arc, Weak},
@@ -33,7 +33,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 const PROBE_BATCH: usize = 100;
 /// A session probes on average at most one lock in this time. If the callers of a session wait for more than 1,300
 /// locks, the heartbeat therefore probes each lock less often than every 200 ms. The server needs up to 7 µs to probe
-/// one lock, so the probes of a session take a twentieth of the server's time at most.
+/// one lock, so the probes of a session take at most a twentieth of the server's time.
 const PROBE_SHARE: Duration = Duration::from_micros(150);
 
 /// Runs the heartbeat until the session has ended, or the backend was dropped. The heartbeat sleeps while the session
@@ -110,8 +110,8 @@ fn probe_due(
     }
 }
 
-/// Gives up a connection that has not answered for [`SILENCE`] although commands are under way. An answer is recorded
-/// only when the caller that waits for it is polled, so a working connection may look silent. After a quarter of
+/// Gives up a connection that has not answered for [`SILENCE`] although commands are under way. The engine records an
+/// answer only when the caller that waits for it is polled, so a working connection may look silent. After a quarter of
 /// [`SILENCE`], the engine therefore sends a command of its own, whose answer shows that the connection works.
 fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
     let silence = connection.health.silent_for(now);
@@ -125,9 +125,9 @@ fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
     }
 }
 
-/// Sends one probe for the locks of these waiting requests. The probe grants each lock whose grant has expired to the
-/// next waiter, and finds grants about which the message was lost. If the server has lost a queue, the callers queue
-/// again.
+/// Sends one probe for the locks of these waiting requests. If the grant of a lock has expired, the probe grants the
+/// lock to the next waiter. The probe also finds grants about which the message to the waiter was lost. If the server
+/// has lost a queue, the queue's callers queue again.
 async fn probe(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -153,7 +153,7 @@ async fn probe(
         Ok((Value::Array(found), sent)) => (found, sent),
         Ok(_) => return,
         Err(error) => {
-            tracing::debug!(target: TARGET, server = %server.address(), %error, "a probe of the locks that are waited for failed");
+            tracing::debug!(target: TARGET, server = %server.address(), %error, "a probe of the locks that callers wait for has failed");
             server.note(error.to_string());
             let _ = server.note_failure(error);
             for request in awaited {
@@ -169,7 +169,7 @@ async fn probe(
     }
 }
 
-/// Applies what a probe that was sent at `asked` has found out about one lock.
+/// Applies the result of a probe for one lock. The probe was sent at `asked`.
 fn take_in(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -189,8 +189,8 @@ fn take_in(
     };
     let name = &request.names.lock;
     match what.as_str() {
-        // The probe found a grant of this session. If this process does not know the grant yet, the message about it is
-        // late or was lost.
+        // The probe found a grant of this session. If this process does not know the grant yet, the message about the
+        // grant is late or was lost.
         "held" => {
             let (grant, left): (String, u64) = (
                 redis::from_redis_value(next())?,
@@ -206,7 +206,7 @@ fn take_in(
             {
                 count(&server.counters.missed_wakeups);
                 metrics::missed_wakeup();
-                tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "a probe found a grant that no message had told of");
+                tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "a probe found a grant whose message did not arrive");
             }
         }
         "ends" => session.probe_after(name, ends(redis::from_redis_value(next())?, asked)),

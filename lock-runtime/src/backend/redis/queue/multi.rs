@@ -26,15 +26,15 @@ use crate::{
     background::calling_runtime,
 };
 
-/// Requests several locks at once, and repeats the request until it is answered. If another runtime begins to poll the
-/// caller, gives back the locks, and sends the request again over the session of that runtime.
+/// Requests several locks at once, and repeats the request until the server answers it. If another runtime begins to
+/// poll the caller, gives back the locks, and sends the request again over the session of the other runtime.
 pub(crate) async fn acquire_multi(
     server: Arc<Server>,
     requests: Vec<Request>,
 ) -> Result<MultiAnswer, BackendError> {
     let mut attempts = Vec::new();
     loop {
-        // Boxed, so that the future of a call that requests only one lock stays small.
+        // The future is boxed, so that the future of a call that requests only one lock stays small.
         let acquiring = Box::pin(acquire_on_one_runtime(&server, &requests, &mut attempts));
         tokio::select! {
             biased;
@@ -56,7 +56,8 @@ async fn give_back(attempts: &mut Vec<RedisAttempt>) {
 async fn acquire_on_one_runtime(
     server: &Arc<Server>,
     requests: &[Request],
-    // Each lock has an attempt of its own. An attempt that is dropped before it is settled gives back its lock.
+    // Each requested lock has an attempt of its own. An attempt that is dropped before it is settled gives back its
+    // lock.
     attempts: &mut Vec<RedisAttempt>,
 ) -> Result<MultiAnswer, BackendError> {
     let mut unsure = false;
@@ -76,7 +77,7 @@ async fn acquire_on_one_runtime(
                 Err(error) if server.is_shutting_down() => return Err(error),
                 Err(_) => {
                     // The runtime of the session has ended, or the locks have moved to another server. The next try
-                    // uses another session, and needs new attempts.
+                    // uses another session, and so needs new attempts.
                     give_back(attempts).await;
                     continue;
                 }
@@ -125,8 +126,8 @@ async fn acquire_on_one_runtime(
             }
         }
         if !lasting {
-            // The caller did not read the answer in time, so the engine has revoked some of the requests, and gives
-            // back their grants. Dropping the attempts gives back the other grants.
+            // The caller did not read the answer in time, so the engine has revoked some of the requests. The engine
+            // gives back the grants of the revoked requests. Dropping the attempts gives back the other grants.
             attempts.clear();
             continue;
         }
@@ -144,7 +145,7 @@ async fn acquire_on_one_runtime(
                 Err(error) => {
                     for attempt in attempts {
                         if !unsure {
-                            attempt.settle(Event::Left { was_queued: false }); // nothing was carried out
+                            attempt.settle(Event::Left { was_queued: false }); // the server took no lock
                         }
                     }
                     return Err(error);
@@ -175,8 +176,8 @@ async fn ask(
         .await?;
     match reply {
         Value::Int(0) => {
-            // The server's clock was set forward, or the request was delayed. This connection is given up, so that the
-            // next one reads the server's time again.
+            // The server's clock was set forward, or the request was delayed. The connection is given up, so that the
+            // engine reads the server's time again over the next connection.
             connection.health.mark_demoted();
             Err(CallError::NotReady("the request came too late".into()))
         }
@@ -195,6 +196,7 @@ async fn ask(
                             valid_until: Some(sent + less_drift(left)),
                             validity: left,
                             queued: false,
+                            handoff: None,
                         }
                     })
                     .collect(),

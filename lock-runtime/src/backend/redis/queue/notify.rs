@@ -32,7 +32,7 @@ use crate::{
     background::{TrackedTask, lock},
 };
 
-/// The time limit for the removal of a marker or of a subscription from the server.
+/// The time limit for removing a session's marker or subscription from the server.
 const FORGET_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A caller that waits without a place in the queue.
@@ -62,7 +62,7 @@ impl Caller {
     }
 
     /// Waits until no task is changing the session's marker or subscription on the server. Without this wait, a task
-    /// that removes the marker of earlier callers could remove the marker that this caller's try adds to the queue.
+    /// that removes the marker of earlier callers could also remove the marker that this caller's try adds.
     async fn settled(&self) {
         if self.server.layout() == Layout::Redisson {
             return; // a try adds nothing that such a task could remove
@@ -84,7 +84,7 @@ impl Caller {
         self.server.sessions.serves(&self.session, name)
     }
 
-    /// Waits until it is this caller's turn to try. Returns false if the lock has moved to another server meanwhile.
+    /// Waits until this caller may try to get the lock. Returns false if the lock moves to another server meanwhile.
     async fn turn(&self) -> Result<bool, BackendError> {
         let Joined {
             callers,
@@ -107,7 +107,7 @@ impl Caller {
         }
     }
 
-    /// Ends this caller's try, which found the lock busy.
+    /// Ends this caller's try after the try has found the lock busy.
     fn end_try(&self) {
         let Joined {
             callers, number, ..
@@ -115,9 +115,9 @@ impl Caller {
         lock(&callers.queue).end_try(*number, self.server.context.now());
     }
 
-    /// Subscribes to the channel on which Redisson announces releases. If the session was not subscribed before, the
-    /// session may have missed a release, so a caller tries again. If the server does not answer soon, the task goes on
-    /// after this method has returned.
+    /// Subscribes to the channel on which Redisson announces releases. A session that was not subscribed before may
+    /// have missed a release, so one of its callers tries again. If the server does not answer soon, the subscribing
+    /// task continues after this method has returned.
     async fn listen(&self) -> Result<(), BackendError> {
         if self.server.layout() == Layout::Native {
             return Ok(()); // the try that found the lock busy has added a marker to the queue
@@ -140,7 +140,7 @@ impl Caller {
             let subscribed = subscribe(&server, &session, &connection, &mut listening, &topic);
             let subscribed = subscribed.await;
             if !session.subscribers.has_callers(&topic) {
-                // The task that ends the subscription may have given up in the meantime.
+                // The task that would end the subscription may have given up in the meantime.
                 unsubscribe(&server, &connection, &mut listening, &topic).await;
                 return Ok(());
             }
@@ -168,7 +168,8 @@ impl Caller {
                 return;
             }
             if self.server.layout() == Layout::Redisson {
-                // Unsubscribes in any case: a caller may have been dropped before it learnt that it was subscribed.
+                // Unsubscribes in any case, because a caller may have been dropped before it learnt that it was
+                // subscribed.
                 if let Some(Ok(connection)) = self.session.connection().now_or_never() {
                     unsubscribe(&self.server, &connection, &mut listening, &self.topic).await;
                 }
@@ -188,8 +189,8 @@ impl Caller {
             }
             self.session.subscribers.forget(&self.topic);
         };
-        // If the server does not answer, the marker stays in the queue. The queue expires within two seconds, unless
-        // owners are queued. A message to a session without callers does no harm.
+        // If the server does not answer, the marker stays in the queue. A queue without owners expires within two
+        // seconds. A message to a session without callers does no harm.
         if self
             .server
             .context
@@ -256,7 +257,7 @@ pub(crate) struct NotifiedAttempt {
     server: Arc<Server>,
     request: Request,
     caller: Option<Caller>,
-    /// The try under way; `None` while no try is under way.
+    /// The try to get the lock that is under way, or `None` while no try is under way.
     trying: Option<RedisAttempt>,
     /// What the server reported about the holder when it refused the lock to the last try.
     held_by: Option<Box<HeldBy>>,
@@ -273,8 +274,8 @@ impl NotifiedAttempt {
         }
     }
 
-    /// Removes the caller from the callers that wait. If no other caller of the session waits for the same messages,
-    /// removes the session's marker or subscription in the background.
+    /// Removes the caller from the list of waiting callers. If no other caller of the session waits for the same
+    /// messages, removes the session's marker or subscription in the background.
     fn end_waiting(&mut self) {
         if let Some(caller) = self.caller.take() {
             let Joined {
@@ -322,7 +323,7 @@ impl Attempt for NotifiedAttempt {
         })
     }
 
-    /// Tries one last time, because the lock may have become free without a message to this session.
+    /// Tries one last time to get the lock, because the lock may have become free without a message to this session.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         self.end_waiting();
         Box::pin(async move {

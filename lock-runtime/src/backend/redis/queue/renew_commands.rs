@@ -39,8 +39,8 @@ pub(crate) async fn renew(
     Ok(answers.pop().unwrap_or(Renewed::NotHeld))
 }
 
-/// Extends or checks the leases of several holders. Sends one command to a single server, or in a Redis Cluster one
-/// command for each hash slot. If the server refuses a command for several grants, sends one command for each of these
+/// Extends or checks the leases of several holders. Sends one command to a single server, or one command for each hash
+/// slot in a Redis Cluster. If the server refuses a command for several grants, sends one command for each of these
 /// grants, because a single grant may be the cause of the refusal.
 pub(crate) async fn renew_all(
     server: &Arc<Server>,
@@ -67,8 +67,8 @@ pub(crate) async fn renew_all(
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// Extends or checks the leases of several holders with one command. In a Redis Cluster, all their locks must be in one
-/// hash slot.
+/// Extends or checks the leases of several holders with one command. In a Redis Cluster, all locks of these holders
+/// must be in one hash slot.
 async fn renew_shard(
     server: &Arc<Server>,
     holders: &[ToRenew<'_>],
@@ -107,8 +107,8 @@ pub(crate) async fn renew_on_node(
 /// A grant to renew, and the text that identifies this grant on the server.
 struct GrantToRenew<'a> {
     name: &'a LockName,
-    /// The token of the grant, and on a node of a Redlock also its owner, because on a node the token alone is not
-    /// unique.
+    /// The token of the grant. On a node of a Redlock, the text also contains the owner, because the token alone is not
+    /// unique on a node.
     id: String,
     extend: Extend,
 }
@@ -122,7 +122,7 @@ async fn renew_batch(
         .iter()
         .map(|one| server.cohorts.known(one.name, one.token))
         .collect();
-    // The server knows the grant of a cohort only by the token of the first member.
+    // The server identifies the grant of a cohort only by the token of the cohort's first member.
     let grants = holders.iter().zip(&known).filter_map(|(one, known)| {
         let token = match known {
             Known::Itself => one.token,
@@ -152,7 +152,7 @@ async fn renew_batch(
         let until = confirmed.next().flatten();
         match (first, until) {
             (None, Some(until)) => Renewed::Until(until),
-            // If the turn was passed on before the answer arrived, the cohort ignores the answer.
+            // The cohort ignores the answer if the turn was passed on before the answer arrived.
             (Some(_), Some(until)) => {
                 let answer = Confirmation {
                     asked,

@@ -19,17 +19,17 @@ use crate::backend::redis::{
     transport::{call_error::CallError, connection::Connection, wait_connections::WaitConnection},
 };
 
-/// The time for which a call still waits for the server's answer after the time limit of its `WAIT`.
+/// The time for which a call still waits for the server's answer after the time limit of its command `WAIT`.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Waits until replicas have acknowledged these grants. Repeats the request until the server answers or refuses it, or
-/// until the time is over.
+/// until the time for the wait is over.
 pub(crate) async fn replicate(
     server: &Arc<Server>,
     grants: &[(&LockName, FencingToken)],
     replicas: Replicas,
 ) -> Result<Replicated, BackendError> {
-    // The server identifies the grant of a cohort by the token of the first member.
+    // The server identifies the grant of a cohort by the token of the cohort's first member.
     let mut ids = Vec::with_capacity(grants.len());
     for (name, token) in grants {
         ids.push(match server.cohorts.known(name, *token) {
@@ -44,7 +44,7 @@ pub(crate) async fn replicate(
         server,
         names,
         ids,
-        // The server may read this count as a signed number of 32 bits.
+        // The server may read this count as a signed 32-bit number.
         count: replicas.count.min(i32::MAX as usize),
         until,
     };
@@ -68,7 +68,7 @@ pub(crate) async fn replicate(
     })
 }
 
-/// A request to wait for replicas.
+/// A request to wait until replicas have acknowledged grants.
 struct Asked<'a> {
     server: &'a Arc<Server>,
     names: Vec<&'a LockName>,
@@ -80,7 +80,7 @@ struct Asked<'a> {
 
 impl Asked<'_> {
     /// Sends the request over a connection that no other call uses, and waits for the answer. Gives up if the
-    /// connection of the engine's home session breaks, or if its server is no longer the primary.
+    /// connection of the engine's home session breaks, or if the server is no longer the primary.
     async fn ask(&self) -> Result<Replicated, CallError> {
         let (sessions, name) = (&self.server.sessions, self.names[0]);
         let home = sessions.home_connection(name).await;
@@ -106,8 +106,9 @@ impl Asked<'_> {
         let renew = self.server.scripts.renew;
         let mut redis = connection.redis.clone();
         let keys: Vec<_> = self.names.iter().map(|name| name.as_str()).collect();
-        // `WAIT` counts the replicas that have the newest write of its own connection, so the script first writes each
-        // grant again over this connection, without a change. The lease "0" tells the script to extend no lease.
+        // `WAIT` counts only the replicas that have received the newest write of its own connection. The script
+        // therefore first writes each grant again over this connection, unchanged. The lease "0" tells the script to
+        // extend no lease.
         let mut args = vec!["touch"];
         args.extend(self.ids.iter().flat_map(|id| [id.as_str(), "0"]));
         let sent = self.server.now();
@@ -127,7 +128,7 @@ impl Asked<'_> {
             return Ok(Replicated::NotHeld);
         };
         let known_until = sent + less_drift(Duration::from_millis(shortest));
-        // The limit of `WAIT` leaves time for the answer to arrive before `until`. A limit of 0 would tell `WAIT` to
+        // The time limit of `WAIT` leaves time for the answer to arrive before `until`. A limit of 0 would make `WAIT`
         // wait without a limit.
         let answered = self.server.now();
         let round_trip = answered.since(sent);

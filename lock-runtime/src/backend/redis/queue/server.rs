@@ -80,7 +80,7 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Creates the state for a server, without connecting to it.
+    /// Creates the state for a server, without connecting to the server.
     pub(crate) fn open(
         info: Destination,
         layout: Layout,
@@ -108,7 +108,7 @@ impl Server {
         }))
     }
 
-    /// Connects once, and reports problems with the server.
+    /// Connects to the servers once, and reports problems with them.
     pub(crate) async fn check(
         self: &Arc<Self>,
         allow_eviction: bool,
@@ -171,7 +171,7 @@ impl Server {
         )
     }
 
-    /// Records an error. A later failure reports this error as its reason.
+    /// Records an error of the server. A later failure reports this error as its reason.
     pub(crate) fn note(&self, error: String) {
         self.outages.note(error);
     }
@@ -198,7 +198,7 @@ impl Server {
     }
 
     /// Returns whether the lock has moved away from the server of this session. If the lock has moved, removes the
-    /// lock's waiters from the session, so that they queue again on the other server.
+    /// lock's waiters from the session, and they queue again on the other server.
     pub(crate) fn dismiss_moved(&self, session: &Arc<Session>, name: &LockName) -> bool {
         let has_moved = !self.sessions.serves(session, name);
         if has_moved {
@@ -216,7 +216,7 @@ impl Server {
     }
 
     /// Runs a script over the session that serves a lock. Repeats the command, over new connections if necessary, until
-    /// the server answers or refuses it. The calling code has to limit the time.
+    /// the server answers or refuses the command. The calling code has to limit the time.
     pub(crate) async fn run(
         &self,
         name: &LockName,
@@ -233,7 +233,7 @@ impl Server {
                     let connecting: BoxFuture<'_, _> =
                         Box::pin(self.sessions.redirected(&redirect));
                     let Ok(connection) = connecting.await else {
-                        // The map of the slots no longer contains the server, or the client is closed.
+                        // The slot map no longer contains the server, or the client is closed.
                         self.context.sleep(RETRY_PAUSE).await;
                         continue;
                     };
@@ -309,8 +309,8 @@ impl Server {
         drained(&self.unsettled).await;
     }
 
-    /// Waits until all background releases have ended, but not beyond `until`, and not beyond the end of the last lease
-    /// of their locks. After the wait, closes all connections.
+    /// Waits until all background releases have ended. The wait ends early at `until`, or when the last lease of the
+    /// released locks has ended. After the wait, closes all connections.
     pub(crate) async fn close(&self, until: Moment) {
         let released_by = lock(&self.released_by).unwrap_or(until);
         let released = drained(&self.releases);

@@ -1,8 +1,8 @@
-//! The callers that wait without a place in the queue, and the turns in which they try to get the lock.
+//! The callers that wait without a place in the queue, and the turns in which these callers try to get the lock.
 //!
-//! The callers of one session that wait for one lock take turns to try, so that each release causes only one try in
-//! each session, however many callers wait in the session. If a caller does not take its turn in time, the caller that
-//! is polled first may try, so a caller that is not polled does not block the others.
+//! The callers of one session that wait for one lock take turns to try. Each release thus causes only one try in each
+//! session, however many callers wait in the session. If a caller does not begin its try in time, the turn is open to
+//! the caller that is polled first. A caller that is not polled therefore does not block the others.
 
 use std::{
     collections::BTreeMap,
@@ -21,20 +21,21 @@ use crate::{
     background::{Context, lock},
 };
 
-/// The time between two periodic tries. A periodic try is made even if no release was announced, because a holder may
+/// The time between two periodic tries to get a lock. A periodic try needs no announced release, because a holder may
 /// crash without a release, and because the message about a release may be lost.
 pub(crate) const TRY_AGAIN: Duration = Duration::from_millis(200);
 /// The time within which a caller that was offered the turn has to begin its try.
 const OFFER_PATIENCE: Duration = Duration::from_millis(100);
 
-/// The number of a caller among the callers that wait for one lock in one session. Later callers have higher numbers.
+/// The number of a caller among the callers that wait for one lock in one session. A caller that joins later has a
+/// higher number.
 pub(crate) type Number = u64;
 
 /// The state of one caller that waits for a lock.
 #[derive(Debug)]
 pub(crate) struct Seat {
     woken: Arc<Notify>,
-    /// Whether the turn was opened to all callers, and this caller has not been polled since then.
+    /// Whether this caller has not been polled since the turn was last opened to all callers.
     is_late: bool,
 }
 
@@ -57,14 +58,14 @@ impl Turn {
     }
 }
 
-/// The callers that wait for one lock in one session, and the state of the turn.
+/// The callers that wait for one lock in one session, and the state of their turn to try.
 #[derive(Debug)]
 pub(crate) struct TryQueue {
     seats: BTreeMap<Number, Seat>,
     newest: Number,
     turn: Turn,
-    /// Whether a release was announced during the current try. If a release was announced, the server may have answered
-    /// the try before the release, so the turn is offered again after the try.
+    /// Whether a release was announced during the current try. If so, the server may have answered the try before the
+    /// release, and the turn is offered again after the try.
     is_stale: bool,
     /// Whether a task of the engine calls [`TryQueue::check_turn`] at regular intervals.
     is_watched: bool,
@@ -81,7 +82,7 @@ impl TryQueue {
         }
     }
 
-    /// Adds a caller. A caller that is alone is offered the turn at once.
+    /// Adds a caller. A caller that is alone in the list is offered the turn at once.
     pub(crate) fn join(&mut self, now: Moment) -> (Number, Arc<Notify>) {
         self.newest += 1;
         let woken = Arc::new(Notify::new());
@@ -97,7 +98,7 @@ impl TryQueue {
     }
 
     /// Offers the turn to the first caller whose `is_late` is false. If `is_late` is true for all callers, opens the
-    /// turn to all of them.
+    /// turn to all callers.
     pub(crate) fn offer(&mut self, now: Moment) {
         match self.seats.iter().find(|(_, seat)| !seat.is_late) {
             Some((caller, seat)) => {
@@ -118,8 +119,8 @@ impl TryQueue {
         }
     }
 
-    /// Offers the turn to a caller, because the lock may be free. If a caller is trying, the turn is offered again
-    /// after this try.
+    /// Offers the turn to a caller, because the lock may be free. While a caller is trying, only records that the turn
+    /// has to be offered again after this try.
     pub(crate) fn wake(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),
@@ -128,8 +129,8 @@ impl TryQueue {
         }
     }
 
-    /// Opens the turn to all callers if the caller that has the turn does not begin its try in time, or does not end it
-    /// in time. If no caller has the turn, offers the turn to a caller.
+    /// Opens the turn to all callers if the caller that has the turn does not begin or end its try in time. If no
+    /// caller has the turn, offers the turn to a caller.
     pub(crate) fn check_turn(&mut self, now: Moment) {
         match self.turn {
             Turn::Resting => self.offer(now),
@@ -175,7 +176,7 @@ impl TryQueue {
         }
     }
 
-    /// Records that a task of the engine watches the turn. Returns false if a task watches it already.
+    /// Records that a task of the engine watches the turn. Returns false if a task already watches the turn.
     pub(crate) fn begin_watch(&mut self) -> bool {
         !std::mem::replace(&mut self.is_watched, true)
     }
@@ -194,8 +195,8 @@ impl Callers {
         lock(&self.queue).wake(self.context.now());
     }
 
-    /// Wakes all callers, so that they check whether the client is shutting down, or their lock has moved to another
-    /// server.
+    /// Wakes all callers. A woken caller checks whether the client is shutting down, and whether its lock has moved to
+    /// another server.
     pub(crate) fn wake_all(&self) {
         for seat in lock(&self.queue).seats.values() {
             seat.woken.notify_one();
@@ -206,7 +207,7 @@ impl Callers {
         lock(&self.queue).seats.is_empty()
     }
 
-    /// Starts a task of the engine that calls [`TryQueue::check_turn`] every 200 ms. Starts no second task if one is
+    /// Starts a task of the engine that calls [`TryQueue::check_turn`] every 200 ms. Does nothing if such a task is
     /// running. The task ends after the last caller has left.
     pub(crate) fn watch(self: &Arc<Self>) {
         if !lock(&self.queue).begin_watch() {
@@ -244,7 +245,7 @@ pub(crate) struct Subscribers {
 }
 
 /// The connection that is subscribed to a channel. The mutex is locked while the subscription changes. Only tasks of
-/// the engine keep it locked during an await, because a caller that is not polled would never unlock it.
+/// the engine keep the mutex locked during an await, because a caller that is not polled would never unlock it.
 pub(crate) type Listening = Arc<tokio::sync::Mutex<Weak<Connection>>>;
 
 /// The registration of one caller that waits without a place in the queue.
@@ -263,7 +264,7 @@ impl Subscribers {
         }
     }
 
-    /// Adds a caller.
+    /// Adds a caller that waits for a lock without a place in the queue.
     pub(crate) fn join(&self, topic: &str, name: &LockName) -> Joined {
         let mut topics = lock(&self.topics);
         let topic = topics.entry(topic.to_owned()).or_default();
@@ -303,7 +304,7 @@ impl Subscribers {
         topic.is_some_and(|topic| !topic.callers.is_empty())
     }
 
-    /// Returns whether the last caller of a topic has left, and the topic is not forgotten yet.
+    /// Returns whether the last caller of a topic has left, and [`forget`](Self::forget) has not removed the topic yet.
     pub(crate) fn is_deserted(&self, topic: &str) -> bool {
         lock(&self.topics)
             .get(topic)
@@ -328,7 +329,7 @@ impl Subscribers {
         }
     }
 
-    /// Wakes the callers that wait for these locks, so that they notice that another server stores the locks now.
+    /// Wakes the callers that wait for these locks, so that they notice that another server now stores the locks.
     pub(crate) fn wake_moved(&self, has_moved: impl Fn(&LockName) -> bool) {
         let topics = lock(&self.topics);
         let callers = topics.values().flat_map(|topic| &topic.callers);
@@ -337,8 +338,8 @@ impl Subscribers {
             .for_each(|callers| callers.wake_all());
     }
 
-    /// Wakes all callers, so that they check whether the client is shutting down, or their lock has moved to another
-    /// server.
+    /// Wakes all callers. A woken caller checks whether the client is shutting down, and whether its lock has moved to
+    /// another server.
     pub(crate) fn wake_all(&self) {
         for topic in lock(&self.topics).values() {
             topic.callers.iter().for_each(|callers| callers.wake_all());
@@ -356,7 +357,7 @@ mod tests {
         Moment::new(ms * MS)
     }
 
-    /// Returns a queue of this many callers, the first of which is trying.
+    /// Returns a queue of this many callers. The first caller has begun a try.
     fn trying(callers: u64) -> TryQueue {
         let mut queue = TryQueue::new();
         for caller in 1..=callers {
@@ -425,7 +426,7 @@ mod tests {
         assert_eq!(takers(&mut queue, [2]), []);
         queue.check_turn(at(2000));
         assert_eq!(takers(&mut queue, [2, 1]), [2]);
-        // Caller 1 ends its old try late. The new try, of caller 2, continues nevertheless.
+        // Caller 1 ends its old try late. The new try of caller 2 continues nevertheless.
         queue.end_try(1, at(2000));
         queue.leave(1, at(2000));
         assert_eq!(queue.turn, Turn::Trying(2, at(0)));

@@ -41,9 +41,10 @@ impl Waiting {
 #[derive(Default)]
 struct WaitList {
     waiting: HashMap<OwnerId, Waiting>,
-    /// The number of callers in `waiting` that have a place, and have not been sent an offer.
+    /// The number of callers in `waiting` that have a place in the queue, and have not been sent an offer.
     queued: usize,
-    /// Dropped to signal that the next request is sent at once, without a wait for more callers to share it.
+    /// Dropped to signal that the next request has to be sent at once, without waiting for more callers to share the
+    /// request.
     batch_ready: Option<oneshot::Sender<()>>,
     /// The owners whose requests have not been sent, in the order in which batches send them.
     unsent: VecDeque<OwnerId>,
@@ -58,8 +59,8 @@ impl WaitList {
         self.waiting.is_empty() && !self.sending
     }
 
-    /// Sorts callers of this list by their places. Callers without a place follow in the order of their requests. If the
-    /// callers are dropped in this order, they also wake in this order.
+    /// Sorts callers of this list by their places in the queue. Callers without a place follow in the order of their
+    /// requests. If the calling code drops the callers in this order, they also wake in this order.
     fn in_order(&self, callers: HashMap<OwnerId, Waiting>) -> Vec<(OwnerId, Waiting)> {
         let mut callers: Vec<_> = callers.into_iter().collect();
         callers.sort_by_cached_key(|(owner, waiting)| {
@@ -81,14 +82,14 @@ impl WaitList {
 #[derive(Default)]
 pub(crate) struct Waiters(Mutex<BTreeMap<LockName, WaitList>>, Probes);
 
-/// The scheduled probes, the earliest on top. An entry of this heap is valid only if the field `probe` of the lock's
-/// [`WaitList`] has the same moment.
+/// The scheduled probes. The earliest probe is on top of the heap. An entry of the heap is valid only if the field
+/// `probe` of the lock's [`WaitList`] has the same moment.
 #[derive(Default)]
 struct Probes(Mutex<BinaryHeap<Reverse<(Moment, LockName)>>>);
 
 impl Waiters {
-    /// Schedules a probe of the lock at `at`, unless an earlier one is scheduled. Returns whether the lock is now the
-    /// first to be probed.
+    /// Schedules a probe of the lock at `at`, unless an earlier probe is scheduled. Returns whether the next probe of
+    /// the session is now the probe of this lock.
     pub(crate) fn probe_at(&self, name: &LockName, at: Moment) -> bool {
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
@@ -113,8 +114,8 @@ impl Waiters {
         lock(&self.0).len()
     }
 
-    /// Returns requests for up to `at_most` locks whose probe is due: for each lock, the request of the first queued
-    /// caller. Schedules the next probe of these locks at `next`.
+    /// Returns requests for up to `at_most` locks whose probe is due. Each lock is represented by the request of its
+    /// first queued caller. Schedules the next probe of these locks at `next`.
     pub(crate) fn due(
         &self,
         now: Moment,
@@ -149,9 +150,9 @@ impl Waiters {
         due
     }
 
-    /// Adds a waiting caller. A caller is added before its request is sent, because the offer of a turn may arrive
-    /// together with the reply. The returned flag is true if no other caller of the session waits for the lock, and the
-    /// caller has no place yet. If the flag is true, the caller sends its own request.
+    /// Adds a waiting caller to the list. A caller is added before its request is sent, because the offer of a turn may
+    /// arrive together with the reply. The returned flag is true if no other caller of the session waits for the lock,
+    /// and the caller has no place in the queue yet. If the flag is true, the caller sends its own request.
     pub(crate) fn join(
         &self,
         request: &Arc<AcquireRequest>,
@@ -193,7 +194,7 @@ impl Waiters {
         }
     }
 
-    /// Removes the caller with this owner, because it no longer waits for its turn.
+    /// Removes the caller with this owner name, because the caller no longer waits for its turn.
     pub(crate) fn withdraw(&self, name: &LockName, owner: OwnerId) {
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
@@ -207,7 +208,7 @@ impl Waiters {
         }
     }
 
-    /// Removes the caller of this request, because it no longer waits for its turn.
+    /// Removes the caller of this request, because the caller no longer waits for its turn.
     pub(crate) fn remove(&self, request: &AcquireRequest) {
         self.withdraw(&request.names.lock, request.owner);
     }
@@ -224,8 +225,8 @@ impl Waiters {
         waiting.is_some_and(|waiting| waiting.sender.is_some())
     }
 
-    /// Records, for each owner of a grant that is still waiting, the token by which the server identifies the grant.
-    /// Returns false if this grant or a later one was recorded before for one of these owners.
+    /// Records the token by which the server identifies a grant, for each owner of the grant that is still waiting.
+    /// Returns false if this grant or a later one was already recorded for one of these owners.
     pub(crate) fn note_grant(&self, name: &LockName, owners: &[OwnerId], first: u64) -> bool {
         let waiters = lock(&self.0);
         let Some(list) = waiters.get(name) else {
@@ -239,8 +240,8 @@ impl Waiters {
     }
 
     /// Sends a caller its offer or an error, if the caller is still waiting. Returns the number of offers that the
-    /// caller has missed before, or `None` if it is no longer waiting. A caller that was sent an offer stays in the
-    /// list until it has taken or missed its turn.
+    /// caller has missed before, or `None` if the caller is no longer waiting. A caller that was sent an offer stays in
+    /// the list until it has taken or missed its turn.
     pub(crate) fn resolve(
         &self,
         name: &LockName,
@@ -268,8 +269,8 @@ impl Waiters {
         lock(&self.0).is_empty()
     }
 
-    /// Removes all waiters without a message. Each waiter's receiver reports that its sender was dropped. The waiters of a
-    /// lock wake in the order of their places.
+    /// Removes all waiters without a message. Each waiter's receiver reports that its sender was dropped. The waiters
+    /// of one lock wake in the order of their places in the queue.
     pub(crate) fn clear(&self) {
         let lists = std::mem::take(&mut *lock(&self.0));
         for (_, mut list) in lists {
@@ -278,8 +279,9 @@ impl Waiters {
         }
     }
 
-    /// Removes the waiters for these locks without a message, except those that were offered a turn. The waiters wake in
-    /// the order of their places, and those that have no place yet after them, in the order of their requests.
+    /// Removes the waiters for these locks without a message, except waiters that were offered a turn. The removed
+    /// waiters wake in the order of their places in the queue. Waiters without a place wake last, in the order of their
+    /// requests.
     pub(crate) fn dismiss(&self, is_meant: impl Fn(&LockName) -> bool) {
         let mut dismissed = Vec::new();
         lock(&self.0).retain(|name, list| {
@@ -295,11 +297,11 @@ impl Waiters {
             }
             !list.is_deserted()
         });
-        // The drop of the removed entries wakes their callers, so it happens after the mutex was unlocked.
+        // Dropping the removed entries wakes their callers, so the entries are dropped after the mutex was unlocked.
         drop(dismissed);
     }
 
-    /// Schedules the requests of all queued callers of one lock, or of all locks, to be sent again with their old
+    /// Prepares the requests of all queued callers of one lock, or of all locks, to be sent again with their old
     /// places. Returns the locks that have requests to send.
     pub(crate) fn requeue(&self, only: Option<&LockName>) -> Vec<LockName> {
         let mut waiters = lock(&self.0);
@@ -324,9 +326,9 @@ impl Waiters {
         with_some.collect()
     }
 
-    /// Returns a receiver that completes when the next request for the lock has to be sent. This is the case when no
-    /// caller of this session has a place in the lock's queue any longer, or when enough callers for one request have
-    /// joined. Returns `None` if one of these conditions already holds.
+    /// Returns a receiver that completes when the next request for the lock has to be sent. The request has to be sent
+    /// when no caller of this session has a place in the lock's queue any longer, or when enough callers for one
+    /// request have joined. Returns `None` if one of these conditions already holds.
     pub(crate) fn batch_ready(&self, name: &LockName) -> Option<oneshot::Receiver<()>> {
         let mut waiters = lock(&self.0);
         let list = waiters.get_mut(name)?;
@@ -338,8 +340,8 @@ impl Waiters {
         Some(receiver)
     }
 
-    /// Returns whether the calling code has to start a task that sends the requests for this lock. Before this method
-    /// returns true, it records that the task is running.
+    /// Returns whether the calling code has to start a task that sends the requests for this lock. If the result is
+    /// true, records that the task is running.
     pub(crate) fn begin_sending(&self, name: &LockName) -> bool {
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
@@ -378,8 +380,8 @@ impl Waiters {
             }
         }
         if batch.is_empty() {
-            // The mutex is still locked. A caller that joins later therefore sees that no task is sending, and starts a
-            // new task.
+            // The mutex of the wait list is still locked. A caller that joins later therefore sees that no task is
+            // sending, and starts a new task.
             list.sending = false;
             if list.is_deserted() {
                 waiters.remove(name);
@@ -400,7 +402,8 @@ impl Waiters {
     }
 }
 
-/// Requests that callers sent directly, not in the session's batches, and whose answers they have not read yet.
+/// Requests that callers sent directly, not in the session's batches. The callers have not read the answers to these
+/// requests yet.
 #[derive(Default)]
 pub(crate) struct Unanswered(Mutex<HashMap<OwnerId, Arc<AcquireRequest>>>);
 

@@ -1,8 +1,9 @@
-//! The topology of a Redis Cluster: a map from hash slots to primaries, which the engine reads again after `MOVED`.
+//! The topology of a Redis Cluster: a map from hash slots to primaries (the slot map), which the engine reads again
+//! after `MOVED`.
 //!
-//! The servers report which of them stores a slot: the answer to `CLUSTER SLOTS` describes all slots, and a server that
-//! does not store the slot of a command answers with a redirection. The engine reads the map again after each `MOVED`
-//! redirection, when a connection is lost, and when a server cannot carry out a command.
+//! The servers report which server stores a slot. The answer to `CLUSTER SLOTS` describes all slots. A server that does
+//! not store the slot of a command answers the command with a redirection. The engine reads the slot map again after
+//! each `MOVED` redirection, when a connection is lost, and when a server cannot carry out a command.
 
 use std::{
     collections::BTreeMap,
@@ -38,18 +39,19 @@ use crate::{
     events::TARGET,
 };
 
-/// The time limit for the answers of the servers to `CLUSTER SLOTS`. Also the time limit for the checks of the
-/// remaining primaries after more than half of the primaries have passed the check.
+/// The time limit for the answers of the servers to `CLUSTER SLOTS`, and for the checks of the remaining primaries,
+/// after more than half of the primaries have passed the check.
 const ASK_PATIENCE: Duration = Duration::from_millis(500);
-/// After more than half of the servers have answered, the time limit for the remaining answers. A server that is cut
-/// off from the others may have an old map, so a single answer does not suffice.
+/// The time limit for the remaining answers to `CLUSTER SLOTS`, after more than half of the servers have answered. A
+/// server that is cut off from the others may have an old slot map, so a single answer does not suffice.
 const REST_PATIENCE: Duration = Duration::from_millis(50);
-/// While a caller waits for a slot that no server stores, the map is read again after this time.
+/// The time after which the engine reads the slot map again while a caller waits for a slot that no server stores.
 const UNSERVED_PAUSE: Duration = Duration::from_millis(500);
 /// How long the sessions with a server that stores no slot are kept after an `ASK` redirection to that server. The
 /// server may soon store the slot that is moving to it.
 const ASKED_FOR: Duration = Duration::from_secs(10);
-/// The shortest and the longest time between two tries to read the map. The time doubles while the map does not change.
+/// The shortest and the longest time between two tries to read the slot map. The time doubles while the slot map does
+/// not change.
 const READ_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
 /// The primaries of a cluster, each with its sessions.
@@ -59,22 +61,24 @@ pub(crate) struct Cluster {
     seeds: Vec<Connector>,
     driver: Weak<dyn Driver>,
     map: Watched<SlotMap>,
-    /// Notified when the map may be outdated.
+    /// Notified when the slot map may be outdated.
     outdated: Arc<Notify>,
-    /// The task that reads the map, or `None` before it is started.
+    /// The task that reads the slot map, or `None` before the task is started.
     reading: Mutex<Option<AbortHandle>>,
     shutting_down: AtomicBool,
     closed: AtomicBool,
 }
 
-/// Which primary stores which slot.
+/// The slot map: which primary stores which slot.
 #[derive(Clone, Default)]
 struct SlotMap {
     /// The primaries by address.
     nodes: BTreeMap<String, Arc<Sessions>>,
-    /// The primary of each slot, or `None` for a slot that no primary stores. The list is empty before the map is read.
+    /// The primary of each slot, or `None` for a slot that no primary stores. The list is empty before the slot map is
+    /// read.
     slots: Vec<Option<Arc<Sessions>>>,
-    /// The servers to which an `ASK` error has redirected a command, by address, and the time of the newest such error.
+    /// The servers to which an `ASK` redirection has sent a command, by address, with the time of the newest such
+    /// redirection.
     asked: BTreeMap<String, Moment>,
 }
 
@@ -86,8 +90,8 @@ impl SlotMap {
 
 /// One server's description of the cluster.
 struct View {
-    /// Decides which of several servers' descriptions is used. A server that considers the cluster to be working comes
-    /// before one that does not. If the two servers agree on this, the newer configuration epoch decides.
+    /// Decides which of several servers' descriptions is used. The description of a server that considers the cluster
+    /// to be working takes precedence. Of two such descriptions, the one with the newer configuration epoch is used.
     newness: (bool, u64),
     /// The ranges of slots, each as its first slot, its last slot and its primary.
     ranges: Vec<(u16, u16, ConnectionAddr)>,
@@ -128,7 +132,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the map names a primary that stores the lock, and returns the sessions with that primary.
+    /// Waits until the slot map names a primary that stores the lock, and returns the sessions with that primary.
     pub(crate) async fn node(
         self: &Arc<Self>,
         name: &LockName,
@@ -142,8 +146,8 @@ impl Cluster {
             None => None,
         };
         loop {
-            // No session notices that the map names no primary for a slot, so the waiting callers themselves make the
-            // engine read the map again.
+            // No session notices that the slot map names no primary for a slot. The waiting callers themselves
+            // therefore make the engine read the slot map again.
             if self.known_node(name).is_none() {
                 self.outdated.notify_one();
             }
@@ -155,7 +159,8 @@ impl Cluster {
         }
     }
 
-    /// Returns the sessions with the primary that stores a lock, or `None` if the map names no primary.
+    /// Returns the sessions with the primary that stores a lock, or `None` if the slot map names no primary for the
+    /// lock.
     pub(crate) fn known_node(&self, name: &LockName) -> Option<Arc<Sessions>> {
         self.map.get().node(slot_of(name.as_str())).cloned()
     }
@@ -200,13 +205,12 @@ impl Cluster {
                 },
                 () = self.moves_from(&node, name) => continue,
             }
-            // The sessions have ended, because the primary stores no slot any longer.
+            // The sessions have ended, because their primary stores no slot any longer.
             self.moves_from(&node, name).await;
         }
     }
 
-    /// Waits for a connection of the session `session`. Fails if the session has ended, or if another primary stores
-    /// the lock.
+    /// Waits for a connection of `session`. Fails if the session has ended, or if another primary stores the lock.
     pub(crate) async fn connection(
         &self,
         session: &Arc<Session>,
@@ -222,7 +226,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the engine's own session with the primary that stores the lock has a connection.
+    /// Waits until the engine's home session (its own session) with the primary that stores the lock has a connection.
     pub(crate) async fn home_connection(
         self: &Arc<Self>,
         name: &LockName,
@@ -281,9 +285,9 @@ impl Cluster {
         node
     }
 
-    /// Connects to the servers of the cluster, reads the map, and checks all primaries. Succeeds if more than half of
-    /// the primaries answer and all of these pass the check: the cluster can then replace the other primaries. A
-    /// primary that does not answer now is checked later, before a session connects to it.
+    /// Connects to the servers of the cluster, reads the slot map, and checks all primaries. Succeeds if more than half
+    /// of the primaries answer, and all of the answering primaries pass the check. The cluster can then replace the
+    /// other primaries. A primary that does not answer now is checked later, before a session connects to it.
     pub(crate) async fn check(
         self: &Arc<Self>,
         required: ServerCheck,
@@ -317,7 +321,7 @@ impl Cluster {
                         until = until.min(self.context.now() + ASK_PATIENCE);
                     }
                 }
-                // The primary may soon answer, or be replaced.
+                // A primary that cannot be reached may soon answer, or be replaced.
                 Err(failure @ (Failure::Unreachable(_) | Failure::Closed(_))) => {
                     unreachable = Some(failure);
                 }
@@ -332,12 +336,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes the first session with each primary check that primary before it connects.
+    /// Makes the first session with each primary check the primary before it connects.
     pub(crate) fn check_later(&self, required: ServerCheck) {
         self.seeds[0].check_first(required);
     }
 
-    /// Starts the task that reads the map, unless this task is running.
+    /// Starts the task that reads the slot map, unless this task is running.
     fn follow(self: &Arc<Self>) {
         let mut reading = lock(&self.reading);
         if reading.is_none() && !self.is_closed() {
@@ -347,7 +351,7 @@ impl Cluster {
         }
     }
 
-    /// Asks all servers for the map, and applies the newest answer. Returns whether the map has changed.
+    /// Asks all servers for the slot map, and applies the newest answer. Returns whether the slot map has changed.
     async fn read(&self) -> Result<bool, RedisError> {
         let nodes = self.nodes();
         let others = self.seeds.iter().filter(|seed| {
@@ -413,8 +417,8 @@ impl Cluster {
         Ok(view)
     }
 
-    /// Replaces the map. Closes the connections to servers that store no slot any longer, and makes the callers that
-    /// wait for locks in moved slots ask for a new session. Returns whether the map has changed.
+    /// Replaces the slot map. Closes the connections to servers that store no slot any longer, and makes the callers
+    /// that wait for locks in moved slots ask for a new session. Returns whether the slot map has changed.
     fn apply(&self, view: View) -> bool {
         let before = self.map.change(|map| {
             let before = map.clone();
@@ -458,7 +462,7 @@ impl Cluster {
         })
     }
 
-    /// Makes the calls fail that wait until the map names the primary of their lock.
+    /// Makes all calls fail that wait until the slot map names the primary of their lock.
     pub(crate) fn begin_shutdown(&self) {
         self.shutting_down.store(true, Ordering::Release);
         self.map.change(|_| ());
@@ -480,7 +484,7 @@ impl Cluster {
     }
 }
 
-/// Reads the map, and reads it again whenever it may be outdated.
+/// Reads the slot map, and reads it again whenever it may be outdated.
 async fn follow(context: Arc<Context>, cluster: Weak<Cluster>, outdated: Arc<Notify>) {
     let mut is_known = cluster
         .upgrade()
@@ -505,7 +509,7 @@ async fn follow(context: Arc<Context>, cluster: Weak<Cluster>, outdated: Arc<Not
         };
         if let Err(error) = read {
             cluster.seeds[0].outages.note(error.to_string());
-            tracing::debug!(target: TARGET, %error, "no server describes the cluster");
+            tracing::debug!(target: TARGET, %error, "no server of the cluster has reported the slot map");
         }
         drop(cluster);
         context.sleep(pause).await;

@@ -34,7 +34,7 @@ pub(crate) mod single;
 /// The servers of a client, each with its sessions.
 #[derive(Debug)]
 pub(crate) enum Topology {
-    /// One server, or the primary of a group.
+    /// One server, or the primary of a group that Sentinels watch.
     Single(Arc<Sessions>),
     Cluster(Arc<Cluster>),
 }
@@ -72,7 +72,7 @@ impl Topology {
         }
     }
 
-    /// Returns a number that is the same for all locks that one script can use together.
+    /// Returns a number that is equal for all locks that one script can use together.
     pub(crate) fn shard(&self, name: &LockName) -> u16 {
         match self {
             Self::Single(_) => 0,
@@ -129,8 +129,8 @@ impl Topology {
         }
     }
 
-    /// Returns the engine's home session with the server of this session. Returns `None` if that server stores no locks
-    /// any longer.
+    /// Returns the engine's home session (its own session) with the server of `session`. Returns `None` if that server
+    /// stores no locks any longer.
     pub(crate) fn home_beside(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
         match self {
             Self::Single(sessions) => Some(sessions.home().clone()),
@@ -138,8 +138,8 @@ impl Topology {
         }
     }
 
-    /// In a Redis Cluster, returns the sessions with the server of this session. Returns `None` if that server stores no
-    /// locks any longer, and outside of a cluster.
+    /// Returns the sessions with the server of this session, in a Redis Cluster. Returns `None` outside of a cluster,
+    /// or if that server stores no locks any longer.
     pub(crate) fn shard_of(&self, session: &Arc<Session>) -> Option<Arc<Sessions>> {
         match self {
             Self::Single(_) => None,
@@ -185,7 +185,7 @@ impl Topology {
         }
     }
 
-    /// Connects once, and reports problems with the servers.
+    /// Connects to the servers once, and reports problems with them.
     pub(crate) async fn check(
         self: &Arc<Self>,
         context: &Arc<Context>,
@@ -202,7 +202,8 @@ impl Topology {
         });
         match context.timeout_at(until, checked).await {
             Some(Ok(Ok(()))) => {
-                // A cluster notes which of its servers were checked, because some of them may not have answered.
+                // A cluster records by itself which of its servers were checked, because some servers may not have
+                // answered.
                 if let Self::Single(sessions) = &**self {
                     sessions.connector().note_checked();
                 }
@@ -214,7 +215,7 @@ impl Topology {
         }
     }
 
-    /// Makes the first session with each server check that server before it connects.
+    /// Makes the first session with each server check the server before it connects.
     pub(crate) fn check_later(&self, required: ServerCheck) {
         match self {
             Self::Single(sessions) => sessions.connector().check_first(required),
@@ -222,7 +223,7 @@ impl Topology {
         }
     }
 
-    /// Returns the known servers that store locks: all of them, or if `name` is given, only the server that stores it.
+    /// Returns the known servers that store locks. If `name` is given, returns only the server that stores this lock.
     pub(crate) fn nodes_of(&self, name: Option<&LockName>) -> Vec<Arc<Sessions>> {
         match (self, name) {
             (Self::Cluster(cluster), Some(name)) => cluster.known_node(name).into_iter().collect(),
@@ -238,7 +239,7 @@ impl Topology {
         }
     }
 
-    /// Starts to connect, so that the first call finds a connection.
+    /// Starts to connect to the servers, so that the first call finds a connection.
     pub(crate) fn connect(&self) {
         for node in self.nodes() {
             node.home();
@@ -255,7 +256,7 @@ impl Topology {
         }
     }
 
-    /// Returns whether all connections were given up.
+    /// Returns whether all connections of this client were given up.
     pub(crate) fn is_closed(&self) -> bool {
         match self {
             Self::Single(sessions) => sessions.is_closed(),
@@ -263,7 +264,7 @@ impl Topology {
         }
     }
 
-    /// Gives up all connections.
+    /// Gives up all connections of this client.
     pub(crate) fn close(&self) {
         match self {
             Self::Single(sessions) => sessions.close(),

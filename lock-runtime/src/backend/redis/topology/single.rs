@@ -1,5 +1,5 @@
-//! The sessions with one server. A lock is served by the session of the calling runtime, or by the engine's home
-//! session.
+//! The sessions with one server. The session of the calling runtime serves a lock. If the calling runtime has no
+//! session, the engine's home session serves the lock.
 
 use std::{
     collections::hash_map::Entry,
@@ -65,8 +65,8 @@ impl Sessions {
     pub(crate) fn nearest(&self) -> Arc<Session> {
         let engine = self.connector.context.handle();
         let runtime = Handle::try_current().ok().filter(|runtime| {
-            // The engine's own runtime uses the home session. No session is created after `close` has given up the
-            // connections.
+            // The engine's own runtime uses the home session. After `close` has given up the connections, no session is
+            // created.
             runtime.id() != engine.id() && !self.is_closed()
         });
         let session = runtime.and_then(|runtime| {
@@ -78,8 +78,8 @@ impl Sessions {
                     (session, true)
                 }
             };
-            // The mutex is unlocked before the session starts. On a runtime that has ended, a session ends at once, and
-            // `retire` then locks the mutex.
+            // The mutex is unlocked before the session starts. On a runtime that has ended, the session ends at once,
+            // and `retire` then locks the mutex.
             if new {
                 session.run(&self.driver, &self.connector, &runtime);
             }
@@ -101,11 +101,11 @@ impl Sessions {
         Ok((home, connection))
     }
 
-    /// Returns the engine's own session.
+    /// Returns the engine's home session, which runs on the engine's own runtime.
     pub(crate) fn home(&self) -> &Arc<Session> {
         self.home.get_or_init(|| {
             let home = Session::new(&self.connector.context);
-            // No session connects after `close` has given up the connections.
+            // After `close` has given up the connections, no session connects.
             if self.is_closed() {
                 home.end();
                 return home;
@@ -116,7 +116,7 @@ impl Sessions {
         })
     }
 
-    /// Returns whether `session` is a session with this server.
+    /// Returns whether `session` connects to this server.
     pub(crate) fn has(&self, session: &Arc<Session>) -> bool {
         let is_it = |other: &Arc<Session>| Arc::ptr_eq(other, session);
         self.home.get().is_some_and(is_it) || lock(&self.by_runtime).values().flatten().any(is_it)
@@ -131,7 +131,7 @@ impl Sessions {
         }
     }
 
-    /// Forgets a session that has ended.
+    /// Removes a session that has ended from the list of sessions.
     pub(crate) fn retire(&self, session: &Arc<Session>) {
         for other in lock(&self.by_runtime).values_mut() {
             if other
@@ -158,7 +158,7 @@ impl Sessions {
         liveness.await && self.connector.readiness.is_ready(context.now())
     }
 
-    /// Returns whether any session has received a reply since `moment`.
+    /// Returns whether any session with this server has received a reply since `moment`.
     fn has_heard_since(&self, moment: Moment) -> bool {
         let sessions = lock(&self.by_runtime);
         let mut sessions = sessions.values().flatten().chain(self.home.get());
@@ -176,12 +176,12 @@ impl Sessions {
         }
     }
 
-    /// Returns whether all connections were given up.
+    /// Returns whether all connections to this server were given up.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Gives up all connections.
+    /// Gives up all connections to this server.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         let sessions: Vec<_> = lock(&self.by_runtime)

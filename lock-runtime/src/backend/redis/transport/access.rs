@@ -1,4 +1,4 @@
-//! How connections gain access to a server: the TLS settings and the provider of credentials.
+//! The access of connections to a server: the TLS settings and the provider of credentials.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     connect_error::ConnectError,
 };
 
-/// How connections gain access to a server, apart from the settings in the URL.
+/// The settings with which connections gain access to a server, apart from the settings in the URL.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access {
     #[cfg(feature = "tls")]
@@ -35,7 +35,8 @@ impl Access {
         Ok(())
     }
 
-    /// Returns the access to Sentinels, which have the same TLS settings as the servers, and credentials of their own.
+    /// Returns the access to the Sentinels. The Sentinels have the same TLS settings as the servers, and credentials of
+    /// their own.
     pub(crate) fn of_sentinels(&self) -> Self {
         Self {
             provider: None,
@@ -43,7 +44,7 @@ impl Access {
         }
     }
 
-    /// Makes a connection. Returns it with the credentials of the provider, if there is one.
+    /// Makes a connection. Returns it with the credentials of the provider, if there is a provider.
     pub(crate) async fn connect(
         &self,
         context: &Arc<Context>,

@@ -1,4 +1,4 @@
-//! Why a command failed, and which other server of a cluster has to carry it out.
+//! The reasons why a command failed, and which other server of a cluster has to carry out the command.
 
 use std::fmt;
 
@@ -10,14 +10,15 @@ use crate::backend::redis::transport::{credentials::NO_CREDENTIALS, refusal::wit
 /// The reason why a command was not answered, or not carried out.
 #[derive(Debug, Clone)]
 pub(crate) enum CallError {
-    /// The connection is lost, or has to be closed. The command may have been carried out.
+    /// The connection is lost, or has to be closed. The server may have carried out the command.
     Broken(String),
     /// The server cannot carry out the command for the moment.
     NotReady(String),
     /// The server is no longer a master, or the request came too late. After a pause, the session makes a new
     /// connection, with a new token floor.
     Demoted(String),
-    /// Another server of the cluster stores the lock. The command was not carried out.
+    /// Another server of the cluster stores the lock. The server that returned this error has not carried out the
+    /// command.
     Moved(Redirect),
     /// The lock is moving to another server of the cluster, which has to carry out this command. The server that
     /// returned this error has not carried out the command.
@@ -52,7 +53,7 @@ impl CallError {
                 }
                 _ => Self::Refused(BackendError::Refused(with_missing_right(text))),
             },
-            // The provider may return credentials later.
+            // The provider of credentials may return credentials later.
             ErrorKind::Extension if error.code() == Some(NO_CREDENTIALS) => Self::NotReady(text),
             // A server that becomes a replica ends a blocking command, such as `WAIT`, with this error.
             ErrorKind::Extension if error.code() == Some("UNBLOCKED") => Self::Demoted(text),
@@ -66,7 +67,7 @@ impl CallError {
         }
     }
 
-    /// Returns whether the server has answered that it does not carry out the command now.
+    /// Returns whether the error is the server's answer that it does not carry out the command now.
     pub(crate) fn is_not_carried_out(&self) -> bool {
         matches!(self, Self::NotReady(_) | Self::Moved(_) | Self::Ask(_))
     }
@@ -83,7 +84,7 @@ impl fmt::Display for CallError {
     }
 }
 
-/// The server of a cluster that stores a slot, according to another server.
+/// A redirection: the server of a cluster that stores a slot, according to another server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Redirect {
     pub(crate) slot: u16,
@@ -99,8 +100,8 @@ impl Redirect {
         Some(Self { slot, address })
     }
 
-    /// Returns the address of a server that the server at `asked` has named. If `named` has no host, because the server
-    /// does not know its own name, uses the host of `asked`.
+    /// Returns the address of a server that the server at `asked` has named. If the named server does not know its own
+    /// name, `named` has no host, and the host of `asked` is used.
     pub(crate) fn address(named: &str, port: u16, asked: &ConnectionAddr) -> ConnectionAddr {
         let host = |asked: &str| match named {
             "" | "?" => asked.to_owned(),

@@ -1,4 +1,5 @@
-//! One connection to the server: its identity on the server, its token floor, and its health.
+//! One connection to the server: its identity on the server, its health, and its token floor (the server's time at its
+//! start).
 
 use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
@@ -32,13 +33,13 @@ use crate::{
 pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The token floor for a server that another server can replace: the greatest number that a script reads exactly. Every
-/// token is below this floor, so each grant raises the token counter to the server's time. The tokens of two servers
-/// that both grant a lock, one after the other or side by side, then rise in the order of their grants, as far as the
+/// token is below this floor, so each grant raises the token counter to the server's time. Two such servers may both
+/// grant a lock, one after the other or side by side. Their tokens then rise in the order of the grants, as far as the
 /// clocks of the servers agree.
 const FLOOR_OF_ANY_TIME: u64 = (1 << 53) - 1;
 
-/// Identifies one connection. A server never gives two connections the same ID during one run, but counts from one
-/// again after a restart.
+/// The identity of one connection on its server. A server never gives two connections the same ID during one run. After
+/// a restart, the server counts IDs from one again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// The server's run id, or `None` if the server does not reveal it.
@@ -54,11 +55,12 @@ impl Identity {
     }
 }
 
-/// A connection that is ready for use: it is subscribed to its notification channel, and its token floor was read.
+/// A connection that is ready for use: it is subscribed to its notification channel, and has read its token floor.
 pub(crate) struct Connection {
     pub(crate) identity: Identity,
     pub(crate) address: ConnectionAddr,
-    /// The token floor: the server's time when the connection was made, in µs, or [`FLOOR_OF_ANY_TIME`].
+    /// The token floor: the server's time when the connection was made, in µs, or [`FLOOR_OF_ANY_TIME`]. A grant raises
+    /// a token counter that is below the floor.
     pub(crate) floor: String,
     /// Whether this client can close its earlier connections on the server: the server permits `CLIENT KILL`, and
     /// reveals its run id.
@@ -68,8 +70,7 @@ pub(crate) struct Connection {
     clock_offset: i128,
     /// The connections to the same server on which calls wait for replicas.
     pub(crate) wait_connections: WaitConnections,
-    /// The connection to the same server for shard channels, which only locks in Redisson's layout in a Redis Cluster
-    /// use.
+    /// The connection to the same server for shard channels. Only locks in Redisson's layout in a Redis Cluster use it.
     pub(crate) shard_channels: ShardChannels,
     /// The task that logs in again before the connection's credentials expire.
     _login: Option<AbortOnDropHandle<()>>,
@@ -77,7 +78,7 @@ pub(crate) struct Connection {
     context: Arc<Context>,
     readiness: Arc<Readiness>,
     counters: Arc<Counters>,
-    /// In a Redis Cluster, notified when the map of the slots may be outdated.
+    /// Notified when the slot map of the Redis Cluster may be outdated. `None` outside of a cluster.
     outdated: Option<Arc<Notify>>,
 }
 
@@ -99,8 +100,8 @@ pub(crate) struct Pushed {
 }
 
 impl Connection {
-    /// Connects, closes the connection `previous` on the server, and only then subscribes to `channel` and reads the
-    /// token floor.
+    /// Makes a connection. Before it subscribes to `channel` and reads the token floor, closes the connection
+    /// `previous` on the server.
     pub(crate) async fn open(
         connector: &Connector,
         channel: &str,
@@ -152,7 +153,7 @@ impl Connection {
             }
             Ok::<(), ()>(())
         };
-        // The engine applies its own timeouts, because those of the `redis` crate run on the clock of the caller's
+        // The engine applies its own timeouts. The timeouts of the `redis` crate run on the clock of the caller's
         // runtime, which may be paused or blocked.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -173,9 +174,9 @@ impl Connection {
             let mut id = redis::cmd("CLIENT");
             id.arg("ID").query_async(&mut redis.clone()).await
         };
-        // The ID of the previous connection is valid only in the run of the server in which that connection was made,
-        // so the run id is read first. This takes one more round trip, but only for a connection that replaces another
-        // connection.
+        // The ID of the previous connection is valid only during the run of the server in which that connection was
+        // made, so the server's run id is read first. Reading the run id takes one more round trip, but only for a
+        // connection that replaces another connection.
         let previous = match &previous {
             Some(previous) if previous.run.is_some() => {
                 let run = asking_run().await?;
@@ -187,9 +188,9 @@ impl Connection {
             Some(id) => kill_command(id).exec_async(&mut redis.clone()).await,
             None => Ok(()),
         };
-        // The remaining commands share one round trip, and the server carries them out in this order.
+        // The commands below share one round trip, and the server carries them out in this order.
         let sent = connector.context.now();
-        // The locks do not depend on the client name, so a refusal of the command that sets it is ignored.
+        // The client name is not needed for locks, so a refusal of the command that sets the name is ignored.
         let naming = async {
             let mut name = redis::cmd("CLIENT");
             name.arg("SETNAME")
@@ -240,7 +241,7 @@ impl Connection {
         let (may_kill, run, id) = (may_kill(probed)?, run?, id?);
         subscribed?;
         if let Err(error) = loaded {
-            tracing::debug!(target: TARGET, server = %connector.address(), %error, "scripts are not loaded ahead");
+            tracing::debug!(target: TARGET, server = %connector.address(), %error, "cannot load the scripts when connecting; each script is loaded at its first use");
         }
         let (seconds, micros) = time?;
         health.heard(sent, connector.context.now());
@@ -316,12 +317,12 @@ impl Connection {
         })
     }
 
-    /// Sends a command. Unlike the other methods, draws no conclusion about the connection from an error.
+    /// Sends a command. Unlike the other methods, does not change the connection's health after an error.
     pub(crate) async fn try_command(&self, command: &Cmd) -> Result<Value, RedisError> {
         self.send(command).await.map(|(value, _)| value)
     }
 
-    /// Subscribes to a channel, or unsubscribes.
+    /// Subscribes to a channel if `listening` is set, and otherwise unsubscribes from it.
     pub(crate) async fn listen(&self, channel: &str, listening: bool) -> Result<(), CallError> {
         let verb = if listening {
             "SUBSCRIBE"
@@ -363,8 +364,8 @@ impl Connection {
             .map_err(|error| self.failed(&error))
     }
 
-    /// Checks whether the server answers. Sends `TIME`, because the handshake uses this command, too, so the Redis user
-    /// is permitted to run it.
+    /// Checks whether the server answers the command `TIME`. The handshake also uses `TIME`, so the Redis user is
+    /// permitted to run it.
     pub(crate) async fn ask_time(&self) -> Result<(), CallError> {
         let time = self.send(&redis::cmd("TIME")).await;
         time.map(drop).map_err(|error| self.failed(&error))
@@ -377,8 +378,8 @@ impl Connection {
         };
         match &error {
             CallError::Moved(_) => {}
-            // The slot is moving to another server. Until the move is over, commands for the locks of this slot may
-            // fail.
+            // The slot of the lock is moving to another server. Until the move is over, commands for the locks of this
+            // slot may fail.
             CallError::Ask(_) => self.readiness.note(self.context.now()),
             CallError::Broken(detail) => self.health.mark_lost(detail),
             CallError::Demoted(detail) => {
@@ -411,7 +412,7 @@ impl Connection {
         self.send_as(command, false).await
     }
 
-    /// Sends a command. If `asking` is set, the server carries the command out even if the slot of its keys is still
+    /// Sends a command. If `asking` is set, the server also carries out the command while the slot of its keys is still
     /// moving to this server.
     async fn send_as(&self, command: &Cmd, asking: bool) -> Result<(Value, Moment), RedisError> {
         let sent = self.context.now();
@@ -441,9 +442,9 @@ impl Connection {
         reply.map(|reply| (reply, sent))
     }
 
-    /// Closes another connection of this client on the server, so that no command sent over it is carried out
-    /// afterwards. Does nothing if the server has restarted since that connection was made. A restart has closed that
-    /// connection already, and its ID may now belong to another client.
+    /// Closes another connection of this client on the server. After that, the server carries out no command that was
+    /// sent over the closed connection. Does nothing if the server has restarted since that connection was made: the
+    /// restart has closed that connection, and its ID may now belong to another client.
     pub(crate) async fn kill(&self, other: &Identity) -> Result<(), CallError> {
         if !self.identity.is_of_the_run_of(other) {
             return Ok(());
@@ -463,8 +464,8 @@ impl Connection {
         })
     }
 
-    /// Returns the mode and the eviction policy of the server. Both are `None` if the user is not permitted to read
-    /// them and `may_be_silent` is set.
+    /// Returns the mode and the eviction policy of the server. Both fields are `None` if the user is not permitted to
+    /// read them and `may_be_silent` is set.
     pub(crate) async fn server_info(&self, may_be_silent: bool) -> Result<ServerInfo, CallError> {
         match future::try_join(self.info("server"), self.info("memory")).await {
             Ok((server, memory)) => Ok(ServerInfo {
@@ -499,14 +500,14 @@ pub(crate) struct Incarnation {
     pub(crate) eviction: Option<String>,
 }
 
-/// Returns one field of the answer to INFO.
+/// Returns the value of one field in the answer to `INFO`.
 pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let value = |line: &'a str| line.strip_prefix(name)?.strip_prefix(':');
     info.lines().find_map(value).map(str::trim)
 }
 
-/// An ID that no connection has. The answer to a command that closes the connection with this ID shows whether the user
-/// may close connections.
+/// An ID that no connection has. The server's answer to a command that closes this ID shows whether the user may close
+/// connections.
 const NOBODY: i64 = i64::MAX;
 
 /// Returns the command that closes the connection with this ID. The command does nothing if no connection has this ID.
@@ -516,7 +517,7 @@ fn kill_command(id: i64) -> Cmd {
     command
 }
 
-/// Returns whether the error means that the server's ACL forbids the command to this user.
+/// Returns whether the error says that the server's ACL forbids the command to this user.
 fn is_forbidden(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
 }

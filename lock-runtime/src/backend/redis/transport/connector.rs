@@ -43,21 +43,21 @@ pub(crate) struct Needs {
     pub(crate) access: AccessMode,
     /// Whether the client's calls wait for replicas by default.
     pub(crate) replicas: bool,
-    /// Whether the server is a node of a Redlock, which has a mark beside its token counter.
+    /// Whether the server is a node of a Redlock. Such a node stores a mark beside its token counter.
     pub(crate) is_redlock: bool,
 }
 
 /// The addresses of the servers, and the settings for connections to them.
 pub(crate) enum Place {
     Server(redis::ConnectionInfo),
-    /// Some servers of a Redis Cluster. The settings of the first server also apply to the servers that only the
+    /// Some servers of a Redis Cluster. The settings of the first of these servers also apply to servers that only the
     /// cluster itself reports.
     Cluster(Vec<redis::ConnectionInfo>),
     /// The primary of a group of servers that Sentinels watch.
     Group(SentinelConfig),
 }
 
-/// One server: either its address, or the group whose primary it is.
+/// One server, given by its address or by the group of which it is the primary.
 enum Server {
     At(redis::ConnectionInfo),
     PrimaryOf(SentinelConfig),
@@ -74,7 +74,7 @@ enum Target {
 pub(crate) struct ServerCheck {
     /// Whether the server may evict keys.
     pub(crate) allow_eviction: bool,
-    /// A channel to which the Redis user must be able to subscribe and publish.
+    /// A channel to which the Redis user must be able to subscribe, and on which the user must be able to publish.
     pub(crate) probe_channel: Option<&'static str>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Connector {
     pub(crate) context: Arc<Context>,
     target: Target,
     pub(crate) access: Access,
-    /// What the Redis user needs rights for.
+    /// The features for which the Redis user needs rights.
     pub(crate) needs: Needs,
     /// The commands that load the scripts of the connection's layout.
     pub(crate) scripts: redis::Pipeline,
@@ -94,7 +94,7 @@ pub(crate) struct Connector {
     pub(crate) outages: Arc<Outages>,
     pub(crate) readiness: Arc<Readiness>,
     pub(crate) counters: Arc<Counters>,
-    /// In a Redis Cluster, notified when the map of the slots may be outdated.
+    /// Notified when the slot map of the Redis Cluster may be outdated. `None` outside of a cluster.
     pub(crate) outdated: Option<Arc<Notify>>,
 }
 
@@ -200,8 +200,8 @@ impl Connector {
         let target = match &self.target {
             Target::Server(client) => {
                 let info = client.get_connection_info().clone().set_addr(address);
-                let client =
-                    redis::Client::open(info).expect("the settings are those of another client");
+                let client = redis::Client::open(info)
+                    .expect("another client was created with the same settings");
                 Target::Server(Box::new(client))
             }
             Target::Group(sentinels) => Target::Group(sentinels.clone()),
@@ -221,7 +221,8 @@ impl Connector {
         }
     }
 
-    /// Returns the address of this server. In a Redis Cluster, [`address`](Self::address) names the cluster instead.
+    /// Returns the address of this server. In a Redis Cluster, [`address`](Self::address) returns the name of the
+    /// cluster instead.
     pub(crate) fn server_address(&self) -> String {
         match &self.target {
             Target::Server(client) => client.get_connection_info().addr().to_string(),
@@ -246,7 +247,7 @@ impl Connector {
             .unwrap_or_else(|| "default".into())
     }
 
-    /// Records that a connection was lost, or could not be made. In a Redis Cluster, the map of the slots is then read
+    /// Records that a connection was lost, or could not be made. In a Redis Cluster, the engine then reads the slot map
     /// again.
     pub(crate) fn note_lost(&self) {
         if let Some(outdated) = &self.outdated {
@@ -258,7 +259,7 @@ impl Connector {
         self.outages.address()
     }
 
-    /// Makes the sessions check the server before the first of them connects.
+    /// Makes the sessions check the server before the first session connects.
     pub(crate) fn check_first(&self, check: ServerCheck) {
         *lock(&self.check_first) = Some(check);
     }
@@ -278,13 +279,13 @@ impl Connector {
         matches!(self.target, Target::Group(_))
     }
 
-    /// Returns whether another server can replace this one without any notice to a client that is connected to this
+    /// Returns whether another server can replace this server without notice to a client that is connected to this
     /// server.
     pub(crate) fn is_replaceable(&self) -> bool {
         self.is_group() || self.outdated.is_some()
     }
 
-    /// Returns the client of the `redis` crate for the server; `None` if Sentinels name the server's address.
+    /// Returns the client of the `redis` crate for the server, or `None` if Sentinels name the server's address.
     pub(crate) fn client(&self) -> Option<&redis::Client> {
         match &self.target {
             Target::Server(client) => Some(client),
@@ -301,8 +302,8 @@ impl Connector {
         Ok((redis, address))
     }
 
-    /// Makes a connection, and returns it with the address of its server, and with the credentials of the provider, if
-    /// there is one.
+    /// Makes a connection. Returns it with the address of its server, and with the credentials of the provider, if
+    /// there is a provider.
     pub(crate) async fn log_in(
         &self,
         config: &AsyncConnectionConfig,
@@ -323,7 +324,8 @@ impl Connector {
         Ok((redis, address, obtained))
     }
 
-    /// Starts the task that logs in again before the credentials of the provider expire, if they do.
+    /// Starts a task that logs in again before the credentials of the provider expire. Starts no task if these
+    /// credentials do not expire.
     pub(crate) fn keep_logged_in(
         &self,
         redis: &MultiplexedConnection,
@@ -349,15 +351,15 @@ impl Connector {
 
 /// Adds the settings that every connection of the engine has.
 fn with_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
-    // With RESP3, grants are pushed on the connection that carries the commands.
+    // With RESP3, the server pushes grants over the connection that carries the commands.
     let settings = info.redis_settings().clone();
     let info = with_tcp_settings(info);
-    // Without `CLIENT SETINFO`, the user needs no right to run it.
+    // The connection does not send `CLIENT SETINFO`, so the user needs no right to run this command.
     let settings = settings.set_skip_set_lib_name();
     info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3))
 }
 
-/// Makes the operating system notice a server that disappears without closing its connections.
+/// Sets TCP options with which the operating system notices a server that disappears without closing its connections.
 fn with_tcp_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
     let settings = info.tcp_settings().clone().set_nodelay(true).set_keepalive(
         redis::io::tcp::socket2::TcpKeepalive::new()
@@ -369,8 +371,8 @@ fn with_tcp_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
     info.set_tcp_settings(settings)
 }
 
-/// Installs a TLS implementation, as rustls requires once per process. Keeps an implementation that the process has
-/// installed before.
+/// Installs a TLS implementation, as rustls requires once per process. Does nothing if the process has already
+/// installed one.
 #[cfg(feature = "tls")]
 fn install_tls() {
     let _ = rustls::crypto::ring::default_provider().install_default();

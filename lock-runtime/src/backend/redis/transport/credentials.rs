@@ -1,4 +1,5 @@
-//! Rotating credentials: what a provider returns, when it is called, and how an open connection logs in again.
+//! Rotating credentials: what a provider of credentials returns, when the engine calls the provider, and how an open
+//! connection logs in again.
 
 use std::{
     fmt,
@@ -21,10 +22,10 @@ use crate::{
 pub(crate) const NO_CREDENTIALS: &str = "NOCREDENTIALS";
 /// The time limit for one call of the provider.
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
-/// How many calls of a provider may block their threads at the same time. A call that blocks cannot be stopped, and the
-/// engine needs threads for other work, too.
+/// How many calls of a provider may block their threads at the same time. The engine cannot stop a call that blocks,
+/// and needs threads for other work, too.
 const BLOCKED_AT_MOST: usize = 4;
-/// How long an answer is kept if every connection attempt that has waited for it has ended.
+/// How long a provider's answer is kept after every connection attempt that has waited for it has ended.
 const UNCLAIMED_FOR: Duration = Duration::from_secs(5);
 /// The time limit for the answer to `AUTH`.
 const AUTH_PATIENCE: Duration = Duration::from_secs(1);
@@ -86,7 +87,7 @@ pub(crate) struct Obtained {
 }
 
 impl Obtained {
-    /// Returns the moment at which the connection has to log in again, and the pause after a login that fails.
+    /// Returns the moment at which the connection has to log in again, and the pause that follows a failed login.
     pub(crate) fn login_again(&self) -> Option<(Moment, Duration)> {
         let valid_for = self.credentials.valid_for?.max(LOGIN_PAUSE.0);
         let pause = (valid_for / 20).clamp(LOGIN_PAUSE.0, LOGIN_PAUSE.1);
@@ -97,10 +98,10 @@ impl Obtained {
 type Answer = (Moment, Result<Credentials, String>);
 type Call = Shared<BoxFuture<'static, Answer>>;
 
-/// A provider of credentials. All connections that are made while a call of the provider is under way share its answer.
+/// A provider of credentials. Connections that are made during one call of the provider share the answer to this call.
 pub(crate) struct Provider {
     ask: Arc<dyn Fn() -> BoxFuture<'static, Result<Credentials, String>> + Send + Sync>,
-    /// The call that is under way, or whose answer no connection has used yet.
+    /// The call of the provider that is under way, or whose answer no connection has used yet.
     call: Mutex<Option<Call>>,
     /// The user in the newest answer.
     user: Mutex<Option<String>>,
@@ -138,9 +139,9 @@ impl Provider {
         lock(&self.user).clone()
     }
 
-    /// Asks the provider, or waits for the call that is under way. The calling code has to limit the time. If it stops
-    /// waiting, the call continues, and the next connection uses the answer: a provider that is slower than one try to
-    /// connect is still used.
+    /// Calls the provider, or waits for the call that is under way. The calling code has to limit the time. If the
+    /// calling code stops waiting, the call continues, and the next connection uses its answer. The engine can thus use
+    /// a provider that is slower than one try to connect.
     pub(crate) async fn get(&self, context: &Arc<Context>) -> Result<Obtained, RedisError> {
         let call = {
             let mut call = lock(&self.call);
@@ -178,7 +179,8 @@ impl Provider {
             let answering = async {
                 let thread = threads.acquire_owned().await;
                 let engine = context.handle().clone();
-                // The provider has a thread of its own, because it may block, and the engine's thread renews all leases.
+                // The provider runs on a thread of its own, because it may block, and the engine's thread renews all
+                // leases.
                 let asking = context.handle().spawn_blocking(move || {
                     let _thread = thread;
                     engine.block_on(timeout(CALL_PATIENCE, async { ask().await }))
@@ -195,8 +197,8 @@ impl Provider {
         asking.boxed().shared()
     }
 
-    /// Logs in on an open connection before the end of each validity that the provider names. Ends when the provider
-    /// names none.
+    /// Logs in on an open connection before the credentials of the provider expire. Ends when the provider returns
+    /// credentials that do not expire.
     pub(crate) async fn keep_logged_in(
         self: Arc<Self>,
         context: Arc<Context>,
@@ -222,7 +224,7 @@ impl Provider {
             next = match login.await {
                 Ok(obtained) => obtained.login_again(),
                 Err(error) => {
-                    tracing::warn!(target: TARGET, %server, %error, "cannot log in again with new credentials, trying again");
+                    tracing::warn!(target: TARGET, %server, %error, "cannot log in with new credentials on an open connection, trying again");
                     Some((context.now() + pause, pause))
                 }
             };

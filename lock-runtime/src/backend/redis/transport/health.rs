@@ -1,6 +1,6 @@
 //! The health of one connection: when the server last answered, how many commands are unanswered, and whether the
-//! connection was given up. This file makes no decisions: `queue/heartbeat.rs` decides when a connection that does not
-//! answer is given up.
+//! connection was given up. This file only records the health. `queue/heartbeat.rs` decides when to give up a
+//! connection that does not answer.
 
 use std::{
     pin::pin,
@@ -22,8 +22,8 @@ pub(crate) struct Parking {
 }
 
 impl Parking {
-    /// Wakes the heartbeat if it sleeps in [`park`](Self::park). Before this call, the new work must be recorded, so
-    /// that the closure `is_idle` of `park` returns false.
+    /// Wakes the heartbeat if it sleeps in [`park`](Self::park). The calling code must record the new work before this
+    /// call, so that the closure `is_idle` of `park` returns false.
     pub(crate) fn watch(&self) {
         if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
             self.active.notify_one();
@@ -36,7 +36,7 @@ impl Parking {
             return;
         }
         self.parked.store(true, Ordering::SeqCst);
-        // A task that added work before `parked` was set has not woken the heartbeat, so `is_idle` is checked again.
+        // Work that was added before `parked` was set has not woken the heartbeat, so `is_idle` is checked again.
         if is_idle() {
             self.active.notified().await;
         }
@@ -49,13 +49,13 @@ impl Parking {
     }
 }
 
-/// The recorded state of a connection: when it received replies, and whether it was lost or given up.
+/// The recorded state of a connection: when replies came, and whether the connection was lost or given up.
 #[derive(Debug)]
 pub(crate) struct Health {
     parking: Arc<Parking>,
-    /// The moment at which the newest answered command was sent, in ns of the local clock.
+    /// The moment at which the most recently answered command was sent, in ns of the local clock.
     answered: AtomicU64,
-    /// The moment of the newest reply.
+    /// The moment at which the newest reply came.
     heard: AtomicU64,
     /// The moment since which the server has been silent: the moment of the newest reply, or the moment at which a
     /// command was sent while no other command was under way, whichever is later.
@@ -65,8 +65,8 @@ pub(crate) struct Health {
     /// The reason why the connection was lost. Unset while the connection works, and also if this process gave up the
     /// connection without an error.
     lost: OnceLock<String>,
-    /// Whether the next connection is made only after a pause, because the server is no longer a master, or a request
-    /// came too late.
+    /// Whether the session pauses before it makes the next connection, because the server is no longer a master, or a
+    /// request came too late.
     demoted: AtomicBool,
     broke: Notify,
 }
@@ -90,8 +90,8 @@ impl Health {
         }
     }
 
-    /// Returns a moment that is certainly before the server sent the message that arrives now: the moment at which the
-    /// newest answered command was sent.
+    /// Returns a moment that is certainly before the server sent the message that arrives now. The returned moment is
+    /// the one at which the most recently answered command was sent.
     pub(crate) fn stamp(&self) -> Moment {
         Moment::new(Duration::from_nanos(self.answered.load(Ordering::Acquire)))
     }
@@ -134,7 +134,7 @@ impl Health {
 
     /// Marks the connection as lost, because the server is gone, silent, or no longer a master.
     pub(crate) fn mark_lost(&self, reason: &str) {
-        // If this process has given up the connection, its later failure says nothing about the server.
+        // If this process has given up the connection, a later failure of the connection says nothing about the server.
         if !self.is_broken() {
             self.lost.get_or_init(|| reason.to_owned());
             self.mark_broken();
@@ -151,7 +151,7 @@ impl Health {
         self.lost.get().map(String::as_str)
     }
 
-    /// Gives up the connection.
+    /// Gives up the connection, so that the session makes a new one.
     pub(crate) fn mark_broken(&self) {
         self.broken.store(true, Ordering::Release);
         self.broke.notify_waiters();

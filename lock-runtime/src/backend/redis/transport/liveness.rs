@@ -12,7 +12,7 @@ use lock_core::lease::Moment;
 use crate::background::{Context, lock, watched::Watched};
 
 /// The time for which a server counts as not ready after it could not carry out a command. A caller repeats a failed
-/// command much sooner. If the command fails again, this time starts again.
+/// command much sooner. If the repeated command also fails, this time starts again.
 const NOT_READY_AGE: Duration = Duration::from_secs(1);
 
 /// The moment at which the server last failed to carry out a command, or `None` if it has never failed.
@@ -32,12 +32,14 @@ impl Readiness {
 /// The answer to a check, or `None` while the check is under way.
 type Answer = Arc<Watched<Option<bool>>>;
 
-/// The newest check and its time limit. Callers that ask with the same limit during the check share its answer.
+/// The newest check of the server and its time limit. Callers that ask with the same time limit during this check share
+/// the answer to it.
 #[derive(Debug, Default)]
 pub(crate) struct Liveness(Mutex<Option<(Duration, Answer)>>);
 
 impl Liveness {
-    /// Returns whether `asking` succeeds within this time, or any session has received a reply since the check began.
+    /// Returns true if `asking` succeeds within this time, or if any session has received a reply since the check
+    /// began.
     pub(crate) async fn ask(
         &self,
         context: &Arc<Context>,

@@ -1,5 +1,6 @@
-//! The newest error and the outages of one server. An outage is logged once when it begins and once when it is over,
-//! however many sessions lose their connections, and however often they try to reconnect.
+//! The newest error and the outages of one server. An outage is logged once when it begins, and once when it is over.
+//! The number of log entries does not depend on how many sessions lose their connections, or how often they try to
+//! reconnect.
 
 use std::{
     mem,
@@ -44,8 +45,8 @@ impl State {
         }
     }
 
-    /// Changes the connection state under which a session is counted. If the change ends an outage, returns the
-    /// duration of the outage.
+    /// Changes the connection state under which a session is counted. Returns the duration of the outage if the change
+    /// ends an outage.
     fn change(&mut self, from: Presence, to: Presence, now: Moment) -> Option<Duration> {
         if let Some(count) = self.count(from) {
             *count -= 1;

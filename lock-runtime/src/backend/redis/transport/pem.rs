@@ -46,7 +46,8 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// Returns whether a path is the text of a certificate or a key, which was passed to [`Pem::file`] by mistake.
+/// Returns whether a path is actually the text of a certificate or a key. A caller may pass such a text to
+/// [`Pem::file`] by mistake.
 pub(crate) fn is_pem(path: &str) -> bool {
     path.contains("-----BEGIN")
 }

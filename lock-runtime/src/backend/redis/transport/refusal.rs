@@ -1,6 +1,6 @@
-//! Reads from a refusal which right the user lacks, and names the right.
+//! Reads from a server's refusal which right the Redis user lacks, and names the right.
 
-/// The kind of right that a refusal concerns.
+/// The kind of right that the Redis user lacks, according to a server's refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
     Command,
@@ -8,7 +8,7 @@ pub(crate) enum Refused {
     Channel,
 }
 
-/// Returns what the user has no right to, or `None` if the error has another cause.
+/// Returns the kind of right that the user lacks, or `None` if the error has another cause.
 pub(crate) fn refused(error: &str) -> Option<Refused> {
     let is_refusal = error.contains("user executing the script can't")
         || error.contains("no permissions")
@@ -22,8 +22,8 @@ pub(crate) fn refused(error: &str) -> Option<Refused> {
     })
 }
 
-/// Adds to the server's refusal of a command which right the user lacks, and how an administrator grants this right.
-/// Returns any other text unchanged.
+/// Adds two facts to the server's refusal of a command: which right the user lacks, and how an administrator grants
+/// this right. Returns any other text unchanged.
 pub(crate) fn with_missing_right(refusal: String) -> String {
     match missing_right(&refusal) {
         Some(advice) => format!("{refusal}: {advice}"),

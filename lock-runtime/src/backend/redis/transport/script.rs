@@ -34,7 +34,7 @@ impl Script {
 
     /// Returns the command that runs the script by its hash. The command fails if the server has not cached the script.
     pub(crate) fn by_hash(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        // The whole size is reserved at once, so that adding the arguments does not allocate memory again.
+        // Memory for the whole command is reserved at once, so that adding the arguments does not allocate again.
         let parts = keys.iter().chain(args).map(|part| part.len());
         let bytes = self.hash.len() + 8 + parts.sum::<usize>();
         let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), "EVALSHA".len() + bytes);
@@ -43,7 +43,7 @@ impl Script {
         command
     }
 
-    /// Returns a command with the arguments of `by_hash`, but with the script's source instead of its hash. A server
+    /// Returns a command that has the arguments of `by_hash`, and the script's source instead of its hash. A server
     /// that runs this command caches the script.
     pub(crate) fn by_source(&self, by_hash: &Cmd) -> Cmd {
         let mut command = redis::cmd("EVAL");

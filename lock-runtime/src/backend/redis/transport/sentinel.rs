@@ -22,11 +22,11 @@ use crate::{
 
 /// The time limit for the answer of one Sentinel.
 const ASK_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a client waits for the answers of more Sentinels, after a first Sentinel has answered.
+/// How long a client waits for the answers of the other Sentinels after the first Sentinel has answered.
 const REST_PATIENCE: Duration = Duration::from_millis(200);
-/// How long the Sentinels may disagree after a failover: they send one another the newest configuration every 2 s.
+/// How long the Sentinels may disagree after a failover. Sentinels send one another the newest configuration every 2 s.
 const SETTLED: Duration = Duration::from_secs(3);
-/// The pause before a connection to a Sentinel is made again.
+/// The pause before a lost connection to a Sentinel is made again.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// The channel on which a Sentinel announces a new primary.
 const SWITCHED: &str = "+switch-master";
@@ -51,10 +51,10 @@ pub(crate) struct Sentinels {
     group: String,
     clients: Vec<redis::Client>,
     server: redis::ConnectionInfo,
-    /// The access to the Sentinels.
+    /// The credentials and the TLS settings for connections to the Sentinels.
     access: Access,
-    /// The address of the primary according to the newest message of a Sentinel. If no Sentinel confirms this message,
-    /// an answer of a Sentinel replaces the address. `None` before the first message.
+    /// The address of the primary according to the newest message of a Sentinel. If no answer of a
+    /// Sentinel confirms this message, such an answer replaces the address. `None` before the first message.
     moved_to: Watched<Option<ConnectionAddr>>,
     /// The tasks that listen to the Sentinels.
     listening: Mutex<Vec<AbortHandle>>,
@@ -93,7 +93,8 @@ impl Sentinels {
 
     /// Asks all Sentinels for the address of the primary. Returns the address that more than half of them name, or the
     /// first answer that agrees with the newest message about a new primary. A Sentinel whose answer contradicts the
-    /// others or this message may be cut off, so its answer is used only if too few other Sentinels answer.
+    /// other Sentinels or this message may be cut off. The answer of such a Sentinel is therefore used only if too few
+    /// other Sentinels answer.
     pub(crate) async fn primary(&self, context: &Arc<Context>) -> RedisResult<ConnectionAddr> {
         let moved_to = self.moved_to.get().clone();
         let mut until = context.now() + ASK_PATIENCE;
@@ -125,8 +126,8 @@ impl Sentinels {
         Err(failure.unwrap_or_else(|| RedisError::from(nobody)))
     }
 
-    /// Asks all Sentinels for the address of the primary until `until`. The answers come in the order in which the
-    /// Sentinels give them.
+    /// Asks all Sentinels for the address of the primary until `until`. Returns their answers in the order in which the
+    /// answers arrive.
     fn answers<'a>(
         &'a self,
         context: &'a Arc<Context>,
@@ -141,9 +142,9 @@ impl Sentinels {
         asking.collect()
     }
 
-    /// Follows the Sentinels to a new primary about which this client may have missed the message. Only the agreement of
-    /// more than half of the Sentinels counts, and only if they still agree after [`SETTLED`], and no message has come
-    /// in the meantime.
+    /// Finds out whether there is a new primary about which this client has missed the message. Uses only an address
+    /// that more than half of the Sentinels name. The Sentinels must still name it after [`SETTLED`], and no message
+    /// may have come in the meantime.
     async fn catch_up(&self, context: &Arc<Context>) {
         let moved_to = self.moved_to.get().clone();
         let agreed = async || {
@@ -263,7 +264,8 @@ impl Votes {
         agreed.map(|(address, _)| address.clone())
     }
 
-    /// Returns the address that most Sentinels have named, and of several such addresses the first.
+    /// Returns the address that most Sentinels have named. If several addresses are named equally often, returns the
+    /// first of them.
     fn most(self) -> Option<ConnectionAddr> {
         let most = self.0.into_iter().rev().max_by_key(|(_, count)| *count);
         most.map(|(address, _)| address)
@@ -304,7 +306,7 @@ async fn listen_to(
         };
         let until = context.now() + ASK_PATIENCE;
         if let Some(Ok(_connection)) = context.timeout_at(until, listening).await {
-            // While no connection to the Sentinel was open, the client could miss a message.
+            // The client may have missed a message while it had no connection to the Sentinel.
             if !std::mem::take(&mut is_first)
                 && let Some(group) = group.upgrade()
             {
@@ -317,7 +319,8 @@ async fn listen_to(
     }
 }
 
-/// Returns the settings of a connection to a Sentinel, without timeouts, because the engine applies its own.
+/// Returns the settings of a connection to a Sentinel. The settings contain no timeouts, because the engine applies its
+/// own.
 fn settings() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(None)

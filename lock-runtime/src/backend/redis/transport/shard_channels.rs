@@ -1,10 +1,10 @@
-//! The shard channels to which a session is subscribed. Redisson announces releases in a Redis Cluster on such channels
-//! if the servers have them (Redis 7.0 or later).
+//! The shard channels to which a session is subscribed. In a Redis Cluster, Redisson announces releases on shard
+//! channels if the servers have them (Redis 7.0 or later).
 //!
 //! Shard channels need a connection of their own. When a slot moves to another server, the old server ends the
 //! subscriptions to the slot's channels with a push message that looks like the answer to a command. The `redis` crate
-//! would take this message for the answer to the oldest command under way, and from then on, each answer would reach
-//! the wrong caller. A caller could thus take a lock that another caller's request was granted.
+//! would take this message for the answer to the oldest command under way. From then on, each answer would reach the
+//! wrong caller. A caller could thus take a lock that another caller's request was granted.
 
 use std::{
     collections::BTreeSet,
@@ -26,13 +26,13 @@ use crate::{
     background::{Context, lock},
 };
 
-/// The time limit for the server's answer to each command, and for connecting.
+/// The time limit for connecting, and for the server's answer to each command.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The answer to a request to subscribe to a shard channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subscribed {
-    /// The session was subscribed already.
+    /// The session was already subscribed to the channel.
     Already,
     Newly,
     /// Another server stores the slot of the channel.
@@ -42,7 +42,7 @@ pub(crate) enum Subscribed {
 }
 
 /// The connection of one session to one server for shard channels. When the session connects again, it also replaces
-/// this connection.
+/// this connection for shard channels.
 #[derive(Default)]
 pub(crate) struct ShardChannels {
     /// Locked while a command is under way, so that the connection carries one command at a time.
@@ -63,11 +63,11 @@ struct ShardConnection {
     _login: Option<AbortOnDropHandle<()>>,
 }
 
-/// What the server has pushed so far.
+/// The state of a connection for shard channels, according to the messages that the server has pushed so far.
 #[derive(Default)]
 struct State {
-    /// The channels to which the connection is subscribed. Only push messages change this set, because the answer to a
-    /// command may be the answer to another command.
+    /// The channels to which the connection is subscribed. Only push messages change this set, because an answer may
+    /// belong to another command.
     subscribed: Mutex<BTreeSet<String>>,
     is_closed: AtomicBool,
 }
@@ -77,7 +77,7 @@ impl State {
         !self.is_closed.load(Ordering::Acquire) && lock(&self.subscribed).contains(channel)
     }
 
-    /// Records a push message. Calls `wake` if the session has to look at the lock of a channel again.
+    /// Records a push message. Calls `wake` if the session has to check the lock of a channel again.
     fn pushed(&self, push: PushInfo, wake: &impl Fn(&str)) {
         let channel = push.data.into_iter().next();
         let channel = channel.map(String::from_redis_value);
@@ -145,7 +145,7 @@ impl ShardChannels {
         }
     }
 
-    /// Ends the subscription to a shard channel. Returns false if the session uses no shard channels.
+    /// Ends the subscription to a shard channel. Returns false if the session does not use shard channels.
     pub(crate) async fn unsubscribe(&self, context: &Context, channel: &str) -> bool {
         let mut link = self.link.lock().await;
         let Link::Open(connection) = &mut *link else {
@@ -164,8 +164,8 @@ impl ShardChannels {
 }
 
 impl ShardConnection {
-    /// Connects. Returns `None` if the server has no shard channels. Fails if the connector reaches another server than
-    /// `address`.
+    /// Makes the connection. Returns `None` if the server has no shard channels. Fails if the connector reaches a
+    /// server other than `address`.
     async fn open(
         connector: &Connector,
         address: &ConnectionAddr,
@@ -184,7 +184,7 @@ impl ShardConnection {
         if reached != *address {
             return Err(std::io::Error::other("another server is the primary now").into());
         }
-        // Redisson decides with the same command whether it uses shard channels.
+        // Redisson uses the same command to decide whether it uses shard channels.
         let mut counting = redis::cmd("PUBSUB");
         counting.arg("SHARDNUMSUB");
         match counting.exec_async(&mut redis).await {

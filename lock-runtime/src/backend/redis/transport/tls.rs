@@ -24,11 +24,11 @@ use crate::{
     events::TARGET,
 };
 
-/// The TLS settings of a builder, which are not checked yet.
+/// The TLS settings of a client builder, which are not checked yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TlsSettings {
     pub(crate) root_certificates: Option<Pem>,
-    /// The certificate and its key.
+    /// The client certificate and its private key.
     pub(crate) client_certificate: Option<(Pem, Pem)>,
     pub(crate) server_name: Option<String>,
 }
@@ -40,7 +40,7 @@ impl TlsSettings {
             && self.server_name.is_none()
     }
 
-    /// Reads and checks the files. Returns `None` if nothing is set.
+    /// Reads and checks the certificate files. Returns `None` if no TLS setting is set.
     pub(crate) fn open(&self) -> Result<Option<Tls>, ConnectError> {
         if self.is_empty() {
             return Ok(None);
@@ -67,7 +67,7 @@ impl TlsSettings {
     }
 
     /// Reads the certificates and the key, and checks that they can be used. The error names the file and the problem,
-    /// and contains no part of a file.
+    /// and quotes no part of a file.
     fn read(&self) -> Result<Option<TlsCertificates>, String> {
         if self.root_certificates.is_none() && self.client_certificate.is_none() {
             return Ok(None);
@@ -116,7 +116,7 @@ impl TlsSettings {
     }
 }
 
-/// What a PEM text is for, and where it comes from.
+/// The purpose of a PEM text, and the source from which it is read.
 struct Place<'a>(&'static str, &'a Pem);
 
 impl Place<'_> {
@@ -156,7 +156,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Returns the settings for the next connection, and how it resolves the server's address.
+    /// Returns the settings for the next connection, which also determine how it resolves the server's address.
     pub(crate) async fn prepare(
         self: &Arc<Self>,
         context: &Context,
@@ -194,8 +194,8 @@ impl Tls {
         else {
             return Ok((info, config.clone()));
         };
-        // The `redis` crate checks the certificate against the host of the address, so the address gets the server's
-        // name, and the resolver finds the host to which to connect.
+        // The `redis` crate checks the certificate against the host of the address. The address therefore gets the
+        // server's name, and the resolver finds the host to which to connect.
         let config = config.clone().set_dns_resolver(ResolvesTo(host.clone()));
         let addr = ConnectionAddr::TcpTls {
             host: name.clone(),
@@ -207,7 +207,7 @@ impl Tls {
     }
 }
 
-/// Resolves every name to the addresses of this host.
+/// A resolver that resolves every name to the addresses of this host.
 struct ResolvesTo(String);
 
 impl AsyncDNSResolver for ResolvesTo {

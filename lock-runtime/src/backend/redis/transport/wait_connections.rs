@@ -1,5 +1,6 @@
-//! The connections on which calls wait for replicas. While `WAIT` waits, the server answers no other command of the
-//! same connection. `WAIT` is therefore not sent over the connection that all callers of a session share.
+//! The connections on which calls wait for replicas, with the command `WAIT`. While `WAIT` waits, the server answers no
+//! other command of the same connection. `WAIT` is therefore not sent over the connection that all callers of a session
+//! share.
 
 use std::sync::Mutex;
 
@@ -9,8 +10,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::{backend::redis::transport::connector::Connector, background::lock};
 
-/// How many calls wait for replicas at the same time, each on a connection of its own. Further calls wait for one of
-/// these connections.
+/// How many calls wait for replicas at the same time, each on a connection of its own. Further calls wait until one of
+/// these connections is idle.
 const AT_MOST: usize = 16;
 
 /// The connections of one session to one server on which calls wait for replicas. When the session connects again, it
@@ -37,8 +38,8 @@ impl WaitConnections {
         }
     }
 
-    /// Returns an idle connection, or a new one. Waits while [`AT_MOST`] connections are in use. Fails if the connector
-    /// reaches another server than `address`.
+    /// Returns an idle connection, or makes a new one. Waits while [`AT_MOST`] connections are in use. Fails if the
+    /// connector reaches a server other than `address`.
     pub(crate) async fn take(
         &self,
         connector: &Connector,
@@ -75,8 +76,8 @@ impl WaitConnections {
     }
 }
 
-/// A connection for one call. Dropping this value closes the connection, so that an unfinished command of a call that
-/// is given up does not delay other calls.
+/// A connection for one call. Dropping this value closes the connection. An unfinished command of a call that is given
+/// up thus does not delay other calls.
 pub(crate) struct WaitConnection<'a> {
     pub(crate) redis: MultiplexedConnection,
     until: Option<Moment>,
@@ -85,7 +86,8 @@ pub(crate) struct WaitConnection<'a> {
 }
 
 impl WaitConnection<'_> {
-    /// Keeps the connection for another call. All commands that were sent over it must have been answered.
+    /// Keeps the connection for another call. The server must have answered all commands that were sent over the
+    /// connection.
     pub(crate) fn put_back(self) {
         lock(&self.all.idle).push(Idle {
             redis: self.redis,

@@ -86,7 +86,7 @@ public final class Harness {
         List<Long> of(RLock lock) throws Exception;
     }
 
-    /** Runs a task for each key on a thread of its own. All threads begin at the BEGIN of the order. */
+    /** Runs the task once for each key, each time on a thread of its own. All threads begin at the order's BEGIN. */
     private String seat(String[] order, int firstKey, boolean fair, Task task) throws Exception {
         long begin = Long.parseLong(order[2]);
         List<Future<List<Long>>> running = new ArrayList<>();

@@ -145,8 +145,8 @@ public final class Service {
                         visits.add(entered + "-" + System.nanoTime());
                         lock.unlock();
                     } catch (RedisException | IllegalMonitorStateException error) {
-                        // Redisson has given up a command, or has repeated an unlock until the lease had ended. The
-                        // visit had ended before. If the lock is still held, its lease ends by itself.
+                        // Redisson may give up a command, or repeat an unlock until the lease has ended. The visit is
+                        // already recorded. If the lock is still held, its lease ends by itself.
                         System.err.println(order[0] + ": " + error);
                     }
                 }

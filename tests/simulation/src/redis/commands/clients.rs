@@ -84,8 +84,8 @@ pub(crate) fn setname(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answ
     Ok(Reply::OK)
 }
 
-/// Accepts `CLIENT SETINFO`, although a server of this `VERSION` does not have this command. Clients send this command
-/// to servers of any version and ignore the reply.
+/// Accepts `CLIENT SETINFO`, although a server of this `VERSION` does not have this command. Clients send
+/// `CLIENT SETINFO` to servers of any version, and ignore the reply.
 pub(crate) fn setinfo(_: &mut State, _: Caller, _: &[&[u8]]) -> Answer {
     Ok(Reply::OK)
 }

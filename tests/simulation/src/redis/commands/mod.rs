@@ -23,7 +23,7 @@ use super::{
 
 pub(crate) use channels::{is_allowed_to_subscribers, tell, unsubscribe_all};
 
-/// The result of a command. The text of an error begins with its code.
+/// The result of a command. The text of an error begins with an error code, such as `ERR`.
 pub(crate) type Answer = Result<Reply, Fault>;
 
 pub(crate) const SYNTAX: Fault = Fault::Borrowed("ERR syntax error");
@@ -49,7 +49,7 @@ pub(crate) fn millis(micros: u64) -> i64 {
     i64::try_from(micros / 1000).unwrap_or(i64::MAX)
 }
 
-/// The function that carries out a command. The first of the command's arguments is its name.
+/// The function that carries out a command. The first argument is the name of the command.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Run {
     /// A function that needs only the data, the time in ms, and the arguments.
@@ -57,7 +57,7 @@ pub(crate) enum Run {
     Server(fn(&mut State, Caller, &[&[u8]]) -> Answer),
 }
 
-/// A command.
+/// A command of the simulated server.
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) name: &'static str,
@@ -72,9 +72,9 @@ const GROWS: u8 = 2;
 const NO_SCRIPT: u8 = 4;
 const LOADING: u8 = 8;
 const CONTAINER: u8 = 16;
-/// A Sentinel knows the command.
+/// The flag of a command that a Sentinel knows.
 const SENTINEL: u8 = 32;
-/// Only a Sentinel knows the command.
+/// The flag of a command that only a Sentinel knows.
 const ONLY_SENTINEL: u8 = 64;
 
 impl Command {

@@ -15,8 +15,8 @@ const NOT_ON_REPLICAS: Fault = Fault::Borrowed(
      be writable (which is not the default) writes to replicas are just local and are not propagated.",
 );
 
-/// Blocks the connection until replicas have acknowledged its newest write, or until the time is over. The reply comes
-/// from [`State::answer_blocked`].
+/// Blocks the connection until replicas have acknowledged its newest write, or until the time limit of the `WAIT` has
+/// passed. [`State::answer_blocked`] sends the reply.
 pub(crate) fn wait(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
     if matches!(state.role, Role::Replica { .. }) {
         return Err(NOT_ON_REPLICAS);
@@ -76,7 +76,7 @@ pub(crate) fn role(state: &mut State, _: Caller, _: &[&[u8]]) -> Answer {
     }))
 }
 
-/// `SENTINEL GET-MASTER-ADDR-BY-NAME`.
+/// Carries out `SENTINEL GET-MASTER-ADDR-BY-NAME`.
 pub(crate) fn primary_of_group(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
     let Kind::Sentinel(sentinel) = &state.kind else {
         return Ok(Reply::Null);

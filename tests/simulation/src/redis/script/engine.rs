@@ -57,7 +57,7 @@ const CHUNK: &str = "@user_script";
 impl Engine {
     fn new() -> mlua::Result<Self> {
         let libraries = StdLib::STRING | StdLib::TABLE | StdLib::MATH;
-        // With this option, a script's `pcall` does not catch a panic of the server.
+        // With this option, a `pcall` in a script does not catch a Rust panic of the simulated server.
         let options = LuaOptions::new().catch_rust_panics(false);
         let lua = Lua::new_with(libraries, options)?;
         let send = lua.create_function(send)?;
@@ -100,7 +100,7 @@ impl Engine {
     }
 
     fn texts(&self, texts: &[&[u8]]) -> mlua::Result<Table> {
-        // Lua gets a `&str` without the reference that mlua creates for a `LuaString`.
+        // A text is passed to Lua as a `&str`, because mlua would create a reference for each `LuaString`.
         let texts = texts.iter().map(|text| match str::from_utf8(text) {
             Ok(text) => Either::Left(text),
             Err(_) => Either::Right(BString::from(*text)),
@@ -151,7 +151,7 @@ pub(super) fn run(
 ) -> Answer {
     ENGINE.with(|engine| {
         let script = engine.compiled.borrow().get(hash).cloned();
-        let script = script.expect("it was compiled before");
+        let script = script.expect("the script is compiled");
         RUNNING.set(Some(Running {
             state: mem::take(state),
             caller,
@@ -160,7 +160,7 @@ pub(super) fn run(
         let result = engine.run(&script, keys, values);
         *state = RUNNING
             .take()
-            .expect("it stays until the script ends")
+            .expect("the running script is stored until it ends")
             .state;
         match result {
             Ok((true, value)) => Ok(to_reply(&value, 0)),

@@ -30,29 +30,29 @@ use crate::{
 
 pub(crate) mod state;
 
-/// An acquisition under way.
+/// An acquisition under way on a Redis server.
 pub(crate) struct RedisAttempt {
     server: Arc<Server>,
     request: Request,
-    /// Whether the caller waits with the strategy `notify`: without a place in the queue, so that the server has to
-    /// wake the caller's session when the lock is free.
+    /// Whether the caller waits with the strategy `notify`. A caller with `notify` has no place in the queue, so the
+    /// server has to wake the caller's session when the lock is free.
     notified: bool,
     state: AttemptState,
     /// The newest request under the current owner name, and the session that sends this request. `None` before the
     /// owner's first request.
     pub(crate) sent: Option<Sent>,
-    /// Receives the offer of a turn. The receiver is created before the caller is queued.
+    /// Receives the offer of a turn for this caller. The receiver is created before the caller is queued.
     offers: Option<oneshot::Receiver<OfferResult>>,
-    /// While this task exists, a shutdown of the client waits for this attempt and its clean-up. `None` before the
-    /// first request.
+    /// A shutdown of the client waits for this attempt and its clean-up while this task exists. `None` before the first
+    /// request.
     pub(crate) task: Option<TrackedTask>,
-    /// Whether the server may have granted the lock to an earlier owner name of this acquisition, and no request was
-    /// sent under the current owner name yet.
+    /// Whether the server may have granted the lock to an earlier owner name of this acquisition. Set to false when a
+    /// request is sent under the current owner name.
     may_hold: bool,
     /// The runtime that polled the caller when its session was chosen.
     runtime: Option<runtime::Id>,
     /// The request under the previous owner name, and a receiver that completes when the clean-up has removed that name
-    /// from the server. Set only if the caller may not have read the answer to this request.
+    /// from the server. Set only if the caller may not have read the answer to that request.
     cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
     /// What the server reported about the holder when it refused the lock to the last try under another owner name.
     held_by: Option<Box<HeldBy>>,
@@ -76,8 +76,8 @@ impl RedisAttempt {
     }
 
     /// Creates an attempt that requests the lock once, and does not queue the caller. In the native layout, an attempt
-    /// that finds the lock busy adds a marker to the queue: an entry with the id of its session. When the lock is free
-    /// and no owner is queued, a script notifies this session.
+    /// that finds the lock busy adds a marker to the queue: an entry with the id of the caller's session. When the lock
+    /// is free and no owner is queued, a script on the server notifies the session that the marker names.
     pub(crate) fn notified(server: Arc<Server>, request: Request) -> Self {
         let once = Request {
             // Each try has a new owner, so that the clean-up of an earlier try does not affect this try.
@@ -103,9 +103,9 @@ impl RedisAttempt {
         self.state.on(event)
     }
 
-    /// Continues under a new owner name, which takes over the place of the old one. A late answer to a request under
-    /// the old name does not count for the new name. A background task gives back the turn that was offered to the old
-    /// owner name, or removes this name from the queue.
+    /// Continues under a new owner name, which takes over the place of the old owner name in the queue. A late answer
+    /// to a request under the old name does not count for the new name. A background task gives back the turn that was
+    /// offered to the old name, or removes the old name from the queue.
     pub(crate) fn start_over(&mut self) {
         let offer = self.take_offer();
         let mut place = None;
@@ -115,8 +115,8 @@ impl RedisAttempt {
             old.session.waiters.remove(&old.request);
             if !old.request.is_revoked() && !self.state.is_not_carried_out() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
-                // If the runtime of the session has ended, the answer that contains the place of the old owner name may
-                // have arrived without being read.
+                // The answer that contains the place of the old owner name may have arrived without being read, if the
+                // runtime of the session has ended.
                 let is_unsure = !old.request.is_settled()
                     || (place.is_none() && old.request.carried_by().is_some());
                 let request = is_unsure.then(|| old.request.clone());
@@ -133,9 +133,9 @@ impl RedisAttempt {
         self.request.owner = self.server.context.new_owner();
     }
 
-    /// Waits until the clean-up has removed the previous owner name from the server. Before the removal, the lock may
-    /// be granted to the previous name because of an unanswered request, and a request under the new name would find
-    /// the lock taken. If the unanswered request got a place in the queue, the new owner name takes over the place.
+    /// Waits until the clean-up has removed the previous owner name from the server. Before the removal, an unanswered
+    /// request may still get the lock for the previous name. A request under the new name would then find the lock
+    /// taken. If the unanswered request got a place in the queue, the new owner name takes over this place.
     pub(crate) async fn cleaned(&mut self) {
         if let Some((old, is_gone)) = &mut self.cleaning {
             let _ = is_gone.await;
@@ -154,8 +154,8 @@ impl RedisAttempt {
     }
 
     /// Returns the session, the request and the connection for the next try. Uses the session of the previous try,
-    /// unless that session has ended, or no longer serves the lock. Returns `None` if one of these events happens while
-    /// this method waits for a connection of that session.
+    /// unless that session has ended, or no longer serves the lock. Returns `None` if the session ends, or stops
+    /// serving the lock, while this method waits for a connection.
     async fn route(&mut self) -> Result<Option<(Sent, Arc<Connection>)>, BackendError> {
         if self.needs_session() && self.state.on(Event::NewSession) == Step::StartOver {
             self.start_over();
@@ -178,7 +178,7 @@ impl RedisAttempt {
         Ok(Some((Sent { session, request }, connection)))
     }
 
-    /// Carries out a step, and returns the next one. The returned future may be dropped at any await.
+    /// Carries out a step, and returns the next step. The returned future may be dropped at any await.
     async fn carry_out(&mut self, step: Step) -> Result<Step, BackendError> {
         match step {
             Step::AwaitTurn => return self.turn().await,
@@ -224,8 +224,8 @@ impl RedisAttempt {
         if let Ok(Reply::Granted(_) | Reply::Busy) = reply {
             // After this line, no request under this owner name is under way.
             request.end().await;
-            // The reply to another request may describe the same grant. The waiter is removed while this request still
-            // counts as unanswered, so that the other reply does not lead to a second offer of the grant.
+            // The answer to another request may describe the same grant. The waiter is removed while this request still
+            // counts as unanswered, so that the other answer does not lead to a second offer of the grant.
             session.waiters.remove(request);
         }
         if reply.is_ok() {
@@ -251,11 +251,12 @@ impl RedisAttempt {
             }
             Ok(Reply::Late) => {
                 // The server's clock was set forward, or the request was delayed. The connection is given up, so that
-                // the next connection reads the server's time again.
+                // the engine reads the server's time again over the next connection.
                 connection.health.mark_demoted();
                 self.state.on(Event::NotReady)
             }
-            // The session sends no request of a caller that is not queued.
+            // The session sends requests only for callers that are queued, so no other request of this caller is under
+            // way.
             Err(error) if error.is_not_carried_out() && self.offers.is_none() => {
                 self.server.note_failure(error)?;
                 self.state.on(Event::NotCarriedOut)
@@ -265,7 +266,7 @@ impl RedisAttempt {
                 Ok(Retry::Now) => self.state.on(Event::Broken),
                 Err(error) => {
                     // The refusal is final if the server has refused every request under this owner name. After a final
-                    // refusal, there is nothing to give back once the last of these requests has ended.
+                    // refusal there is nothing to give back, once every request under this name has ended.
                     if self.state.is_refusal_final() {
                         request.end().await;
                         self.settle(Event::Refused(error))
@@ -279,7 +280,10 @@ impl RedisAttempt {
 
     /// Awaits the offer of a turn.
     async fn turn(&mut self) -> Result<Step, BackendError> {
-        let offers = self.offers.as_mut().expect("a caller that waits is told");
+        let offers = self
+            .offers
+            .as_mut()
+            .expect("a waiting caller has a receiver for offers");
         let offered = offers.await;
         self.offers = None;
         Ok(self.state.on(match offered {
@@ -290,11 +294,14 @@ impl RedisAttempt {
         }))
     }
 
-    /// Asks the cohort to let the caller take its turn. The cohort decides during the poll in which the caller reads
+    /// Asks the cohort to let the caller take its turn. The cohort decides in the same poll in which the caller reads
     /// the decision, so the turn cannot be passed on in between. If the grant has too little time left, a task of the
-    /// engine renews the grant first, so that the renewal does not depend on when this future is polled.
+    /// engine renews the grant first. The renewal thus does not depend on when this future is polled.
     async fn take_turn(&mut self, token: u64) -> Result<Step, BackendError> {
-        let sent = self.sent.as_ref().expect("what is offered was asked for");
+        let sent = self
+            .sent
+            .as_ref()
+            .expect("a caller that was offered a turn has sent a request");
         // After this line, no request under this owner name is under way.
         sent.request.end().await;
         loop {
@@ -353,8 +360,8 @@ impl RedisAttempt {
                 return Ok(Some(Leaving::Granted(grant)));
             }
             let Some(Sent { session, request }) = self.sent.clone() else {
-                // No request was sent. If the server can be reached now, the caller's wait was only too short, which is
-                // not an error.
+                // No request was sent to the server. If the server can be reached now, the caller's wait was only too
+                // short, which is not an error.
                 self.server.sessions.connected(&self.request.name).await?;
                 return Ok(Some(Leaving::Left));
             };
@@ -372,12 +379,12 @@ impl RedisAttempt {
             };
             request.end().await;
             if request.carried_by().is_none() {
-                // The session has not sent the request, so nobody knows yet whether the lock is free.
+                // The session has not sent the caller's request, so nobody knows yet whether the lock is free.
                 self.settle(Event::Unsent);
                 return self.try_once().await.map(Some);
             }
-            // The server may grant the lock in its answer to the request to leave, or to an earlier request. The caller
-            // then gets the lock, if it reads the answer in time.
+            // The server may grant the lock in its answer to the request to leave, or in its answer to an earlier
+            // request. The caller then gets the lock if it reads that answer in time.
             if !request.ask() {
                 return Ok(Some(Leaving::Left));
             }
@@ -428,8 +435,8 @@ impl RedisAttempt {
     }
 }
 
-/// Tries once to take a lock for which the caller has waited. The try has a new owner name, so that late answers to
-/// earlier requests have no effect. If the lock is held, also returns what the server reported about the holder.
+/// Tries once to take a lock for which the caller has waited. The try has a new owner name, so late answers to earlier
+/// requests do not affect it. If the lock is held, also returns what the server reported about the holder.
 pub(crate) async fn try_once(
     server: &Arc<Server>,
     request: &Request,
@@ -452,7 +459,8 @@ pub(crate) async fn try_once(
     })
 }
 
-/// How long a caller that another runtime has begun to poll still waits for an answer over its present session.
+/// How long a caller still waits for an answer over its present session, after another runtime has begun to poll the
+/// caller.
 const AWAY_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Completes when a tokio runtime other than `runtime` has polled the caller for [`AWAY_PATIENCE`]. The caller then
@@ -500,8 +508,8 @@ impl Attempt for RedisAttempt {
 
     /// Leaves the queue. If another runtime polls the caller now, the runtime of the caller's session may have ended. A
     /// task of the engine then removes the owner name from the queue, and the caller tries once more to get the lock,
-    /// under a new owner name. If the lock has moved to another server, the owner name is also removed, and the caller
-    /// also tries once more.
+    /// under a new owner name. The owner name is also removed, and the caller also tries once more, if the lock has
+    /// moved to another server.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             if !self.may_hold {

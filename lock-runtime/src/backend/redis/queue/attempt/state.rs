@@ -2,14 +2,15 @@
 //! tokio.
 //!
 //! # Rules
-//! 1. Only two events give the caller the lock: an answer to the caller's own request, and an offer that the cohort
-//!    confirms while the caller is polled.
-//! 2. An acquisition is settled when it has its final answer. It then has no place in the queue, and no offer to give
-//!    back. Later events do not change it.
-//! 3. After an unanswered request, the server may have granted the lock. The refusal of a later request therefore does
-//!    not settle the acquisition. An acquisition that is dropped before it is settled gives the lock back.
-//! 4. An acquisition that has missed its turn, or has not read an answer in time, starts over under a new owner name,
-//!    at the same place in the queue. Answers to requests under the previous name do not count for the new name.
+//! 1. Only two events give the caller the lock: an answer to the caller's own request, and an offered turn that the
+//!    cohort confirms while the caller is polled.
+//! 2. An acquisition is settled when it has its final answer. A settled acquisition has no place in the queue, and no
+//!    offered turn to give back. Later events do not change a settled acquisition.
+//! 3. After an unanswered request, the server may have granted the lock. The server's refusal of a later request therefore
+//!    does not settle the acquisition. An acquisition that is dropped before it is settled gives the lock back.
+//! 4. An acquisition starts over if it misses its turn, or does not read an answer in time. The acquisition then
+//!    continues under a new owner name, at the same place in the queue. Answers to requests under the previous owner
+//!    name do not count for the new owner name.
 
 use lock_core::{
     backend::{Answer, BackendError},
@@ -21,13 +22,13 @@ use lock_core::{
 enum Phase {
     /// No request was sent under this owner name.
     Unsent,
-    /// The caller itself, not its session, has sent a request, and has not read the answer.
+    /// The caller itself, not its session, has sent a request to the server, and has not read the answer.
     Asked,
     /// The caller waits for its turn.
     Waiting,
-    /// The caller was offered the turn with this token, and has neither taken nor missed it.
+    /// The caller was offered the turn with this token, and has neither taken nor missed the turn.
     Offered(u64),
-    /// The acquisition has its answer, and has no place and no offer to give back.
+    /// The acquisition has its final answer, and has neither a place in the queue nor an offered turn to give back.
     Settled,
 }
 
@@ -36,7 +37,7 @@ enum Phase {
 pub(crate) enum Event {
     /// The caller itself sends a request.
     Asks,
-    /// The session sends the request, in a batch with the requests of other callers.
+    /// The session sends the caller's request, in a batch with the requests of other callers.
     Joins,
     /// The answer to the caller's own request grants the lock.
     Granted(Grant),
@@ -45,18 +46,19 @@ pub(crate) enum Event {
     /// The answer to the caller's own request says that the caller is queued, or that it was granted the lock while it
     /// was queued.
     Queued,
-    /// The server cannot carry out the request now, or the request reached the server too late.
+    /// The server cannot carry out the acquisition's request now, or the request reached the server too late.
     NotReady,
-    /// Like `NotReady`, but the caller itself has sent the only request under way. So if no connection broke before, no
-    /// request of the current owner was carried out.
+    /// The server cannot carry out the caller's own request now, and no other request of the caller is under way. If no
+    /// connection broke before, the server has carried out no request of the current owner name.
     NotCarriedOut,
-    /// The connection broke, and the server may have carried out the request.
+    /// The connection broke before the answer came, so the server may have carried out the acquisition's request.
     Broken,
-    /// The server refuses the request.
+    /// The server refuses the acquisition's request, with this error.
     Refused(BackendError),
-    /// The caller did not read the answer in time. If the answer granted the lock, the engine gives the lock back.
+    /// The caller did not read the answer to its request in time. If the answer granted the lock, the engine gives the
+    /// lock back.
     Revoked,
-    /// The caller was offered the turn with this token.
+    /// The cohort has offered the caller the turn with this token.
     Offered(u64),
     /// The session has removed the caller from its waiters without offering it a turn.
     Dismissed,
@@ -65,16 +67,17 @@ pub(crate) enum Event {
     /// The turn is still offered to the caller, but the engine has to renew the grant before the caller can take its
     /// turn.
     Unconfirmed,
-    /// The turn has been passed on to another member of the cohort, or the server has lost the grant.
+    /// The turn that was offered has been passed on to another member of the cohort, or the server has lost the grant.
     Missed,
     /// The caller needs another session, because its session has ended, because the lock has moved to another server,
     /// or because another runtime polls the caller now.
     NewSession,
-    /// The caller leaves before its session has sent the request.
+    /// The caller leaves the queue before its session has sent its request.
     Unsent,
-    /// The answer to the request to leave says that the caller no longer has a place and does not hold the lock.
+    /// The server answers the caller's request to leave: the caller has no place in the queue and does not hold the
+    /// lock.
     Left {
-        /// Whether the caller had a place until then.
+        /// Whether the caller still had a place in the queue when its request to leave was carried out.
         was_queued: bool,
     },
 }
@@ -82,30 +85,30 @@ pub(crate) enum Event {
 /// The next action of an acquisition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Sends the request.
+    /// Sends the acquisition's request to the server.
     Ask,
-    /// Sends the request after a pause.
+    /// Sends the acquisition's request after a pause.
     AskLater,
-    /// Tries once to get the lock, under a new owner name that is not queued.
+    /// Tries once to get the lock under a new owner name, without queueing.
     AskOnce,
     /// Awaits the offer of a turn.
     AwaitTurn,
     /// Asks the cohort to let the caller take the turn with this token.
     TakeTurn(u64),
-    /// Lets the engine renew the grant of the offer with this token, and asks the cohort again.
+    /// Lets the engine renew the grant whose turn was offered with this token, and then asks the cohort again.
     Confirm(u64),
     /// Gives back the turn or the place of the current owner name in the background, and sends a request under a new
     /// owner name.
     StartOver,
-    /// Returns this answer.
+    /// Returns this answer to the caller.
     Return(Answer),
-    /// Fails with this error.
+    /// Fails the acquisition with this error.
     Fail(BackendError),
     /// Takes no new step: the current action continues.
     Nothing,
 }
 
-/// The state of one acquisition. An acquisition that misses its turn continues under a new owner name, with the same
+/// The state of one acquisition. An acquisition that misses its turn continues under a new owner name, and keeps this
 /// state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AttemptState {
@@ -118,7 +121,8 @@ pub(crate) struct AttemptState {
     /// Whether a connection broke before the answer to a request under the current owner name came. The server may have
     /// carried out that request.
     unsure: bool,
-    /// Whether the caller has read an answer to its newest request, and no request of the current owner was carried out.
+    /// Whether the caller has read an answer to its newest request, and the server has carried out no request of the
+    /// current owner name.
     not_carried_out: bool,
 }
 
@@ -145,7 +149,7 @@ impl AttemptState {
         self.phase == Phase::Settled
     }
 
-    /// Returns the token of an offer that was neither taken nor missed.
+    /// Returns the token of an offered turn that the caller has neither taken nor missed.
     pub(crate) fn offer(&self) -> Option<u64> {
         match self.phase {
             Phase::Offered(token) => Some(token),
@@ -158,7 +162,7 @@ impl AttemptState {
         !self.unsure && self.phase == Phase::Asked
     }
 
-    /// Returns whether an answer proves that no request of the current owner has changed anything on the server.
+    /// Returns whether an answer proves that no request of the current owner name has changed anything on the server.
     pub(crate) fn is_not_carried_out(&self) -> bool {
         self.not_carried_out
     }
@@ -196,7 +200,7 @@ impl AttemptState {
             }
             Event::Refused(error) => {
                 if self.is_refusal_final() {
-                    self.phase = Phase::Settled; // nothing was carried out
+                    self.phase = Phase::Settled; // the server has carried out no request
                 }
                 Step::Fail(error)
             }
@@ -275,6 +279,7 @@ mod tests {
             valid_until: None,
             validity: Duration::from_secs(1),
             queued: true,
+            handoff: None,
         }
     }
 

@@ -8,13 +8,13 @@
 //! # Rules
 //! 1. At most one member of a cohort has the turn. The turn is `Offered` to this member, the member holds the lock
 //!    (`Inside`), or the member has left and the lock stays taken (`Retained`).
-//! 2. A member takes its turn by one change of the state in memory, while it is polled. The change is allowed only if
-//!    the member's offer has not been passed on, and if the grant has enough time left. An answer from the server alone
-//!    never lets a member take its turn.
+//! 2. A member takes its turn by one change of the state in memory, while the member is polled. The change is allowed
+//!    only if the member's offer has not been passed on, and if the grant has enough time left. An answer from the
+//!    server alone never lets a member take its turn.
 //! 3. A request to the server belongs to the member that had the turn when the request was sent. If this member no
 //!    longer has the turn, the cohort ignores the answer to the request.
 //! 4. The engine passes the turn to the next member if an offer is not taken within a claim (2 s), or within the lease
-//!    if the lease is shorter. If the member has missed offers before, the engine passes its turn on after a shorter
+//!    if the lease is shorter. If the member has missed offers before, the engine passes the turn on after a shorter
 //!    time.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
@@ -40,22 +40,22 @@ pub(crate) struct Turn {
 /// The state of the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
-    /// The member may take its turn, and has not taken it yet. The first heartbeat after `until` passes the turn to the
-    /// next member.
-    Offered { until: Moment },
+    /// The member may take its turn since `since`, and has not yet taken it. The first heartbeat after `until` passes the
+    /// turn to the next member.
+    Offered { since: Moment, until: Moment },
     /// The member has taken its turn, and holds the lock.
     Inside,
-    /// The member has left, and the lock stays taken until the minimum hold time is over.
+    /// The member has left, and the lock stays taken until the member's minimum hold time is over.
     Retained,
-    /// No member is left, or the server has lost the grant. An ended cohort is kept until the release is confirmed,
-    /// because the release names the grant by the token of the cohort's first member.
+    /// No member is left, or the server has lost the grant. An ended cohort is kept until the server confirms the
+    /// release, because the release names the grant by the token of the cohort's first member.
     Ended,
-    /// The server has confirmed the release. A released cohort is kept while callers wait for the lock, so that late
-    /// messages about its grant are recognized.
+    /// The server has confirmed the release of the grant. A released cohort is kept while callers wait for the lock, so
+    /// that late messages about the grant are recognized.
     Released,
-    /// The local deadline has passed, and the remaining members queue again. If the server still has the grant, it
-    /// answers the members' requests with the grant, and the engine forms the cohort again. A suspended cohort (one
-    /// whose local deadline has passed) is kept until the member that had the turn leaves.
+    /// The local deadline of the grant has passed, and the remaining members queue again. If the server still has the
+    /// grant, it describes the grant in its answers to these members, and the engine then forms the cohort again. A
+    /// suspended cohort is kept until the member that had the turn leaves.
     Suspended,
 }
 
@@ -67,31 +67,31 @@ pub(crate) enum Seat {
     /// The turn is still offered to the member, but the grant has too little time left. The engine has to renew the
     /// grant before the member takes its turn.
     Unconfirmed,
-    /// The turn has been passed on to another member, or the grant is lost.
+    /// The turn has been passed on to another member, or the server has lost the grant.
     Missed,
 }
 
 /// The answer to a member that leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Departure {
-    /// The turn is free, and has to be offered to the next member.
+    /// The turn is free, and has to be offered to the next member of the cohort.
     Free,
     /// The cohort has ended, and the server has not confirmed the release yet.
     Ended,
-    /// The member no longer has the turn.
+    /// The member that leaves no longer has the turn.
     Stale,
-    /// The cohort was suspended during the member's turn, and can be removed now.
+    /// The cohort was suspended (its local deadline passed) during the member's turn, and can be removed now.
     Forgotten,
 }
 
-/// The server's answer to a renewal or a check.
+/// The server's answer to the renewal or the check of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Confirmation {
-    /// The moment at which the request was sent.
+    /// The moment at which the renewal or the check was sent.
     pub(crate) asked: Moment,
-    /// The local deadline of the grant according to the answer.
+    /// The local deadline of the grant, calculated from the answer.
     pub(crate) until: Moment,
-    /// Whether the request restarted the lease. Only a restart can shorten a lease.
+    /// Whether the request restarted the lease. Only a request that restarts the lease can shorten it.
     pub(crate) restarted: bool,
 }
 
@@ -106,18 +106,18 @@ pub(crate) struct Cohort {
     state: State,
     /// The members whose turn is still to come.
     to_come: VecDeque<OwnerId>,
-    /// The local deadline of the grant. Before this moment, the server grants the lock to nobody else.
+    /// The local deadline of the grant. Before the local deadline, the server grants the lock to nobody else.
     until: Moment,
     /// The time that the grant had left when an answer of the server last changed the local deadline. Before the local
     /// deadline changes for the first time, the value is that of [`GrantSnapshot::confirmed`]. A member may take its
     /// turn only while the grant has at least two thirds of this time left.
     confirmed: Duration,
     /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
-    /// before this restart no longer change the deadline.
+    /// earlier no longer change the local deadline.
     restarted: Option<Moment>,
-    /// The extensions that were requested after the newest restart: the moment of the newest request, and the latest
-    /// end of the lease that any of these requests asked for. The server may have carried out a request whose answer
-    /// was not read.
+    /// The extensions that were requested after the newest restart of the lease. The value is a pair: the moment of the
+    /// newest request, and the latest end of the lease that any of these requests asked for. The server may have
+    /// carried out a request whose answer was not read.
     extension: Option<(Moment, Moment)>,
 }
 
@@ -198,14 +198,14 @@ impl Cohort {
         matches!(self.state, State::Offered { .. })
     }
 
-    /// Returns whether this process knew of the grant before `moment`.
+    /// Returns whether this process learnt of the grant before `moment`.
     pub(crate) fn was_known_at(&self, moment: Moment) -> bool {
         self.known_since < moment
     }
 
     /// Removes the first of the members whose turn is still to come, and returns this member with its token. Returns
-    /// `None` if no member whose turn is still to come is left, if the local deadline has passed, or if the cohort is
-    /// over. The calling code offers the member its turn, unless the member has left.
+    /// `None` if no such member is left, if the local deadline of the grant has passed, or if the cohort is over. The
+    /// calling code offers the member its turn, unless the member has left.
     pub(crate) fn next(&mut self, now: Moment) -> Option<Turn> {
         if self.is_over() || self.until <= now {
             return None;
@@ -220,15 +220,16 @@ impl Cohort {
     pub(crate) fn offer(&mut self, turn: Turn, missed: u32, now: Moment) {
         self.turn = turn;
         let until = now + self.lease.min(claim_after(missed));
-        self.state = State::Offered { until };
+        self.state = State::Offered { since: now, until };
     }
 
     /// Lets the member with this token take its turn, if the turn is offered to it and the grant has enough time left.
     /// This method must be called while the member is polled.
     pub(crate) fn enter(&mut self, token: u64, now: Moment) -> Seat {
-        if self.turn.token != token || !self.is_offered() {
-            return Seat::Missed;
-        }
+        let since = match self.state {
+            State::Offered { since, .. } if self.turn.token == token => since,
+            _ => return Seat::Missed,
+        };
         let left = self.until.since(now);
         if left.is_zero() || left < self.confirmed * 2 / 3 {
             return Seat::Unconfirmed;
@@ -240,27 +241,28 @@ impl Cohort {
             valid_until: Some(valid_until),
             validity: valid_until.since(now),
             queued: true,
+            handoff: Some(now.since(since)),
         })
     }
 
-    /// Returns whether the turn was offered, and was not taken in time.
+    /// Returns whether the turn was offered, and the member did not take it in time.
     pub(crate) fn is_overdue(&self, now: Moment) -> bool {
         match self.state {
-            State::Offered { until } => until <= now,
+            State::Offered { until, .. } => until <= now,
             _ => false,
         }
     }
 
-    /// Returns the lease to which the grant of an offer has to be renewed. Returns `None` if the turn is not offered,
-    /// or if the grant will still have enough time left at `soon`.
+    /// Returns the lease to which the engine has to renew the grant of an offered turn. Returns `None` if the turn is
+    /// not offered, or if the grant will still have enough time left at `soon`.
     pub(crate) fn renewal_of_offer(&self, soon: Moment) -> Option<Duration> {
         let short = self.until.since(soon) < self.confirmed * 2 / 3;
         (self.is_offered() && short).then_some(self.confirmed.min(self.lease))
     }
 
     /// Returns whether the local deadline has passed while the turn is offered, or while a member holds the lock. A
-    /// retained lock is never late: its remaining members wait for the end of the minimum hold time, whatever the
-    /// deadline is.
+    /// retained lock is never late. The remaining members behind a retained lock wait for the end of the minimum hold
+    /// time, whatever the deadline is.
     pub(crate) fn is_late(&self, now: Moment) -> bool {
         matches!(self.state, State::Offered { .. } | State::Inside) && self.until <= now
     }
@@ -288,8 +290,8 @@ impl Cohort {
         }
         if newest && (answer.restarted || answer.until > self.until) {
             self.until = answer.until;
-            // The confirmed time counts from the moment at which the answer is read, so that a member that is polled at
-            // once has all of this time.
+            // The confirmed time counts from the moment at which the answer is read. A member that is polled at once
+            // thus has all of this time.
             self.confirmed = answer.until.since(now);
         }
         true
@@ -303,7 +305,8 @@ impl Cohort {
         }
     }
 
-    /// Returns what the engine has to do when the member with this token leaves, or declines its offer.
+    /// Returns what the engine has to do when the member with this token leaves, or declines the turn that it was
+    /// offered.
     pub(crate) fn leave(&mut self, token: u64) -> Departure {
         if self.turn.token != token {
             return Departure::Stale;
@@ -339,13 +342,13 @@ impl Cohort {
         self.to_come.clear();
     }
 
-    /// Records that the server has confirmed the release.
+    /// Records that the server has confirmed the release of the cohort's grant.
     pub(crate) fn mark_released(&mut self) {
         self.state = State::Released;
         self.to_come.clear();
     }
 
-    /// Suspends the cohort after its local deadline. The remaining members have to queue again.
+    /// Suspends the cohort after its local deadline has passed. The remaining members have to queue again.
     pub(crate) fn suspend(&mut self) {
         self.state = State::Suspended;
         self.to_come.clear();

@@ -1,4 +1,4 @@
-//! Tests of each transition of a cohort, and of late and repeated events.
+//! Tests of each transition of a cohort's state, and of events that come late or repeatedly.
 
 use lock_core::lease::CLAIM;
 
@@ -28,7 +28,7 @@ fn offer_next(cohort: &mut Cohort, now: Moment) -> Option<Turn> {
 fn pushed(owners: u128, lease: Duration) -> Cohort {
     let owners: Vec<_> = (1..=owners).map(|one| owner(one).to_string()).collect();
     let grant = format!("10|{}|session_id|{}", lease.as_millis(), owners.join(" "));
-    let claim = u64::try_from(lease.min(CLAIM).as_millis()).expect("it is short");
+    let claim = u64::try_from(lease.min(CLAIM).as_millis()).expect("the claim fits into u64");
     let grant = GrantSnapshot::parse(&grant, claim, at(0)).expect("a grant");
     Cohort::new(&grant, at(0)).expect("a cohort")
 }
@@ -74,7 +74,7 @@ fn a_member_enters_on_its_offer_once() {
     let mut cohort = offered(2);
     assert!(cohort.is_offered() && cohort.has_turn(10));
     let Seat::Inside(grant) = cohort.enter(10, at(1)) else {
-        panic!("the offer stands");
+        panic!("the offer is still valid");
     };
     assert_eq!(grant.token, FencingToken::new(10));
     assert!(grant.queued);
@@ -101,11 +101,11 @@ fn with_less_than_two_thirds_of_the_claim_the_grant_is_confirmed_first() {
     assert_eq!(
         cohort.enter(10, at(5000)),
         Seat::Unconfirmed,
-        "not even an end lets it in"
+        "a member cannot take its turn after the deadline"
     );
     assert!(cohort.confirm(10, extended(31_000), at(1000)));
     // The confirmed time counts from the moment at which the answer is read. A member that is polled right after the
-    // answer may therefore take its turn, however long the round trip took.
+    // answer may therefore take its turn, even after a long round trip.
     assert!(matches!(
         cohort.clone().enter(10, at(1001)),
         Seat::Inside(_)
@@ -113,7 +113,7 @@ fn with_less_than_two_thirds_of_the_claim_the_grant_is_confirmed_first() {
     assert_eq!(
         cohort.enter(10, at(11_001)),
         Seat::Unconfirmed,
-        "late again"
+        "too little of the renewed lease is left"
     );
 }
 
@@ -147,8 +147,8 @@ fn a_member_that_has_left_does_not_end_the_turn_before() {
     let mut cohort = inside(2);
     assert_eq!(cohort.leave(10), Departure::Free);
     assert_eq!(cohort.next(at(1)), Some(turn_of(11, 2)));
-    // The second member could not be notified, and no other member is left. The cohort still stores the turn of the
-    // first member. Each time the first member leaves, it learns that the cohort has ended.
+    // No turn could be offered to the second member, and no other member is left. The cohort still stores the turn of
+    // the first member. Each time the first member leaves, it learns that the cohort has ended.
     cohort.end();
     assert_eq!(cohort.leave(10), Departure::Ended);
     assert_eq!(cohort.leave(10), Departure::Ended);
@@ -163,7 +163,7 @@ fn an_offer_stands_for_a_claim_or_a_shorter_lease() {
     assert!(!short.is_overdue(at(499)) && short.is_overdue(at(500)));
     assert!(
         !inside(2).is_overdue(at(60_000)),
-        "who is inside is not hurried"
+        "a member that holds the lock is never overdue"
     );
 }
 
@@ -181,9 +181,9 @@ fn an_offer_passed_on_seats_the_next_and_never_the_first() {
     assert_eq!(offer_next(&mut cohort, at(1900)), Some(turn_of(11, 2)));
     assert!(
         !cohort.is_overdue(at(2000)),
-        "the next has a claim of its own"
+        "the second member's offer lasts for a whole claim"
     );
-    // The first member's renewal is answered after its turn was passed on.
+    // The first member's renewal is answered after that member's turn was passed on.
     assert!(!cohort.confirm(10, extended(31_900), at(1950)));
     assert_eq!(cohort.enter(10, at(1950)), Seat::Missed);
     assert_eq!(cohort.enter(11, at(1950)), Seat::Unconfirmed);
@@ -198,7 +198,7 @@ fn offers_are_kept_fresh() {
     assert_eq!(
         cohort.renewal_of_offer(at(700)),
         Some(CLAIM),
-        "as long as a claim, not a lease"
+        "the offer is renewed for a claim, not for a lease"
     );
     assert!(cohort.confirm(10, extended(2600), at(600)));
     assert_eq!(cohort.renewal_of_offer(at(1200)), None);
@@ -206,7 +206,7 @@ fn offers_are_kept_fresh() {
     assert_eq!(
         cohort.renewal_of_offer(at(2000)),
         None,
-        "the hold's renewals are its own"
+        "a hold is not renewed as an offer"
     );
 }
 
@@ -215,22 +215,22 @@ fn an_answer_counts_for_the_turn_that_asked() {
     let mut cohort = inside(2);
     assert!(
         !cohort.confirm(11, extended(30_000), at(5)),
-        "not its turn yet"
+        "the second member does not have the turn yet"
     );
     assert!(cohort.confirm(10, extended(30_000), at(5)));
     assert_eq!(cohort.until(), at(30_000));
     assert!(
         cohort.confirm(10, extended(20_000), at(6)),
-        "an older answer"
+        "an older answer of the member with the turn is accepted"
     );
-    assert_eq!(cohort.until(), at(30_000), "no lease is shortened");
+    assert_eq!(cohort.until(), at(30_000), "an extension shortens no lease");
     assert!(cohort.confirm(10, restarted(10_000), at(7)));
-    assert_eq!(cohort.until(), at(10_000), "but where it begins again");
+    assert_eq!(cohort.until(), at(10_000), "a restart may shorten a lease");
     cohort.leave(10);
     offer_next(&mut cohort, at(8));
     assert!(
         !cohort.confirm(10, extended(40_000), at(9)),
-        "of the turn before"
+        "the first member no longer has the turn"
     );
     assert_eq!(cohort.until(), at(10_000));
 }
@@ -247,7 +247,7 @@ fn an_answer_to_what_was_asked_before_a_restart_lengthens_nothing() {
         asked: at(10),
         ..extended(60_000)
     };
-    assert!(cohort.confirm(10, older, at(31)), "it has the turn");
+    assert!(cohort.confirm(10, older, at(31)), "the member has the turn");
     assert_eq!(cohort.until(), at(10_000));
     let newer = Confirmation {
         asked: at(40),
@@ -267,7 +267,7 @@ fn an_answer_after_the_deadline_revives_nothing() {
     assert_eq!(
         offer_next(&mut cohort, end),
         None,
-        "no time is left for the next one"
+        "no time is left for the next member"
     );
 }
 
@@ -292,7 +292,7 @@ fn an_ended_cohort_is_known_until_its_release_is_confirmed() {
         assert_eq!(
             cohort.leave(10),
             Departure::Ended,
-            "the release is asked for once more"
+            "the calling code sends the release again"
         );
         assert!(!cohort.confirm(10, extended(30_000), at(1)));
         cohort.mark_released();
@@ -306,13 +306,13 @@ fn an_ended_cohort_is_known_until_its_release_is_confirmed() {
 fn a_retained_lock_is_nobodys_turn() {
     let mut cohort = inside(2);
     assert!(cohort.retain(10));
-    assert!(!cohort.retain(10), "retained already");
+    assert!(!cohort.retain(10), "the lock is retained already");
     assert!(!cohort.retain(11));
     assert_eq!(cohort.enter(10, at(2)), Seat::Missed);
     assert_eq!(cohort.enter(11, at(2)), Seat::Missed);
     assert!(
         cohort.confirm(10, extended(5000), at(2)),
-        "and is still renewed"
+        "a retained lock is still renewed"
     );
     assert!(!cohort.is_overdue(at(60_000)));
     // The minimum hold time may end after the local deadline. The waiting members do not queue again before the end of
@@ -339,7 +339,7 @@ fn a_member_gets_no_more_than_its_lease() {
     cohort.leave(10);
     offer_next(&mut cohort, at(2));
     let Seat::Inside(grant) = cohort.enter(11, at(2)) else {
-        panic!("the offer stands");
+        panic!("the offer is still valid");
     };
     assert_eq!(grant.valid_until, Some(at(2) + less_drift(LEASE)));
 }

@@ -43,7 +43,7 @@ impl Member {
         self.request.owner
     }
 
-    /// Returns the token of a turn that was offered since the last call.
+    /// Returns the token of a turn that was offered to this member since the last call.
     fn offered(&mut self) -> Option<u64> {
         match self.offers.try_recv() {
             Ok(offered) => Some(offered.unwrap()),
@@ -177,7 +177,7 @@ fn a_grant_that_nobody_takes_goes_back_under_its_last_token() {
     fixture.settle(&b);
     let taken_up = fixture.push(7, &[&a, &b], at(0));
     assert!(taken_up.requeue.is_empty());
-    let (token, _) = taken_up.give_back.expect("it goes back");
+    let (token, _) = taken_up.give_back.expect("the grant is given back");
     assert!(matches!(
         fixture.cohorts.known(&fixture.name, token),
         Known::Over
@@ -221,7 +221,7 @@ fn a_repeated_push_changes_nothing() {
     assert_eq!(b.offered(), None, "another member is inside");
 }
 
-/// Simulates an attacker that receives all pushes, and repeats them while another process holds the lock.
+/// Simulates an attacker that receives all grant messages, and repeats them while another process holds the lock.
 #[test]
 fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
     let fixture = Fixture::new();
@@ -230,10 +230,10 @@ fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
     assert_eq!(a.offered(), Some(7));
     assert!(fixture.enter(7, at(1)));
     fixture.settle(&a);
-    // The first member has not left when the lease ends, so the second member queues again.
+    // The first member is still inside when the lease ends, so the second member queues again.
     let chores = fixture.heartbeat_chores(at(1100));
     assert_eq!(chores.requeue.len(), 1);
-    // The first member leaves, and the registry drops its record of the grant.
+    // The first member leaves, and the registry removes the cohort of the grant.
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(2500));
     assert!(matches!(passed, Passed::Stale));
     assert!(fixture.cohorts.seen(&fixture.name, 7).is_none());
@@ -264,7 +264,11 @@ fn a_newer_grant_replaces_one_that_the_server_has_lost() {
     fixture.push(7, &[&a, &b], at(0));
     assert_eq!(a.offered(), Some(7));
     let taken_up = fixture.push(20, &[&c], at(10));
-    assert_eq!(taken_up.requeue.len(), 1, "its members queue again");
+    assert_eq!(
+        taken_up.requeue.len(),
+        1,
+        "the members of the replaced grant queue again"
+    );
     assert_eq!(c.offered(), Some(20));
     // A late answer that describes the older grant is ignored.
     assert!(is_nothing(&fixture.describe(7, &[&b], at(20))));
@@ -278,7 +282,7 @@ fn an_owner_that_is_inside_gives_a_second_grant_back() {
     assert_eq!(a.offered(), Some(7));
     assert!(fixture.enter(7, at(1)));
     let taken_up = fixture.push(9, &[&a], at(2));
-    let (token, _) = taken_up.give_back.expect("it goes back");
+    let (token, _) = taken_up.give_back.expect("the grant is given back");
     assert_eq!(token.get(), 9);
     // The owner still holds the lock with the token of its first grant.
     assert!(matches!(
@@ -307,7 +311,10 @@ fn an_offer_that_nobody_takes_is_passed_on_and_the_last_one_released() {
     let chores = fixture.heartbeat_chores(at(1000));
     assert_eq!(chores.missed, [(fixture.name.clone(), 7)]);
     assert_eq!(b.offered(), Some(8));
-    assert!(!fixture.enter(7, at(1000)), "it has missed its turn");
+    assert!(
+        !fixture.enter(7, at(1000)),
+        "the member has missed its turn"
+    );
     assert!(fixture.confirm(8, at(2400), at(1400)));
     let chores = fixture.heartbeat_chores(at(2000));
     assert_eq!(chores.missed.len(), 1);
@@ -338,8 +345,11 @@ fn a_grant_of_whose_member_the_server_knows_nothing_is_lost() {
     let (a, b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a, &b], at(0));
     let lost = |granted, asked| fixture.cohorts.has_lost(&fixture.name, granted, asked);
-    assert!(!lost(7, at(0)), "asked before the grant was known");
-    assert!(!lost(5, at(1)), "the member of an earlier grant");
+    assert!(
+        !lost(7, at(0)),
+        "the request was sent before the grant was known"
+    );
+    assert!(!lost(5, at(1)), "the owner belongs to an earlier grant");
     assert!(lost(7, at(1)));
     assert!(fixture.cohorts.lose(&fixture.name, 7).is_some());
     assert!(fixture.cohorts.to_come(&fixture.name).is_none());
@@ -359,10 +369,10 @@ fn the_first_member_that_has_left_does_not_confirm_the_release() {
     assert!(fixture.enter(8, at(2)));
     fixture.settle(&b);
     assert!(matches!(pass(8), Passed::Ended(7)));
-    // The background release of the first member ends after the second member has left.
+    // The background release of the first member is confirmed after the second member has left.
     let token = FencingToken::new(7);
     fixture.cohorts.forget_turn(&fixture.name, token);
-    // The future of the second member's release was dropped, so the release continues in the background.
+    // The second member's release was dropped before its end, so the release continues in the background.
     assert!(matches!(pass(8), Passed::Ended(7)));
     fixture.cohorts.forget(&fixture.name, token);
     assert!(matches!(pass(8), Passed::Unknown | Passed::Stale));

@@ -1,0 +1,100 @@
+//! Why a request failed, and the HTTP answer to each reason.
+
+use std::{error::Error, fmt};
+
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header::RETRY_AFTER},
+    response::{IntoResponse, Response},
+};
+use lock_runtime::LockError;
+use serde_json::json;
+
+/// Why the shop did not do what a request asked for.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ShopError {
+    /// The lock was not acquired, or it was lost while the body ran.
+    Lock(LockError),
+    /// The database refused a write, because a later holder of the lock has already written.
+    Overtaken,
+    /// The shop does not sell this item.
+    UnknownItem,
+    /// No unit of the item is left.
+    SoldOut,
+    /// The database failed.
+    Database(sqlx::Error),
+}
+
+impl IntoResponse for ShopError {
+    fn into_response(self) -> Response {
+        let (status, word) = match &self {
+            Self::Lock(LockError::Busy { .. }) => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+            Self::Lock(LockError::Unreachable { .. } | LockError::NotReplicated { .. }) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "locks_unreachable")
+            }
+            Self::Lock(LockError::ShutDown) => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
+            Self::Lock(LockError::Lost { .. }) => (StatusCode::INTERNAL_SERVER_ERROR, "lost"),
+            Self::Lock(LockError::InvalidKey(_)) => (StatusCode::BAD_REQUEST, "invalid_item"),
+            Self::Overtaken => (StatusCode::CONFLICT, "overtaken"),
+            Self::UnknownItem => (StatusCode::NOT_FOUND, "unknown_item"),
+            Self::SoldOut => (StatusCode::CONFLICT, "sold_out"),
+            Self::Lock(_) | Self::Database(_) => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
+        };
+        if status.is_server_error() {
+            let source = self.source().map(tracing::field::display);
+            tracing::warn!(error = %self, source, "request failed");
+        }
+        let problem = json!({ "error": word, "message": self.to_string() });
+        let mut response = (status, Json(problem)).into_response();
+        // Nothing has happened, so the client may repeat the request.
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            let second = HeaderValue::from_static("1");
+            response.headers_mut().insert(RETRY_AFTER, second);
+        }
+        response
+    }
+}
+
+impl fmt::Display for ShopError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lock(error @ LockError::Lost { .. }) => {
+                write!(
+                    f,
+                    "{error}; the order may have been placed: check before you repeat it"
+                )
+            }
+            Self::Lock(error) => error.fmt(f),
+            Self::Overtaken => {
+                f.write_str("another buyer has changed the stock meanwhile, so nothing was sold")
+            }
+            Self::UnknownItem => f.write_str("the shop does not sell this item"),
+            Self::SoldOut => f.write_str("the item is sold out"),
+            // The text of the database may contain statements and addresses, so it only appears in the log.
+            Self::Database(_) => f.write_str("the database failed"),
+        }
+    }
+}
+
+impl Error for ShopError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Lock(error) => error.source(),
+            Self::Database(error) => Some(error),
+            Self::Overtaken | Self::UnknownItem | Self::SoldOut => None,
+        }
+    }
+}
+
+impl From<LockError> for ShopError {
+    fn from(error: LockError) -> Self {
+        Self::Lock(error)
+    }
+}
+
+impl From<sqlx::Error> for ShopError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
