@@ -868,10 +868,8 @@ mod tests {
             }
         }
         assert_eq!(walks, 1500 + STEPS_AT_ONCE / 2);
-        assert!(
-            watched >= 450 && shown >= 300 && rest >= 300,
-            "{watched}, {shown}, {rest}"
-        );
+        let text = format!("{watched} of watched locks, {shown} of shown locks, {rest} of others");
+        assert!(watched >= 450 && shown >= 400 && rest >= 400, "{text}");
     }
 
     #[test]
