@@ -296,6 +296,19 @@ async fn a_thousand_locks_are_shown_and_searched() {
         .until("#pager", |text| text.contains("Page 1 of 10"))
         .await;
 
+    let late = client(&server, "late").await;
+    let lock = late.lock("order:0050").wait(10 * MINUTE);
+    let waiter = tokio::spawn(async move { drop(lock.acquire().await) });
+    let took = browser
+        .until("#rows tr:nth-child(51) td:last-child", |text| text == "1")
+        .await;
+    println!("a new waiter appeared after {took:.1?}");
+    waiter.abort();
+    until_waiting(&late, "order:0050", 0).await;
+    browser
+        .until("#summary", |text| text == "1000 held, 200 waiting")
+        .await;
+
     browser.screenshot(DESKTOP, "page-desktop.png").await;
     // The page has the colours that the system prefers.
     let mut backs = Vec::new();

@@ -89,7 +89,7 @@ pub(crate) fn parts(state: &State, view: &View, place: Place<'_>) -> Parts {
                     " (" (listed.read) " of " (listed.held) " locks read)"
                 }
                 @if state.is_cut {
-                    ". There are more than " (LOCKS_AT_MOST) " locks: search for a longer prefix to see the others."
+                    ". There are more locks than the " (LOCKS_AT_MOST) " that this page keeps: search for a longer prefix to see the others."
                 }
             };
             Parts {

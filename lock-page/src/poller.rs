@@ -244,7 +244,7 @@ impl Poller {
         let scan = match (begin, scan) {
             (None, Some(scan)) => scan,
             (begin, scan) => {
-                // The beginning of a valid key, such as `{order`, need not be a valid key itself.
+                // A visitor may search for text that is in no key, such as a control character.
                 let begun = self.client.scan(begin.unwrap_or_default());
                 scan.insert(begun.or_else(|_| self.client.scan(""))?)
             }
