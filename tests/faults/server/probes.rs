@@ -205,7 +205,7 @@ async fn row_57_dead_entries() {
                     let wait = if outdated { 1 } else { 600_000 };
                     let score = now - 100_000_000 + number;
                     add.arg(score).arg(format!(
-                        "{number:032x}|lock:session:{:032x}|30000|{wait}",
+                        "{number:032x}|lock:session:{:032x}|30000|{wait}|shop/web/1/pay",
                         7 + number % sessions
                     ));
                 }
@@ -251,7 +251,7 @@ async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
     for number in 0..5000 {
         let session = 7 + number % 1000;
         add.arg(number + 1).arg(format!(
-            "{number:032x}|lock:session:{session:032x}|30000|4000000000000"
+            "{number:032x}|lock:session:{session:032x}|30000|4000000000000|shop/web/1/pay"
         ));
     }
     add.exec_async(&mut connection).await.unwrap();

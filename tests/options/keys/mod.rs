@@ -205,7 +205,7 @@ async fn those_who_queued_and_are_gone_keep_no_try_out() {
     // A killed waiter with a `wait` of ten minutes would leave this entry in the queue. Nobody holds the lock, as if
     // the holder had been killed too.
     let queue = format!("{}:queue", store.name("account:1"));
-    let gone = format!("{:032x}|lock:session:gone|30000|600000", 1);
+    let gone = format!("{:032x}|lock:session:gone|30000|600000|shop/web/1/pay", 1);
     ask::<()>(
         &mut redis,
         redis::cmd("ZADD")

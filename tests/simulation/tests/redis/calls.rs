@@ -196,8 +196,14 @@ impl Call {
         let token = tokens
             .filter(|token| !token.is_empty())
             .unwrap_or_else(|| "1".to_owned());
-        let tail = format!("{lease}|{session}|{owner}");
-        let member = format!("{owner}|{session}|{lease}|{wait}");
+        // The words and the time differ between two requests of one owner.
+        let words = format!("shop/web/{}/pay", self.choice(3, &[1, 1, 2]));
+        let tail = format!(
+            "{lease}|{session}|{owner}|{words}|{}.{}",
+            now / second,
+            now % second
+        );
+        let member = format!("{owner}|{session}|{lease}|{wait}|{words}");
         let marker = format!("notify|{session}");
         let until = (now + self.choice(2, &[0, 1, 40]) * STEP * 1000).to_string();
         let leave = self.choice(2, &["enter", "abandon"]);
@@ -225,8 +231,8 @@ impl Call {
             "release" => (native, text(&[&format!("{token}|"), &floor, claim])),
             "retain" => (native, text(&[&token, &until, lease, &floor, claim])),
             "queue" => {
-                let neighbour =
-                    format!("{}|{session}|{lease}|{wait}", OWNERS[(self.owner + 1) % 3]);
+                let next = OWNERS[(self.owner + 1) % 3];
+                let neighbour = format!("{next}|{session}|{lease}|{wait}|{words}");
                 (
                     native,
                     text(&[

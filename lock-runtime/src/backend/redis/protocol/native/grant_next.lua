@@ -15,7 +15,7 @@
 --                 expires 500 ms after the time within which the waiter must confirm the grant
 --   fence  string  the newest token of all locks that share this key
 
-local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)(|.*)$'
+local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)(.*)$'
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
 -- The shortest lease, in ms, for which a claim is stored. Until a member has taken its turn, its process renews the
