@@ -1,6 +1,7 @@
 //! Builds the requests of one acquisition, and reads the server's answers.
 
 use std::{
+    fmt::{self, Write},
     sync::{
         self, Arc,
         atomic::{AtomicU64, Ordering},
@@ -23,7 +24,7 @@ use crate::{
             command::{LATE_SLACK, claim_ms, millis, whole_millis},
             grant::GrantSnapshot,
             layout::{Names, Scripts},
-            words::{self, Word, read_holder},
+            words::{Since, Word, read_holder},
         },
         transport::{call_error::CallError, connection::Connection},
     },
@@ -251,19 +252,33 @@ impl AcquireRequest {
 
     /// Returns the owner's entry in the queue.
     pub(crate) fn member(&self) -> String {
-        let (owner, session_id) = (self.owner, &self.session_id);
         let [lease, wait] = [self.lease, self.wait].map(whole_millis);
-        let (process, function) = (&self.process, Word(self.function));
-        format!("{owner}|{session_id}|{lease}|{wait}|{process}/{function}")
+        let Self {
+            owner,
+            session_id,
+            process,
+            ..
+        } = self;
+        let function = Word(self.function);
+        written(format_args!(
+            "{owner}|{session_id}|{lease}|{wait}|{process}/{function}"
+        ))
     }
 
     /// Returns the part of the stored grant that follows the token, for a request that is sent now over `connection`.
     pub(crate) fn tail(&self, connection: &Connection) -> String {
-        let (lease, owner) = (whole_millis(self.lease), self.owner);
-        let (session_id, process, function) =
-            (&self.session_id, &self.process, Word(self.function));
-        let since = words::since(connection.server_micros(self.context.now()));
-        format!("{lease}|{session_id}|{owner}|{process}/{function}|{since}")
+        let lease = whole_millis(self.lease);
+        let Self {
+            owner,
+            session_id,
+            process,
+            ..
+        } = self;
+        let function = Word(self.function);
+        let since = Since(connection.server_micros(self.context.now()));
+        written(format_args!(
+            "{lease}|{session_id}|{owner}|{process}/{function}|{since}"
+        ))
     }
 
     /// Returns what the server reported about the holder when it last refused the lock to this owner, or when the owner
@@ -416,6 +431,13 @@ impl AcquireRequest {
             }
         })
     }
+}
+
+/// Returns the text, which is usually written without a second allocation.
+fn written(text: fmt::Arguments<'_>) -> String {
+    let mut written = String::with_capacity(192);
+    let _ = written.write_fmt(text);
+    written
 }
 
 /// Parses the grant in a reply to a request that was sent at `sent`.

@@ -49,9 +49,14 @@ pub(crate) fn caller(words: &str) -> Option<Caller> {
     ))
 }
 
-/// Returns a server time in µs in the form `seconds.micros`.
-pub(crate) fn since(micros: i128) -> String {
-    format!("{}.{}", micros / 1_000_000, micros % 1_000_000)
+/// A server time in µs, which is stored in the form `seconds.micros`.
+pub(crate) struct Since(pub(crate) i128);
+
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = u64::try_from(self.0).unwrap_or_default();
+        write!(f, "{}.{}", micros / 1_000_000, micros % 1_000_000)
+    }
 }
 
 /// Returns the time from `since`, a server time in the form `seconds.micros`, to `now`, a server time in µs.
@@ -123,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_grant_of_the_future_is_no_time_old() {
-        assert_eq!(since(3_000_042), "3.42");
+        assert_eq!(Since(3_000_042).to_string(), "3.42");
         assert_eq!(
             elapsed("3.42", 3_002_542),
             Some(Duration::from_micros(2500))
