@@ -1,7 +1,7 @@
 //! Builds the requests of one acquisition, and reads the server's answers.
 
 use std::{
-    fmt::{self, Write},
+    fmt::Write,
     sync::{
         self, Arc,
         atomic::{AtomicU64, Ordering},
@@ -24,12 +24,16 @@ use crate::{
             command::{LATE_SLACK, claim_ms, millis, whole_millis},
             grant::GrantSnapshot,
             layout::{Names, Scripts},
-            words::{Since, Word, read_holder},
+            words::{Since, read_holder, word},
         },
         transport::{call_error::CallError, connection::Connection},
     },
     background::{Context, TaskTracker, TrackedTask, drained, lock},
 };
+
+/// The usual length of a queue entry and of a grant, in bytes. A text of this capacity seldom has to grow while it is
+/// written.
+const TEXT: usize = 192;
 
 /// The state of the newest request that the caller has sent itself, and not its session in a batch. The answer to such
 /// a request may grant the lock.
@@ -253,32 +257,30 @@ impl AcquireRequest {
     /// Returns the owner's entry in the queue.
     pub(crate) fn member(&self) -> String {
         let [lease, wait] = [self.lease, self.wait].map(whole_millis);
-        let Self {
-            owner,
-            session_id,
-            process,
-            ..
-        } = self;
-        let function = Word(self.function);
-        written(format_args!(
-            "{owner}|{session_id}|{lease}|{wait}|{process}/{function}"
-        ))
+        let mut member = String::with_capacity(TEXT);
+        let _ = write!(member, "{}|", self.owner);
+        member.push_str(&self.session_id);
+        let _ = write!(member, "|{lease}|{wait}|");
+        self.push_words(&mut member);
+        member
     }
 
     /// Returns the part of the stored grant that follows the token, for a request that is sent now over `connection`.
     pub(crate) fn tail(&self, connection: &Connection) -> String {
-        let lease = whole_millis(self.lease);
-        let Self {
-            owner,
-            session_id,
-            process,
-            ..
-        } = self;
-        let function = Word(self.function);
+        let mut tail = String::with_capacity(TEXT);
+        let _ = write!(tail, "{}|", whole_millis(self.lease));
+        tail.push_str(&self.session_id);
+        let _ = write!(tail, "|{}|", self.owner);
+        self.push_words(&mut tail);
         let since = Since(connection.server_micros(self.context.now()));
-        written(format_args!(
-            "{lease}|{session_id}|{owner}|{process}/{function}|{since}"
-        ))
+        let _ = write!(tail, "|{since}");
+        tail
+    }
+
+    fn push_words(&self, text: &mut String) {
+        text.push_str(&self.process);
+        text.push('/');
+        text.push_str(&word(self.function));
     }
 
     /// Returns what the server reported about the holder when it last refused the lock to this owner, or when the owner
@@ -431,13 +433,6 @@ impl AcquireRequest {
             }
         })
     }
-}
-
-/// Returns the text, which is usually written without a second allocation.
-fn written(text: fmt::Arguments<'_>) -> String {
-    let mut written = String::with_capacity(192);
-    let _ = written.write_fmt(text);
-    written
 }
 
 /// Parses the grant in a reply to a request that was sent at `sent`.

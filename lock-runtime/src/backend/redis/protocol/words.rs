@@ -21,19 +21,15 @@ use crate::{backend::redis::protocol::grant::read_owner, background::Process};
 /// The characters that have a meaning in a grant or a queue entry. Bytes outside ASCII are always escaped.
 const SEPARATORS: &AsciiSet = &CONTROLS.add(b' ').add(b'|').add(b'/').add(b'%');
 
-/// A word as it is stored: escaped. Only the end of a long word is stored ([`Caller::end_of`]).
-pub(crate) struct Word<'a>(pub(crate) &'a str);
-
-impl fmt::Display for Word<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        utf8_percent_encode(Caller::end_of(self.0), SEPARATORS).fmt(f)
-    }
+/// Returns a text as it is stored: escaped, and only the end of a long text ([`Caller::end_of`]).
+pub(crate) fn word(text: &str) -> Cow<'_, str> {
+    utf8_percent_encode(Caller::end_of(text), SEPARATORS).into()
 }
 
 /// Returns the words that all callers of a client share: `application/host/pid`.
 pub(crate) fn of_process(application: &str, process: &Process) -> String {
     let Process { host, pid } = process;
-    format!("{}/{}/{pid}", Word(application), Word(host))
+    format!("{}/{}/{pid}", word(application), word(host))
 }
 
 /// Parses `application/host/pid/function`.
@@ -49,7 +45,7 @@ pub(crate) fn caller(words: &str) -> Option<Caller> {
     ))
 }
 
-/// A server time in µs, which is stored in the form `seconds.micros`.
+/// A server time in µs, which is written in the form `seconds.micros`.
 pub(crate) struct Since(pub(crate) i128);
 
 impl fmt::Display for Since {
@@ -101,18 +97,18 @@ mod tests {
 
     #[test]
     fn words_read_back_as_they_were_written() {
-        for word in ["shop", "web-3.example.net", "a b|c/d%e\n", "größe", ""] {
+        for text in ["shop", "web-3.example.net", "a b|c/d%e\n", "größe", ""] {
             let process = Process {
-                host: word.into(),
+                host: text.into(),
                 pid: 4711,
             };
-            let words = format!("{}/{}", of_process(word, &process), Word(word));
+            let words = format!("{}/{}", of_process(text, &process), word(text));
             assert!(
                 !words.contains(['|', ' ', '\n']) && words.is_ascii(),
                 "{words}"
             );
             let caller = caller(&words).expect("the words are complete");
-            let shown = word.replace('\n', "\u{fffd}");
+            let shown = text.replace('\n', "\u{fffd}");
             let texts = [caller.application, caller.host, caller.function];
             assert_eq!(texts, [&*shown; 3]);
             assert_eq!(caller.pid, 4711);
