@@ -273,7 +273,8 @@ impl From<OptionsError> for LockError {
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] the error type `{Self}` cannot carry a lock's failure",
     label = "this error type needs `From<LockError>`",
-    note = "write `impl From<lock_runtime::LockError> for {Self}`, with thiserror a variant `#[error(transparent)] Lock(#[from] lock_runtime::LockError)`"
+    note = "write `impl From<lock_runtime::LockError> for {Self}`, with thiserror a variant `#[error(transparent)] Lock(#[from] lock_runtime::LockError)`",
+    note = "for an error type of another crate, such as `std::io::Error`, write `map_err = …` in the attribute, with a function from `LockError` to `{Self}`"
 )]
 pub trait FromLockError {
     /// Converts a [`LockError`] into this type.
