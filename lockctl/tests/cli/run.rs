@@ -278,6 +278,26 @@ async fn the_command_has_the_terminal() {
     );
 }
 
+/// The command is notified when the size of its terminal changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_sees_the_terminal_resized() {
+    let (_, url) = connected().await;
+    let terminal = Terminal::new();
+    let key = key();
+    let script = format!(
+        r#"
+        "$LOCKCTL" run -k {key} -- bash -c 'trap "echo resized to \$(stty size); exit 5" WINCH
+            touch "$READY"; read line; stty rows 41 cols 99; while :; do sleep 0.05; done'
+        echo "code $?"
+        "#
+    );
+    let (_, text) = terminal.run(&url, &script, &["\n"]);
+    assert!(
+        text.contains("resized to 41 99") && text.contains("code 5"),
+        "{text}"
+    );
+}
+
 /// Ctrl-Z stops the command and the tool, so that the shell takes the terminal. `fg` continues the command and the
 /// tool.
 #[tokio::test(flavor = "multi_thread")]

@@ -109,3 +109,29 @@ async fn a_terminal_shows_a_table() {
         "{text}"
     );
 }
+
+/// After the terminal has become larger, the table shows more locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_follows_the_size_of_the_terminal() {
+    let server = RedisServer::start().await;
+    let url = server.url();
+    let client = LockClient::connect(&url).await.unwrap();
+    let mut held = Vec::new();
+    for number in 0..20 {
+        let lock = client.lock(format!("k{number}")).lease(MINUTE);
+        held.push(lock.acquire().await.unwrap());
+    }
+    let script = r#"
+        stty rows 12 cols 150
+        "$LOCKCTL" watch --interval 50ms --looks 60 &
+        # A look at so few locks sends one SCAN, and the next look follows when the table is drawn.
+        until redis-cli -u "$LOCK_URL" info commandstats | grep -q 'cmdstat_scan:calls=[2-9]'; do :; done
+        stty rows 40; wait
+    "#;
+    let (_, text) = Terminal::new().run(&url, script, &[]);
+    let small = text.find("20 held, 12 of them not shown");
+    let small = small.unwrap_or_else(|| panic!("{text}"));
+    let last = text.rfind("20 held").unwrap();
+    assert!(small < last, "{text}");
+    assert!(!text[last..].contains("not shown"), "{text}");
+}
