@@ -55,7 +55,7 @@ pub(crate) async fn release(
         (None, _) => ForcedRelease::NotHeld,
         (Some(held), None) => {
             let text = format!(
-                "the holder {} has no fencing token, so it does not use this library: release the lock in the program that holds it",
+                "the lock is held by {}, which has no fencing token and does not use this library: release the lock in the program that holds it",
                 held.holder_text()
             );
             return Err(Failure::Text(Exit::Refused, text));

@@ -323,3 +323,34 @@ async fn a_million_keys_cost_the_server_little_at_a_time() {
         "{memory_of_few} kB for 100 locks, {memory} kB for 10,000"
     );
 }
+
+/// A lock that the JVM holds is shown without a caller and without a token, keeps others out, and cannot be released by
+/// force.
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_in_redissons_layout_are_shown() {
+    let server = RedisServer::start().await;
+    let url = server.url();
+    let mut redis = server.connection().await;
+    let owner = "8f3b1c1e-1d4c-4a5e-9a52-2b7f6f1b9a10";
+    let mut set = cmd("HSET");
+    set.arg("job:1").arg(format!("{owner}:33")).arg(1);
+    let _: u64 = ask(&mut redis, &set).await;
+    let mut expire = cmd("PEXPIRE");
+    expire.arg("job:1").arg(60_000);
+    let _: u64 = ask(&mut redis, &expire).await;
+    let tool = |words: &[&str]| output(&url, &[&["--layout", "redisson"], words].concat());
+    let listed = tool(&["list", "job:", "-o", "json"]).with_code(0).json();
+    assert_eq!(listed[0]["key"], "job:1");
+    assert_eq!(listed[0]["owner"], owner.replace('-', ""));
+    assert!(listed[0]["holder"].is_null() && listed[0]["token"].is_null());
+    let shown = tool(&["inspect", "job:1"]).with_code(0).stdout;
+    assert!(shown.contains("token       none"), "{shown}");
+    tool(&["run", "-k", "job:1", "--wait", "0s", "--", "true"]).with_code(75);
+    let refused = tool(&["release", "job:1", "--force", "--yes"]).with_code(70);
+    assert!(
+        refused.stderr.contains("has no fencing token"),
+        "{refused:?}"
+    );
+    let inside = ["run", "-k", "job:2", "--", "sh", "-c", "echo $LOCK_KEY"];
+    assert_eq!(tool(&inside).with_code(0).stdout, "job:2\n");
+}
