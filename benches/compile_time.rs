@@ -17,6 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use progress::Progress;
+
 const FUNCTIONS: u32 = 200;
 
 const COMMANDS: [(&str, &[&str]); 3] = [
@@ -77,7 +79,7 @@ fn source(attribute: bool) -> String {
 }
 
 fn write_crate(folder: &Path, name: &str, attribute: bool) -> std::io::Result<PathBuf> {
-    let runtime = Path::new(env!("CARGO_MANIFEST_DIR")).join("lock-runtime");
+    let runtime = support::root().join("lock-runtime");
     let folder = folder.join(name);
     fs::create_dir_all(folder.join("src"))?;
     fs::write(
@@ -89,7 +91,7 @@ fn write_crate(folder: &Path, name: &str, attribute: bool) -> std::io::Result<Pa
         ),
     )?;
     // With a copy of `Cargo.lock`, the crate uses the same versions of its dependencies as the workspace.
-    let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.lock");
+    let lock = support::root().join("Cargo.lock");
     fs::copy(lock, folder.join("Cargo.lock"))?;
     fs::write(folder.join("src/lib.rs"), source(attribute))?;
     Ok(folder)
@@ -134,23 +136,27 @@ fn run(rounds: usize) -> Result<(), String> {
     println!("{FUNCTIONS} functions, medians of {rounds} interleaved rounds\n");
     println!("| command | plain | annotated | ratio | more for each function |");
     println!("|---|---|---|---|---|");
+    let progress = Progress::of_steps(COMMANDS.len() * (1 + rounds));
     for (name, arguments) in COMMANDS {
+        progress.begin(format_args!("{name}, the dependencies"));
         // The first run of a command also compiles the dependencies, so its time does not count.
         compile(&plain, arguments)?;
         compile(&annotated, arguments)?;
         let (mut without, mut with) = (Vec::new(), Vec::new());
-        for _ in 0..rounds {
+        for round in 1..=rounds {
+            progress.begin(format_args!("{name}, round {round}"));
             without.push(compile(&plain, arguments)?);
             with.push(compile(&annotated, arguments)?);
         }
         let (without, with) = (median(&mut without), median(&mut with));
-        println!(
+        let row = format!(
             "| {name} | {:.2} s | {:.2} s | {:.2} | {:.1} ms |",
             without.as_secs_f64(),
             with.as_secs_f64(),
             with.as_secs_f64() / without.as_secs_f64(),
             with.saturating_sub(without).as_secs_f64() * 1000.0 / f64::from(FUNCTIONS)
         );
+        progress::suspend(|| println!("{row}"));
     }
     Ok(())
 }

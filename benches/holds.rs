@@ -15,6 +15,7 @@
 
 use std::{alloc::System, process::ExitCode, time::Duration};
 
+use progress::Progress;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use support::server::{RedisServer, is_installed};
 use tokio::runtime;
@@ -110,16 +111,20 @@ fn main() -> ExitCode {
 async fn measure(scale: Scale, wants: impl Fn(&str) -> bool) -> Targets {
     let server = RedisServer::start().await;
     let mut targets = Targets::default();
-    if wants(WORKLOADS[0]) {
-        renewals::measure(&server, scale, &mut targets).await;
-    }
     let urls = [("Redis", server.url()), ("in process", "memory:".into())];
+    let steps = [1, urls.len(), urls.len() * memory::KINDS];
+    let steps = WORKLOADS.iter().zip(steps);
+    let steps = steps.filter_map(|(name, steps)| wants(name).then_some(steps));
+    let progress = Progress::of_steps(steps.sum());
+    if wants(WORKLOADS[0]) {
+        renewals::measure(&server, scale, &mut targets, &progress).await;
+    }
     for (place, url) in &urls {
         if wants(WORKLOADS[1]) {
-            memory::held(place, url, scale, &mut targets).await;
+            memory::held(place, url, scale, &mut targets, &progress).await;
         }
         if wants(WORKLOADS[2]) {
-            memory::waiting(place, url, scale, &mut targets).await;
+            memory::waiting(place, url, scale, &mut targets, &progress).await;
         }
     }
     targets

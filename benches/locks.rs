@@ -18,6 +18,7 @@
 
 use std::{process::ExitCode, time::Duration};
 
+use progress::Progress;
 use support::{page, server::RedisServer};
 use tokio::runtime;
 
@@ -106,13 +107,15 @@ fn main() -> ExitCode {
 }
 
 async fn measure(options: &Options) -> Report {
-    let bench = Bench::start(RedisServer::start().await, options.pace).await;
+    let names = workloads::NAMES.iter().copied();
+    let names = names.filter(|name| options.wants(name));
+    let steps = names
+        .clone()
+        .map(|name| workloads::steps(name, options.pace));
+    let progress = Progress::of_steps(steps.sum());
+    let bench = Bench::start(RedisServer::start().await, options.pace, progress).await;
     let mut report = Report::new(options.pace);
-    for name in workloads::NAMES {
-        if !options.wants(name) {
-            continue;
-        }
-        eprintln!("{name} …");
+    for name in names {
         match name {
             workloads::ONE_BY_ONE => bench.one_by_one(&mut report).await,
             workloads::OWN_KEYS => bench.own_keys(&mut report).await,
@@ -120,8 +123,13 @@ async fn measure(options: &Options) -> Report {
             workloads::CALLERS => bench.callers(&mut report).await,
             workloads::PROCESSES => bench.processes(&mut report).await,
             workloads::REENTRY => bench.reentry(&mut report).await,
-            workloads::CLUSTER => cluster::measure(options.pace, &mut report).await,
-            _ => report.table(server_share::measure(options.pace).await),
+            workloads::CLUSTER => {
+                cluster::measure(options.pace, &mut report, bench.progress()).await;
+            }
+            _ => {
+                bench.progress().begin(name);
+                report.table(server_share::measure(options.pace).await);
+            }
         }
     }
     report

@@ -17,6 +17,7 @@ use std::{
 };
 
 use lock_runtime::LockClient;
+use progress::Progress;
 use support::server::RedisServer;
 use tokio::runtime::Builder;
 use tracing_subscriber::{filter::Targets, fmt::format::FmtSpan, prelude::*};
@@ -118,9 +119,11 @@ fn compare(rounds: usize, span: Duration) {
     let server = runtime.block_on(RedisServer::start());
     println!("| | {} |", SETTINGS.map(|(_, name)| name).join(" | "));
     println!("|---|{}", "---|".repeat(SETTINGS.len()));
+    let progress = Progress::of_steps(WORKLOADS.len() * rounds);
     for (workload, title) in WORKLOADS {
-        let measured: Vec<Vec<f64>> = (0..rounds)
-            .map(|_| {
+        let measured: Vec<Vec<f64>> = (1..=rounds)
+            .map(|round| {
+                progress.begin(format_args!("{title}, round {round} of {rounds}"));
                 let run =
                     |(setting, _): &(&str, &str)| one_run(setting, workload, &server.url(), span);
                 SETTINGS.iter().map(run).collect()
@@ -131,7 +134,8 @@ fn compare(rounds: usize, span: Duration) {
             let ratio = median(measured.iter().map(|round| round[setting] / round[0]));
             format!("{rate:.0}/s ({ratio:.2} ×)")
         });
-        println!("| {title} | {} |", cells.collect::<Vec<_>>().join(" | "));
+        let cells = cells.collect::<Vec<_>>().join(" | ");
+        progress::suspend(|| println!("| {title} | {cells} |"));
     }
 }
 

@@ -4,11 +4,16 @@
 use std::{future::Future, pin::Pin, task::Poll, time::Duration};
 
 use lock_runtime::LockClient;
+use progress::{Progress, suspend};
 
 use crate::{ALLOCATOR, Scale, renewals::take, targets::Targets};
 
 /// The `wait` of the waiting calls, which is far longer than a run of the benchmark.
 const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The number of kinds of waiting calls that [`waiting`] measures: calls of two methods, each with one key and with a
+/// key for each call.
+pub(crate) const KINDS: usize = 4;
 
 fn live() -> f64 {
     let stats = ALLOCATOR.stats();
@@ -29,8 +34,17 @@ async fn quiet() {
     }
 }
 
-pub(crate) async fn held(place: &str, url: &str, scale: Scale, targets: &mut Targets) {
-    eprintln!("memory of {} held locks, {place} …", scale.holds);
+pub(crate) async fn held(
+    place: &str,
+    url: &str,
+    scale: Scale,
+    targets: &mut Targets,
+    progress: &Progress,
+) {
+    progress.begin(format_args!(
+        "memory of {} held locks, {place}",
+        scale.holds
+    ));
     let client = LockClient::connect(url).await.expect("a client");
     drop(take(&client, 100, scale.lease).await);
     quiet().await;
@@ -40,10 +54,10 @@ pub(crate) async fn held(place: &str, url: &str, scale: Scale, targets: &mut Tar
     // renewal.
     tokio::time::sleep(scale.lease / 100).await;
     let each = (live() - before) / scale.holds as f64;
-    println!(
-        "{place}: {each:.0} bytes per held lock, its guard of {} bytes included",
-        size_of_val(&guards[0])
-    );
+    let guard = size_of_val(&guards[0]);
+    suspend(|| {
+        println!("{place}: {each:.0} bytes per held lock, its guard of {guard} bytes included");
+    });
     targets.at_most(1024.0, format!("bytes per held lock, {place}"), each);
     targets.lost += client.stats().lost;
     drop(guards);
@@ -52,7 +66,13 @@ pub(crate) async fn held(place: &str, url: &str, scale: Scale, targets: &mut Tar
 
 type Call<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-pub(crate) async fn waiting(place: &str, url: &str, scale: Scale, targets: &mut Targets) {
+pub(crate) async fn waiting(
+    place: &str,
+    url: &str,
+    scale: Scale,
+    targets: &mut Targets,
+    progress: &Progress,
+) {
     let client = LockClient::connect(url).await.expect("a client");
     let lock = |key: String| {
         client
@@ -66,10 +86,10 @@ pub(crate) async fn waiting(place: &str, url: &str, scale: Scale, targets: &mut 
     let one_key = vec!["order".to_owned(); scale.waiting];
     for (keys, keys_of) in [(one_key, "one key"), (own_keys, "a key each")] {
         for (kind, explicit) in [("acquire", true), ("run", false)] {
-            eprintln!(
-                "memory of {} calls of {kind}, {keys_of}, {place} …",
+            progress.begin(format_args!(
+                "memory of {} calls of {kind}, {keys_of}, {place}",
                 keys.len()
-            );
+            ));
             let mut distinct = keys.clone();
             distinct.dedup();
             let mut guards = Vec::new();
@@ -97,11 +117,12 @@ pub(crate) async fn waiting(place: &str, url: &str, scale: Scale, targets: &mut 
             quiet().await;
             let each = |bytes: f64| bytes / keys.len() as f64;
             let beyond = each(live() - before - own);
-            println!(
-                "{place}: {beyond:.0} bytes per waiting call of {kind}, {keys_of}, beyond its own future of {:.0}; {:.0} of them were there before it was polled",
-                each(own),
-                each(unpolled - own)
-            );
+            let (future, unpolled) = (each(own), each(unpolled - own));
+            suspend(|| {
+                println!(
+                    "{place}: {beyond:.0} bytes per waiting call of {kind}, {keys_of}, beyond its own future of {future:.0}; {unpolled:.0} of them were there before it was polled"
+                );
+            });
             targets.at_most(
                 2048.0,
                 format!("bytes per waiting call of {kind}, {keys_of}, {place}"),

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockClient, LockGuard};
+use progress::{Progress, suspend};
 use support::{sent::Sent, server::RedisServer};
 use tokio::task::JoinSet;
 
@@ -74,15 +75,23 @@ impl Watched {
     }
 }
 
-pub(crate) async fn measure(server: &RedisServer, scale: Scale, targets: &mut Targets) {
+pub(crate) async fn measure(
+    server: &RedisServer,
+    scale: Scale,
+    targets: &mut Targets,
+    progress: &Progress,
+) {
     let Scale {
         holds, lease, span, ..
     } = scale;
-    eprintln!("renewals of {holds} holds with a lease of {lease:?} …");
+    progress.begin(format_args!(
+        "renewals of {holds} holds with a lease of {lease:?}"
+    ));
     let client = LockClient::connect(server.url()).await.expect("a client");
     let began = Instant::now();
     let guards = take(&client, holds, lease).await;
-    println!("{holds} locks taken in {:.1?}", began.elapsed());
+    let took = began.elapsed();
+    suspend(|| println!("{holds} locks taken in {took:.1?}"));
     let mut watched: Vec<_> = guards.into_iter().map(Watched::of).collect();
     // The measurement starts when the first renewals are due: a third of the lease after the grants.
     look_for(&mut watched, lease / 3).await;
@@ -108,17 +117,19 @@ pub(crate) async fn measure(server: &RedisServer, scale: Scale, targets: &mut Ta
     let third = lease.as_secs_f64() / 3.0;
     let of_third = |gap: Duration| gap.as_secs_f64() / third;
     let (median, slowest) = (worst[worst.len() / 2], worst[worst.len() - 1]);
-    println!(
-        "{:.0} renewals/s; longest time between two of a hold: median {median:.3?}, worst {slowest:.3?}",
-        renewed / took.as_secs_f64()
-    );
-    println!(
-        "{:.4} commands per renewal, {:.2} µs of the server; {} renewals failed, {} leases lost",
-        sent.commands as f64 / renewed,
-        sent.micros as f64 / renewed,
-        now.renewal_failed,
-        now.lost
-    );
+    suspend(|| {
+        println!(
+            "{:.0} renewals/s; longest time between two of a hold: median {median:.3?}, worst {slowest:.3?}",
+            renewed / took.as_secs_f64()
+        );
+        println!(
+            "{:.4} commands per renewal, {:.2} µs of the server; {} renewals failed, {} leases lost",
+            sent.commands as f64 / renewed,
+            sent.micros as f64 / renewed,
+            now.renewal_failed,
+            now.lost
+        );
+    });
     targets.at_most(
         1.1,
         "longest time between renewals, in thirds of the lease",
@@ -126,13 +137,15 @@ pub(crate) async fn measure(server: &RedisServer, scale: Scale, targets: &mut Ta
     );
     if let (Some(engine), Some(process)) = (engine, process) {
         let each = |cores: f64| cores * took.as_secs_f64() * 1e6 / renewed;
-        println!(
-            "engine's thread {:.2} % of a core, {:.2} µs per renewal; the process, which looks at all holds {:?} apart, {:.2} %",
-            engine * 100.0,
-            each(engine),
-            LOOK,
-            process * 100.0
-        );
+        suspend(|| {
+            println!(
+                "engine's thread {:.2} % of a core, {:.2} µs per renewal; the process, which looks at all holds {:?} apart, {:.2} %",
+                engine * 100.0,
+                each(engine),
+                LOOK,
+                process * 100.0
+            );
+        });
         // The limits of 5 µs and of 5 % describe the same load. If 100,000 holds are renewed every 10 s, they need
         // 10,000 renewals a second. At 5 µs for each renewal, these renewals take 5 % of a core.
         targets.at_most(5.0, "engine's thread per renewal, µs", each(engine));

@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use progress::Progress;
 use support::{cluster::ClusterServers, page::Grid, sent::Sent, server::RedisServer};
 
 use crate::{
@@ -119,7 +120,7 @@ impl<'a> Place<'a> {
 }
 
 /// Runs each workload on one server and on a cluster in turn, and adds the table and its targets to the report.
-pub(crate) async fn measure(pace: Pace, report: &mut Report) {
+pub(crate) async fn measure(pace: Pace, report: &mut Report, progress: &Progress) {
     let server = [RedisServer::start().await];
     let single = ClusterServers::start(1).await;
     let cluster = ClusterServers::start(PRIMARIES).await;
@@ -129,7 +130,8 @@ pub(crate) async fn measure(pace: Pace, report: &mut Report) {
         Place::new(THREE_PRIMARIES, cluster.url(), &cluster.servers).await,
     ];
     let mut table = Table::new(ID, "a cluster of three primaries and one server");
-    for _ in 0..pace.rounds {
+    for round in 1..=pace.rounds {
+        progress.begin(format_args!("cluster, round {round}"));
         for work in Work::ALL {
             for part in 0..PARTS {
                 // The server and the cluster take turns at running first, so that neither of them profits from the

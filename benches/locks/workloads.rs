@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
+use progress::Progress;
 use support::{sent::Sent, server::RedisServer};
 
 use crate::{
@@ -26,6 +27,16 @@ pub(crate) const CLUSTER: &str = "cluster";
 pub(crate) const NAMES: [&str; 8] = [
     ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES, REENTRY, SERVER, CLUSTER,
 ];
+
+/// Returns the number of steps of which a workload reports the beginning: its rounds, or one for the workload
+/// [`SERVER`].
+pub(crate) fn steps(workload: &str, pace: Pace) -> usize {
+    match workload {
+        CALLERS => pace.rounds.min(CALLER_ROUNDS),
+        SERVER => 1,
+        _ => pace.rounds,
+    }
+}
 
 const OURS: &str = "ours";
 
@@ -52,6 +63,7 @@ fn row(who: Who, tasks: usize) -> String {
 pub(crate) struct Bench {
     server: RedisServer,
     pace: Pace,
+    progress: Progress,
     ours: Candidate,
     background: Candidate,
     sha: Candidate,
@@ -62,10 +74,11 @@ pub(crate) struct Bench {
 
 impl Bench {
     /// Connects the clients of all locks to the server.
-    pub(crate) async fn start(server: RedisServer, pace: Pace) -> Self {
+    pub(crate) async fn start(server: RedisServer, pace: Pace, progress: Progress) -> Self {
         let url = server.url();
         Self {
             pace,
+            progress,
             ours: Candidate::connect(Who::Ours, &url).await,
             background: Candidate::connect(Who::OursBackground, &url).await,
             sha: Candidate::connect(Who::BaselineSha, &url).await,
@@ -74,6 +87,10 @@ impl Bench {
             gate: Candidate::connect(Who::BaselineGate, &url).await,
             server,
         }
+    }
+
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     fn candidate(&self, who: Who) -> &Candidate {
@@ -87,9 +104,25 @@ impl Bench {
         }
     }
 
+    /// Reports that a round of a workload begins. The first round has the number 0.
+    fn begin(&self, workload: &str, round: usize) {
+        let round = round + 1;
+        self.progress
+            .begin(format_args!("{workload}, round {round}"));
+    }
+
     /// Runs tasks with separate keys under each lock in turn. Adds `figure` to the table for each part of a round.
-    async fn alone(&self, table: &mut Table, tasks: usize, figure: fn(&Waiters) -> (Figure, f64)) {
-        for _ in 0..self.pace.rounds * SLICES as usize {
+    async fn alone(
+        &self,
+        (name, table): (&str, &mut Table),
+        tasks: usize,
+        figure: fn(&Waiters) -> (Figure, f64),
+    ) {
+        let slices = SLICES as usize;
+        for slice in 0..self.pace.rounds * slices {
+            if slice % slices == 0 {
+                self.begin(name, slice / slices);
+            }
             for who in [
                 Who::BaselineSha,
                 Who::Ours,
@@ -108,7 +141,7 @@ impl Bench {
     pub(crate) async fn one_by_one(&self, report: &mut Report) {
         let mut table = Table::new("W1", "one task, its own key: time per lock and unlock");
         let figure = |waiters: &Waiters| (Figure::Cycle, 1e6 / waiters.rate);
-        self.alone(&mut table, 1, figure).await;
+        self.alone((ONE_BY_ONE, &mut table), 1, figure).await;
         let ratio = |who: Who| table.ratio(who.name(), Who::BaselineSha.name(), Figure::Cycle);
         let mut target = |what, limit, who| {
             report.target("W1", what, Limit::AtMost(limit), ratio(who));
@@ -129,7 +162,7 @@ impl Bench {
             "64 tasks, each its own key: locks and unlocks a second",
         );
         let figure = |waiters: &Waiters| (Figure::Rate, waiters.rate);
-        self.alone(&mut table, WAITERS, figure).await;
+        self.alone((OWN_KEYS, &mut table), WAITERS, figure).await;
         let ratio = |who: Who| table.ratio(who.name(), Who::BaselineSha.name(), Figure::Rate);
         let mut target = |what, who| {
             report.target("W2", what, Limit::AtLeast(1.3), ratio(who));
@@ -161,6 +194,7 @@ impl Bench {
     pub(crate) async fn one_key(&self, report: &mut Report) {
         let mut table = Table::new("W3", "all tasks at ONE key, empty body");
         for round in 0..self.pace.rounds {
+            self.begin(ONE_KEY, round);
             for tasks in self.pace.sizes {
                 for who in [Who::BaselineSha, Who::BaselineGate, Who::Ours] {
                     if who == Who::Ours || *tasks < LARGE || round == 0 {
@@ -214,7 +248,8 @@ impl Bench {
             "W4",
             "100 callers × 20 ms, one key, all at once (ideal 2 s)",
         );
-        for _ in 0..self.pace.rounds.min(CALLER_ROUNDS) {
+        for round in 0..self.pace.rounds.min(CALLER_ROUNDS) {
+            self.begin(CALLERS, round);
             for who in [Who::BaselineGate, Who::Ours] {
                 table.add(who.name(), self.callers_of(who).await);
             }
@@ -229,7 +264,8 @@ impl Bench {
     /// W5: the tasks of several processes want the same key.
     pub(crate) async fn processes(&self, report: &mut Report) {
         let mut table = Table::new("W5", "4 processes × 16 tasks, ONE key, empty body");
-        for _ in 0..self.pace.rounds {
+        for round in 0..self.pace.rounds {
+            self.begin(PROCESSES, round);
             for who in [Who::BaselineSha, Who::BaselineGate, Who::Ours] {
                 let plain = self.candidate(who).plain();
                 let run = processes::run(&self.server, who.name(), plain, self.pace.span).await;
@@ -263,7 +299,8 @@ impl Bench {
         };
         let title = "a renewed hold, entered 1000 times more: each time, and what all of them send";
         let mut table = Table::new("R", title);
-        for _ in 0..self.pace.rounds {
+        for round in 0..self.pace.rounds {
+            self.begin(REENTRY, round);
             let (client, key) = (client.clone(), fresh_key());
             let again = async {
                 let before = (

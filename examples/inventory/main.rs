@@ -31,6 +31,8 @@ mod worker;
 
 use std::{error::Error, process::ExitCode};
 
+use progress::Progress;
+
 use crate::{
     args::{Job, Role},
     expected::Surprises,
@@ -72,8 +74,10 @@ async fn main() -> ExitCode {
 async fn host(job: Job) -> Result<bool, Failure> {
     let size = if job.quick { Size::QUICK } else { Size::FULL };
     let servers = Servers::start().await;
-    let rows = rows::sales(&servers, size).await?;
-    let waits = rows::waits(&servers, size).await?;
+    let progress = Progress::of_steps(rows::steps(size));
+    let rows = rows::sales(&servers, size, &progress).await?;
+    let waits = rows::waits(&servers, size, &progress).await?;
+    drop(progress);
 
     let mut surprises = Surprises::default();
     for row in &rows {

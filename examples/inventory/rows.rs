@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
+use progress::Progress;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -37,6 +38,9 @@ pub(crate) struct Size {
     /// The number of callers that want the same key.
     pub(crate) callers: usize,
 }
+
+/// The number of kinds of accidents: a death, a slow buyer, and a slow buyer that blocks its thread.
+const ACCIDENTS: usize = 3;
 
 const THINKING: Duration = Duration::from_millis(5);
 
@@ -127,24 +131,33 @@ async fn rush(servers: &Servers, guard: Guard, size: Size) -> Result<(Waiters, A
     Ok((waiters, audit))
 }
 
+/// Returns the number of steps of which [`sales`] and [`waits`] report the beginning.
+pub(crate) fn steps(size: Size) -> usize {
+    Guard::ALL.len() + ACCIDENTS + size.holds.len() * WAITING.len()
+}
+
 /// Runs the sale under every guard. The rushes run one after another, so that no rush disturbs the measured commands
 /// and times of another rush. The accidents run concurrently to save time, because they mostly wait for leases to end.
-pub(crate) async fn sales(servers: &Servers, size: Size) -> Result<Vec<Row>, Failure> {
+pub(crate) async fn sales(
+    servers: &Servers,
+    size: Size,
+    progress: &Progress,
+) -> Result<Vec<Row>, Failure> {
     let mut rushes = Vec::new();
     for guard in Guard::ALL {
-        eprintln!("the rush: {guard} …");
+        progress.begin(format_args!("the rush: {guard}"));
         let rush = rush(servers, guard, size);
         rushes.push(bounded(guard, "the rush", rush).await?);
     }
-    eprintln!("a death inside …");
+    progress.begin("a death inside");
     let deaths =
         Guard::ALL.map(|guard| bounded(guard, "a death", accidents::death(servers, guard)));
     let deaths = try_join_all(deaths).await?;
-    eprintln!("a slow buyer …");
+    progress.begin("a slow buyer");
     let late = |guard, pace| bounded(guard, "a slow buyer", accidents::late(servers, guard, pace));
     let lates = Guard::ALL.map(|guard| late(guard, Pace::Awaits));
     let lates = try_join_all(lates).await?;
-    eprintln!("a slow buyer that blocks its thread …");
+    progress.begin("a slow buyer that blocks its thread");
     let blocked = Guard::ALL.map(async |guard| match guard.is_ours() {
         true => Ok::<_, Failure>(Some(late(guard, Pace::Blocks).await?)),
         false => Ok(None),
@@ -164,11 +177,15 @@ pub(crate) async fn sales(servers: &Servers, size: Size) -> Result<Vec<Row>, Fai
 }
 
 /// Lets many callers wait for one key, and measures them. Each guard in [`WAITING`] has one run for each hold time.
-pub(crate) async fn waits(servers: &Servers, size: Size) -> Result<Vec<Waiting>, Failure> {
+pub(crate) async fn waits(
+    servers: &Servers,
+    size: Size,
+    progress: &Progress,
+) -> Result<Vec<Waiting>, Failure> {
     let mut waits = Vec::new();
     for &hold in size.holds {
         for guard in WAITING {
-            eprintln!("{} callers × {hold:?}: {guard} …", size.callers);
+            progress.begin(format_args!("{} callers × {hold:?}: {guard}", size.callers));
             let plan = Plan {
                 buyers: size.callers,
                 sessions: size.rush.sessions,

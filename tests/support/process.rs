@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     io::{self, BufRead, BufReader, Write},
     path::Path,
-    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio},
     sync::{Mutex, OnceLock, PoisonError, mpsc},
     thread,
     time::Duration,
@@ -297,6 +297,11 @@ impl Worker {
         backstage::within(LINE_PATIENCE, reading)
             .await
             .unwrap_or_else(|| panic!("the worker does not write `{text}`"))
+    }
+
+    /// Returns the standard error of the worker, if the command pipes it and no earlier call has returned it.
+    pub fn errors(&mut self) -> Option<ChildStderr> {
+        self.process.child.stderr.take()
     }
 
     /// Returns the ID of the worker's process.

@@ -13,6 +13,7 @@ use std::{
     process::{Command, ExitCode, Stdio},
 };
 
+use progress::Progress;
 use support::{
     matrix::{NOT_YET, ROWS, RUNS_VARIABLE, Row, SEEN_VARIABLE},
     page,
@@ -84,6 +85,12 @@ fn outcome(line: &str) -> Option<(String, bool)> {
     Some((name.to_owned(), result.ends_with("ok")))
 }
 
+/// Parses the line in which the test harness reports how many tests it runs. Returns `None` for other lines.
+fn number_of_tests(line: &str) -> Option<usize> {
+    let (number, _) = line.strip_prefix("running ")?.split_once(" test")?;
+    number.parse().ok()
+}
+
 /// Runs the tests whose names contain `rows`. Returns whether each test passed.
 fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool> {
     let mut tests = Command::new(env!("CARGO"))
@@ -97,9 +104,19 @@ fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool
         .expect("cargo can be started");
     let output = tests.stdout.take().expect("the output of cargo is piped");
     let mut outcomes = BTreeMap::new();
+    let mut progress = None;
     for line in BufReader::new(output).lines().map_while(Result::ok) {
-        println!("{line}");
-        outcomes.extend(outcome(&line));
+        progress::suspend(|| println!("{line}"));
+        // Cargo draws its own bar until the tests are compiled and begin.
+        if let Some(tests) = number_of_tests(&line) {
+            progress = Some(Progress::of_steps(tests));
+        }
+        if let Some((test, passed)) = outcome(&line) {
+            if let Some(progress) = &progress {
+                progress.end(format_args!("{test} has ended"));
+            }
+            outcomes.insert(test, passed);
+        }
     }
     let _ = tests.wait();
     outcomes

@@ -17,6 +17,7 @@ use std::{
 };
 
 use patches::{Patch, Suite};
+use progress::Progress;
 
 mod simulated;
 
@@ -110,7 +111,9 @@ fn fresh_copy() -> PathBuf {
 fn try_each(copy: &Path, chosen: &[Patch], tries: usize) -> Result<(), String> {
     println!("| tests | mutant | red tests | verdict |\n|---|---|---|---|");
     let mut missed = 0;
+    let progress = Progress::of_steps(chosen.len());
     for patch in chosen {
+        progress.begin(&patch.what);
         let mut caught = false;
         for _ in 0..tries {
             caught = try_mutant(copy, patch)?;
@@ -160,7 +163,7 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     };
     let failed: Vec<&str> = outcome.failed.iter().map(String::as_str).collect();
     let (tests, failed) = (tests.join(", "), failed.join(", "));
-    println!("| {tests} | {} | {failed} | {verdict} |", patch.what);
+    progress::suspend(|| println!("| {tests} | {} | {failed} | {verdict} |", patch.what));
     Ok(verdict == "caught")
 }
 
@@ -269,7 +272,7 @@ pub(crate) fn cargo(tree: &Path, args: &[&str]) -> String {
     if !output.status.success() && !printed.contains("test result:") {
         let errors = String::from_utf8_lossy(&output.stderr);
         let last = errors.lines().rev().take(ERRORS_SHOWN).collect::<Vec<_>>();
-        last.iter().rev().for_each(|line| eprintln!("{line}"));
+        progress::suspend(|| last.iter().rev().for_each(|line| eprintln!("{line}")));
     }
     printed
 }

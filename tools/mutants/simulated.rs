@@ -4,6 +4,7 @@
 use std::{path::Path, time::Instant};
 
 use patches::Patch;
+use progress::Progress;
 
 use crate::{cargo, copy_sources};
 
@@ -34,7 +35,9 @@ pub(crate) fn run(only: &str) -> Result<(), String> {
     }
     println!("| mutant | what was seen | after |\n|---|---|---|");
     let mut found = 0;
+    let progress = Progress::of_steps(chosen.len());
     for patch in &chosen {
+        progress.begin(&patch.what);
         patch.check(&copy)?;
         patch.apply(&copy)?;
         let began = Instant::now();
@@ -42,12 +45,10 @@ pub(crate) fn run(only: &str) -> Result<(), String> {
         patch.revert(&copy)?;
         found += usize::from(seen.is_some());
         let seen = seen.unwrap_or_else(|| "nothing".into());
-        println!(
-            "| {} | {seen} | {} s |",
-            patch.what,
-            began.elapsed().as_secs()
-        );
+        let took = began.elapsed().as_secs();
+        progress::suspend(|| println!("| {} | {seen} | {took} s |", patch.what));
     }
+    drop(progress);
     println!("{found} of {} found", chosen.len());
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 
+use progress::suspend;
 use redis::Value;
 use support::{
     clock::now,
@@ -111,10 +112,10 @@ impl Failovers {
     fn expect(&mut self, now: impl IntoIterator<Item = usize>) {
         let now = now.into_iter().collect();
         if !self.primaries.is_empty() && self.primaries != now {
-            println!(
-                "the primaries were servers {:?}, and are now servers {now:?}",
-                self.primaries
-            );
+            let before = &self.primaries;
+            suspend(|| {
+                println!("the primaries were servers {before:?}, and are now servers {now:?}");
+            });
             self.unplanned += 1;
         }
         self.primaries = now;

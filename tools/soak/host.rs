@@ -4,7 +4,8 @@ use std::{
     collections::BTreeMap,
     fmt::Write as _,
     fs,
-    process::{Command, Stdio},
+    io::{BufRead, BufReader},
+    process::{ChildStderr, Command, Stdio},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -12,12 +13,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use progress::{Progress, suspend};
 use support::{
     clock::now,
     page,
     process::{self, Worker, dies_with_parent},
 };
-use tokio::{sync::watch, task::JoinSet, time::sleep};
+use tokio::{
+    sync::watch,
+    task::{JoinHandle, JoinSet, spawn_blocking},
+    time::sleep,
+};
 
 use crate::{
     Options,
@@ -36,7 +42,8 @@ const ORDER: u64 = 3_000_000_000;
 /// How long, in ns, a slow poller may keep other callers from entering the lock of a key. The limit is the sum of a
 /// claim (2 s), a probe interval (200 ms), and 1 s for the delays of a loaded machine.
 const STANDS: u64 = 2_000_000_000 + 200_000_000 + 1_000_000_000;
-const PROGRESS: Duration = Duration::from_secs(10);
+/// The interval in which the host checks the visits that are complete.
+const SETTLE: Duration = Duration::from_secs(10);
 /// The interval in which the host checks whether the run is over.
 const TICK: Duration = Duration::from_millis(200);
 /// How long the remaining keys may take to disappear after a run. The shorter time is for runs in which all workers
@@ -150,8 +157,9 @@ struct Place {
 }
 
 impl Place {
-    /// Starts a worker at this position. `incarnation` is the number of earlier workers at this position.
-    fn start(&self, incarnation: u64) -> Worker {
+    /// Starts a worker at this position, and a thread that writes what the worker writes to its standard error.
+    /// `incarnation` is the number of earlier workers at this position.
+    fn start(&self, incarnation: u64) -> (Worker, JoinHandle<()>) {
         let this = std::env::current_exe().expect("the path of this program is known");
         let options = &self.options;
         let seed = options.seed ^ ((self.index as u64) << 16) ^ (incarnation << 8);
@@ -166,8 +174,19 @@ impl Place {
                 &seed.to_string(),
             ])
             .arg(options.course.name())
-            .stderr(Stdio::inherit());
-        Worker::obeying(command)
+            .stderr(Stdio::piped());
+        let mut worker = Worker::obeying(command);
+        let errors = worker.errors().expect("the standard error is piped");
+        let relay = spawn_blocking(|| relay(errors));
+        (worker, relay)
+    }
+}
+
+/// Writes the lines of a worker's standard error to the standard error of the host, and keeps these lines apart from
+/// the bar that shows the progress.
+fn relay(errors: ChildStderr) {
+    for line in BufReader::new(errors).lines().map_while(Result::ok) {
+        suspend(|| eprintln!("{line}"));
     }
 }
 
@@ -175,7 +194,7 @@ impl Place {
 /// the same position.
 async fn employ(
     place: Place,
-    mut worker: Worker,
+    (mut worker, mut relay): (Worker, JoinHandle<()>),
     crew: Arc<Crew>,
     record: Record,
     mut stop: watch::Receiver<bool>,
@@ -209,9 +228,11 @@ async fn employ(
             }
         };
         if !killed || *stop.borrow() {
+            drop(worker);
+            relay.await.expect("the thread does not panic");
             return;
         }
-        worker = place.start(incarnation);
+        (worker, relay) = place.start(incarnation);
         crew.pids[place.index].store(worker.pid(), Ordering::Release);
     }
 }
@@ -234,7 +255,7 @@ pub(crate) async fn run(options: Options) -> bool {
     // Start every worker before the first fault. A worker that has not started has the PID 0, and a signal to the PID 0
     // would reach every process of this process group.
     let hired: Vec<_> = places.map(|place| (place.start(0), place)).collect();
-    let pids = hired.iter().map(|(worker, _)| worker.pid().into());
+    let pids = hired.iter().map(|((worker, _), _)| worker.pid().into());
     let crew = Arc::new(Crew {
         pids: pids.collect(),
     });
@@ -288,7 +309,7 @@ pub(crate) async fn run(options: Options) -> bool {
     report(&options, &seen, &trouble, took, memory, &left)
 }
 
-/// Checks the visits and prints the progress, until the run has taken its time or has made its number of acquisitions.
+/// Checks the visits and shows the progress, until the run has taken its time or has made its number of acquisitions.
 /// At the end, sets `enough`. Reads the memory of the host and of a worker after a tenth of the run.
 async fn watch_run(
     options: &Options,
@@ -298,17 +319,23 @@ async fn watch_run(
     enough: &AtomicBool,
     early_memory: &mut Option<Memory>,
 ) {
-    let mut next_progress = PROGRESS;
+    let mut next_check = SETTLE;
+    let progress = Progress::of_time();
     loop {
         sleep(TICK).await;
         let (elapsed, visits) = (started.elapsed(), record.lock().ledger.found().visits);
-        if elapsed >= next_progress {
-            next_progress += PROGRESS;
+        if elapsed >= next_check {
+            next_check += SETTLE;
             let settled = now().saturating_sub(nanos(LAG));
             record.lock().ledger.settle(settled);
-            println!("{:>5} s  {visits} acquisitions", elapsed.as_secs());
         }
         let part = options.part(elapsed, visits);
+        let failovers = record.lock().ledger.failovers.len();
+        let now = match options.failovers {
+            0 => format!("{visits} acquisitions"),
+            all => format!("{visits} acquisitions, {failovers} of {all} failovers"),
+        };
+        progress.reach(options.part_with_failovers(part, failovers), now);
         if part >= 0.1 && early_memory.is_none() {
             *early_memory = memory(std::process::id()).zip(memory(crew.pid(0)));
         }

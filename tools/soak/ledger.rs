@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use progress::suspend;
+
 use crate::{
     failovers::Failover,
     plan::{BUFFERED, BUFFERED_FROM, Poller},
@@ -83,10 +85,8 @@ impl Track {
                 if stood > *longest {
                     *longest = stood;
                     if stood > REMARKABLE {
-                        eprintln!(
-                            "no caller entered for {} ms before {visit:?}",
-                            stood / 1_000_000
-                        );
+                        let ms = stood / 1_000_000;
+                        suspend(|| eprintln!("no caller entered for {ms} ms before {visit:?}"));
                     }
                 }
             }
@@ -168,14 +168,14 @@ impl Ledger {
         let newest = track.newest.map_or(0, |newest| newest.token);
         if visit.token == newest || track.pending.insert(visit.token, visit).is_some() {
             self.found.repeated += 1;
-            eprintln!("the token of this visit was granted twice: {visit:?}");
+            suspend(|| eprintln!("the token of this visit was granted twice: {visit:?}"));
         } else if visit.token < newest {
             // The ledger has already checked a visit with a higher token. The reports of all visits that began before
             // that visit had arrived by then. The visit `visit` therefore began later, although its token is lower.
             self.found.fallen += 1;
             self.found.first_fault.get_or_insert(visit.entered);
             track.pending.remove(&visit.token);
-            eprintln!("token fell: {visit:?} after {:?}", track.newest);
+            suspend(|| eprintln!("token fell: {visit:?} after {:?}", track.newest));
         }
     }
 
@@ -201,15 +201,15 @@ impl Ledger {
                         self.found.allowed += 1;
                     } else if self.failovers.iter().any(lost_in) {
                         self.found.unreplicated += 1;
-                        eprintln!("not replicated: {visit:?} while {last:?}");
+                        suspend(|| eprintln!("not replicated: {visit:?} while {last:?}"));
                     } else if visit.entered < last.entered {
                         self.found.fallen += 1;
                         self.found.first_fault.get_or_insert(visit.entered);
-                        eprintln!("token fell: {last:?} came after {visit:?}");
+                        suspend(|| eprintln!("token fell: {last:?} came after {visit:?}"));
                     } else {
                         self.found.overlaps += 1;
                         self.found.first_fault.get_or_insert(visit.entered);
-                        eprintln!("overlap: {visit:?} while {last:?}");
+                        suspend(|| eprintln!("overlap: {visit:?} while {last:?}"));
                     }
                 }
                 let buffered = (BUFFERED_FROM..BUFFERED_FROM + BUFFERED).contains(&visit.key);

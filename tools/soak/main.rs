@@ -127,6 +127,15 @@ impl Options {
             .map(|all| acquisitions as f64 / all as f64);
         time.into_iter().chain(count).fold(0.0, f64::max)
     }
+
+    /// Returns which fraction of the run is done if `part` of its time or its acquisitions is done, and this number of
+    /// failovers has begun. The run ends when its time or its acquisitions, and its failovers, are done.
+    pub(crate) fn part_with_failovers(&self, part: f64, failovers: usize) -> f64 {
+        match self.failovers {
+            0 => part,
+            all => part.min(failovers as f64 / all as f64),
+        }
+    }
 }
 
 fn main() -> ExitCode {

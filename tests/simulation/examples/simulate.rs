@@ -35,10 +35,11 @@ use lock_simulation::{
     shrink::{follow, shrink},
     world::run,
 };
+use progress::Progress;
 use rustix::time::{ClockId, clock_gettime};
 
-/// How often progress is reported.
-const PROGRESS: Duration = Duration::from_secs(10);
+/// How often the progress is updated.
+const PROGRESS: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
 struct Total {
@@ -153,13 +154,25 @@ fn many(
             });
         }
         scope.spawn(|| {
-            let mut told = Instant::now();
+            let progress = Progress::of_time();
             while !over.load(Ordering::Acquire) {
-                thread::park_timeout(Duration::from_millis(200));
-                if told.elapsed() >= PROGRESS {
-                    told = Instant::now();
-                    tell(&total, began.elapsed());
-                }
+                thread::park_timeout(PROGRESS);
+                let tried = next.load(Ordering::Relaxed) - seeds.start;
+                #[expect(clippy::cast_precision_loss, reason = "it is printed")]
+                let parts = [
+                    began.elapsed().as_secs_f64() / time.as_secs_f64(),
+                    used().as_secs_f64() / processor.as_secs_f64(),
+                    tried as f64 / (seeds.end - seeds.start) as f64,
+                ];
+                let total = total.lock().unwrap_or_else(PoisonError::into_inner);
+                let now = format!(
+                    "{} runs, {} entered, {} failed",
+                    total.runs,
+                    total.counts.entered,
+                    total.failed.len()
+                );
+                drop(total);
+                progress.reach(parts.into_iter().fold(0.0, f64::max), now);
             }
         });
     });
@@ -200,18 +213,18 @@ fn carry_out(seed: u64, total: &Mutex<Total>, smaller: bool) -> bool {
     }
     let holds = first.is_none();
     if let Some(violation) = first {
-        println!("seed {seed}: {violation}");
+        progress::suspend(|| println!("seed {seed}: {violation}"));
         if !smaller {
             return false;
         }
         let shrunk = shrink(&plan, violation.promise);
         let outcome = run(&shrunk.plan, true);
         let steps: Vec<_> = shrunk.steps.iter().map(ToString::to_string).collect();
-        println!(
-            "seed {seed}, smaller: --seed {seed} --steps {}, {}",
-            steps.join(","),
-            write_timeline(&shrunk.plan, &outcome.violations, &outcome.lines)
-        );
+        let timeline = write_timeline(&shrunk.plan, &outcome.violations, &outcome.lines);
+        let steps = steps.join(",");
+        progress::suspend(|| {
+            println!("seed {seed}, smaller: --seed {seed} --steps {steps}, {timeline}");
+        });
     }
     holds
 }
