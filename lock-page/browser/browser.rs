@@ -355,7 +355,7 @@ async fn a_thousand_locks_are_shown_and_searched() {
     assert!(browser.text("#hold").await.contains("shop::orders::pay"));
     browser.screenshot(PHONE, "page-phone.png").await;
 
-    // The bars that show the remaining lease shrink between two readings of the lock.
+    // The bar that shows the remaining lease moves between two readings of the lock.
     let script = "return document.querySelector('#hold progress').value";
     let value = async || {
         browser
