@@ -738,7 +738,7 @@ async fn all_viewers_together_cost_50_commands_a_second() {
     for stream in streams {
         stream.abort();
     }
-    // Viewers who have left are forgotten after 15 s. From then on, the page sends no commands.
+    // Viewers who have left are forgotten after 15 s. From then on, the page sends no more scans and scripts.
     until(async || {
         let before = commands().await;
         tokio::time::sleep(SECOND).await;

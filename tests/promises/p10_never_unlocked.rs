@@ -132,7 +132,8 @@ async fn senseless_options_are_refused() {
     .await;
 }
 
-/// A `wait` or a lease is allowed up to its limit, and refused a nanosecond beyond it.
+/// A `wait` or a lease that is exactly at one of its limits is allowed. A `wait` or a lease that is a nanosecond
+/// outside a limit is refused.
 #[tokio::test]
 async fn a_wait_and_a_lease_have_limits() {
     const DAY: Duration = Duration::from_secs(24 * 3600);

@@ -1,4 +1,5 @@
-//! The token of a hold on a quorum. `Agreement` does no I/O, so unit tests and the model checker can run it.
+//! The token of a hold on a majority of the nodes of a Redlock. `Agreement` does no I/O, so unit tests and the model
+//! checker can run it.
 
 use std::cmp::Ordering;
 
