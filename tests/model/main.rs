@@ -16,6 +16,7 @@
 //!   take an offer.
 //! - The *heartbeat* is a task of each session. It runs the script `probe`, which finds lost pushes and lost queues,
 //!   and withdraws offers that were not taken in time.
+//! - A *tick* is the model's unit of time (see below).
 //!
 //! # The real types
 //!

@@ -559,7 +559,8 @@ async fn from_env_child() {
     }
 }
 
-/// Connecting to a Redlock fails if its list of servers cannot form a quorum, or if too few nodes are usable.
+/// Connecting to a Redlock fails if its URL does not name at least three different servers, or if too few servers are
+/// usable.
 #[tokio::test]
 async fn every_unusable_quorum_is_a_typed_error() {
     let mut quorum = Quorum::start(3).await.in_use().await;

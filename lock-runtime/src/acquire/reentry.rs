@@ -7,7 +7,7 @@
 //!
 //! A frame is visible only to the task that polls the frame's body. A task that the body drives with a `LocalSet` or
 //! another runtime has its own task id, and does not see the body's frame. A future that the body drives by `block_on`
-//! has no task id of its own, and belongs to the body's call stack.
+//! has no task id of its own. Tokio reports the id of the body for this future, so the future sees the body's frame.
 
 use std::{
     cell::RefCell,

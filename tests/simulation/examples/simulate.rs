@@ -6,8 +6,8 @@
 //! with which the smaller plan can be run again, such as `--seed 7 --steps 3,0,1`, and writes a timeline of the smaller
 //! plan to `target/simulation`.
 //!
-//! - `--seconds N`, `--minutes N`: the length of the run (10 s by default).
-//! - `--processor-seconds N`: the processor time after which the run ends.
+//! - `--seconds N`, `--minutes N`: how long the program runs (10 s by default).
+//! - `--processor-seconds N`: the processor time after which the program ends.
 //! - `--seeds N`: runs this number of seeds, however long it takes.
 //! - `--from N`: the first seed (by default derived from the current time).
 //! - `--threads N`: the number of seeds that run at once (by default one for each core).
@@ -39,14 +39,14 @@ use lock_simulation::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-/// How often progress is reported.
+/// How often the program reports its progress.
 const PROGRESS: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 struct Total {
     counts: Counts,
     runs: u64,
-    /// The number of entries in runs with faults.
+    /// The number of bodies that have started in runs with faults.
     under_faults: u64,
     commands: u64,
     passed: u64,
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the plan that these steps select for this seed, and writes the timeline of the run.
+/// Runs the plan to which these steps lead from the plan of this seed, and writes the timeline of the run.
 fn one(seed: u64, steps: &[usize]) -> ExitCode {
     let plan = follow(seed, steps);
     println!("{plan:#?}");

@@ -1,5 +1,5 @@
 //! One acquisition of a lock from the nodes of a Redlock. The acquisition runs rounds. A round asks all nodes once,
-//! under a new owner. Rounds are repeated until a majority grants the lock, and enough of the lease is left.
+//! under a new owner name. Rounds are repeated until a majority grants the lock, and enough of the lease is left.
 
 use std::{
     sync::{Arc, Mutex},
