@@ -226,7 +226,7 @@ async fn show(Shared(site): Site_, visit: Visit, view: View, params: Params) -> 
     let at = |now| Place { base: &base, now };
     if let Err(error) = poller.check(&view) {
         let text = with_causes(&error);
-        return refuse(StatusCode::BAD_REQUEST, "This is no key", &text, at(None));
+        return refuse(StatusCode::BAD_REQUEST, "Not a valid key", &text, at(None));
     }
     let too_many = || {
         let text = "Too many different pages are watched. Try again later.";
@@ -414,7 +414,7 @@ async fn confirm(site: &Site, visit: &Visit, key: &str, refusal: Option<&str>) -
         return (StatusCode::CONFLICT, Html(page)).into_response();
     };
     let Some(token) = holder.token else {
-        let text = "The holder has no fencing token, so it is no holder of this library: release the lock where it was taken.";
+        let text = "The holder has no fencing token, so it does not use this library. Release the lock with the program that holds it.";
         let page = html::released(key, "This lock cannot be released here", text, place);
         return (StatusCode::CONFLICT, Html(page)).into_response();
     };
@@ -495,10 +495,5 @@ fn failed(error: &LockError, place: Place<'_>) -> Response {
         LockError::Unreachable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::BAD_GATEWAY,
     };
-    refuse(
-        status,
-        "The lock server did not do this",
-        &with_causes(error),
-        place,
-    )
+    refuse(status, "This request failed", &with_causes(error), place)
 }

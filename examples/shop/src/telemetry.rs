@@ -21,7 +21,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// How often the recorder makes room for new values.
+/// How often the metrics recorder does its upkeep, which frees memory.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// The `tracing` target of a request's span if [`TracePrinter`] is to print the trace of this request.

@@ -170,7 +170,7 @@ pub(crate) fn at_once() -> Arc<dyn Payments> {
     Arc::new(PaymentsAfter(Duration::ZERO))
 }
 
-/// A payment provider that authorizes a payment when the test lets it.
+/// A payment provider that authorizes a payment only when the test allows it.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     pub(crate) asked: Notify,
