@@ -162,7 +162,7 @@ impl Store {
     }
 
     /// Returns the keys of this store on its servers. A store of the in-process backend has no keys. The last node of a
-    /// quorum may remove a key a moment after the majority, so this method waits up to [`epsilon`](crate::epsilon) for
+    /// Redlock may remove a key a moment after the majority, so this method waits up to [`epsilon`](crate::epsilon) for
     /// the keys on a Redlock to disappear.
     pub async fn keys(&self) -> Vec<String> {
         let patience = Instant::now() + crate::epsilon();
