@@ -1,4 +1,5 @@
-//! The contract between the engine and its backends: Redis, a quorum of Redis servers, and the in-process backend.
+//! The contract between the engine and its backends: one Redis server, a Redlock on several Redis servers, and the
+//! in-process backend.
 //!
 //! A backend supplies primitives such as acquire, renew and release. The engine adds pauses between tries, scheduled
 //! renewal, re-entry and loss detection. Every request that changes a lock names an owner or a token, so a request that

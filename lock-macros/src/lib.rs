@@ -79,11 +79,12 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// function is used. Any other value out of range makes the call return `LockError::InvalidOptions`. A path is treated
 /// as a constant if its last name is written in capitals.
 ///
-/// A nested call can re-enter a lock that an enclosing call holds. If the lease of that lock would end before a new
-/// lease of the nested call, the nested call first extends the lease. The lease keeps its later deadline after the
-/// nested call has ended, because re-entry never shortens a lease. If only the nested call has the lease renewed
-/// automatically, the renewal stops when the nested call ends. For example, after a nested call without a `lease`, an
-/// enclosing call with `lease = "1s"` can have up to 30 s left.
+/// A nested call can re-enter a lock that an enclosing call holds. On entry, the nested call extends the lock's lease
+/// if less time is left than the nested call's own lease time. Re-entry never shortens a lease, so the lease keeps its
+/// later deadline after the nested call has ended. If only the nested call has the lease renewed automatically, the
+/// renewal stops when the nested call ends. For example, a nested call without `lease` extends the lease of an
+/// enclosing call with `lease = "1s"` to 30 s (the client's default). After the nested call has ended, the enclosing
+/// call can have up to 30 s left.
 ///
 /// # Keys
 ///
@@ -118,11 +119,11 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// share one lock, and the hold of that lock appears at both positions. If all lists are empty and no other key is
 /// named, the call fails with `LockError::InvalidKey(KeyError::NoKeys)`, and its body does not run.
 ///
-/// The order of locks matters for nested calls too. If the nested or the enclosing call has several keys, the nested
-/// call tries only once to take a lock whose name sorts before the name of a lock that the enclosing call holds. If
-/// that lock is not free, the nested call returns `Busy`, because waiting could deadlock. If the nested call and the
-/// enclosing call have one key each, they may take their locks in any order. Two tasks that nest such calls in opposite
-/// orders can deadlock, but only until a `wait` ends.
+/// The order of locks matters for nested calls too. Waiting could deadlock if the nested call needs a lock whose name
+/// sorts before the name of a lock that the enclosing call holds. If one of the two calls has several keys, the nested
+/// call therefore does not wait for such a lock: it tries once, and returns `Busy` if the lock is not free. If each of
+/// the two calls has one key, the nested call waits, whatever the order of the names. Two tasks that nest such calls in
+/// opposite orders can deadlock, but only until a `wait` ends.
 ///
 /// # Busy locks and minimum holds
 ///

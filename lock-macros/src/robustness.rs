@@ -21,10 +21,11 @@ const NO_TEXT: u8 = 0xFF;
 
 /// Checks that different values have different keys, and that equal values have the same key.
 ///
-/// The input consists of a template, two lists with a value for each placeholder, and a namespace, all separated by the
-/// byte FF. If the input ends early, a missing value of the first list is `0`, and a missing value of the second list
-/// is copied from the first list. Returns whether the input was a useful test, that is, whether the two lists differed
-/// and both gave a key.
+/// The input consists of a template, the values of a first list, the values of a second list, and a namespace. Each
+/// list has one value for each placeholder of the template. The byte FF separates each text, including each single
+/// value, from the next text. If the input ends early, a missing value of the first list is `0`, and a missing value of
+/// the second list is copied from the first list. Returns whether the input was a useful test, that is, whether the two
+/// lists differed and both gave a key.
 ///
 /// # Panics
 /// Panics if different values give the same key, or equal values give different keys.

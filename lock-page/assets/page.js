@@ -1,4 +1,4 @@
-// Live changes. Without this script, the page is a plain table that loads itself again.
+// Shows changes of the page live. Without this script, the page is a plain table that loads itself again.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -32,7 +32,7 @@
     return template.content.firstElementChild;
   };
 
-  // Replaces a row, and keeps the focus in it.
+  // Replaces a row. If the old row contained the focus, the new row contains it.
   const replace = (old, row) => {
     const focusable = (of) => [...of.querySelectorAll("a, button")];
     const index = focusable(old).indexOf(document.activeElement);
@@ -86,7 +86,7 @@
     source.onmessage = (event) => change(JSON.parse(event.data));
     source.onerror = () => {
       banner("The server of this page does not answer. The page recovers by itself.");
-      // The browser does not try again after an answer that is no stream.
+      // After an answer that is not a stream of events, the browser does not connect again by itself.
       if (source?.readyState === EventSource.CLOSED) {
         source = null;
         setTimeout(start, 2000);
@@ -139,7 +139,7 @@
     setTimeout(() => { copy.textContent = "Copy"; }, 1500);
   });
 
-  // A hidden page costs the lock server nothing.
+  // While the page is hidden, its stream is closed, so that it costs the lock server nothing.
   document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
   setInterval(() => { if (!paused) tick(); }, 500);
   show();

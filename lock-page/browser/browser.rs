@@ -1,4 +1,4 @@
-//! Tests of the page in headless Chromium.
+//! Tests of the page that shows locks, in headless Chromium.
 
 use std::{
     process::Stdio,
@@ -169,7 +169,7 @@ impl Browser {
             .unwrap();
     }
 
-    /// Waits until the text of an element fits. Returns how long that took.
+    /// Waits until `fits` accepts the text of an element. Returns how long the wait took.
     async fn until(&self, selector: &str, fits: impl Fn(&str) -> bool) -> Duration {
         let began = Instant::now();
         let mut last = String::new();
@@ -258,7 +258,7 @@ async fn fill(server: &RedisServer) -> (Vec<LockGuard>, Vec<tokio::task::JoinHan
     for number in 0..1000_usize {
         let seconds = 30 + (number as u32 * 37) % 90;
         let lock = clients[number % 3].lock(format!("order:{number:04}"));
-        // Two thirds of the leases are renewed, and the others drain.
+        // Two thirds of the leases are renewed. The other leases run out.
         let lock = match number % 3 {
             1 => lock.lease(2 * seconds * SECOND + MINUTE),
             _ => lock.lease(seconds * SECOND).renew(true),
@@ -331,7 +331,7 @@ async fn a_thousand_locks_are_shown_and_searched() {
     assert_eq!(wide.unwrap(), 390);
     browser.resize(DESKTOP).await;
 
-    // The search goes on while the user types, without a new page.
+    // The list is searched while the user types, and the page is not loaded again.
     let search = browser.client.find(Locator::Css("#q")).await.unwrap();
     search.send_keys("order:099").await.unwrap();
     let took = browser.until("#held", |text| text == "10").await;
@@ -368,7 +368,7 @@ async fn a_thousand_locks_are_shown_and_searched() {
     assert!(browser.text("#hold").await.contains("shop::orders::pay"));
     browser.screenshot(PHONE, "page-phone.png").await;
 
-    // The bars drain between two readings.
+    // The bar that shows the remaining lease moves between two readings of the lock.
     let script = "return document.querySelector('#hold progress').value";
     let value = async || {
         browser
@@ -426,7 +426,7 @@ async fn a_hold_and_a_release_appear_within_a_second() {
             .unwrap();
         let held = appears(true).await;
         let token = guard.token().to_string();
-        // The lock is the first one of the page, because its key is the lowest.
+        // This lock is the first row of the page, because its key sorts before all other keys.
         let first = "#rows tr:first-child";
         let read = browser.until(first, |text| text.contains(&token)).await;
         guard.release().await;
@@ -436,7 +436,7 @@ async fn a_hold_and_a_release_appear_within_a_second() {
         );
         assert!(held < SECOND && released < SECOND);
     }
-    // A page that is paused stays as it is.
+    // A paused page does not change.
     browser.click("#pause button").await;
     let guard = holder
         .lock("nightly-report")
@@ -554,7 +554,7 @@ async fn the_keyboard_is_enough() {
     browser.until("#held", |text| text == "2").await;
     let tab = String::from(char::from(Key::Tab));
     let enter = String::from(char::from(Key::Enter));
-    // Presses Tab until an element has the focus.
+    // Presses the Tab key until this element has the focus.
     let tab_to = async |selector: &str| {
         for _ in 0..30 {
             browser.press(&tab).await;
@@ -586,7 +586,7 @@ async fn the_keyboard_is_enough() {
     browser.press("order").await;
     browser.until("#held", |text| text == "1").await;
     tab_to("#rows a.key").await;
-    // A row that changes keeps the focus: the number of waiters is part of the row.
+    // A row keeps the focus while its contents change. The row changes here because it contains the number of waiters.
     let waiting = tokio::spawn(holder.lock("order:7").wait(MINUTE).acquire());
     browser
         .until("#rows td:last-child", |text| text == "1")

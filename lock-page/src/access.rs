@@ -14,27 +14,28 @@ pub(crate) struct Access {
     token: Option<String>,
 }
 
-/// What a signature is for, so that a signature for one purpose is not valid for another.
+/// The purpose of a signature. A signature for one purpose is not valid for another purpose.
 #[derive(Debug, Clone, Copy)]
 enum Purpose {
-    /// Compares tokens.
+    /// A signature of a token, which is only compared with the signature of another token.
     Token,
     /// The cookie of a visitor who has shown the token.
     Visitor,
-    /// The hidden field of a form, which belongs to the cookie of the visitor.
+    /// The hidden field of a form, which is valid only with the cookie of the visitor who opened the form.
     Form,
-    /// The names of the cookies.
+    /// The part of a cookie's name that depends on the secret.
     Name,
 }
 
-/// A cookie, and the hidden field that is valid with it.
+/// A visitor's cookie, and the hidden form field that is valid only with this cookie.
 pub(crate) struct FormToken {
     pub(crate) cookie: String,
     pub(crate) field: String,
 }
 
 impl Access {
-    /// Without a secret, signatures are valid until the process ends.
+    /// Without a secret and without a token, the signing key is random, so signatures are valid only until the process
+    /// ends.
     pub(crate) fn new(token: Option<String>, secret: Option<String>) -> Self {
         let random = || format!("{}{}", Uuid::new_v4(), Uuid::new_v4());
         let secret = secret.or_else(|| token.clone()).unwrap_or_else(random);
@@ -54,7 +55,7 @@ impl Access {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Compares in a time that does not depend on where the texts differ.
+    /// Returns whether the signature is right. The comparison takes the same time wherever the signatures differ.
     fn is_signed(&self, purpose: Purpose, value: &str, signature: &str) -> bool {
         let digits = signature.as_bytes().chunks(2);
         let bytes = digits.map(|pair| {
@@ -65,17 +66,18 @@ impl Access {
         bytes.is_some_and(|bytes| self.mac(purpose, value).verify_slice(&bytes).is_ok())
     }
 
-    /// Returns whether a text is the token.
+    /// Returns whether a text is the page's token.
     fn is_token(&self, given: &str) -> bool {
         let token = self.token.as_deref();
-        // The signatures are compared, because comparing the texts would take longer the more of the token is right.
+        // Comparing the texts would take longer the more of the first characters are right. Therefore the signatures of
+        // the texts are compared.
         token.is_some_and(|token| {
             let given = self.sign(Purpose::Token, given);
             self.is_signed(Purpose::Token, token, &given)
         })
     }
 
-    /// Returns whether a visitor without further proof may see the page.
+    /// Returns whether the headers of a request prove that the visitor may see the page.
     pub(crate) fn knows(&self, headers: &HeaderMap) -> bool {
         let Some(token) = &self.token else {
             return true;
@@ -87,15 +89,16 @@ impl Access {
                 .is_some_and(|cookie| self.is_signed(Purpose::Visitor, token, cookie))
     }
 
-    /// Returns the cookie for a visitor whose URL has the token.
+    /// Returns the cookie for a visitor whose URL contains the page's token, or `None` if the token in the URL is
+    /// wrong.
     pub(crate) fn admit(&self, given: &str, base: &str) -> Option<String> {
         let token = self.token.as_deref().filter(|_| self.is_token(given))?;
         let value = self.sign(Purpose::Visitor, token);
-        // `Lax`, because a person may follow a link from a chat to this page.
+        // The cookie is `Lax`, so that the browser also sends it when a person follows a link from a chat to this page.
         Some(self.set_cookie("visitor", &value, base, "Lax"))
     }
 
-    /// Returns a cookie, and the field of a form that belongs to it.
+    /// Returns the visitor's form cookie, or a new one, and the hidden form field that is valid only with this cookie.
     pub(crate) fn form_token(&self, headers: &HeaderMap, base: &str) -> FormToken {
         let known = self
             .cookie(headers, "form")
@@ -116,8 +119,8 @@ impl Access {
         is_same_origin && cookie.is_some_and(|cookie| self.is_signed(Purpose::Form, cookie, field))
     }
 
-    /// Names a cookie. Browsers send a cookie to all ports of a host, so pages with different secrets use different
-    /// names.
+    /// Returns the full name of a cookie. Browsers send a cookie to all ports of a host, so pages with different
+    /// secrets use different names.
     fn name(&self, name: &str) -> String {
         format!("lock_page_{name}_{}", &self.sign(Purpose::Name, name)[..8])
     }

@@ -13,14 +13,14 @@ use crate::state::{
     View,
 };
 
-/// The parts of a page that change while it is shown.
+/// The parts of a page that change while the page is shown.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
-    /// The contents of the elements with these identifiers.
+    /// The identifiers of the page's elements that change, each with the element's new HTML.
     pub(crate) regions: Vec<(&'static str, String)>,
-    /// The rows of the table, each with its identity.
+    /// The identities of the table's rows, each with the row's HTML.
     pub(crate) rows: Vec<(String, String)>,
-    /// Whether the server has been asked for everything that is shown.
+    /// Whether everything that the page shows was read from the lock server.
     is_complete: bool,
 }
 
@@ -28,13 +28,14 @@ pub(crate) struct Parts {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) base: &'a str,
-    /// The present moment for a page that is shown once. A row that is sent to a script has no text that changes as time
-    /// passes: the script fills it in.
+    /// The present moment, or `None` for a part that is sent to the page's script. Such a part does not contain the
+    /// times that change from second to second: the script writes them.
     pub(crate) now: Option<Ms>,
 }
 
 impl Place<'_> {
-    /// Returns the address of a page. The front page has no slash at its end, because a nested router has none.
+    /// Returns the address of a page. The address of the front page has no slash at its end, because axum serves a
+    /// nested router's root without this slash.
     fn link(&self, page: &str, query: &[(&str, &str)]) -> String {
         let mut link = format!("{}/{page}", self.base);
         if page.is_empty() && !self.base.is_empty() {
@@ -67,10 +68,10 @@ impl Place<'_> {
 
 /// After how many seconds a page without scripts loads itself again.
 const RELOAD: u32 = 10;
-/// The same for a page that was not read completely.
+/// After how many seconds a page without scripts loads itself again if a part of its contents was not read yet.
 const RELOAD_INCOMPLETE: u32 = 2;
 
-/// Returns the parts of a view.
+/// Returns the changing parts of the page that shows a view.
 pub(crate) fn parts(state: &State, view: &View, place: Place<'_>) -> Parts {
     let banner = banner(state.trouble(view), place).into_string();
     let mut parts = match view {
@@ -285,7 +286,7 @@ fn layout(
     page.into_string()
 }
 
-/// Returns a page that only says something.
+/// Returns a page that contains only a title and a text.
 pub(crate) fn message(title: &str, text: &str, place: Place<'_>) -> String {
     let main =
         html! { h2 { (title) } p { (text) } p { a href=(place.link("", &[])) { "All locks" } } };
@@ -524,7 +525,8 @@ fn colour(session: &str) -> String {
 fn queue_row(index: usize, queued: &Queued, place: Place<'_>) -> Markup {
     html! {
         tr data-id=(queued.owner) .(colour(&queued.session)) {
-            // A script numbers the rows itself, so that a row stays as it is when the queue moves.
+            // In a live page, the script writes the position of each row. The HTML of a row therefore stays the same
+            // when the queue moves.
             td .place data-label="Place" { @if place.now.is_some() { (index + 1) } }
             td .process data-label="Process" { (waiting_process(queued)) }
             td data-label="Caller" {
@@ -537,7 +539,7 @@ fn queue_row(index: usize, queued: &Queued, place: Place<'_>) -> Markup {
     }
 }
 
-/// Says what happened.
+/// Returns a sentence that describes an event of the history.
 pub(crate) fn event_text(kind: &EventKind) -> String {
     match kind {
         EventKind::Forced { by } => format!("released by force by {by}"),
@@ -559,7 +561,7 @@ fn event_row(event: &Event, place: Place<'_>) -> Markup {
     }
 }
 
-/// Returns a duration as people read it.
+/// Returns a duration as a text for people.
 pub(crate) fn people(time: Ms) -> String {
     let seconds = time / 1000;
     match seconds {

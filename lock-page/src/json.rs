@@ -1,4 +1,4 @@
-//! The same views as JSON. The names are those of `lockctl`.
+//! The page's views as JSON documents. Most fields are named as in the JSON output of the command-line tool `lockctl`.
 
 use std::time::{Duration, UNIX_EPOCH};
 

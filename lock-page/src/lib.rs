@@ -1,7 +1,8 @@
 //! A web page that shows the locks of `lock-runtime`, as an axum router.
 //!
-//! The page lists the locks that are held and the callers that wait for them, and shows changes as they happen. One task
-//! asks the lock server for all viewers, with at most 50 commands a second, and only while somebody looks.
+//! The page lists the locks that are held and the callers that wait for them, and shows changes as they happen. One
+//! task asks the lock server for all viewers, with at most 50 commands a second, and only while somebody looks at the
+//! page.
 //!
 //! ```no_run
 //! use axum::Router;
@@ -39,7 +40,7 @@ type Identify = Arc<dyn Fn(&HeaderMap) -> Option<String> + Send + Sync>;
 /// By default, the page shows locks to everybody who reaches the router, and releases none.
 ///
 /// Each address of the page also answers with JSON (`Accept: application/json`, or `?format=json`). The page is a plain
-/// table with links and forms in a browser without scripts. It loads nothing from other hosts.
+/// table with links and forms in a browser without scripts. The page loads nothing from other hosts.
 ///
 /// ```
 /// use axum::Router;
@@ -78,7 +79,7 @@ impl fmt::Debug for LockPage {
 }
 
 impl LockPage {
-    /// Creates a page that shows the locks of this client's namespace, and that everybody may see.
+    /// Creates a page that shows the locks of this client's namespace. Everybody who reaches the page may see it.
     ///
     /// A client with [`AccessMode::ReadOnly`](lock_runtime::AccessMode::ReadOnly) suffices for a page without
     /// [`allow_release`](Self::allow_release).
@@ -110,15 +111,16 @@ impl LockPage {
         self
     }
 
-    /// Sets the secret that signs cookies and forms. Processes that are reached by the same address need the same
-    /// secret. By default, the secret is the token; without a token, each page has a random secret.
+    /// Sets the secret that signs cookies and forms. If several processes serve the page at one address, they need the
+    /// same secret. By default, the secret is the token; without a token, each page has a random secret.
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.secret = Some(secret.into());
         self
     }
 
-    /// Names the visitor who releases a lock, from the headers of the request, for instance from a header that a proxy
-    /// sets. The name appears in the log and in the history. If `identify` returns `None`, the form asks for a name.
+    /// Sets the function that names the visitor who releases a lock. The function reads the name from the headers of
+    /// the visitor's request, for instance from a header that a proxy sets. The name appears in the log and in the
+    /// history. If `identify` returns `None`, the form asks for a name.
     pub fn identify(
         mut self,
         identify: impl Fn(&HeaderMap) -> Option<String> + Send + Sync + 'static,
@@ -134,10 +136,10 @@ impl LockPage {
         self
     }
 
-    /// Returns the router that serves the page. It can be nested under any path, or served alone.
+    /// Returns the router that serves the page. The router can be nested under any path, or served alone.
     ///
-    /// The requests of a browser start a task in the tokio runtime that serves them. The task ends 15 s after the last
-    /// viewer has left.
+    /// A request for a page starts a task in the tokio runtime that serves the request, unless this task runs already.
+    /// The task asks the lock server for all viewers, and ends 15 s after the last viewer has left.
     pub fn into_router<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
         routes::router(routes::Site {
             poller: Arc::new(poller::Poller::new(self.client)),

@@ -1,4 +1,5 @@
-//! The task that asks the server, once for all viewers and only while somebody looks.
+//! The task that reads the locks from the lock server. One task reads for all viewers, and it runs only while somebody
+//! looks at a page.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -16,24 +17,24 @@ use tokio::{
 
 use crate::state::{Ask, Ms, QUEUE, State, View, millis};
 
-/// The time between two commands, which makes 50 commands a second.
+/// The least time between two questions to the lock server. The page therefore asks at most 50 questions a second.
 const PACE: Duration = Duration::from_millis(20);
-/// How long the server may take to answer one question.
+/// How long the lock server may take to answer one question.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Asks the server, and keeps what it has answered.
+/// Asks the lock server, and keeps what the server has answered.
 pub(crate) struct Poller {
     client: LockClient,
     state: Mutex<State>,
     is_running: Mutex<bool>,
-    /// The number of answers so far.
+    /// The number of questions that were answered, or have failed, so far.
     answers: watch::Sender<u64>,
-    /// Lets one command pass at a time.
+    /// Lets one question pass in each interval of [`PACE`].
     pace: tokio::sync::Mutex<Option<Interval>>,
     started: (Instant, Ms),
 }
 
-/// Counts a stream as a viewer until the value is dropped.
+/// Counts a stream of changes as a viewer of its view, until this value is dropped.
 pub(crate) struct Watching {
     poller: Arc<Poller>,
     view: View,
@@ -70,7 +71,7 @@ impl Poller {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the present moment. It never goes back, also if the system's clock is set.
+    /// Returns the present moment, which never goes back, even if the system's clock is set back.
     pub(crate) fn now(&self) -> Ms {
         self.started.1 + millis(self.started.0.elapsed())
     }
@@ -92,8 +93,8 @@ impl Poller {
         Ok(())
     }
 
-    /// Has a view read, and waits until it was read completely, for at most `patience`. Returns false if too many views
-    /// are watched.
+    /// Has a view read by the task, and waits at most `patience` until everything that the view shows was read, or
+    /// until there is a trouble to show. Returns false if too many views are watched.
     pub(crate) async fn look(self: &Arc<Self>, view: &View, patience: Duration) -> bool {
         let mut answers = self.answers();
         if !self.state().watch(view, false, self.now()) {
@@ -117,7 +118,7 @@ impl Poller {
         true
     }
 
-    /// Has a view read until the returned value is dropped. Returns `None` if too many views are watched.
+    /// Has a view read by the task until the returned value is dropped. Returns `None` if too many views are watched.
     pub(crate) fn follow(self: &Arc<Self>, view: &View) -> Option<Watching> {
         let may_watch = self.state().watch(view, true, self.now());
         may_watch.then(|| {
@@ -129,7 +130,7 @@ impl Poller {
         })
     }
 
-    /// Reads one lock at once.
+    /// Reads the state of one lock now, without the task.
     pub(crate) async fn status(&self, key: &str) -> Result<Status, LockError> {
         self.permit().await;
         self.client.lock(key).wait(PATIENCE).status().await
@@ -151,7 +152,7 @@ impl Poller {
         Ok(outcome)
     }
 
-    /// Waits until the next command may be sent.
+    /// Waits until the next question may be sent to the lock server.
     async fn permit(&self) {
         let mut pace = self.pace.lock().await;
         let pace = pace.get_or_insert_with(|| {
@@ -162,7 +163,7 @@ impl Poller {
         pace.tick().await;
     }
 
-    /// Starts the task, unless it runs.
+    /// Starts the task, unless it is running already.
     fn run(self: &Arc<Self>) {
         let mut is_running = self
             .is_running
@@ -197,7 +198,7 @@ impl Poller {
         }
     }
 
-    /// Asks one question, and notes the answer.
+    /// Asks the lock server one question, and notes the answer.
     async fn ask(&self, question: Ask, scan: &mut Option<LockScan>) {
         let asked = match &question {
             Ask::Walk(begin) => self.walk(begin.as_deref(), scan).await,
@@ -235,7 +236,8 @@ impl Poller {
         }
     }
 
-    /// Takes the next step of the walk. Returns no error if the server has not answered in time.
+    /// Takes the next step of the walk that finds the held locks. Returns `Err(None)` if the server has not answered in
+    /// time.
     async fn walk(
         &self,
         begin: Option<&str>,

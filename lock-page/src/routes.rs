@@ -1,4 +1,4 @@
-//! The requests that the page answers.
+//! Answers the HTTP requests for the page.
 
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
@@ -33,10 +33,10 @@ use crate::{
     state::{LOCKS_AT_MOST, PAGE, View},
 };
 
-/// How long a page may take to read what it shows. A script reads the rest of a page live, and a page without scripts
-/// loads itself again.
+/// How long a request for an HTML page waits until everything that the page shows was read. What is still missing then
+/// follows live, or, in a browser without scripts, when the page loads itself again.
 const PAGE_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a JSON document may take to be complete.
+/// How long a request for a JSON document waits until the document is complete.
 const JSON_PATIENCE: Duration = Duration::from_secs(5);
 /// The least time between two events of a stream.
 const EVENTS_APART: Duration = Duration::from_millis(150);
@@ -92,7 +92,7 @@ pub(crate) fn router<S: Clone + Send + Sync + 'static>(site: Site) -> Router<S> 
         .with_state(site)
 }
 
-/// Checks the token, and adds the headers that every answer has.
+/// Checks the visitor's token, and adds the headers that every answer has.
 async fn guard(
     Shared(site): Site_,
     OriginalUri(original): OriginalUri,
@@ -150,7 +150,7 @@ fn refuse(status: StatusCode, title: &str, text: &str, place: Place<'_>) -> Resp
     (status, Html(html::message(title, text, place))).into_response()
 }
 
-/// The parameters of the views.
+/// The query parameters of the page's addresses.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Params {
@@ -162,7 +162,7 @@ struct Params {
     paused: Option<String>,
 }
 
-/// How a view is answered.
+/// The format of the answer to a request.
 enum Format {
     Html,
     Json,
@@ -226,7 +226,7 @@ async fn show(Shared(site): Site_, visit: Visit, view: View, params: Params) -> 
     let at = |now| Place { base: &base, now };
     if let Err(error) = poller.check(&view) {
         let text = with_causes(&error);
-        return refuse(StatusCode::BAD_REQUEST, "This is no key", &text, at(None));
+        return refuse(StatusCode::BAD_REQUEST, "Not a valid key", &text, at(None));
     }
     let too_many = || {
         let text = "Too many different pages are watched. Try again later.";
@@ -274,7 +274,7 @@ struct Stream {
     watching: Watching,
     base: String,
     answers: watch::Receiver<u64>,
-    /// What the viewer has.
+    /// What the stream has sent to the viewer so far.
     sent: Option<Sent>,
 }
 
@@ -288,11 +288,11 @@ struct Sent {
 #[derive(Serialize)]
 struct Change<'a> {
     now: u64,
-    /// The regions that have changed.
+    /// The regions of the page whose HTML has changed.
     regions: BTreeMap<&'a str, &'a str>,
-    /// The identities of the rows, in their order, if it has changed.
+    /// The identities of the rows in their new order, or `None` if the order has not changed.
     order: Option<Vec<&'a str>>,
-    /// The rows that have changed.
+    /// The table rows whose HTML has changed, by their identities.
     rows: BTreeMap<&'a str, &'a str>,
 }
 
@@ -375,7 +375,7 @@ impl Stream {
     }
 }
 
-/// The form of a forced release, as it is sent.
+/// The fields of the form of a forced release, as the browser sends them.
 #[derive(Debug, Deserialize)]
 struct Released {
     key: String,
@@ -390,7 +390,7 @@ async fn release_form(site: Site_, visit: Visit, Query(params): Query<Params>) -
     confirm(&site, &visit, &params.key, None).await
 }
 
-/// Shows the hold that a visitor is about to end.
+/// Answers with the form of a forced release, which shows the hold that the visitor is about to end.
 async fn confirm(site: &Site, visit: &Visit, key: &str, refusal: Option<&str>) -> Response {
     let base = visit.base();
     let place = Place {
@@ -414,7 +414,7 @@ async fn confirm(site: &Site, visit: &Visit, key: &str, refusal: Option<&str>) -
         return (StatusCode::CONFLICT, Html(page)).into_response();
     };
     let Some(token) = holder.token else {
-        let text = "The holder has no fencing token, so it is no holder of this library: release the lock where it was taken.";
+        let text = "The holder has no fencing token, so it does not use this library. Release the lock with the program that holds it.";
         let page = html::released(key, "This lock cannot be released here", text, place);
         return (StatusCode::CONFLICT, Html(page)).into_response();
     };
@@ -495,10 +495,5 @@ fn failed(error: &LockError, place: Place<'_>) -> Response {
         LockError::Unreachable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::BAD_GATEWAY,
     };
-    refuse(
-        status,
-        "The lock server did not do this",
-        &with_causes(error),
-        place,
-    )
+    refuse(status, "This request failed", &with_causes(error), place)
 }

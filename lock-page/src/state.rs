@@ -1,4 +1,5 @@
-//! What is known of the locks, and which question the server is to answer next. Does no I/O, and reads no clock.
+//! What the page knows about the locks, and what it asks the lock server next. This file does no I/O, and reads no
+//! clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -18,29 +19,33 @@ const HISTORY: usize = 200;
 /// The number of different views that are served at the same time.
 const VIEWS_AT_MOST: usize = 256;
 /// For how long a view counts as watched after a single request, in ms. A page without scripts loads itself again
-/// before.
+/// within this time.
 const LINGERS: Ms = 15_000;
-/// The least time from the start of one walk to the start of the next, in ms.
+/// The least time, in ms, from the start of one walk to the start of the next walk. A walk finds the keys of all held
+/// locks, in many steps.
 const WALK_EVERY: Ms = 400;
-/// The number of steps that a walk takes one after another. A longer walk then shares the questions with readings.
+/// The number of steps that a walk takes before the states of single locks are read. Later steps of the walk and such
+/// readings alternate.
 const STEPS_AT_ONCE: usize = 10;
-/// The age, in ms, at which the state of a lock is read again: on a page of one lock, on a page of the list, elsewhere.
+/// The age, in ms, at which a lock's state is read again. The three ages are for a lock whose own page is watched, for
+/// a lock in a watched list, and for any other lock.
 const STALE: [Ms; 3] = [500, 2_000, 10_000];
 /// The number of locks that are examined in one step, so that no step takes long.
 const EXAMINED: usize = 100;
-/// How often the locks of the watched pages are determined, in ms.
+/// How often, in ms, the locks that the watched pages need are determined.
 const AGENDA_EVERY: Ms = 200;
 /// How long before the end of its lease a lock is read again, in ms, to learn whether the lease was renewed.
 const NEAR_END: Ms = 1_500;
-/// The pause after a question that failed, in ms.
+/// The pause, in ms, after a command that the lock server refused or did not answer.
 const RETRY: Ms = 500;
-/// Two readings of one moment that differ by less, in ms, are the same moment: the network delays answers.
+/// Each reading of a lock gives a slightly different moment for the same event, because the network delays answers. Two
+/// moments that differ by less than this time, in ms, count as the same moment.
 const JITTER: Ms = 300;
 
 /// A moment, in milliseconds since 1970.
 pub(crate) type Ms = u64;
 
-/// What somebody looks at.
+/// What a visitor looks at.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum View {
     List {
@@ -56,16 +61,16 @@ pub(crate) enum View {
     History,
 }
 
-/// The hold of a lock.
+/// The hold of a lock, as last read from the lock server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hold {
     pub(crate) token: Option<FencingToken>,
     pub(crate) owner: String,
     pub(crate) caller: Option<Caller>,
-    /// When the hold began, or else when this page first saw it.
+    /// When the hold began. If the server does not store this moment: when this page first saw the hold.
     pub(crate) since: Since,
     pub(crate) ends: Option<Ms>,
-    /// The longest time that was seen to be left of the lease, in ms.
+    /// The longest remaining time of the lease, in ms, that was ever read during this hold.
     pub(crate) lease: Ms,
 }
 
@@ -80,7 +85,7 @@ pub(crate) enum Since {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Queued {
     pub(crate) owner: String,
-    /// Waiters of one session wait in the same process.
+    /// The waiter's session, that is, its process's connection. Waiters with the same session are in the same process.
     pub(crate) session: String,
     pub(crate) caller: Option<Caller>,
     pub(crate) since: Ms,
@@ -90,14 +95,14 @@ pub(crate) struct Queued {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reading {
     at: Ms,
-    /// `None` if nobody holds the lock, or if the name belongs to other data than a lock.
+    /// `None` if nobody holds the lock, if its key is not valid, or if the server stores other data under its name.
     pub(crate) hold: Option<Hold>,
     pub(crate) waiting: usize,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Lock {
-    /// The last walk that has found the lock.
+    /// The number of the last walk that has found the lock.
     walk: u64,
     /// When the lock was last known to be held.
     present: Ms,
@@ -105,7 +110,8 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Returns whether the lock belongs in the list. A lock that was found, but not read yet, counts as held.
+    /// Returns whether the list shows the lock. A lock that a walk has found, but whose state was not read yet, counts
+    /// as held.
     fn is_held(&self) -> bool {
         let reading = self.reading.as_ref();
         reading.is_none_or(|reading| reading.hold.is_some())
@@ -121,7 +127,7 @@ impl Lock {
     }
 }
 
-/// The end of a hold that is worth telling.
+/// The end of a hold, as the page's history shows it.
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
     pub(crate) number: u64,
@@ -134,18 +140,19 @@ pub(crate) struct Event {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EventKind {
-    /// Somebody has released the lock by force through this page.
+    /// A visitor has released the lock by force through this page.
     Forced { by: String },
     /// The lease has ended without a release: the holder has crashed, or was cut off.
     LeaseEnded,
-    /// The hold was there before the server was away, and not afterwards.
+    /// The hold existed before the server stopped answering, and no longer existed when the server answered again.
     GoneAfterOutage,
 }
 
-/// A question to the server. Each is one command, or one for each node of a Redlock.
+/// A question to the lock server. Each question is one command, or one command to each node of a Redlock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// The next step of the walk. A text begins a new walk, through the locks with this prefix.
+    /// The next step of the walk that finds the held locks. `Some` begins a new walk, through the locks with this
+    /// prefix.
     Walk(Option<String>),
     Status(String),
     Queue(String),
@@ -161,7 +168,7 @@ impl Ask {
     }
 }
 
-/// Why the server does not answer a kind of question.
+/// Why the lock server does not answer one kind of question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Trouble {
     pub(crate) is_away: bool,
@@ -184,9 +191,9 @@ struct Walk {
     is_under_way: bool,
     /// Whether the walk has found more locks than are kept.
     is_cut: bool,
-    /// What the walk looks for.
+    /// The prefixes of the locks that the current walk looks for.
     prefixes: Vec<String>,
-    /// What the last complete walk looked for.
+    /// The prefixes of the locks that the last complete walk looked for.
     complete: Vec<String>,
 }
 
@@ -196,12 +203,12 @@ pub(crate) struct State {
     locks: BTreeMap<String, Lock>,
     queues: BTreeMap<String, (Ms, Vec<Queued>)>,
     walk: Walk,
-    /// Whether there are more locks than are kept.
+    /// Whether more locks were found than the [`LOCKS_AT_MOST`] that are kept.
     pub(crate) is_cut: bool,
     history: VecDeque<Event>,
     events: u64,
     troubles: BTreeMap<&'static str, Trouble>,
-    /// When the server last came back.
+    /// When the server last answered after a time without answers.
     back: Ms,
     turn: usize,
     readings: usize,
@@ -210,7 +217,8 @@ pub(crate) struct State {
     unread: VecDeque<String>,
     /// Locks on watched pages whose readings are old, and locks whose lease is about to end.
     stale: VecDeque<String>,
-    /// The lock that was read last of all those that nobody looks at.
+    /// The key at which the last search for an old reading among all locks ended. The next search continues after this
+    /// key.
     cursor: String,
 }
 
@@ -219,16 +227,17 @@ pub(crate) struct Listed<'a> {
     pub(crate) rows: Vec<(&'a str, &'a Lock)>,
     /// The number of locks that the prefix selects.
     pub(crate) held: usize,
-    /// How many of them were read.
+    /// The number of these `held` locks whose state was read.
     pub(crate) read: usize,
-    /// The number of callers that wait for the locks that were read.
+    /// The number of callers that wait for these locks.
     pub(crate) waiting: usize,
-    /// The number of locks on all pages.
+    /// The number of locks on all pages of the list.
     pub(crate) selected: usize,
 }
 
 impl State {
-    /// Notes that somebody looks at a view, once or through a stream. Returns false if too many views are watched.
+    /// Notes that a visitor looks at a view, once or through a stream of changes. Returns false if too many views are
+    /// watched.
     pub(crate) fn watch(&mut self, view: &View, is_stream: bool, now: Ms) -> bool {
         self.views
             .retain(|_, interest| interest.streams > 0 || interest.until > now);
@@ -243,14 +252,15 @@ impl State {
         true
     }
 
-    /// Notes that a stream has ended.
+    /// Notes that one of the streams of this view's changes has ended.
     pub(crate) fn leave(&mut self, view: &View) {
         if let Some(interest) = self.views.get_mut(view) {
             interest.streams -= 1;
         }
     }
 
-    /// Returns whether anybody looks. Otherwise forgets the locks, because they change unseen from now on.
+    /// Returns whether anybody looks at a view. If nobody does, forgets the locks, because nothing reads their changes
+    /// from now on.
     pub(crate) fn is_watched(&mut self, now: Ms) -> bool {
         let watched = |interest: &Interest| interest.streams > 0 || interest.until > now;
         if self.views.values().any(watched) {
@@ -264,7 +274,7 @@ impl State {
         false
     }
 
-    /// Returns the prefixes of the locks that somebody wants to see in a list.
+    /// Returns the prefixes of the locks that the watched lists and histories need.
     fn prefixes(&self) -> Vec<String> {
         let prefixes = self.views.keys().filter_map(|view| match view {
             View::List { prefix, .. } => Some(prefix.clone()),
@@ -281,7 +291,7 @@ impl State {
         })
     }
 
-    /// Returns the next question, or `None` if there is nothing to ask now.
+    /// Returns the next question to the lock server, or `None` if there is nothing to ask now.
     pub(crate) fn next_question(&mut self, now: Ms) -> Option<Ask> {
         self.views
             .retain(|_, interest| interest.streams > 0 || interest.until > now);
@@ -289,7 +299,7 @@ impl State {
             let trouble: Option<&Trouble> = self.troubles.get(kind);
             trouble.is_none_or(|trouble| trouble.retry <= now)
         };
-        // While the server is away, one question at a time finds out whether it is back.
+        // After a question that the server did not answer, no question of any kind is asked for the time `RETRY`.
         let mut troubles = self.troubles.values();
         if troubles.any(|trouble| trouble.is_away && trouble.retry > now) {
             return None;
@@ -329,7 +339,8 @@ impl State {
         Ask::Walk(Some(common.unwrap_or_default()))
     }
 
-    /// Returns the next lock to read. Each of the classes gets a share, so that none starves another.
+    /// Returns the next question about a single lock. The four classes of locks take turns, so that no class starves
+    /// another class.
     fn next_reading(&mut self, now: Ms, may_queue: bool) -> Option<Ask> {
         if self.agenda + AGENDA_EVERY <= now {
             self.plan(now);
@@ -352,7 +363,7 @@ impl State {
         })
     }
 
-    /// Determines which locks of the watched pages are to be read.
+    /// Determines which locks have to be read for the watched pages.
     fn plan(&mut self, now: Ms) {
         self.agenda = now;
         let watched: BTreeSet<String> = self.watched_keys().cloned().collect();
@@ -456,13 +467,13 @@ impl State {
         }
     }
 
-    /// Notes the end of a walk: locks that it has not found are no longer held.
+    /// Notes the end of a walk. Locks that the walk has not found are no longer held.
     pub(crate) fn walked(&mut self, now: Ms) {
         let prefixes = self.prefixes();
         let watched: BTreeSet<String> = self.watched_keys().cloned().collect();
         let is_wanted = |key: &str| prefixes.iter().any(|prefix| key.starts_with(prefix));
         let number = self.walk.number;
-        // A lock that was read after this walk began is judged by its reading.
+        // A lock that was read as held after this walk began stays, even if the walk has not found it.
         let began = self.walk.began;
         let gone = self.locks.iter().filter(|(key, lock)| {
             let was_read = lock.present >= began;
@@ -482,7 +493,8 @@ impl State {
         self.walk.complete = std::mem::take(&mut self.walk.prefixes);
     }
 
-    /// Notes the answer to a question about a lock. `None` means that the name belongs to other data than a lock.
+    /// Notes the answer to a question about a lock's status. `None` means that the key is not valid, or that the server
+    /// stores other data under the lock's name.
     pub(crate) fn read(&mut self, key: &str, status: Option<&Status>, now: Ms) {
         self.answered("status", now);
         let before = self.locks.get(key).cloned();
@@ -549,7 +561,7 @@ impl State {
         self.queues.insert(key.to_owned(), (now, queue.collect()));
     }
 
-    /// Notes that the server did not answer a question, or has refused it.
+    /// Notes that the lock server did not answer a question, or refused to answer it.
     pub(crate) fn failed(&mut self, ask: &Ask, is_away: bool, text: String, now: Ms) {
         let since = self
             .troubles
@@ -583,8 +595,8 @@ impl State {
     fn note_end(&mut self, key: &str, lock: &Lock, now: Ms) {
         let Some(reading) = &lock.reading else { return };
         let Some(hold) = &reading.hold else { return };
-        // A renewed lease always has more than half of its length left. A hold that is seen after the end of its lease
-        // has been renewed since the last reading.
+        // A renewed lease always has more than half of its length left. If a walk has found the lock after the end that
+        // was last read, the lease was renewed after that reading.
         let has_ended = hold.ends.is_some_and(|ends| {
             let was_not_renewed = ends.saturating_sub(reading.at) < hold.lease / 2;
             was_not_renewed && ends + JITTER >= lock.present && ends <= now + JITTER
@@ -803,7 +815,7 @@ mod tests {
         }
         assert!(!state.watch(&lock(0), false, BEGAN));
         assert!(state.watch(&lock(2), false, BEGAN));
-        // A view that nobody has asked for again makes room.
+        // A view that nobody has requested again within `LINGERS` makes room for another view.
         assert!(state.watch(&lock(0), false, BEGAN + LINGERS));
         for _ in 0..VIEWS_AT_MOST {
             assert!(state.watch(&lock(0), true, BEGAN));
@@ -833,7 +845,8 @@ mod tests {
         assert_eq!(state.next_question(BEGAN + LINGERS), None);
     }
 
-    /// Many views, many locks and an endless walk share the questions.
+    /// The walk, the watched locks, the shown rows and the other locks each get a share of the questions, even if each
+    /// of them could use all questions.
     #[test]
     fn no_kind_of_question_starves_another() {
         let mut state = State::default();

@@ -1,4 +1,4 @@
-//! Tests of the page without a browser, on real Redis processes.
+//! Tests of the page that shows locks, without a browser, on real Redis processes.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use uuid::Uuid;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Keys that would break a page that does not escape them.
+/// Keys that contain HTML or URL syntax, and would break a page that does not escape them.
 const HOSTILE: [&str; 6] = [
     "<script>alert(1)</script>",
     "\"quoted\" 'key'",
@@ -45,7 +45,7 @@ async fn on(url: &str) -> LockClient {
     client.application("shop").connect().await.unwrap()
 }
 
-/// Mounts a page where a service could mount it.
+/// Mounts a page under `/ops/locks`, as a service could.
 fn mounted(page: LockPage) -> Router {
     Router::new().nest("/ops", Router::new().nest("/locks", page.into_router()))
 }
@@ -70,7 +70,7 @@ impl Answer {
         (cookie.to_owned(), attributes.to_owned())
     }
 
-    /// Returns the value of a field of the form.
+    /// Returns the value of a field of the answer's form.
     #[track_caller]
     fn field(&self, name: &str) -> String {
         let begin = format!(r#"name="{name}" value=""#);
@@ -145,7 +145,7 @@ impl Live {
         }
     }
 
-    /// Waits for an event that fits. Returns how long it took.
+    /// Waits for an event that `fits` accepts. Returns how long the event took to arrive.
     async fn until(&mut self, mut fits: impl FnMut(&Value) -> bool) -> Duration {
         let began = Instant::now();
         let waiting = async {
@@ -211,7 +211,8 @@ async fn hostile_keys_are_shown_as_text() {
     assert!(texts[0].contains("日本 ключ 🔒"));
 }
 
-/// No lock has such a key, but another program can store data under it, and anybody can ask for it.
+/// A text that is no valid key is never the key of a lock. However, another program can store data under such a name,
+/// and a visitor can request the text as a key.
 #[tokio::test(flavor = "multi_thread")]
 async fn text_that_is_no_key_is_refused_or_skipped() {
     let server = RedisServer::start().await;
@@ -242,7 +243,7 @@ async fn text_that_is_no_key_is_refused_or_skipped() {
     }
     let long = get(&app, &format!("/ops/locks?q={}", "x".repeat(2000))).await;
     assert_eq!(long.status, StatusCode::BAD_REQUEST);
-    // The beginning of a key with a hash tag is no key itself.
+    // The beginning of a valid key with a hash tag is not always a valid key itself.
     for path in ["?q=%7Bord", "?q=new%0Aline", "/lock?key=a%7Bb"] {
         let app = mounted(LockPage::new(client.clone())); // a page that has no other viewers
         let json = json(&app, &format!("/ops/locks{path}")).await;
@@ -433,7 +434,8 @@ async fn a_forced_release_needs_the_form_of_this_page() {
     assert_eq!(free.status, StatusCode::CONFLICT);
 }
 
-/// A service whose proxy names the visitor does not ask for a name, and ignores a name in the form.
+/// If a service's `identify` function names the visitor, the form does not ask for a name, and the page ignores a name
+/// in the sent form.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_can_name_its_visitors() {
     let client = client().await;
@@ -499,7 +501,8 @@ async fn a_token_admits_a_visitor_who_has_shown_it_once() {
         with(AUTHORIZATION, "Bearer the wrong token").await.status,
         StatusCode::UNAUTHORIZED
     );
-    // Another process of the service accepts the cookie, because the token is the secret. Another secret refuses it.
+    // Another process of the service accepts the cookie, because by default the token is the secret. A page with
+    // another secret refuses the cookie.
     let request = || Request::get("/ops/locks").header(COOKIE, &cookie);
     let request = || request().body(Body::empty()).unwrap();
     assert_eq!(
@@ -530,7 +533,7 @@ async fn every_answer_forbids_scripts_from_elsewhere() {
     }
 }
 
-/// The page works at the root, and under a path of any depth.
+/// The page's links work if the page is mounted at the root, and under a path of any depth.
 #[tokio::test(flavor = "multi_thread")]
 async fn links_lead_to_the_page_where_it_is_mounted() {
     let client = client().await;
@@ -621,7 +624,7 @@ async fn a_lock_and_its_queue_are_told_as_json() {
     assert_eq!(minutes, [1, 2, 3], "{lock}");
     assert_eq!(queue[0]["session"], queue[2]["session"]);
     assert_eq!(queue[0]["caller"]["function"], "refund");
-    // The same under the same address, as `format=json`, and as a page.
+    // The same lock is shown as JSON for the parameter `format=json`, and otherwise as an HTML page.
     let page = get(&app, "/ops/locks/lock?key=order:42&format=json")
         .await
         .json();
@@ -670,13 +673,15 @@ async fn a_page_of_the_list_has_100_locks() {
     }
 }
 
-/// The number of viewers does not change how many commands the server gets, and nobody's page costs nothing.
+/// The number of viewers does not change how many commands the lock server gets. A page at which nobody looks sends no
+/// commands.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_viewers_together_cost_50_commands_a_second() {
     let server = RedisServer::start().await;
     let holder = LockClient::connect(server.url()).await.unwrap();
     let guards = hold_all(&holder, (0..1200).map(|number| format!("order:{number}"))).await;
-    // The grants of a client that has ended stay, and no renewal is counted.
+    // The guards are forgotten, so their grants stay on the server, and their client sends no renewals that would count
+    // as commands of the page.
     drop(guards.into_iter().map(std::mem::forget).collect::<Vec<_>>());
     let client = LockClient::connect(server.url()).await.unwrap();
     let app = mounted(LockPage::new(client).allow_release());
@@ -729,7 +734,7 @@ async fn all_viewers_together_cost_50_commands_a_second() {
     for stream in streams {
         stream.abort();
     }
-    // Viewers who have left are forgotten after 15 s, and the scripts of this client's own session go on.
+    // Viewers who have left are forgotten after 15 s. From then on, the page sends no more scans and scripts.
     until(async || {
         let before = commands().await;
         tokio::time::sleep(SECOND).await;
@@ -827,7 +832,7 @@ async fn a_server_that_is_away_is_told_and_found_again() {
         json(&app, "/ops/locks/history").await["history"],
         Value::Array(Vec::new())
     );
-    // A server that comes back without its data has lost the hold.
+    // If a server restarts without its data, the hold is lost.
     server.kill();
     live.until(told).await;
     std::fs::remove_dir_all(server.folder().join("appendonlydir")).unwrap();
@@ -843,7 +848,7 @@ async fn a_server_that_is_away_is_told_and_found_again() {
     drop(guard);
 }
 
-/// A hold that ends with its lease is told. A hold that is released, or renewed, is not.
+/// The history shows a hold that ends with its lease. The history does not show a hold that is released or renewed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_ends_without_a_release_is_told() {
     let client = client().await;
@@ -890,7 +895,7 @@ async fn a_lease_that_ends_without_a_release_is_told() {
     drop(client);
 }
 
-/// In-process locks cannot be listed, and the page says so.
+/// In-process locks cannot be listed, and the page shows the error that says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_that_cannot_be_listed_are_told() {
     let client = LockClient::connect("memory:").await.unwrap();

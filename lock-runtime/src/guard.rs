@@ -257,10 +257,12 @@ impl LockGuard {
     /// Runs `body` inside the hold. Calls for the same key that are nested in the body re-enter the lock. If the lease
     /// is lost, the body is dropped at its next `.await`.
     ///
-    /// Calls in the body can also re-enter the locks of the calls that enclose the first poll of `run`. Calls in the
-    /// body cannot re-enter the locks of the calls that enclosed the acquisition of the guard. A task to which the
-    /// guard is moved can therefore re-enter only the guard's lock. Two `run` futures of one guard may be polled
-    /// concurrently. If nested calls in both bodies re-enter the guard's lock, these calls take turns.
+    /// Calls in the body can also re-enter the locks of the calls in which `run` is first polled. It does not matter in
+    /// which calls the guard was acquired. For example, if a guard is moved to a spawned task, calls in a body that
+    /// runs there can re-enter the guard's lock, but no lock of the calls in which the guard was acquired.
+    ///
+    /// Two `run` futures of one guard may be polled concurrently. If nested calls in both bodies re-enter the guard's
+    /// lock, these calls take turns.
     ///
     /// # Errors
     /// Returns [`LockError::Lost`] if the lease was lost before the body ended.

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::exit::{Exit, Failure, complain};
 
-/// The least length of a token, so that nobody guesses it.
+/// The least length of a visitor's token. A shorter token could be guessed.
 const SHORTEST_TOKEN: usize = 16;
 
 #[derive(Debug, Args)]
@@ -98,7 +98,7 @@ pub(crate) async fn serve(client: &LockClient, args: &ServeArgs) -> Result<Exit,
     Ok(Exit::Done)
 }
 
-/// Refuses requests for a name that is not a name of this machine. A foreign web site could give its own name the
+/// Refuses requests whose header `Host` does not name this machine. A foreign web site could give its own name the
 /// address of this machine, and its scripts could then read this page (DNS rebinding).
 async fn only_local_names(request: Request, next: Next) -> Response {
     let host = request.headers().get(HOST);

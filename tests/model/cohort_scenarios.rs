@@ -22,7 +22,7 @@ pub(crate) fn callers(callers: &[ProcessId]) -> Terms {
 }
 
 /// Returns a scenario with a holder, two waiters of the holder's process that form a cohort, a waiter of another
-/// process, and one late tick (a tick that passes while an action is due).
+/// process, and one tick that may begin while an action is still due.
 pub(crate) fn late_cohort() -> Scenario {
     Scenario {
         faults: Faults::late(1),

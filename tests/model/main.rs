@@ -1,9 +1,26 @@
-//! A model of the handoff protocol, checked in every reachable state. `cargo test --test model` runs the checks. With
-//! `-- --nocapture`, the command also prints the number of states of each scenario.
+//! A model of the handoff protocol, by which callers queue for a lock on one server. The model checker checks every
+//! reachable state of the model. `cargo test --test model` runs the checks. With `-- --nocapture`, the command also
+//! prints the number of states of each scenario.
+//!
+//! # Terms
+//!
+//! - An *owner name* identifies a caller on the server. A caller's *place* is its position in the lock's queue on the
+//!   server.
+//! - A *session* is a connection of a process, over which the server notifies waiting callers. Each process has one
+//!   session for its callers. The engine has another session in each process for its background work, the *home
+//!   session*.
+//! - A *push* is a message by which the server notifies a session of a grant.
+//! - A *cohort* consists of neighbours in the queue, all of one session, that share one grant and take turns. An
+//!   *offer* is a turn that was given to a member of the cohort, and that the member has not taken yet.
+//! - The *claim* is a limit of 2 s. Within this time, a process has to confirm a grant from a push, and a caller has to
+//!   take an offer.
+//! - The *heartbeat* is a task of each session. It runs the script `probe`, which finds lost pushes and lost queues,
+//!   and withdraws offers that were not taken in time.
+//! - A *tick* is the model's unit of time (see below).
 //!
 //! # The real types
 //!
-//! In the model, the engine's own code makes the decisions, and not a copy of this code. [`cohort::Cohort`],
+//! In the model, the engine's own code makes the decisions, not a copy of this code. [`cohort::Cohort`],
 //! [`attempt_state::AttemptState`] and [`grant::GrantSnapshot`] are the engine's files, compiled into this crate, so
 //! their unit tests run here too. The engine's I/O around these types is modelled: the registry of cohorts, the
 //! sessions, the scripts, the holds.
@@ -18,8 +35,9 @@
 //! - `server.rs`: the grant, the queue and the counter of fencing tokens, and each script as one step that decides as
 //!   the script does (`acquire`, with `acquire_free` before it, `queue`, `release`, `renew`, `leave`, `probe`,
 //!   `grant_next`, `next_token`).
-//! - `attempt.rs`: drives an `AttemptState`: sends the requests that the `AttemptState` asks for, asks the cohort to
-//!   let the caller take its turn, gives up, and cleans up.
+//! - `attempt.rs`: drives an `AttemptState`, which decides the steps of one caller: sends the requests that the
+//!   `AttemptState` asks for, asks the cohort to let the caller take its turn, gives up, and removes what the caller
+//!   has left on the server.
 //! - `cohorts.rs`: drives a `Cohort` as the registry of a process does, and sends the batches that queue several
 //!   callers.
 //! - `session.rs`: the sessions with their pushes, probes and heartbeat, and the effects of a broken connection.
@@ -27,20 +45,21 @@
 //! - `wire.rs`: the connections. A session's connection keeps the order of messages in both directions. The engine's
 //!   home session delivers messages in any order. After a connection has broken, the server may still read the
 //!   connection's unread requests until the server closes the connection.
-//! - `protocol.rs`: the possible next steps. Normally, all due steps happen before the next tick, in any order. A tick
-//!   that passes while a step is due is late. A late tick models a slow network, a slow server or a stopped process.
-//!   Callers may begin, bodies may end and the server may notice dead connections at any time.
-//! - `scenario.rs`: the callers, their options, and how often each fault may happen: lateness, crashes, broken
+//! - `protocol.rs`: the possible next steps. Normally, all due steps happen before the next tick, in any order. If the
+//!   next tick begins before all due steps have happened, the remaining steps are late. Late steps model a slow
+//!   network, a slow server or a stopped process. Callers may begin, bodies may end and the server may notice dead
+//!   connections at any time.
+//! - `scenario.rs`: the callers, their options, and how often each fault may happen: late steps, crashes, broken
 //!   connections, cancelled calls, lost pushes, lost replies, a server that loses its state or restarts, clocks that
 //!   jump or run unevenly.
-//! - `properties.rs`: the promises, which hold in every state, and the conditions that each scenario has to reach. A
-//!   scenario that does not reach its conditions proves nothing.
+//! - `properties.rs`: the promises, which have to hold in every state, and the conditions that each scenario has to
+//!   reach. A scenario that does not reach its conditions proves nothing.
 //!
-//! `scenarios.rs` and `cohort_scenarios.rs` check the unchanged protocol. `broken.rs` lists the rules. `variants.rs`
-//! and `cohort_variants.rs` remove one rule at a time, and the checker has to find a state in which the promise that
-//! the rule protects does not hold. For slow callers, `slow.rs` checks both the unchanged protocol and variants in
-//! which one rule is removed. Where one of the engine's types implements a rule, the model removes the rule by ignoring
-//! or altering the answer of that type. A failed check prints the steps that lead to the broken promise.
+//! `scenarios.rs` and `cohort_scenarios.rs` check the unchanged protocol. `broken.rs` lists the rules of the protocol.
+//! `variants.rs` and `cohort_variants.rs` remove one rule at a time, and the checker has to find a state in which the
+//! promise that the rule protects does not hold. For slow callers, `slow.rs` checks both the unchanged protocol and
+//! variants in which one rule is removed. Where one of the engine's types implements a rule, the model removes the rule
+//! by ignoring or altering the answer of that type. A failed check prints the steps that lead to the broken promise.
 //!
 //! # Time
 //!
@@ -67,8 +86,9 @@
 //! (`Broken::OlderGrantStands`). In the engine, the owner keeps the older offer and does not use the newer grant, so
 //! the lock goes to the next waiter only when the claim of the newer grant ends.
 //!
-//! With `MODEL_DEEPER=1`, every scenario whose states fit into 17 GB of memory keeps its promises. Two scenarios need
-//! more memory: `one_thing_goes_wrong_with_a_cohort_and_all_is_late` and `a_cohort_is_late_and_others_wait`.
+//! With `MODEL_DEEPER=1` (see below), every scenario whose states fit into 17 GB of memory keeps its promises. Two
+//! scenarios need more memory: `one_thing_goes_wrong_with_a_cohort_and_all_is_late` and
+//! `a_cohort_is_late_and_others_wait`.
 //!
 //! # What is not modelled
 //!
@@ -88,10 +108,10 @@
 //! # How to check deeper
 //!
 //! `MODEL_DEEPER=1 cargo test --release --test model scenarios -- --nocapture --test-threads 1` raises the limits of
-//! faults in each scenario by one: late ticks, crashes, broken connections, cancelled calls, lost pushes, lost replies,
-//! and all faults together. A fault whose limit is zero still cannot happen. The run takes minutes and some GB of
-//! memory. To run a single scenario, replace `scenarios` by the name of its test. `MODEL_DEEPER=2` raises the limits by
-//! two. `MODEL_DEEPER=0` raises no limit but runs the large scenarios, which are skipped by default.
+//! faults in each scenario by one: ticks with late steps, crashes, broken connections, cancelled calls, lost pushes,
+//! lost replies, and all faults together. A fault whose limit is zero still cannot happen. The run takes minutes and
+//! some GB of memory. To run a single scenario, replace `scenarios` by the name of its test. `MODEL_DEEPER=2` raises
+//! the limits by two. `MODEL_DEEPER=0` raises no limit but runs the large scenarios, which are skipped by default.
 
 mod attempt;
 mod broken;

@@ -209,8 +209,8 @@ fn claim_ends(_: &Protocol, state: &State) -> bool {
 }
 
 /// Returns whether every offer was taken, and every reply with a grant was read, in time. The time limit is the sum of
-/// a claim, one tick for the next heartbeat, the ticks that passed while an action was due (late ticks), and the ticks
-/// that passed while the server lost its state.
+/// a claim, one tick for the next heartbeat, the ticks that began while an action was still due, and the ticks that
+/// passed while the server lost its state.
 fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
     if protocol.is(Broken::AnswerSeats) {
         return true; // in the variant `AnswerSeats`, nobody passes an offer on

@@ -156,8 +156,8 @@ impl Protocol {
             && (index == 0 || state.callers[index - 1].phase != Phase::Idle)
     }
 
-    /// Adds the actions that are due. Normally, all due actions happen before the next tick. A tick that passes while
-    /// an action is due is late.
+    /// Adds the actions that are due. Normally, all due actions happen before the next tick. If the next tick begins
+    /// while an action is still due, the action is late.
     fn due(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, process) in state.processes.iter().enumerate() {
             if !process.main.requests.is_empty() {

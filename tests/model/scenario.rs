@@ -53,7 +53,7 @@ pub(crate) struct Terms {
 /// How often each fault may happen in one sequence of actions, and how many faults may happen in total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Faults {
-    /// The number of ticks that may pass while an action is due. Late ticks model delayed messages and stopped
+    /// The number of ticks that may begin while an action is still due. Such ticks model delayed messages and stopped
     /// processes.
     pub(crate) late: u8,
     pub(crate) crashes: u8,
@@ -68,7 +68,7 @@ pub(crate) struct Faults {
     pub(crate) jumps_back: u8,
     /// The number of milliseconds by which the processes' clocks may fall behind in total.
     pub(crate) lags: u8,
-    /// The limit for all faults together, except for late ticks (ticks that pass while an action is due).
+    /// The limit for all faults together. The ticks in `late` do not count toward this limit.
     pub(crate) any: u8,
 }
 

@@ -132,7 +132,8 @@ async fn senseless_options_are_refused() {
     .await;
 }
 
-/// A `wait` or a lease is allowed up to its limit, and refused a nanosecond beyond it.
+/// A `wait` or a lease that is exactly at one of its limits is allowed. A `wait` or a lease that is a nanosecond
+/// outside a limit is refused.
 #[tokio::test]
 async fn a_wait_and_a_lease_have_limits() {
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -558,7 +559,8 @@ async fn from_env_child() {
     }
 }
 
-/// Connecting to a Redlock fails if its list of servers cannot form a quorum, or if too few nodes are usable.
+/// Connecting to a Redlock fails if its URL does not name at least three different servers, or if too few servers are
+/// usable.
 #[tokio::test]
 async fn every_unusable_quorum_is_a_typed_error() {
     let mut quorum = Quorum::start(3).await.in_use().await;

@@ -63,7 +63,7 @@ struct Late {
 }
 
 /// The stalls of replies. Each stall has the pause before it, its length, and the process whose replies stall. On a
-/// quorum, only the replies of one node stall.
+/// Redlock, only the replies of one node stall.
 type Weather = Vec<(Duration, Duration, usize)>;
 
 fn pauses() -> impl Strategy<Value = Duration> {

@@ -1,4 +1,4 @@
-//! Several servers that form a quorum.
+//! Several independent Redis servers on which a Redlock runs.
 
 use tokio::sync::OnceCell;
 
@@ -7,7 +7,7 @@ use crate::{
     server::{RedisServer, ask},
 };
 
-/// The independent servers of a quorum.
+/// The independent servers of a Redlock.
 #[derive(Debug)]
 pub struct Quorum {
     /// The servers. A test may kill and [restart](RedisServer::restart) them.
@@ -64,7 +64,7 @@ impl Quorum {
     }
 }
 
-/// Returns the URL by which a client reaches the quorum through these proxies.
+/// Returns the URL by which a client reaches the Redlock's servers through these proxies.
 #[must_use]
 pub fn url_through(proxies: &[FaultProxy]) -> String {
     url_of(proxies.iter().map(FaultProxy::port))

@@ -46,7 +46,7 @@ impl Store {
         Self::on(&shared_server().await.url())
     }
 
-    /// Returns locks on a quorum of three real servers, separate from those of other tests.
+    /// Returns the locks of a Redlock on three real servers, separate from the locks of other tests.
     pub async fn redlock() -> Self {
         Self::on(&shared_quorum().await.url())
     }
@@ -115,7 +115,7 @@ impl Store {
         self.url.starts_with("redis+sentinel:")
     }
 
-    /// Returns whether the locks are on a quorum.
+    /// Returns whether the locks are on a Redlock.
     #[must_use]
     pub fn is_redlock(&self) -> bool {
         self.url.starts_with("redlock")
@@ -162,8 +162,8 @@ impl Store {
     }
 
     /// Returns the keys of this store on its servers. A store of the in-process backend has no keys. The last node of a
-    /// quorum may remove a key a moment after the majority, so this method waits up to [`epsilon`](crate::epsilon) for
-    /// the keys on a quorum to disappear.
+    /// Redlock may remove a key a moment after the majority, so this method waits up to [`epsilon`](crate::epsilon) for
+    /// the keys on a Redlock to disappear.
     pub async fn keys(&self) -> Vec<String> {
         let patience = Instant::now() + crate::epsilon();
         loop {

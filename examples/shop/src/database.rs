@@ -1,8 +1,8 @@
-//! The stock and the orders, in SQLite or Postgres. All statements run on both.
+//! The stock and the orders, in SQLite or Postgres. All SQL statements run on both databases.
 //!
-//! Each write to the row of an item is fenced: the row stores the highest fencing token so far, and a write with a lower
-//! token changes nothing. A buyer that has lost its lock therefore cannot overwrite the stock that a later buyer has
-//! written.
+//! Each write to an item's row in the table `stock` is fenced: the row stores the highest fencing token so far, and a
+//! write with a lower token changes nothing. A buyer that has lost its lock therefore cannot overwrite the stock that a
+//! later buyer has written.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ const TABLES: [&str; 2] = [
          left_over BIGINT NOT NULL,
          lock_token BIGINT NOT NULL
      )",
-    // No constraint forbids two orders with the same unit, so that the example shows what the lock does.
+    // The table has no constraint against two orders with the same unit. Only the lock and the fenced writes prevent
+    // such orders.
     "CREATE TABLE IF NOT EXISTS orders (
          id TEXT PRIMARY KEY,
          item TEXT NOT NULL,
@@ -44,7 +45,7 @@ const TAKE: &str = "
 const ORDER: &str =
     "INSERT INTO orders (id, item, unit, customer, payment) VALUES ($1, $2, $3, $4, $5)";
 
-/// How long a request waits for a free connection.
+/// How long a database query waits for a free connection of the pool.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One sold unit of an item.
@@ -54,11 +55,12 @@ pub struct Sale<'a> {
     pub order: String,
     /// The name of the item.
     pub item: &'a str,
-    /// The number of units that were left before this sale. No two orders of an item have the same unit.
+    /// The number of the sold unit: the number of units that were left before this sale. No two orders of an item have
+    /// the same number.
     pub unit: i64,
     /// The buyer.
     pub customer: &'a str,
-    /// The authorized payment.
+    /// The ID of the authorized payment.
     pub payment: String,
 }
 
@@ -77,8 +79,8 @@ impl Database {
         let pool = options.connect(url).await?;
         for table in TABLES {
             let create = || sqlx::query(table).execute(&pool);
-            // If several processes create a table at once, Postgres refuses all but one. The second attempt of the
-            // others finds the table.
+            // If several processes create a table at once, Postgres refuses all but one. When a refused process tries
+            // again, it finds the table.
             if create().await.is_err() {
                 create().await?;
             }
@@ -103,32 +105,35 @@ impl Database {
         left.ok_or(ShopError::Overtaken)
     }
 
-    /// Stores the holder's token and returns the number of units that are left. From then on, the row refuses the
-    /// writes of earlier holders, so the number changes only by a write with this token or a higher one.
+    /// Stores the lock holder's token in the item's row, and returns the number of units that are left. From then on,
+    /// the row refuses the writes of earlier holders. The number of units therefore changes only by a write with this
+    /// token or a higher token.
     ///
     /// # Errors
-    /// Returns [`ShopError::UnknownItem`], or [`ShopError::Overtaken`] if the row has a higher token.
+    /// Returns [`ShopError::UnknownItem`], or [`ShopError::Overtaken`] if the item's row has a higher token.
     #[instrument(skip_all)]
     pub async fn claim(&self, item: &str, token: FencingToken) -> Result<i64, ShopError> {
         let query = sqlx::query_scalar(CLAIM).bind(signed(token)).bind(item);
         match query.fetch_optional(&self.0).await? {
             Some(left) => Ok(left),
-            // Reading the row tells an unknown item from a row with a higher token.
+            // The update has changed no row. If the item's row can be read, the row has a higher token, and otherwise
+            // the item is unknown.
             None => self.left(item).await.and(Err(ShopError::Overtaken)),
         }
     }
 
-    /// Writes the new stock and the order in one transaction, which is committed when the method returns `Ok`.
+    /// Writes the new stock and the order in one transaction. When the method returns `Ok`, the transaction is
+    /// committed.
     ///
     /// # Errors
-    /// Returns [`ShopError::Overtaken`], and writes nothing, if the row has a higher token.
+    /// Returns [`ShopError::Overtaken`], and writes nothing, if the item's row has a higher token.
     ///
     /// # Cancel safety
     /// If the future is dropped before the commit is sent, nothing is written.
     #[instrument(skip_all)]
     pub async fn record(&self, sale: &Sale<'_>, token: FencingToken) -> Result<(), ShopError> {
         let mut transaction = self.0.begin().await?;
-        // The fenced statement runs first, because it locks the row for the rest of the transaction.
+        // The fenced update of the stock runs first, because it locks the item's row for the rest of the transaction.
         let take = sqlx::query(TAKE).bind(sale.unit - 1).bind(signed(token));
         let taken = take.bind(sale.item).execute(&mut *transaction).await?;
         if taken.rows_affected() == 0 {
@@ -154,7 +159,7 @@ impl Database {
         left.ok_or(ShopError::UnknownItem)
     }
 
-    /// Returns the units of an item that were sold, in rising order.
+    /// Returns the numbers of an item's sold units, in rising order.
     ///
     /// # Errors
     /// Returns the error of the database.
@@ -163,7 +168,7 @@ impl Database {
         Ok(query.bind(item).fetch_all(&self.0).await?)
     }
 
-    /// Asks the database for an answer.
+    /// Checks that the database answers.
     ///
     /// # Errors
     /// Returns the error of the database.
@@ -171,13 +176,13 @@ impl Database {
         sqlx::query("SELECT 1").execute(&self.0).await.map(drop)
     }
 
-    /// Closes the connections, after the statements that run have ended.
+    /// Waits until running statements have ended, and closes the connections.
     pub async fn close(&self) {
         self.0.close().await;
     }
 }
 
-/// SQL has only signed integers. A token is below 2^53.
+/// Returns the token as a signed integer, because SQL has no unsigned integers. A token is below 2^53, so it fits.
 fn signed(token: FencingToken) -> i64 {
     token.get().cast_signed()
 }

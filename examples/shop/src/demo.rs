@@ -23,11 +23,12 @@ use crate::database::Database;
 const ITEM: &str = "tea";
 const UNITS: i64 = 40;
 const BUYERS: u32 = 100;
-/// The other buyers come when these buyers have bought.
+/// The number of buyers that come first. The other buyers come when each of these buyers has bought a unit.
 const EARLY_BUYERS: u32 = 20;
-/// One of the early buyers, so that it gets a unit. Its request has the header `x-trace`.
+/// The number of the buyer whose request has the header `x-trace`. This buyer is one of the early buyers, so it gets a
+/// unit.
 const TRACED_BUYER: u32 = 7;
-/// A busy shop asks its clients to wait for a second.
+/// How long a buyer waits before it asks a busy shop again, as the shop's header `Retry-After` says.
 const RETRY: Duration = Duration::from_secs(1);
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -91,7 +92,7 @@ async fn sell(database: &str, end: End) -> Result<(), Failure> {
     units.extend(buyers.join_all().await.into_iter().flatten());
     units.sort_unstable();
 
-    // Each unit is in one receipt, in one order, and no longer in the stock.
+    // Each unit has to be in exactly one receipt and in exactly one order, and the stock has to be empty.
     let expected: Vec<i64> = (1..=UNITS).collect();
     let database = Database::open(database).await?;
     if units != expected
@@ -116,7 +117,7 @@ async fn sell(database: &str, end: End) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A process of the shop.
+/// A running process of the shop, and its URL.
 struct Shop {
     process: Worker,
     url: String,
@@ -145,7 +146,7 @@ impl Shop {
 
 type HttpClient = Client<HttpConnector, Body>;
 
-/// Asks for one unit until the shop sells it or is sold out, and returns the number of the unit.
+/// Asks for one unit, again and again, until the shop sells a unit or is sold out. Returns the number of the sold unit.
 async fn buy(client: HttpClient, url: String, number: u32) -> Option<i64> {
     let order = json!({ "item": ITEM, "customer": format!("buyer {number}") });
     loop {

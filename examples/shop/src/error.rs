@@ -1,4 +1,4 @@
-//! Why a request failed, and the HTTP answer to each reason.
+//! The reasons for which a request fails, and the HTTP answer for each reason.
 
 use std::{error::Error, fmt};
 
@@ -47,7 +47,7 @@ impl IntoResponse for ShopError {
         }
         let problem = json!({ "error": word, "message": self.to_string() });
         let mut response = (status, Json(problem)).into_response();
-        // Nothing has happened, so the client may repeat the request.
+        // Each answer 503 means that nothing was changed, so the client may repeat the request.
         if status == StatusCode::SERVICE_UNAVAILABLE {
             let second = HeaderValue::from_static("1");
             response.headers_mut().insert(RETRY_AFTER, second);
@@ -71,7 +71,7 @@ impl fmt::Display for ShopError {
             }
             Self::UnknownItem => f.write_str("the shop does not sell this item"),
             Self::SoldOut => f.write_str("the item is sold out"),
-            // The text of the database may contain statements and addresses, so it only appears in the log.
+            // The database's error text may contain SQL statements and addresses, so the text only appears in the log.
             Self::Database(_) => f.write_str("the database failed"),
         }
     }

@@ -1,4 +1,4 @@
-//! The HTTP interface.
+//! The HTTP interface of the shop.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,10 +29,10 @@ use crate::{
 /// How long the database and the lock server may take to answer a readiness check.
 const READY_WITHIN: Duration = Duration::from_secs(1);
 
-/// What the handlers use.
+/// The shared state that the HTTP handlers use.
 #[derive(Debug, Clone)]
 pub struct App {
-    /// The service.
+    /// The service that sells items.
     pub orders: Arc<dyn Orders>,
     /// The database, for the readiness check.
     pub database: Database,
@@ -40,7 +40,8 @@ pub struct App {
     pub locks: LockClient,
     /// The recorder of the metrics.
     pub metrics: PrometheusHandle,
-    /// Ends the live page of locks, which would otherwise delay a shutdown.
+    /// Cancelled when the shop shuts down. The cancellation ends the live page of locks, whose open streams would
+    /// otherwise delay the shutdown.
     pub stopping: CancellationToken,
 }
 
@@ -105,7 +106,7 @@ async fn restock(
 
 /// Answers 200 if the database and the lock server answer within [`READY_WITHIN`], and 503 otherwise.
 async fn ready(State(app): State<App>) -> (StatusCode, Json<Value>) {
-    // Reading the status of a lock asks the lock server, and takes no lock.
+    // To find out whether the lock server answers, this check reads the status of a lock. It takes no lock.
     let lock = app.locks.lock("health").wait(READY_WITHIN);
     let (database, locks) = tokio::join!(timeout(READY_WITHIN, app.database.ping()), lock.status());
     let is_ready = matches!(database, Ok(Ok(()))) && locks.is_ok();
@@ -129,7 +130,7 @@ async fn metrics(State(app): State<App>) -> Response {
     (format, app.metrics.render()).into_response()
 }
 
-/// Runs a request inside a span. The trace of a request with the header `x-trace` is printed.
+/// Handles a request inside a span. If the request has the header `x-trace`, its trace is printed.
 async fn traced(request: Request, next: Next) -> Response {
     let (method, path) = (request.method(), request.uri().path());
     let span = if request.headers().contains_key("x-trace") {

@@ -1,7 +1,7 @@
 //! A web shop that sells each item of its stock exactly once, however many processes of the shop run.
 //!
-//! The modules in the order in which a request passes through them: [`http`] → [`orders`] (the lock) → [`database`]
-//! (the fenced writes). `README.md` describes the example.
+//! A request passes through the modules in this order: [`http`] → [`orders`] (takes the lock) → [`database`] (makes the
+//! fenced writes). `README.md` describes the example.
 
 pub mod database;
 pub mod demo;

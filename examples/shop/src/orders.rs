@@ -1,4 +1,4 @@
-//! The service that sells items, and its locks.
+//! The service that sells items, and the locks that it takes.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ pub struct Receipt {
     pub order: String,
     /// The name of the item.
     pub item: String,
-    /// The number of units that were left before this sale.
+    /// The number of the sold unit: the number of units that were left before this sale.
     pub unit: i64,
     /// The fencing token of the lock under which the unit was sold.
     pub token: u64,
@@ -81,9 +81,9 @@ impl OrderService {
 
 #[async_trait]
 impl Orders for OrderService {
-    // The lock is outside the transaction: it covers the reading of the stock, the payment and the transaction. `record`
-    // has committed before the body ends, and the lock is released after the body has ended. The next buyer therefore
-    // reads the stock that this buyer has written. Without `wait`, a call waits for as long as the client's `wait`.
+    // The lock covers three steps: reading the stock, the payment, and the database transaction. `record` has committed
+    // the transaction before the body ends, and the lock is released after the body has ended. The next buyer therefore
+    // reads the stock that this buyer has written. The attribute sets no `wait`, so the `wait` of the client applies.
     #[distributed_lock(key = "stock:<item>", max_hold = "30s", client = self.locks, guard = hold)]
     async fn buy(&self, item: &str, customer: &str) -> Result<Receipt, ShopError> {
         let unit = self.database.claim(item, hold.token()).await?;
@@ -108,7 +108,8 @@ impl Orders for OrderService {
         })
     }
 
-    // The same key as in `buy`: units are not added while a buyer is between reading and writing the stock.
+    // The key is the same as that of `buy`, so no units are added while a buyer is between reading and writing the
+    // stock.
     #[distributed_lock(key = "stock:<item>", client = self.locks, guard = hold)]
     async fn restock(&self, item: &str, units: u32) -> Result<i64, ShopError> {
         self.database.restock(item, units, hold.token()).await

@@ -1,4 +1,4 @@
-//! Starting the shop, and stopping it without losing a request.
+//! Starts the shop, and stops it without losing a request.
 
 use std::{env, error::Error, io, sync::Arc, time::Duration};
 
@@ -23,18 +23,20 @@ const WAIT: Duration = Duration::from_secs(5);
 /// How long the payment provider of the example takes.
 const PAYMENT: Duration = Duration::from_millis(5);
 
-/// How long a shutdown waits for requests in progress, and then for the release of their locks.
+/// How long a shutdown waits for the requests in progress. The shutdown then waits once more for up to this time, until
+/// the locks are released and the database is closed.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Runs one process of the shop, with the settings in the environment, until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Returns an error if a setting is wrong, the database does not answer, or the port is taken. The lock server may be
-/// away: until it answers, the shop is not ready.
+/// Returns an error if a setting is wrong, the database does not answer, or the port is taken. The shop also starts if
+/// the lock server does not answer. Until the lock server answers, the shop reports that it is not ready.
 pub async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
     telemetry::install_tracing();
     let metrics = telemetry::install_metrics()?;
-    // There is no default URL of the locks, because two processes with in-process locks would not exclude each other.
+    // `LOCK_URL` has no default such as `memory:`, because two processes with in-process locks would not exclude each
+    // other.
     let url = env::var(URL_VARIABLE).map_err(
         |_| "set LOCK_URL, for example to redis://127.0.0.1/, or to memory: for one process",
     )?;
@@ -69,9 +71,10 @@ pub async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
-/// Serves the shop until `stop` completes. Then accepts no more connections, finishes the requests in progress, releases
-/// their locks, and closes the database, in this order: a request in progress needs its lock, and the lock is released
-/// only after the request has committed. Waits at most `grace` for the requests, and then at most `grace` for the rest.
+/// Serves the shop until `stop` completes. Then accepts no more connections, finishes the requests in progress,
+/// releases their locks, and closes the database. The order matters: a request in progress needs its lock and the
+/// database, and the lock may be released only after the request has committed. Waits at most `grace` for the requests,
+/// and then at most `grace` for the release of the locks and the end of the database connections.
 ///
 /// # Errors
 /// Returns the error of the listener.

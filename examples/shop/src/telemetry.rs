@@ -21,10 +21,10 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// How often the recorder makes room for new values.
+/// How often the metrics recorder does its upkeep, which frees memory.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// The target of a span whose trace [`TracePrinter`] prints.
+/// The `tracing` target of a request's span if [`TracePrinter`] is to print the trace of this request.
 pub const PRINTED: &str = "shop::printed";
 
 /// Installs the recorder of the metrics for the process. Call this function before the first lock is used.
@@ -47,7 +47,7 @@ pub fn install_metrics() -> Result<PrometheusHandle, BuildError> {
     Ok(metrics)
 }
 
-/// Writes the log and the printed traces to the standard error.
+/// Installs the subscriber that writes the log and the printed traces to the standard error.
 pub fn install_tracing() {
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     tracing_subscriber::registry()
@@ -56,8 +56,8 @@ pub fn install_tracing() {
         .init();
 }
 
-/// Passes the trace of a request to a function when the request has ended: for each span, when it began, how long it
-/// lasted, and its fields.
+/// Passes the trace of a request to a function when the request has ended. For each span of the request, the trace
+/// shows when the span began, how long it lasted, and its fields.
 ///
 /// A service that exports its spans, for instance with `tracing-opentelemetry`, does not need this layer.
 #[derive(Debug)]
@@ -67,14 +67,14 @@ pub struct TracePrinter<P>(pub P);
 type Trace = Arc<Mutex<Vec<Row>>>;
 
 struct Row {
-    /// The name, after two spaces for each enclosing span.
+    /// The span's name, indented by two spaces for each enclosing span.
     name: String,
     began: Instant,
     took: Duration,
     fields: String,
 }
 
-/// The place of a span in its trace.
+/// The trace to which a span belongs, and the span's position in this trace.
 #[derive(Clone)]
 struct Place {
     trace: Trace,
@@ -131,7 +131,8 @@ where
         {
             let mut rows = trace.lock().unwrap_or_else(PoisonError::into_inner);
             rows[*index].took = rows[*index].began.elapsed();
-            // A span closes after its children, so all spans have closed when the first one closes.
+            // A span closes after its children, so all spans of the trace have closed when the trace's first span
+            // closes.
             if *index == 0 {
                 (self.0)(&text(&rows));
             }

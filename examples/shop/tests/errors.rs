@@ -38,7 +38,7 @@ async fn a_busy_lock_is_503_and_nothing_is_sold() {
 #[tokio::test]
 async fn an_unreachable_lock_server_is_503() {
     let store = Store::new();
-    // Nobody listens on port 1.
+    // No server listens on port 1.
     let builder = LockClient::builder().url("redis://127.0.0.1:1/");
     let locks = builder.wait(Duration::from_millis(100)).connect_lazy();
     let shop = store.shop(&locks.unwrap(), at_once()).await;

@@ -1,4 +1,4 @@
-//! A shop without servers: its locks are in this process, and its database is a file.
+//! A shop for tests, which needs no servers: its locks are in this process, and its database is a file.
 
 use std::{env, fs, path::PathBuf, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ use uuid::Uuid;
 /// How long a request waits for a lock. No test takes this long.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
-/// An answer of the shop.
+/// An HTTP answer of the shop.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -45,7 +45,7 @@ impl Answer {
 /// A database that one test uses.
 pub(crate) struct Store {
     pub(crate) url: String,
-    /// The item that the test sells. No other test sells it, so tests may share a database.
+    /// The item that the test sells. No other test sells this item, so several tests may use one database.
     pub(crate) item: String,
     folder: PathBuf,
 }
@@ -78,7 +78,7 @@ impl Store {
         self.measured_shop(locks, payments, metrics).await
     }
 
-    /// Opens a shop that shows these metrics.
+    /// Opens a shop on this database, whose address `/metrics` shows these metrics.
     pub(crate) async fn measured_shop(
         &self,
         locks: &LockClient,
@@ -103,7 +103,7 @@ impl Drop for Store {
     }
 }
 
-/// A shop that is asked without a network.
+/// A shop that gets its requests without a network.
 #[derive(Clone)]
 pub(crate) struct Shop(pub(crate) App);
 
@@ -136,7 +136,7 @@ impl Shop {
         assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     }
 
-    /// Asserts that these units are left and were sold.
+    /// Asserts how many units of an item are left, and which units were sold.
     pub(crate) async fn expect(&self, item: &str, left: i64, sold: &[i64]) {
         let stock = self.get(&format!("/stock/{item}")).await;
         assert_eq!(stock.field("left"), json!(left));
@@ -165,12 +165,12 @@ pub(crate) async fn locks(url: &str, wait: Duration) -> LockClient {
     builder.connect().await.expect("locks in this process")
 }
 
-/// Payments that take no time.
+/// Returns a payment provider that accepts every payment at once.
 pub(crate) fn at_once() -> Arc<dyn Payments> {
     Arc::new(PaymentsAfter(Duration::ZERO))
 }
 
-/// A payment provider that authorizes a payment when the test lets it.
+/// A payment provider that authorizes a payment only when the test allows it.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     pub(crate) asked: Notify,

@@ -26,7 +26,7 @@ async fn a_shop_is_ready_if_the_database_and_the_lock_server_answer() {
 #[tokio::test]
 async fn a_shop_is_live_but_not_ready_while_the_lock_server_is_away() {
     let store = Store::new();
-    // Nobody listens on port 1.
+    // No server listens on port 1.
     let builder = LockClient::builder().url("redis://127.0.0.1:1/");
     let shop = store
         .shop(&builder.connect_lazy().unwrap(), at_once())

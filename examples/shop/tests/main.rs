@@ -1,4 +1,4 @@
-//! The tests of the shop. Only the demo needs a server, which it starts itself.
+//! The tests of the shop. Only the test of the demo needs a server, and the demo starts this server itself.
 
 mod demo;
 mod errors;

@@ -1,4 +1,4 @@
-//! The metrics at `/metrics` equal what a script of requests has done.
+//! Checks that the metrics at `/metrics` count exactly the requests that the test has sent.
 
 #[expect(dead_code, reason = "the other test target uses the rest")]
 mod fixture;
@@ -11,7 +11,7 @@ use support::until;
 
 use crate::fixture::{LONG, Shop, Store, at_once, locks};
 
-/// Returns the series of the stock's lock at `/metrics`, without the times that the histograms have measured.
+/// Returns the metrics of the lock `stock:<item>` at `/metrics`, without the times that the histograms have measured.
 async fn series(shop: &Shop) -> BTreeMap<String, f64> {
     let text = shop.get("/metrics").await.body;
     let label = "name=\"stock:<item>\",kind=\"exclusive\"";
@@ -37,7 +37,8 @@ async fn metrics_equal_what_was_done() {
         .await;
     let hasty = store.measured_shop(&impatient, at_once(), metrics).await;
 
-    // The lock is granted once for the delivery, twice for the sold units, and once for the buyer that gets none.
+    // The lock is granted once for the added units, once for each of the two sold units, and once for the buyer that
+    // gets no unit.
     shop.restock(&store.item, 2).await;
     for status in [
         StatusCode::CREATED,
@@ -46,7 +47,7 @@ async fn metrics_equal_what_was_done() {
     ] {
         assert_eq!(shop.buy(&store.item).await.status, status);
     }
-    // Three requests find the lock busy, and one is dropped while it waits.
+    // Three requests find the lock busy, and a fourth request is dropped while it waits for the lock.
     let lock = patient.lock(store.lock_key()).label("test");
     let held = lock.acquire().await.unwrap();
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! What the locks and the fenced writes do for the stock.
+//! Tests of sales: the locks and the fenced writes keep the stock correct.
 
 use axum::http::StatusCode;
 use lock_runtime::{FencingToken, LockError};
@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 
 use crate::fixture::{Gate, LONG, Store, at_once, locks};
 
-/// Fifty buyers, through two shops that share the locks and the database as two processes do, buy each unit once.
+/// Fifty buyers buy each unit once. The buyers use two shops that share the locks and the database, as two processes of
+/// the shop do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn fifty_buyers_buy_each_unit_once() {
     let store = Store::new();
@@ -35,7 +36,7 @@ async fn fifty_buyers_buy_each_unit_once() {
 
     let units: Vec<i64> = (1..=30).collect();
     shops[1].expect(&store.item, 0, &units).await;
-    // Later buyers have lower units, because fewer units are left, and higher tokens.
+    // A later buyer gets a unit with a lower number, because fewer units are left, and a higher token.
     let mut receipts: Vec<_> = with(StatusCode::CREATED)
         .map(|answer| {
             (
@@ -80,14 +81,14 @@ async fn a_lower_token_is_refused() {
     assert_eq!(database.left(item).await.unwrap(), 9);
     assert!(database.units_sold(item).await.unwrap().is_empty());
 
-    // One hold may write several times.
+    // Several writes with the same token are allowed.
     assert_eq!(database.claim(item, token(5)).await.unwrap(), 9);
     database.record(&sale, token(5)).await.unwrap();
     assert_eq!(database.left(item).await.unwrap(), 8);
     assert_eq!(database.units_sold(item).await.unwrap(), [9]);
 }
 
-/// A buyer that a later holder overtakes during the payment sells nothing.
+/// If a later holder of the lock overtakes a buyer during the payment, nothing is sold to the buyer.
 #[tokio::test]
 async fn an_overtaken_buyer_sells_nothing() {
     let store = Store::new();
@@ -109,12 +110,13 @@ async fn an_overtaken_buyer_sells_nothing() {
     shop.expect(&store.item, 9, &[]).await;
 }
 
-/// A connection that delays the commit of a buyer, but still reads the stock.
+/// A database connection whose open transaction delays the commit of a buyer. The connection itself can still read the
+/// stock.
 struct Delay(AnyConnection);
 
 impl Delay {
-    /// Begins to delay commits. SQLite cannot commit while another connection reads, and Postgres cannot insert an order
-    /// while another connection has locked the table.
+    /// Begins to delay the commits of other connections. SQLite cannot commit while another connection reads, and
+    /// Postgres cannot insert an order while another connection has locked the table.
     async fn begin(store: &Store) -> Self {
         let mut connection = AnyConnection::connect(&store.url).await.unwrap();
         let lock = if store.url.starts_with("sqlite") {
@@ -129,13 +131,13 @@ impl Delay {
         Self(connection)
     }
 
-    /// Returns the stock that is committed.
+    /// Returns the number of units that are left according to the committed data.
     async fn left(&mut self, item: &str) -> i64 {
         let query = sqlx::query_scalar("SELECT left_over FROM stock WHERE item = $1");
         query.bind(item).fetch_one(&mut self.0).await.unwrap()
     }
 
-    /// Waits until a commit is delayed.
+    /// Waits until another connection's commit is delayed.
     async fn until_effective(&self, store: &Store) {
         let mut probe = AnyConnection::connect(&store.url).await.unwrap();
         let is_sqlite = store.url.starts_with("sqlite");
@@ -176,7 +178,7 @@ async fn the_lock_is_released_after_the_commit() {
         let (shop, item) = (shop.clone(), store.item.clone());
         async move { shop.buy(&item).await }
     });
-    // The buyer has stored its token, so only its transaction is delayed.
+    // The buyer has already stored its token in the stock's row, so only the buyer's later transaction is delayed.
     payments.asked.notified().await;
     let mut delay = Delay::begin(&store).await;
     payments.open.notify_one();

@@ -1,4 +1,4 @@
-//! The graceful shutdown.
+//! Tests of the graceful shutdown.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ use crate::fixture::{Gate, LONG, Shop, Store, buy, locks};
 
 type Response = JoinHandle<Result<StatusCode, client::legacy::Error>>;
 
-/// A shop that listens, and a request in progress.
+/// A shop that listens on a port, and a request in progress that waits for the payment provider.
 struct Open {
     store: Store,
     shop: Shop,
@@ -47,7 +47,8 @@ fn send(address: SocketAddr, item: &str) -> Response {
     tokio::spawn(async { Ok(response.await?.status()) })
 }
 
-/// Opens a shop that waits for `grace` when it stops, and waits until a request waits for the payment provider.
+/// Opens a shop with the grace time `grace`, sends it a request, and returns when the request waits for the payment
+/// provider.
 async fn open(grace: Duration) -> Open {
     let store = Store::new();
     let payments = Arc::new(Gate::default());
@@ -73,8 +74,8 @@ async fn open(grace: Duration) -> Open {
     }
 }
 
-/// A shop that stops accepts no connections, finishes the requests in progress, and then closes its clients. A request
-/// that still waits for its lock is in progress too.
+/// When a shop stops, it accepts no more connections, finishes the requests in progress, and then closes its lock
+/// client and its database. A request that still waits for its lock counts as a request in progress.
 #[tokio::test]
 async fn requests_in_progress_are_finished() {
     let open = open(LONG).await;
@@ -98,7 +99,7 @@ async fn requests_in_progress_are_finished() {
     assert_eq!(sold, [8, 9]);
 }
 
-/// A request that never ends delays the end of the shop only by the time of grace.
+/// A request that never ends delays the shutdown by no more than the grace time.
 #[tokio::test]
 async fn a_request_that_hangs_does_not_keep_the_shop_open() {
     let open = open(Duration::from_millis(50)).await;
@@ -107,7 +108,7 @@ async fn a_request_that_hangs_does_not_keep_the_shop_open() {
     assert!(!open.response.is_finished());
 }
 
-/// A viewer of the live page of locks does not delay the end of the shop.
+/// A viewer of the live page of locks does not delay the shutdown of the shop.
 #[tokio::test]
 async fn the_live_page_ends_with_the_shop() {
     let open = open(LONG).await;

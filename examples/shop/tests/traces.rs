@@ -1,4 +1,4 @@
-//! The printed traces.
+//! Tests of the printed traces.
 
 use std::sync::Mutex;
 
@@ -11,8 +11,8 @@ use crate::fixture::{LONG, Store, at_once, buy, locks};
 
 static TRACES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// The trace of a request shows for how long it waited for the lock, and for how long it held the lock. Only requests
-/// with the header `x-trace` are printed.
+/// The trace of a request shows for how long the request waited for the lock, and for how long it held the lock. Only
+/// traces of requests with the header `x-trace` are printed.
 #[tokio::test]
 async fn a_trace_shows_waiting_and_holding() {
     let print = |trace: &str| TRACES.lock().unwrap().push(trace.to_owned());
@@ -37,7 +37,8 @@ async fn a_trace_shows_waiting_and_holding() {
     };
     tokio::join!(shop.ask(request), release);
 
-    // A worker thread of SQLite may still have a handle to a span of the request.
+    // The trace may be printed a little later, because a worker thread of SQLite may still have a handle to a span of
+    // the request.
     until(async || !TRACES.lock().unwrap().is_empty()).await;
     let traces = TRACES.lock().unwrap().clone();
     let [trace] = &traces[..] else {
@@ -70,7 +71,7 @@ async fn a_trace_shows_waiting_and_holding() {
     ] {
         assert!(lines[1].contains(field), "{field}: {trace}");
     }
-    // Waiting and holding follow one another within the call, and the call is within the request.
+    // The call first waits for the lock and then holds it, and the request contains the call.
     let rounding = 0.2;
     let (request, call) = (took(lines[0]), took(lines[1]));
     let (wait, hold) = (took(lines[2]), took(lines[3]));

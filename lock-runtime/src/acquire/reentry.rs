@@ -7,7 +7,7 @@
 //!
 //! A frame is visible only to the task that polls the frame's body. A task that the body drives with a `LocalSet` or
 //! another runtime has its own task id, and does not see the body's frame. A future that the body drives by `block_on`
-//! has no task id of its own, and belongs to the body's call stack.
+//! has no task id of its own. Tokio reports the id of the body for this future, so the future sees the body's frame.
 
 use std::{
     cell::RefCell,
@@ -282,12 +282,13 @@ impl Frame {
     /// call breaks the lock order if an enclosing call holds a lock with a greater name, and at least one of the two
     /// calls has several locks.
     ///
-    /// Some frames are not checked:
-    /// - If an enclosing call has entered the lock `name`, the frames of that call and the frames around them are not
-    ///   checked. Every other call that waits for a turn in the hold of `name` is inside these frames, too.
-    /// - If a guard whose `run` encloses this frame holds the lock `name`, the frames of the guard's own locks are not
-    ///   checked. Every body of the guard is inside these locks. The frames around `run` are checked, because another
-    ///   body of the same guard may be inside other calls.
+    /// The frames in the following two cases are not checked, because the calls for which this call may have to wait
+    /// already have the locks of these frames, and do not have to wait for them:
+    /// - If an enclosing call has entered the lock `name`: the frames of that enclosing call, and the frames around
+    ///   them. Every other call that waits for a turn in the hold of `name` is inside these frames too.
+    /// - If a guard whose `run` encloses this frame holds the lock `name`: the frames of the guard's own locks. Every
+    ///   body that runs in this guard is inside these locks. The frames around `run` are checked, because another body
+    ///   that runs in the same guard may be inside other calls.
     pub(crate) fn is_out_of_order(
         self: &Arc<Self>,
         shared: &Arc<Shared>,

@@ -5,15 +5,16 @@
 //! backend uses tokio's clock, so in a test with a paused clock, waits and leases end without real waiting. On a
 //! runtime without a timer, the engine's thread measures real time.
 //!
-//! A renewable lease lasts as long as its hold, so the engine never renews it. A hold with a fixed lease can contain a
-//! nested call with a renewable lease. The hold's lease does not end while the nested call holds the lock and the
-//! nested call's `max_hold` has not passed. When the nested call leaves, or its `max_hold` passes, the nested call
-//! stops protecting the lease. From that moment, the hold's lease lasts for at least the lease that the nested call
-//! asked for.
+//! A renewable lease lasts as long as its hold or, if `max_hold` is set, until one lease time after `max_hold` has
+//! passed. The engine therefore never renews this lease.
+//!
+//! A nested call with a renewable lease can re-enter a lock whose hold has a fixed lease. The fixed lease then does not
+//! end until the nested call leaves, or until the `max_hold` of the nested call has passed. From that moment, the fixed
+//! lease lasts for at least the lease time of the nested call.
 //!
 //! No thread watches callers that are not polled. Instead, each waiter checks the time limits of the caller that has
-//! the offer or the grant. If that caller does not take its offer in time, or does not begin its body in time, a waiter
-//! ends the caller's grant. The lock is then offered to the next waiter.
+//! the lock, or to which the lock is offered. If that caller does not take its offer in time, or does not begin its
+//! body in time, a waiter ends the caller's grant. The lock is then offered to the next waiter.
 
 use std::{
     cmp::Reverse,

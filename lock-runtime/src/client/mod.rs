@@ -108,11 +108,13 @@ impl LockClient {
     ///
     /// Each server has a mark, the key `lock:fence:whole`, in which clients record the longest lease in use. Before a
     /// client requests a longer lease, it records the new maximum on a majority of the servers. A server that has lost
-    /// its state has lost its mark too, and its votes do not count toward a majority until the longest recorded lease
-    /// has passed. The client reads the longest recorded lease from the marks of other servers: of both other servers
-    /// if there are three servers, or of three other servers if there are five. If all servers answer, the client uses
-    /// the marks that exist, even if fewer marks exist than it needs. If the client cannot read enough marks, the votes
-    /// of the server that lost its mark do not count for a day, the longest possible lease.
+    /// its state has lost its mark too. The votes of such a server do not count toward a majority until the longest
+    /// recorded lease has passed.
+    ///
+    /// To find the longest recorded lease, a client reads the marks of the other servers. The client needs two marks if
+    /// there are three servers, and three marks if there are five. If all servers answer, fewer marks are enough. If
+    /// the client cannot read enough marks, the votes of the server without a mark do not count for a day, which is the
+    /// longest possible lease.
     ///
     /// # Errors
     /// [`ConnectError`] says what is wrong and what to do. The error never contains a password.
@@ -243,10 +245,15 @@ impl LockClient {
     /// Shuts the client down. New and waiting acquisitions are refused with [`LockError::ShutDown`]. The method then
     /// waits until every hold has ended and every release is confirmed. Wrap the call in a timeout if a body may hang.
     ///
-    /// The method first waits at most 2 s for the refused acquisitions to end, and then for the holds to end. While the
-    /// server does not answer, the wait for holds ends with the last lease, or after 10 s. In a Redis Cluster, this
-    /// bound applies only to the holds whose primary does not answer. A body that is still running when the method
-    /// returns continues, but its lease is no longer renewed.
+    /// The method waits in two steps:
+    ///
+    /// 1. It waits until the refused acquisitions have ended, but at most 2 s.
+    /// 2. It waits until the holds have ended. As long as the server answers, this step has no time limit. If the
+    ///    server does not answer, this step ends with the last lease, or when the server has not answered for 10 s. In
+    ///    a Redis Cluster, the holds on a primary that answers are waited for without a time limit, even if another
+    ///    primary does not answer.
+    ///
+    /// A body that is still running when the method returns continues, but its lease is no longer renewed.
     ///
     /// # Cancel safety
     /// If the future is dropped, the client stays closed and no lease is renewed from then on: each hold ends with its

@@ -191,8 +191,9 @@ async fn row_08_dropped_at_random_instants() {
             "only {dropped} were dropped"
         );
         until(async || left(&server).await.is_empty()).await;
-        // The bound of 500 ms leaves time for hundreds of clean-ups on a busy machine. Without clean-ups, some keys
-        // would stay until a claim (2 s) has passed.
+        // The client cleans up after each dropped call: it removes from the server what the call has left there. The
+        // bound of 500 ms leaves a busy machine time for hundreds of such clean-ups. Without clean-ups, some keys would
+        // stay on the server for 2 s, the time limit within which a client has to confirm a grant.
         seen.within("nothing is left on the server", 500 * MS, start.elapsed());
     })
     .await;

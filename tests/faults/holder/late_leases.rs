@@ -1,6 +1,5 @@
 //! Callers that read an answer late: the answer to an acquisition, to the confirmation of a lease, or to the restart of
-//! one.
-//! No body starts on a lease that is over or nearly over.
+//! a lease. No body starts on a lease that is over or nearly over.
 
 use std::{
     future::{Future, poll_fn},

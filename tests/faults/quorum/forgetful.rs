@@ -138,7 +138,7 @@ async fn excluded_until_the_end(clients: &[LockClient], guard: &LockGuard, lease
     }
 }
 
-/// Row 31 of `docs/faults.md`: a node restarts without its state while a client with short leases uses the quorum. The
+/// Row 31 of `docs/faults.md`: a node restarts without its state while a client with short leases uses the Redlock. The
 /// node is not counted until the longest lease that any client uses has passed. Neither the client with short leases
 /// nor a client that connects later shortens this quarantine.
 #[tokio::test]

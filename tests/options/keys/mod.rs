@@ -47,7 +47,7 @@ async fn all_are_held_and_all_are_released() {
             assert_eq!(holds[1].key().as_str(), "account:1");
             let status = other.lock("account:2").status().await.unwrap();
             assert_eq!(Some(holds[0].token()), status.holder.unwrap().token);
-            // Each node of a quorum issues its own tokens, so two keys can have the same token on a Redlock.
+            // Each node of a Redlock issues its own tokens, so two keys of a Redlock can have the same token.
             assert!(store.is_redlock() || holds[0].token() != holds[1].token());
             assert!(holds.remaining() > 20 * SECOND);
             assert_eq!(holds.loss(), None);

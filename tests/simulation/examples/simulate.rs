@@ -1,19 +1,21 @@
 //! Runs the simulation with one seed after another, and reports each seed whose run breaks a promise: `cargo run
 //! --release --example simulate -- --minutes 60`.
 //!
-//! - `--seconds N`, `--minutes N`: the length of the run (10 s by default).
-//! - `--processor-seconds N`: the processor time after which the run ends.
+//! A seed determines the plan of its run: the backend, the participants, their options, and the faults. If a run breaks
+//! a promise, the program searches for a smaller plan that breaks the same promise. The program then prints arguments
+//! with which the smaller plan can be run again, such as `--seed 7 --steps 3,0,1`, and writes a timeline of the smaller
+//! plan to `target/simulation`.
+//!
+//! - `--seconds N`, `--minutes N`: how long the program runs (10 s by default).
+//! - `--processor-seconds N`: the processor time after which the program ends.
 //! - `--seeds N`: runs this number of seeds, however long it takes.
 //! - `--from N`: the first seed (by default derived from the current time).
 //! - `--threads N`: the number of seeds that run at once (by default one for each core).
 //! - `--store NAME`: runs only seeds with this backend: `redis`, `redisson`, `redlock`, `sentinel` or
 //!   `cluster`.
-//! - `--first`: stops at the first seed that fails, and searches for no smaller plan.
-//! - `--seed N [--steps 3,0,1]`: runs only this seed, and writes its timeline to `target/simulation`. With `--steps`,
-//!   runs a smaller plan: the one for which an earlier run has printed these steps.
-//!
-//! Without `--first` and `--seed`, the program searches for a smaller plan that fails like the plan of the seed, and
-//! writes the timeline of the smaller plan to `target/simulation`.
+//! - `--first`: stops at the first seed whose run breaks a promise, and searches for no smaller plan.
+//! - `--seed N [--steps 3,0,1]`: runs only the plan of this seed, and writes its timeline to `target/simulation`. With
+//!   `--steps`, runs instead the smaller plan for which the program has printed these steps.
 
 use std::{
     fs,
@@ -45,7 +47,7 @@ const PROGRESS: Duration = Duration::from_millis(200);
 struct Total {
     counts: Counts,
     runs: u64,
-    /// The number of entries in runs with faults.
+    /// The number of bodies that have started in runs with faults.
     under_faults: u64,
     commands: u64,
     passed: u64,
@@ -105,7 +107,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the plan that these steps select for this seed, and writes the timeline of the run.
+/// Runs the plan to which these steps lead from the plan of this seed, and writes the timeline of the run.
 fn one(seed: u64, steps: &[usize]) -> ExitCode {
     let plan = follow(seed, steps);
     println!("{plan:#?}");

@@ -13,7 +13,7 @@ pub enum Store {
     Redis,
     /// One server with Redisson's layout.
     Redisson,
-    /// A quorum of three servers.
+    /// A Redlock of three servers.
     Redlock,
     /// A primary with replicas, and three Sentinels.
     Group {

@@ -332,7 +332,7 @@ impl World {
     fn look_at_the_rest(&self, may_run_on: bool) {
         for server in 0..self.plan.store.servers() {
             let left = self.network.at_server(server, crate::redis::Redis::keys);
-            // The counters of tokens, and the mark of a quorum's node (`lock:fence:whole`), may stay.
+            // The counters of tokens, and the mark of a Redlock's node (`lock:fence:whole`), may stay.
             let counts = |key: &&String| !key.contains("fence") && !key.contains("lock_token");
             let left: Vec<String> = left.iter().filter(counts).cloned().collect();
             if !left.is_empty() {

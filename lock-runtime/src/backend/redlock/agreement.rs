@@ -1,4 +1,5 @@
-//! The token of a hold on a quorum. `Agreement` does no I/O, so unit tests and the model checker can run it.
+//! The token of a hold on a majority of the nodes of a Redlock. `Agreement` does no I/O, so unit tests and the model
+//! checker can run it.
 
 use std::cmp::Ordering;
 
@@ -11,9 +12,9 @@ use lock_core::fencing::FencingToken;
 /// token or greater. Each earlier holder stored its token on a majority. Two majorities share a node, so the agreed
 /// token is greater than the token of each earlier holder.
 ///
-/// A node can lose its grant before it receives the agreed token. A node with a greater offer must not replace it in
-/// the majority. In the meantime, another caller may have held the lock with the agreed token, and the node with the
-/// greater offer may know that caller.
+/// A node of the majority can lose its grant before it receives the agreed token. A node with a greater offer must not
+/// take the place of this lost node. In the meantime, another caller may have held the lock with the agreed token, and
+/// the node with the greater offer may know that caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Agreement<A> {
     majority: usize,

@@ -1,5 +1,5 @@
-//! One acquisition of a lock from a quorum. The acquisition runs rounds. A round asks all nodes once, under a new
-//! owner. Rounds are repeated until a majority grants the lock, and enough of the lease is left.
+//! One acquisition of a lock from the nodes of a Redlock. The acquisition runs rounds. A round asks all nodes once,
+//! under a new owner name. Rounds are repeated until a majority grants the lock, and enough of the lease is left.
 
 use std::{
     sync::{Arc, Mutex},
@@ -212,7 +212,7 @@ pub(crate) async fn offered<T: Send + 'static>(
 /// outcome.
 type Asking = BoxFuture<'static, Option<Round>>;
 
-/// An acquisition of a lock from a quorum.
+/// An acquisition of a lock from the nodes of a Redlock.
 pub(crate) struct RedlockAttempt {
     quorum: Arc<Quorum>,
     request: Request,

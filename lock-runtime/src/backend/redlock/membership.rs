@@ -22,7 +22,8 @@ use crate::{
 
 /// The time for which a connecting client waits for the remaining nodes after it has connected to a majority.
 const STRAGGLER_PATIENCE: Duration = Duration::from_secs(1);
-/// The pause between two probes while some nodes have no mark and the other nodes have one.
+/// The pause between two probes while some nodes have no mark and the other nodes have one. A probe reads the marks of
+/// all nodes.
 const MIXED_PAUSE: Duration = Duration::from_millis(50);
 /// The largest number of probes while some nodes have no mark and the other nodes have one.
 const MIXED_PROBES: usize = 3;

@@ -12,10 +12,15 @@
 //! the moment before the first request of the round is sent. If no majority grants the lock in time, the round gives
 //! back the grants of all nodes. A waiting caller tries again after a random pause that grows to 128 ms.
 //!
-//! **Tokens** rise strictly in grant order. Each node offers a token from its own counter. The greatest offer of the
-//! first majority becomes the lock's token. The client sends this token to the nodes with smaller offers. The body
-//! starts after a majority has stored the token; a node with a greater offer does not count toward this majority. A
-//! node that has stored the token of a hold grants the lock again only after that hold is over on the node, and then
+//! **Tokens** rise strictly in grant order. A grant takes three steps:
+//!
+//! 1. Each node that grants the lock offers a token from its own counter.
+//! 2. When a majority of the nodes has offered tokens, the greatest of these tokens becomes the token of the hold. The
+//!    client sends this token to each node that has offered a smaller token, and the node stores it.
+//! 3. When a majority of the nodes has stored the token of the hold, the body starts. A node that has offered a greater
+//!    token does not count toward this majority.
+//!
+//! A node that has stored the token of a hold grants the lock again only after that hold is over on the node, and then
 //! offers a greater token. Any two majorities share a node, so at least one node that has stored the token takes part
 //! in the next grant. A node that has lost its counter starts a new counter at the time of its own clock, so its next
 //! offer may be less than an earlier token.
@@ -28,9 +33,9 @@
 //! - The mark records the longest lease in use. Before a client requests a longer lease, the client raises the recorded
 //!   lease on a majority of the nodes.
 //! - A node that is seen without a mark is excluded until the longest recorded lease has passed. The longest recorded
-//!   lease is known if half of all nodes, rounded up, report their marks (two in a quorum of three), or if all nodes
-//!   answer. If the longest recorded lease is not known, the node is excluded for 24 hours, which is the longest
-//!   possible lease.
+//!   lease is known if half of all nodes, rounded up, report their marks (two of three nodes), or if all nodes answer.
+//!   If the longest recorded lease is not known, the node is excluded for 24 hours, which is the longest possible
+//!   lease.
 //! - An installation counts as new only if a client reaches every node when it connects, and no node has a mark. In a
 //!   new installation, all nodes count toward a majority at once.
 //! - A `FLUSHALL` removes the mark too. A client notices the loss of the mark at its next request to the node.

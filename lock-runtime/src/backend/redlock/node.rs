@@ -1,4 +1,4 @@
-//! A node of a quorum: one server, or the primary of a group of servers. Sends the node requests that never queue, and
+//! A node of a Redlock: one server, or the primary of a group of servers. Sends the node requests that never queue, and
 //! reads the mark that shows whether the node still has its state.
 
 use std::{
@@ -54,7 +54,7 @@ pub(crate) const LOST: &str = "it has started without its state, and is not coun
 const REQUEST_LIFE: Duration = Duration::from_secs(1);
 
 /// Records why a command was not answered or not carried out, and returns the error. The calling code does not repeat
-/// the command, because a quorum relies on its other nodes instead.
+/// the command, because a Redlock relies on its other nodes instead.
 fn failed(server: &Server, error: CallError) -> BackendError {
     let detail = error.to_string();
     match server.note_failure(error) {
@@ -63,8 +63,8 @@ fn failed(server: &Server, error: CallError) -> BackendError {
     }
 }
 
-/// Returns a connection that is already open, if there is one, because a quorum should not wait for a handshake. If no
-/// connection is open, waits for the next connection of the calling runtime's session.
+/// Returns a connection that is already open, if there is one, because a request to all nodes should not wait for the
+/// handshake of one node. If no connection is open, waits for the next connection of the calling runtime's session.
 async fn ready(server: &Server) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
     let sessions = server.sessions.only();
     let session = sessions.nearest();
@@ -526,7 +526,7 @@ impl NodeAttempt {
         }
     }
 
-    /// Sends the node the token that the quorum agreed on. Returns false if the node no longer has the grant.
+    /// Sends the node the token on which the nodes agreed. Returns false if the node no longer has the grant.
     pub(crate) async fn raise_token(&mut self, token: FencingToken) -> Result<bool, BackendError> {
         let Some(Carried {
             sent, connection, ..

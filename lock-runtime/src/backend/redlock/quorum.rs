@@ -65,7 +65,7 @@ pub(crate) struct Quorum {
     marked_lease: AtomicU64,
     /// The holds to which the grants of further nodes may be added.
     holds: Mutex<HashMap<(LockName, FencingToken), Held>>,
-    /// Notified when a node has lost its state, and when the quorum is dropped.
+    /// Notified when a node has lost its state, and when this `Quorum` is dropped.
     pub(crate) lost: Arc<Notify>,
     /// Whether the client has connected to a majority of the nodes.
     pub(crate) link: Watched<Link>,
@@ -552,7 +552,7 @@ impl Quorum {
                     let named = seen.entry(holder.owner).or_default();
                     named.push(holder);
                     // A node that granted the lock late reports the token that it offered, until it knows the token on
-                    // which the quorum has agreed. Answers are therefore collected until a majority of the nodes names
+                    // which the nodes have agreed. Answers are therefore collected until a majority of the nodes names
                     // the same token.
                     if named_most(named).1 >= self.majority() {
                         break;

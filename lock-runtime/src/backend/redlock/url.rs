@@ -1,6 +1,6 @@
-//! The nodes of a quorum, given in one of two forms. `redlock://[user:password@]host[:port],host[:port],..[/db]` is the
-//! URL of a quorum whose servers have one user and one database. The other form is a list of URLs, each of which names
-//! one node.
+//! The nodes of a Redlock, given in one of two forms. `redlock://[user:password@]host[:port],host[:port],..[/db]` is
+//! the URL of a Redlock whose servers have one user and one database. The other form is a list of URLs, each of which
+//! names one node.
 
 use crate::{
     backend::redis::{
@@ -12,15 +12,15 @@ use crate::{
 
 /// The smallest number of servers in which a majority is still up when one server is down.
 const FEWEST: usize = 3;
-/// The schemes of a quorum's URL, each with the scheme of the URLs of its servers.
+/// The schemes of a Redlock's URL, each with the scheme of the URLs of the Redlock's servers.
 const SCHEMES: [(&str, &str); 2] = [("redlock://", "redis://"), ("redlocks://", "rediss://")];
 
-/// Returns whether a URL names a quorum.
+/// Returns whether a URL names a Redlock.
 pub(crate) fn is_redlock(url: &str) -> bool {
     SCHEMES.iter().any(|(scheme, _)| url.starts_with(scheme))
 }
 
-/// Parses the URL of a quorum.
+/// Parses the URL of a Redlock.
 pub(crate) fn parse(url: &str) -> Result<Vec<redis::ConnectionInfo>, ConnectError> {
     let scheme = SCHEMES
         .iter()
@@ -50,7 +50,7 @@ pub(crate) fn parse(url: &str) -> Result<Vec<redis::ConnectionInfo>, ConnectErro
     Ok(nodes)
 }
 
-/// Parses the URLs of the nodes of a quorum. Each URL names a server, or a group that Sentinels watch. The credentials
+/// Parses the URLs of the nodes of a Redlock. Each URL names a server, or a group that Sentinels watch. The credentials
 /// are those of the Sentinels of all groups.
 pub(crate) fn parse_nodes(
     urls: &[String],

@@ -275,9 +275,9 @@ impl Call {
             name => unreachable!("{name} is no script"),
         };
         if let Some((place, junk)) = self.junk.filter(|_| !args.is_empty()) {
-            // In a quorum script, an empty last argument says that the node is not the primary of a group. Junk must
-            // not replace this argument: the script would store the replication ID, which differs between the two
-            // servers.
+            // In a script for the nodes of a Redlock, an empty last argument says that the node is not the primary of a
+            // group. Junk must not replace this argument: the script would store the replication ID, which differs
+            // between the two servers.
             let names_group = args.last().is_some_and(String::is_empty);
             let place = place.index(args.len() - usize::from(names_group));
             match junk {

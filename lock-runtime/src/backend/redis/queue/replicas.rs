@@ -22,8 +22,9 @@ use crate::backend::redis::{
 /// The time for which a call still waits for the server's answer after the time limit of its command `WAIT`.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(200);
 
-/// Waits until replicas have acknowledged these grants. Repeats the request until the server answers or refuses it, or
-/// until the time for the wait is over.
+/// Asks the server to wait until enough of its replicas have acknowledged these grants, for at most the time
+/// `replicas.within`. If the request fails, asks again until the server answers or refuses the request. Gives up
+/// [`ANSWER_PATIENCE`] after the end of this time.
 pub(crate) async fn replicate(
     server: &Arc<Server>,
     grants: &[(&LockName, FencingToken)],
@@ -79,8 +80,9 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Sends the request over a connection that no other call uses, and waits for the answer. Gives up if the
-    /// connection of the engine's home session breaks, or if the server is no longer the primary.
+    /// Sends the request to wait for replicas over a connection that no other call uses, and waits for the server's
+    /// answer. Gives up if the connection of the engine's home session breaks, or if the server is no longer the
+    /// primary.
     async fn ask(&self) -> Result<Replicated, CallError> {
         let (sessions, name) = (&self.server.sessions, self.names[0]);
         let home = sessions.home_connection(name).await;

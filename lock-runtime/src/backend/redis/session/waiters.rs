@@ -269,8 +269,8 @@ impl Waiters {
         lock(&self.0).is_empty()
     }
 
-    /// Removes all waiters without a message. Each waiter's receiver reports that its sender was dropped. The waiters
-    /// of one lock wake in the order of their places in the queue.
+    /// Removes all waiters, and sends them no result. Each waiter's receiver reports that its sender was dropped. The
+    /// waiters of one lock wake in the order of their places in the queue.
     pub(crate) fn clear(&self) {
         let lists = std::mem::take(&mut *lock(&self.0));
         for (_, mut list) in lists {
@@ -279,9 +279,9 @@ impl Waiters {
         }
     }
 
-    /// Removes the waiters for these locks without a message, except waiters that were offered a turn. The removed
-    /// waiters wake in the order of their places in the queue. Waiters without a place wake last, in the order of their
-    /// requests.
+    /// Removes the waiters for the locks that `is_meant` selects, except waiters that were offered a turn. The removed
+    /// waiters get no result: each waiter's receiver reports that its sender was dropped. The removed waiters wake in
+    /// the order of their places in the queue. Waiters without a place wake last, in the order of their requests.
     pub(crate) fn dismiss(&self, is_meant: impl Fn(&LockName) -> bool) {
         let mut dismissed = Vec::new();
         lock(&self.0).retain(|name, list| {

@@ -1,5 +1,5 @@
--- Writes the token that a quorum agreed on into the grant on this node. Also raises the node's fence to that token, so
--- that the node's next grant has a higher token. Does not change the lease.
+-- Writes the token on which the nodes of a Redlock agreed into the grant on this node. Also raises the node's fence to
+-- that token, so that the node's next grant has a higher token. Does not change the lease.
 --
 -- KEYS: grant, fence
 -- ARGV: 1 owner, 2 token

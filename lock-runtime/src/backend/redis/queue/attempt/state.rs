@@ -2,15 +2,18 @@
 //! tokio.
 //!
 //! # Rules
-//! 1. Only two events give the caller the lock: an answer to the caller's own request, and an offered turn that the
-//!    cohort confirms while the caller is polled.
-//! 2. An acquisition is settled when it has its final answer. A settled acquisition has no place in the queue, and no
-//!    offered turn to give back. Later events do not change a settled acquisition.
-//! 3. After an unanswered request, the server may have granted the lock. The server's refusal of a later request therefore
-//!    does not settle the acquisition. An acquisition that is dropped before it is settled gives the lock back.
-//! 4. An acquisition starts over if it misses its turn, or does not read an answer in time. The acquisition then
-//!    continues under a new owner name, at the same place in the queue. Answers to requests under the previous owner
-//!    name do not count for the new owner name.
+//! 1. Only two events give the caller the lock. One event is the server's grant in the answer to the caller's own
+//!    request. The other event is the confirmation of an offered turn by the caller's cohort, while the caller is
+//!    polled. A cohort consists of waiters that share one grant and take turns.
+//! 2. An acquisition is settled when it has its final answer. It then has no place in the queue and no offered turn to
+//!    give back, and later events do not change it.
+//! 3. If a request is not answered, the server may have granted the lock. If the server then refuses a later request,
+//!    the acquisition fails, but is not settled. An acquisition that is dropped before it is settled gives back the
+//!    lock that it may have.
+//! 4. An owner name is the random name that identifies an acquisition on the server. An acquisition starts over if it
+//!    misses its turn, does not read an answer in time, or needs another session. It then continues under a new owner
+//!    name, which takes over the place of the old name in the queue. Answers to requests under the previous owner name
+//!    do not count for the new owner name.
 
 use lock_core::{
     backend::{Answer, BackendError},
