@@ -184,12 +184,17 @@ impl Caller {
     pub const LONGEST: usize = 64;
 
     /// Describes a caller. Of a text that is longer than [`LONGEST`](Self::LONGEST), only the end is kept. Control
-    /// characters are replaced, so that a caller can be shown on a terminal.
+    /// characters and invisible characters are replaced, so that a caller can be shown on a terminal.
     #[must_use]
     pub fn new(application: &str, host: &str, pid: u32, function: &str) -> Self {
+        // Characters that change the direction of the text, or that are invisible, would let a caller look like another.
+        let is_hidden = |char: char| {
+            matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+                || char.is_control()
+        };
         let visible = |text| {
-            let end = Self::end_of(text);
-            end.replace(char::is_control, "\u{fffd}")
+            let shown = Self::end_of(text).replace(is_hidden, "\u{fffd}");
+            Self::end_of(&shown).to_owned()
         };
         Self {
             application: visible(application),
@@ -452,8 +457,9 @@ mod tests {
     #[test]
     fn a_caller_keeps_the_ends_of_long_texts() {
         let long = format!("{}::pay", "é".repeat(100));
-        let caller = Caller::new("a\nb", "host", 1, &long);
-        assert_eq!(caller.application, "a\u{fffd}b");
+        let caller = Caller::new("a\nb\u{202e}c", &"\0".repeat(64), 1, &long);
+        assert_eq!(caller.application, "a\u{fffd}b\u{fffd}c");
+        assert!(caller.host.len() <= Caller::LONGEST, "{caller}");
         let kept = caller.function.len();
         assert!(kept <= Caller::LONGEST && kept > Caller::LONGEST - 2);
         assert!(caller.function.ends_with("é::pay"), "{caller}");

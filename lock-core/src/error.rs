@@ -90,8 +90,9 @@ pub enum LockError {
         waited: Duration,
         /// Which kind of caller holds the lock.
         with: BusyWith,
-        /// What the server reported about the holder when the call gave up. `None` if the server reported nothing, as
-        /// for a call that gave up without an answer, and for locks on a Redlock or in Redisson's layout.
+        /// What the server reported about the holder when the call gave up. `None` if the server reported nothing. A
+        /// server reports nothing to a call that gave up without an answer, to a call for several locks that makes one
+        /// attempt, on a Redlock, and in Redisson's layout.
         held_by: Option<Box<HeldBy>>,
     },
     /// The lease was lost. If the body was running, the engine has dropped the body. A lease can also be lost before

@@ -20,6 +20,9 @@ pub(crate) struct ReleaseArgs {
     /// until then, it may work at the same time as the next holder
     #[arg(long, required = true)]
     force: bool,
+    /// Releases the lock only if its holder has this fencing token, which `list` and `inspect` show
+    #[arg(long)]
+    token: Option<u64>,
     /// Does not ask for confirmation
     #[arg(long, short)]
     yes: bool,
@@ -45,6 +48,15 @@ pub(crate) async fn release(
     let by = args.by.clone().unwrap_or_else(whoami);
     let status = lock.status().await?;
     let held = Held::of(&args.key, &status);
+    let is_meant = |held: &Held| args.token.is_none_or(|token| held.token == Some(token));
+    if let Some(held) = held.as_ref().filter(|held| !is_meant(held)) {
+        let text = format!(
+            "`{}` is now held by {} with another token: nothing was changed",
+            args.key,
+            held.holder_text()
+        );
+        return Err(Failure::Text(Exit::No, text));
+    }
     if let Some(held) = &held
         && !args.yes
     {

@@ -3,6 +3,7 @@
 use std::{
     io::Write,
     net::{IpAddr, SocketAddr},
+    time::Duration,
 };
 
 use axum::{
@@ -55,6 +56,9 @@ impl ServeArgs {
     }
 }
 
+/// How long requests in progress may take after the signal to end.
+const GRACE: Duration = Duration::from_secs(2);
+
 pub(crate) async fn serve(client: &LockClient, args: &ServeArgs) -> Result<Exit, Failure> {
     args.check()?;
     let cannot = |error: std::io::Error| {
@@ -84,6 +88,7 @@ pub(crate) async fn serve(client: &LockClient, args: &ServeArgs) -> Result<Exit,
     if args.token.is_some() {
         complain("add `?token=TOKEN` to the address at the first visit");
     }
+    let closed = closing.clone();
     let signalled = async move {
         tokio::select! {
             _ = interrupted.recv() => {}
@@ -91,10 +96,16 @@ pub(crate) async fn serve(client: &LockClient, args: &ServeArgs) -> Result<Exit,
         }
         closing.cancel();
     };
-    axum::serve(listener, app)
-        .with_graceful_shutdown(signalled)
-        .await
-        .map_err(cannot)?;
+    let late = closed.clone();
+    let serving = axum::serve(listener, app).with_graceful_shutdown(signalled);
+    tokio::select! {
+        served = serving => served.map_err(cannot)?,
+        // A client that has sent only a part of a request would keep the process for ever.
+        () = async {
+            late.cancelled().await;
+            tokio::time::sleep(GRACE).await;
+        } => {}
+    }
     Ok(Exit::Done)
 }
 

@@ -197,3 +197,27 @@ async fn busy_names_the_holder_and_the_waiters_before_the_call() {
     })
     .await;
 }
+
+/// Another program has stored bytes under the lock's name that are no grant. Each call finds the lock taken, and no call
+/// fails because the bytes are no text.
+#[tokio::test]
+async fn bytes_that_are_no_grant_keep_callers_out() {
+    let store = Store::redis().await;
+    let client = store.client().await;
+    let mut redis = support::server::shared_server().await.connection().await;
+    for bytes in [&b"\xff\xfe|\x00"[..], b"hello", &[b'x'; 100_000]] {
+        let mut set = redis::cmd("SET");
+        set.arg(store.name("k")).arg(bytes);
+        let _: () = support::server::ask(&mut redis, &set).await;
+        assert_eq!(held_by(client.lock("k").try_acquire().await), None);
+        assert_eq!(
+            held_by(client.lock("k").wait(50 * MS).acquire().await),
+            None
+        );
+        let both = client.locks(["f", "k"]).try_acquire().await;
+        assert!(matches!(both, Err(LockError::Busy { .. })), "{both:?}");
+        assert_eq!(client.lock("k").status().await.unwrap().holder, None);
+    }
+    store.delete("k").await;
+    client.lock("k").run(async {}).await.unwrap();
+}

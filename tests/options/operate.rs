@@ -164,6 +164,7 @@ async fn waiters_are_read_in_the_order_of_the_queue() {
         assert_eq!(waiters[0].session, waiters[2].session);
         assert_ne!(waiters[0].session, waiters[1].session);
         assert_eq!(holder.lock("k").waiters(2).await.unwrap().len(), 2);
+        assert_eq!(holder.lock("k").waiters(0).await.unwrap(), []);
         assert_eq!(holder.lock("other").waiters(2).await.unwrap(), []);
         queued.iter().for_each(tokio::task::JoinHandle::abort);
         guard.release().await;

@@ -30,13 +30,17 @@ async fn the_holder_is_told_and_the_next_has_a_higher_token() {
     assert!(refused.stderr.contains("--yes"), "{refused:?}");
     output(&url, &["release", &key, "--yes"]).with_code(2);
     output(&url, &["--read-only", "release", &key, "--force", "--yes"]).with_code(77);
+    let other = (held.token().get() - 1).to_string();
+    let other = ["release", &key, "--force", "--yes", "--token", &other];
+    output(&url, &other).with_code(1);
     assert_eq!(held.loss(), None);
     assert!(!next.is_finished());
 
+    let token = held.token().to_string();
     let released = output(
         &url,
         &[
-            "release", &key, "--force", "--yes", "--by", "alice", "-o", "json",
+            "release", &key, "--force", "--yes", "--by", "alice", "--token", &token, "-o", "json",
         ],
     )
     .with_code(0);

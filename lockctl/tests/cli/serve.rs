@@ -58,9 +58,16 @@ async fn the_page_shows_locks_until_it_is_told_to_end() {
         let mut first = [0; 15];
         stream.read_exact(&mut first).unwrap();
         assert_eq!(&first, b"HTTP/1.1 200 OK");
+        // Neither do clients that have sent nothing, or a part of a request.
+        let _silent = TcpStream::connect(&address).unwrap();
+        let mut half = TcpStream::connect(&address).unwrap();
+        half.write_all(b"GET / HT").unwrap();
         page.signal(signal);
         let code = tokio::task::spawn_blocking(move || page.code());
-        assert_eq!(code.await.unwrap(), Some(0), "SIG{signal}");
+        let code = tokio::time::timeout(MINUTE / 2, code)
+            .await
+            .expect("it ends");
+        assert_eq!(code.unwrap(), Some(0), "SIG{signal}");
     }
 }
 

@@ -567,11 +567,14 @@ impl Quorum {
         if let Some(mut named) = named {
             // After the shortest lease of the majority has ended, fewer nodes than a majority may have the grant.
             let remaining = named.iter().map(|holder| holder.remaining).min().flatten();
+            let known = named.iter().position(|holder| holder.caller.is_some());
+            let known = known.unwrap_or_default();
             return Ok(Status {
                 holder: Some(Holder {
                     token: named_most(&named).0,
                     remaining,
-                    ..named.swap_remove(0)
+                    // A grant that was copied to a node again does not say where its holder runs.
+                    ..named.swap_remove(known)
                 }),
                 waiters: 0,
             });

@@ -24,7 +24,7 @@ use crate::{
             command::{LATE_SLACK, claim_ms, millis, whole_millis},
             grant::GrantSnapshot,
             layout::{Names, Scripts},
-            words::{Since, read_holder, word},
+            words::{Since, members, read_holder, word},
         },
         transport::{call_error::CallError, connection::Connection},
     },
@@ -290,10 +290,16 @@ impl AcquireRequest {
     }
 
     /// Stores what the server has reported about the holder.
-    fn note_holder(&self, connection: &Connection, held: Option<String>, ahead: Option<usize>) {
+    fn note_holder(&self, connection: &Connection, held: Option<Vec<u8>>, ahead: Option<usize>) {
         let now = connection.server_micros(self.context.now());
-        let holder = held.and_then(|held| read_holder(&held, None, now));
-        *lock(&self.held_by) = holder.map(|holder| Box::new(HeldBy { holder, ahead }));
+        // Another program may store any bytes under the lock's name.
+        let held = held.as_deref().map(String::from_utf8_lossy);
+        *lock(&self.held_by) = held.and_then(|held| {
+            let holder = read_holder(&held, None, now)?;
+            // The other members of the holder's cohort enter before the caller, too.
+            let ahead = ahead.map(|ahead| ahead + members(&held).saturating_sub(1));
+            Some(Box::new(HeldBy { holder, ahead }))
+        });
     }
 
     /// Returns the latest moment at which the requests sent so far can still have an effect.

@@ -1,5 +1,5 @@
-//! The words at the end of grants and queue entries. They tell people where a lock is held and where its waiters run. No
-//! script decides by these words.
+//! The words at the end of grants and queue entries. They tell people where a lock is held and where its waiters run. They
+//! are never parsed by a script.
 //!
 //! - A queue entry ends with `|application/host/pid/function`. `function` is the path of the annotated function, or the
 //!   label of the lock.

@@ -379,9 +379,10 @@ pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Stat
         Layout::Redisson => vec![names.grant()],
     };
     let answered = server.run(name, server.scripts.status, &keys, &[]).await?;
-    type Seen = (usize, Option<String>, i64, (u64, u64));
+    type Seen = (usize, Option<Vec<u8>>, i64, (u64, u64));
     let (queued, held, left, (seconds, micros)): Seen =
         redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
+    let held = held.as_deref().map(String::from_utf8_lossy);
     let now = i128::from(seconds) * 1_000_000 + i128::from(micros);
     let left = u64::try_from(left).ok().map(Duration::from_millis);
     let mut holder = held
@@ -412,6 +413,9 @@ pub(crate) async fn waiters(
         return Ok(Vec::new()); // this layout has no queue
     };
     let names = server.names(name);
+    if limit == 0 {
+        return Ok(Vec::new());
+    }
     let last = limit.min(WAITERS_AT_MOST).to_string();
     let keys = [names.companion()];
     let answered = server.run(name, script, &keys, &[Arg::Text(&last)]).await?;

@@ -55,7 +55,7 @@ if ARGV[4] == '0' then
       redis.call('PEXPIRE', KEYS[2], 2000) -- the session tries again long before, and repeats this
     end
   end
-  return { 'busy', held or false }
+  return { 'busy', held and string.sub(held, 1, 4096) or false }
 end
 
 local time = redis.call('TIME')

@@ -33,7 +33,7 @@ if score and not held and ARGV[5] == 'enter' then
   return { 'left' }
 end
 if score then
-  return { 'left', score, held or false, ahead or 0 }
+  return { 'left', score, held and string.sub(held, 1, 4096) or false, ahead or 0 }
 end
 if not held or not string.find(held, ARGV[1], 1, true) then
   return { 'left' } -- the caller does not hold the lock

@@ -28,7 +28,7 @@ for i = 2, #KEYS, 2 do
   if held then
     local token, rest = string.match(held, '^(%d+)|(.*)$')
     -- A repeated request has another `since`.
-    if string.match(rest, TERMS) ~= string.match(tail, TERMS) then
+    if not rest or string.match(rest, TERMS) ~= string.match(tail, TERMS) then
       return i / 2 -- the number of the first lock that is not free
     end
     -- An earlier request was carried out, so the caller already holds this lock.

@@ -2,7 +2,7 @@
 -- has all of its state.
 --
 -- KEYS: grant, fence, mark
--- ARGV: 1 token, 2 `lease|session_id|owner|words|since`, 3 lease in ms, 4 time limit (server time in µs), 5 'group' for the
+-- ARGV: 1 token, 2 `lease|session_id|owner`, 3 lease in ms, 4 time limit (server time in µs), 5 'group' for the
 --       primary of a group, '' for any other server
 local now = server_micros()
 if now > tonumber(ARGV[4]) then
