@@ -307,7 +307,9 @@ impl World {
             // message about the grant then arrive together, the engine takes the message for an old one.
             let may_be_idle = matches!(plan.store, Store::Cluster { .. } | Store::Group { .. });
             let coincides = coincides || may_be_idle;
-            if missed > 0 && plan.faults.is_empty() && !coincides {
+            // If callers are polled late, the two also arrive at the same moment by chance, but seldom.
+            let by_chance = u64::from(plan.slow > 0);
+            if missed > by_chance && plan.faults.is_empty() && !coincides {
                 let seen = format!("host {host} learned of {missed} grants only from a probe");
                 self.ledger
                     .violated("a message notifies the waiter of each grant", seen);
