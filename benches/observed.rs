@@ -104,7 +104,11 @@ fn rate(workload: &str, url: &str) -> f64 {
         tokio::time::sleep(span).await;
         let after = entered.load(Ordering::Relaxed);
         let took = began.elapsed();
-        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        // The tasks end before the shutdown, which would refuse their next call.
+        for task in tasks {
+            task.abort();
+            let _ = task.await;
+        }
         client.shutdown().await;
         (after - before) as f64 / took.as_secs_f64()
     })
