@@ -273,7 +273,8 @@ impl Server {
         Acquired::Taken(grant.token)
     }
 
-    /// Runs `acquire_free.lua`, and then `acquire.lua` if the lock is taken or the queue is not empty.
+    /// Runs `acquire_free.lua`, and then `acquire_queue.lua` and `acquire.lua` if the lock is taken or the queue is not
+    /// empty.
     pub(crate) fn acquire(
         &mut self,
         run: &mut Run<'_>,

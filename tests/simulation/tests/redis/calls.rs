@@ -47,6 +47,7 @@ pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
             &[
                 next_token,
                 part!("native/acquire_free"),
+                part!("native/acquire_queue"),
                 grant_next,
                 part!("native/acquire"),
             ],

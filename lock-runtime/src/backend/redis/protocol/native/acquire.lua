@@ -1,10 +1,6 @@
--- Second part of an acquisition. Runs if acquire_free.lua has not answered: the lock is held, its queue has entries, or
--- the server may have lost its token counter.
-
-local lease, session_id, owner, words = string.match(ARGV[1], '^(%d+)|([^|]+)|(%x+)(|[^|]*)|')
-if not lease or lease ~= ARGV[2] or tonumber(lease) < 1 then
-  return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- a lease of 0 would delete the key
-end
+-- Third part of an acquisition. Runs if acquire_free.lua and acquire_queue.lua have not answered: the lock is free and
+-- its queue has entries, the caller does not wait, the caller already holds the lock, or the server may have lost its
+-- token counter.
 
 local function take()
   if ARGV[7] then
@@ -15,9 +11,6 @@ local function take()
   return token -- granted, with the whole lease left
 end
 
-local terms = '|' .. ARGV[4] .. words -- the end of the caller's entry in the queue
-local member = owner .. '|' .. session_id .. '|' .. lease .. terms
-local held = redis.call('GET', KEYS[1])
 if not held then
   -- The lock is free. If owners are queued, only the first of them may take the lock.
   local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
@@ -58,33 +51,4 @@ if ARGV[4] == '0' then
   return { 'busy', held and string.sub(held, 1, 4096) or false }
 end
 
-local time = redis.call('TIME')
-local score = time[1] * 1000000 + time[2]
-local wait = tonumber(ARGV[4])
--- The queue must not expire before its last waiter gives up. To save commands, not every caller sets the queue's
--- expiry. Time is divided into stretches that are as long as the caller's wait. If the last owner in the queue has the
--- same wait and words, and was queued in the same stretch, the expiry was more than two waits ahead when the first such owner of
--- this stretch was queued. This expiry is late enough for the caller, too.
-local extended = false
-local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
-if last[2] == 'inf' then
-  last = redis.call('ZRANGE', KEYS[2], '(+inf', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
-end
-if last[1] then
-  local before = tonumber(last[2])
-  if before >= score then
-    score = before + 1 -- the caller is placed last, even if the clock was set back
-  end
-  local stretch = wait * 1000
-  extended = string.sub(last[1], -#terms) == terms and math.floor(before / stretch) == math.floor(score / stretch)
-end
-local place = string.format('%.0f', score)
-if redis.call('ZADD', KEYS[2], 'NX', place, member) == 0 then
-  place = redis.call('ZSCORE', KEYS[2], member)
-end
-if not extended and redis.call('PTTL', KEYS[2]) < 2 * wait + 1000 then
-  redis.call('PEXPIRE', KEYS[2], 2 * wait + 1000)
-end
--- Returns the caller's place, and the time left of the holder's grant in ms. If the caller has to queue again, it asks
--- for the same place. The caller's session sends a probe when the time left has passed.
-return { 'queued', place, held and redis.call('PTTL', KEYS[1]) or 0 }
+return enqueue()

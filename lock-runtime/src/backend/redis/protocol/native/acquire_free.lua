@@ -1,5 +1,5 @@
--- First part of an acquisition. Takes the lock if it is free and nobody waits. Otherwise acquire.lua continues. Uses
--- next_token.lua.
+-- First part of an acquisition. Takes the lock if it is free and nobody waits. Otherwise acquire_queue.lua continues.
+-- Uses next_token.lua.
 --
 -- KEYS: grant, queue, fence (grant_next.lua describes the keys)
 -- ARGV: 1 `lease|session_id|owner|words|since`, the part of the grant after its token

@@ -1,0 +1,53 @@
+-- Second part of an acquisition. Queues the caller if another owner holds the lock and the caller waits. Otherwise
+-- acquire.lua continues.
+
+local lease, session_id, owner, rest = string.match(ARGV[1], '^(%d+)|([^|]+)|(%x+)()|')
+if not lease or lease ~= ARGV[2] or tonumber(lease) < 1 then
+  return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- a lease of 0 would delete the key
+end
+
+-- Lua hashes each string that a script makes, so the script makes few strings that contain the words.
+local words = string.sub(ARGV[1], rest, string.find(ARGV[1], '|', rest + 1, true) - 1)
+local member = owner .. '|' .. session_id .. '|' .. lease .. '|' .. ARGV[4] .. words
+local held = redis.call('GET', KEYS[1])
+
+-- Queues the caller behind all owners.
+local function enqueue()
+  local time = redis.call('TIME')
+  local score = time[1] * 1000000 + time[2]
+  local wait = tonumber(ARGV[4])
+  -- The queue must not expire before its last waiter gives up. To save commands, not every caller sets the queue's
+  -- expiry. Time is divided into stretches that are as long as the caller's wait. If the last owner in the queue has the
+  -- same lease and wait, and was queued in the same stretch, the expiry was more than two waits ahead when the first such
+  -- owner of this stretch was queued. This expiry is late enough for the caller, too.
+  local extended = false
+  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
+  if last[2] == 'inf' then
+    last = redis.call('ZRANGE', KEYS[2], '(+inf', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+  end
+  if last[1] then
+    local before = tonumber(last[2])
+    if before >= score then
+      score = before + 1 -- the caller is placed last, even if the clock was set back
+    end
+    local stretch = wait * 1000
+    extended = string.find(last[1], '|' .. lease .. '|' .. ARGV[4] .. '|', #owner + 1, true)
+      and math.floor(before / stretch) == math.floor(score / stretch)
+  end
+  local place = string.format('%.0f', score)
+  if redis.call('ZADD', KEYS[2], 'NX', place, member) == 0 then
+    place = redis.call('ZSCORE', KEYS[2], member)
+  end
+  if not extended and redis.call('PTTL', KEYS[2]) < 2 * wait + 1000 then
+    redis.call('PEXPIRE', KEYS[2], 2 * wait + 1000)
+  end
+  -- Returns the caller's place, and the time left of the holder's grant in ms. If the caller has to queue again, it asks
+  -- for the same place. The caller's session sends a probe when the time left has passed.
+  return { 'queued', place, held and redis.call('PTTL', KEYS[1]) or 0 }
+end
+
+-- This case, too, is frequent, so it comes before the function definitions of grant_next.lua.
+if held and ARGV[4] ~= '0' and not string.find(held, owner, 1, true) then
+  return enqueue()
+end
+
