@@ -24,6 +24,7 @@ use tracing_subscriber::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// What the subscriber has recorded of one span, or of one event of a body.
 #[derive(Debug, Clone, Default)]
@@ -278,6 +279,12 @@ async fn a_span_says_how_the_call_has_ended() {
         assert!(found.call.is_closed);
         (found.outcome().to_owned(), found.children.len())
     };
+    let position = |key: &str, label| {
+        let all = Spans::all(key);
+        let found = all.iter().find(|spans| spans.field("lock.name") == label);
+        let found = found.unwrap_or_else(|| panic!("{label} has a span"));
+        found.field("lock.queue_position").to_owned()
+    };
 
     let guard = label("span:end", "holder").acquire().await.unwrap();
     let busy = client.lock("span:end").label("busy").try_acquire().await;
@@ -285,6 +292,13 @@ async fn a_span_says_how_the_call_has_ended() {
     assert_eq!(outcome("span:end", "busy"), ("busy".into(), 1));
     let dropped = tokio::spawn(label("span:end", "dropped").run(async {}));
     until_waiting(&client, "span:end", 1).await;
+    // The dropped call waits before this call, so this call has the second position.
+    let timeout = label("span:end", "timeout").wait(30 * MILLISECOND);
+    let timeout = timeout.run(async {}).await;
+    assert!(matches!(timeout, Err(LockError::Busy { .. })));
+    assert_eq!(outcome("span:end", "timeout"), ("busy".into(), 1));
+    assert_eq!(position("span:end", "timeout"), "2");
+    assert_eq!(position("span:end", "busy"), "", "this call had no place");
     dropped.abort();
     assert!(dropped.await.unwrap_err().is_cancelled());
     assert_eq!(outcome("span:end", "dropped"), ("dropped".into(), 1));

@@ -42,7 +42,7 @@ impl CallRecord {
         let call = tracing::info_span!(
             target: TARGET, "lock",
             lock.name = first.site.label(), lock.key = %Keys(specs), lock.mode = EXCLUSIVE,
-            lock.wait_ms = Empty, lock.token = Empty, lock.outcome = Empty,
+            lock.wait_ms = Empty, lock.queue_position = Empty, lock.token = Empty, lock.outcome = Empty,
         );
         if call.is_disabled() && !metrics::ENABLED {
             return Self(None);
@@ -87,9 +87,18 @@ impl CallRecord {
 
     /// Ends the span of the wait of a call that did not get its locks.
     pub(crate) fn failed(&mut self, error: &LockError) {
-        if let Some(recorded) = &mut self.0 {
-            recorded.end_wait(outcome(error));
+        let Some(recorded) = &mut self.0 else {
+            return;
+        };
+        if let LockError::Busy {
+            held_by: Some(held_by),
+            ..
+        } = error
+            && let Some(ahead) = held_by.ahead
+        {
+            recorded.call.record("lock.queue_position", ahead + 1);
         }
+        recorded.end_wait(outcome(error));
     }
 
     /// Ends the record of a call that has left its locks with these outcomes.
