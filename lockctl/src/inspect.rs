@@ -17,8 +17,16 @@ pub(crate) struct InspectArgs {
     /// The key of the lock
     key: String,
     /// How many waiters to show, from the head of the queue; at most 1000
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = limit)]
     limit: usize,
+}
+
+/// Parses the number of waiters to show.
+fn limit(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(limit) if limit <= 1000 => Ok(limit),
+        _ => Err("a whole number of at most 1000 is expected".to_owned()),
+    }
 }
 
 #[derive(Serialize)]
@@ -33,7 +41,7 @@ struct Report {
 #[derive(Serialize)]
 struct Queued {
     position: usize,
-    waiter: Option<Origin>,
+    caller: Option<Origin>,
     owner: String,
     session: String,
     queued_ms: u64,
@@ -63,7 +71,7 @@ pub(crate) async fn inspect(
 fn queued((index, waiter): (usize, &Waiter)) -> Queued {
     Queued {
         position: index + 1,
-        waiter: waiter.caller.as_ref().map(Origin::from),
+        caller: waiter.caller.as_ref().map(Origin::from),
         owner: waiter.owner.to_string(),
         session: waiter.session.clone(),
         queued_ms: millis(waiter.queued_for),
@@ -77,11 +85,16 @@ fn text(report: &Report, waiters: &[Waiter]) -> String {
         let _ = writeln!(text, "{title:<12}{value}");
     };
     match &report.holder {
+        // A key may contain these characters, but the user may also have meant a pattern.
+        None if report.key.contains(['*', '?']) => line(
+            "state",
+            "free (`inspect` takes one key; `lockctl list` takes a pattern)",
+        ),
         None => line("state", "free"),
         Some(held) => {
             line("state", "held");
             line("holder", &held.holder_text());
-            line("held for", &time(held.held_ms));
+            line("held for", &time(held.held_for_ms));
             let token = held.token.map(|token| token.to_string());
             line("token", token.as_deref().unwrap_or("none"));
             line("lease left", &time(held.lease_left_ms));

@@ -25,6 +25,8 @@ pub(crate) struct ListArgs {
 /// A pattern of keys.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
+    /// The pattern as the user wrote it.
+    text: String,
     /// The text before the first wildcard. The server returns only keys that begin with this text.
     prefix: String,
     wild: WildMatch,
@@ -39,6 +41,7 @@ impl From<&str> for Pattern {
             text.to_owned()
         };
         Self {
+            text: text.to_owned(),
             prefix: prefix.to_owned(),
             wild: WildMatch::new(&wild),
         }
@@ -89,9 +92,9 @@ impl Origin {
 pub(crate) struct Held {
     pub(crate) key: String,
     /// Where the holder runs; absent for a holder that does not say so, such as a Redisson lock.
-    pub(crate) holder: Option<Origin>,
+    pub(crate) caller: Option<Origin>,
     /// The time since the grant.
-    pub(crate) held_ms: Option<u64>,
+    pub(crate) held_for_ms: Option<u64>,
     /// The fencing token; absent for a holder without a token, such as a Redisson lock.
     pub(crate) token: Option<u64>,
     pub(crate) lease_left_ms: Option<u64>,
@@ -105,8 +108,8 @@ impl Held {
         let holder = status.holder.as_ref()?;
         Some(Self {
             key: key.to_owned(),
-            holder: holder.caller.as_ref().map(Origin::from),
-            held_ms: holder.held_for.map(millis),
+            caller: holder.caller.as_ref().map(Origin::from),
+            held_for_ms: holder.held_for.map(millis),
             token: holder.token.map(FencingToken::get),
             lease_left_ms: holder.remaining.map(millis),
             waiting: status.waiters,
@@ -116,7 +119,7 @@ impl Held {
 
     /// Returns where the holder runs, as people read it.
     pub(crate) fn holder_text(&self) -> String {
-        Origin::text(self.holder.as_ref(), &self.owner)
+        Origin::text(self.caller.as_ref(), &self.owner)
     }
 }
 
@@ -134,7 +137,7 @@ impl Row for Held {
         vec![
             self.key.clone(),
             self.holder_text(),
-            time(self.held_ms),
+            time(self.held_for_ms),
             time(self.lease_left_ms),
             self.waiting.to_string(),
             self.token
@@ -199,7 +202,10 @@ pub(crate) async fn list(
     })
     .await?;
     if list.end()? == 0 && format == Format::Table {
-        println_or_close("no lock is held")?;
+        println_or_close(&match args.pattern.text.as_str() {
+            "*" => "no lock is held".to_owned(),
+            pattern => format!("no lock is held whose key matches {pattern:?}"),
+        })?;
     }
     Ok(Exit::Done)
 }

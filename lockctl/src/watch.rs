@@ -180,8 +180,8 @@ mod tests {
     fn held(key: &str, token: u64, waiting: usize) -> (String, Held) {
         let held = Held {
             key: key.to_owned(),
-            holder: None,
-            held_ms: None,
+            caller: None,
+            held_for_ms: None,
             token: Some(token),
             lease_left_ms: Some(1),
             waiting,

@@ -93,7 +93,15 @@ async fn the_formats_have_the_same_locks() {
         output(&url, &words).with_code(0)
     };
     assert_eq!(list(&[]).stdout, "no lock is held\n");
+    assert_eq!(
+        list(&["a*"]).stdout,
+        "no lock is held whose key matches \"a*\"\n"
+    );
     assert_eq!(list(&["-o", "json"]).stdout, "[]\n");
+    let pattern = output(&url, &["-n", &namespace, "inspect", "a*"]).with_code(1);
+    assert!(pattern.stdout.contains("`lockctl list` takes a pattern"));
+    let many = output(&url, &["inspect", "a", "--limit", "1001"]).with_code(2);
+    assert!(many.stderr.contains("at most 1000"), "{}", many.stderr);
     assert_eq!(list(&["-o", "jsonl"]).stdout, "");
     let a = client.lock("a").lease(MINUTE).acquire().await.unwrap();
     let b = client.lock("b").lease(MINUTE).acquire().await.unwrap();
@@ -140,8 +148,8 @@ async fn the_formats_have_the_same_locks() {
     lines.sort_by_key(|lock| lock["key"].as_str().unwrap().to_owned());
     assert_eq!(lines[1]["waiting"], 1, "{lines:?}");
     assert_eq!(lines[1]["owner"].as_str().unwrap().len(), 32);
-    assert_eq!(lines[1]["holder"]["pid"], std::process::id());
-    assert!(lines[1]["held_ms"].as_u64().unwrap() < 60_000, "{lines:?}");
+    assert_eq!(lines[1]["caller"]["pid"], std::process::id());
+    assert!(lines[1]["held_for_ms"].as_u64().unwrap() < 60_000, "{lines:?}");
     assert_eq!(lines[1]["token"], b.token().get());
     let keys = |words: &[&str]| {
         let mut keys: Vec<_> = list(words)
@@ -342,7 +350,7 @@ async fn locks_in_redissons_layout_are_shown() {
     let listed = tool(&["list", "job:", "-o", "json"]).with_code(0).json();
     assert_eq!(listed[0]["key"], "job:1");
     assert_eq!(listed[0]["owner"], owner.replace('-', ""));
-    assert!(listed[0]["holder"].is_null() && listed[0]["token"].is_null());
+    assert!(listed[0]["caller"].is_null() && listed[0]["token"].is_null());
     let shown = tool(&["inspect", "job:1"]).with_code(0).stdout;
     assert!(shown.contains("token       none"), "{shown}");
     tool(&["run", "-k", "job:1", "--wait", "0s", "--", "true"]).with_code(75);
