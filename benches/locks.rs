@@ -90,7 +90,10 @@ fn main() -> ExitCode {
         Ok(()) => println!("\nwritten to {}", options.json.display()),
         Err(error) => eprintln!("\n{} cannot be written: {error}", options.json.display()),
     }
-    if let Some(table) = report.of(cluster::ID).filter(|_| !options.is_quick()) {
+    if let Some(table) = report
+        .of(cluster::ID)
+        .filter(|_| options.pace.rounds != Pace::QUICK.rounds)
+    {
         let page = support::root().join("docs/performance.md");
         let markdown = cluster::markdown(table, options.pace);
         page::update(&page, workloads::CLUSTER, &markdown)

@@ -99,11 +99,6 @@ impl Options {
         Ok(Self { pace, only, json })
     }
 
-    /// Returns whether the run is quick. The figures of a quick run are not exact.
-    pub(crate) fn is_quick(&self) -> bool {
-        self.pace.rounds == Pace::QUICK.rounds
-    }
-
     pub(crate) fn wants(&self, workload: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|name| name == workload)
     }

@@ -89,8 +89,11 @@ fn main() -> ExitCode {
     };
     let measured = runtime.block_on(async {
         let server = RedisServer::start().await;
-        let mut bench = Bench::start(server, options.pace).await;
-        bench.measure(|name| options.wants(name)).await
+        let wanted = workloads::NAMES
+            .into_iter()
+            .filter(|name| options.wants(name));
+        let mut bench = Bench::start(server, options.pace, wanted.collect()).await;
+        bench.measure().await
     });
     show(&measured, &options)
 }

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use progress::Progress;
 use serde_json::{Value, json};
 use support::{sent::Sent, server::RedisServer};
 
@@ -77,17 +78,42 @@ pub(crate) struct Measured {
     pub(crate) faults: Vec<(&'static str, Faults)>,
 }
 
+/// Returns the number of steps of a workload that the progress bar shows.
+fn steps(workload: &str, pace: Pace) -> usize {
+    match workload {
+        ONE_BY_ONE | OWN_KEYS => slices(pace),
+        ONE_KEY | PROCESSES => pace.rounds,
+        CALLERS => caller_rounds(pace),
+        _ => 1,
+    }
+}
+
+/// Returns the number of parts of all rounds together. A round is divided into parts in the workloads in which each
+/// task has its own key.
+fn slices(pace: Pace) -> usize {
+    pace.rounds * SLICES as usize
+}
+
+fn caller_rounds(pace: Pace) -> usize {
+    pace.rounds.min(CALLER_ROUNDS)
+}
+
 /// A server, and all locks that are compared on it.
 pub(crate) struct Bench {
     server: RedisServer,
     pace: Pace,
+    /// The names of the workloads to run.
+    wanted: Vec<&'static str>,
+    progress: Progress,
     peers: Vec<(&'static str, Peer)>,
     redisson: Result<Redisson, String>,
 }
 
 impl Bench {
     /// Connects the clients of all locks to the server.
-    pub(crate) async fn start(server: RedisServer, pace: Pace) -> Self {
+    pub(crate) async fn start(server: RedisServer, pace: Pace, wanted: Vec<&'static str>) -> Self {
+        let steps = wanted.iter().map(|name| steps(name, pace)).sum();
+        let progress = Progress::of_steps(steps);
         let url = &server.url();
         let mut peers = Vec::new();
         for name in names::RUST {
@@ -95,7 +121,7 @@ impl Bench {
         }
         let redisson = match Redisson::start(url) {
             Ok(mut redisson) => {
-                eprintln!("Redisson warms up …");
+                progress::suspend(|| eprintln!("Redisson warms up …"));
                 for kind in [Kind::Plain, Kind::Fair] {
                     for seats in [own_seats(WAITERS), same_seats(WAITERS)] {
                         redisson.gather(kind, &seats, pace.span * pace.rounds as u32);
@@ -104,13 +130,15 @@ impl Bench {
                 Ok(redisson)
             }
             Err(why) => {
-                eprintln!("Redisson is left out: {why}");
+                progress::suspend(|| eprintln!("Redisson is left out: {why}"));
                 Err(why)
             }
         };
         Self {
             server,
             pace,
+            wanted,
+            progress,
             peers,
             redisson,
         }
@@ -162,12 +190,6 @@ impl Bench {
         Some((waiters, before.since(&self.server, plain).await, overlaps))
     }
 
-    /// Returns the number of parts of all rounds together. A round is divided into parts in the workloads in which each
-    /// task has its own key.
-    fn slices(&self) -> usize {
-        self.pace.rounds * SLICES as usize
-    }
-
     /// Runs tasks with separate keys under each participant once, for one part of a round.
     async fn alone(&mut self, table: &mut Table, tasks: usize) {
         for name in names::ALONE {
@@ -188,7 +210,8 @@ impl Bench {
         let mut table = Table::new("W1", "one task, its own key: time per lock and unlock");
         let mut trips = Table::new("RT", "one task: time per round trip of a PING");
         let span = self.pace.span / SLICES;
-        for _ in 0..self.slices() {
+        for _ in 0..slices(self.pace) {
+            self.progress.begin(ONE_BY_ONE);
             self.alone(&mut table, 1).await;
             let socket = round_trips::of_a_socket(&self.server, span).await;
             trips.add(names::SOCKET, [(Figure::Cycle, socket)]);
@@ -211,7 +234,8 @@ impl Bench {
     async fn own_keys(&mut self, measured: &mut Measured) {
         let title = "64 tasks, each its own key: locks and unlocks a second";
         let mut table = Table::new("W2", title);
-        for _ in 0..self.slices() {
+        for _ in 0..slices(self.pace) {
+            self.progress.begin(OWN_KEYS);
             self.alone(&mut table, WAITERS).await;
         }
         measured.report.table(table);
@@ -221,12 +245,12 @@ impl Bench {
     async fn one_key(&mut self, measured: &mut Measured) {
         let mut table = Table::new("W3", "all tasks at ONE key, empty body");
         for round in 0..self.pace.rounds {
+            self.progress.begin(ONE_KEY);
             for name in names::AT_ONE_KEY {
                 self.at_one_key(&mut table, name, WAITERS).await;
             }
             let others = self.pace.sizes.iter().filter(|tasks| **tasks != WAITERS);
             for tasks in others.filter(|_| round < OTHER_ROUNDS) {
-                eprintln!("  {tasks} tasks …");
                 let able = names::EVERY_SIZE.into_iter();
                 for name in able.filter(|name| names::can_serve(name, *tasks)) {
                     if *tasks < LARGE || name == OURS || round == 0 {
@@ -257,7 +281,8 @@ impl Bench {
             "W4",
             "100 callers × 20 ms, one key, all at once (ideal 2 s)",
         );
-        for _ in 0..self.caller_rounds() {
+        for _ in 0..caller_rounds(self.pace) {
+            self.progress.begin(CALLERS);
             for name in names::AT_ONE_KEY {
                 let plain = self.plain(name);
                 let before = Sent::so_far(&self.server, plain).await;
@@ -286,7 +311,7 @@ impl Bench {
                 let jvm = Redisson::start(&self.server.url());
                 jvms.push(jvm.expect("the Java process has started before"));
             }
-            eprintln!("Redisson's processes warm up …");
+            progress::suspend(|| eprintln!("Redisson's processes warm up …"));
             for kind in [Kind::Plain, Kind::Fair] {
                 let window = Window::after(processes::LEAD, WARMING_UP);
                 Redisson::sit_together(&mut jvms, kind, processes::TASKS, window);
@@ -294,6 +319,7 @@ impl Bench {
         }
         let span = self.pace.span;
         for _ in 0..self.pace.rounds {
+            self.progress.begin(PROCESSES);
             for name in names::EVERY_SIZE {
                 let kind = match name {
                     _ if !names::THREADED.contains(&name) => {
@@ -387,27 +413,19 @@ impl Bench {
         format!(
             "Medians of {rounds} interleaved rounds of {span:?} ({} rounds for the 100 callers) on {cores} cores, with \
              one server on loopback.{redisson}",
-            self.caller_rounds()
+            caller_rounds(self.pace)
         )
     }
 
-    fn caller_rounds(&self) -> usize {
-        self.pace.rounds.min(CALLER_ROUNDS)
-    }
-
     /// Runs the selected workloads, and returns all measurements.
-    pub(crate) async fn measure(&mut self, wants: impl Fn(&str) -> bool) -> Measured {
+    pub(crate) async fn measure(&mut self) -> Measured {
         let mut measured = Measured {
             report: Report::new(self.pace),
             setting: self.setting(),
             sizes: self.pace.sizes,
             faults: Vec::new(),
         };
-        for name in NAMES {
-            if !wants(name) {
-                continue;
-            }
-            eprintln!("{name} …");
+        for name in self.wanted.clone() {
             match name {
                 ONE_BY_ONE => self.one_by_one(&mut measured).await,
                 OWN_KEYS => self.own_keys(&mut measured).await,
@@ -415,10 +433,14 @@ impl Bench {
                 CALLERS => self.callers(&mut measured).await,
                 PROCESSES => self.processes(&mut measured).await,
                 SERVER => {
+                    self.progress.begin(SERVER);
                     let table = server_share::measure(self.pace).await;
                     measured.report.table(table);
                 }
-                _ => self.faults(&mut measured).await,
+                _ => {
+                    self.progress.begin(name);
+                    self.faults(&mut measured).await;
+                }
             }
         }
         measured

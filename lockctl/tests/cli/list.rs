@@ -149,7 +149,10 @@ async fn the_formats_have_the_same_locks() {
     assert_eq!(lines[1]["waiting"], 1, "{lines:?}");
     assert_eq!(lines[1]["owner"].as_str().unwrap().len(), 32);
     assert_eq!(lines[1]["caller"]["pid"], std::process::id());
-    assert!(lines[1]["held_for_ms"].as_u64().unwrap() < 60_000, "{lines:?}");
+    assert!(
+        lines[1]["held_for_ms"].as_u64().unwrap() < 60_000,
+        "{lines:?}"
+    );
     assert_eq!(lines[1]["token"], b.token().get());
     let keys = |words: &[&str]| {
         let mut keys: Vec<_> = list(words)
