@@ -5,11 +5,13 @@
 //! `cargo run --bin mutants` tries all mutants. With `-- row_2`, the command tries the mutants that name a test
 //! beginning with `row_2`. `-- --draw 10 SEED` tries ten mutants that the seed selects from the suites `unit`,
 //! `options` and `faults`, whose tests take only seconds. Without SEED, the hash of the newest commit is the seed. With
-//! `-- --simulate`, the command runs the simulation for up to two minutes on each mutant of code that the simulation
-//! uses. The command prints whether the simulation detects the mutant. `-- --simulate row_2` does the same for the
-//! mutants of `row_2`.
+//! `-- --simulate`, the command runs the simulation for up to two minutes of two cores on each mutant of code that the
+//! simulation uses. The command prints whether the simulation detects the mutant. `-- --simulate row_2` does the same
+//! for the mutants of `row_2`, and `-- --simulate --draw 10 SEED` for ten mutants that the seed selects. With `--write`,
+//! the command also writes all results that are known on this machine to `docs/simulation.md`.
 
 use std::{
+    borrow::Borrow,
     collections::BTreeSet,
     hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
@@ -25,8 +27,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match args[..] {
-        ["--simulate"] => simulated::run(""),
-        ["--simulate", only] => simulated::run(only),
+        ["--simulate", ref rest @ ..] => simulate(rest),
         ["--draw", count] => draw(count, &newest_commit()),
         ["--draw", count, seed] => draw(count, seed),
         [] => try_all(""),
@@ -39,6 +40,30 @@ fn main() -> ExitCode {
             eprintln!("{error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Reads the arguments after `--simulate`, and runs the simulation on the mutants that they select.
+fn simulate(mut args: &[&str]) -> Result<(), String> {
+    let mut options = simulated::Options::default();
+    loop {
+        args = match *args {
+            [] => return simulated::run(&options),
+            ["--write", ref rest @ ..] => {
+                options.writes = true;
+                rest
+            }
+            ["--draw", count, seed, ref rest @ ..] => {
+                let count = count.parse().map_err(|_| "`--draw` needs a number")?;
+                options.draw = Some((count, seed.to_owned()));
+                rest
+            }
+            [only, ref rest @ ..] if !only.starts_with("--") => {
+                options.only = only;
+                rest
+            }
+            _ => return Err("this combination of arguments is not known".to_owned()),
+        };
     }
 }
 
@@ -80,14 +105,19 @@ fn draw(count: &str, seed: &str) -> Result<(), String> {
     let mut chosen = patches::all()?;
     let is_quick = |suite| matches!(suite, Suite::Unit | Suite::Options | Suite::Faults);
     chosen.retain(|patch| is_quick(patch.suite));
-    chosen.sort_by_cached_key(|patch| {
-        let mut hasher = DefaultHasher::new();
-        (seed, &patch.what).hash(&mut hasher);
-        hasher.finish()
-    });
+    shuffle(&mut chosen, seed);
     chosen.truncate(count);
     println!("trying {count} mutants that the seed {seed} selects");
     try_each(&copy, &chosen, 2)
+}
+
+/// Sorts the mutants in an order that the seed selects.
+pub(crate) fn shuffle(chosen: &mut [impl Borrow<Patch>], seed: &str) {
+    chosen.sort_by_cached_key(|patch| {
+        let mut hasher = DefaultHasher::new();
+        (seed, &patch.borrow().what).hash(&mut hasher);
+        hasher.finish()
+    });
 }
 
 fn newest_commit() -> String {
@@ -168,7 +198,7 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
 }
 
 /// Copies the files of the git checkout, except for files that git ignores.
-pub(crate) fn copy_sources(source: &Path, copy: &Path) {
+fn copy_sources(source: &Path, copy: &Path) {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
         .current_dir(source)
@@ -253,17 +283,18 @@ fn soak(tree: &Path, tests: &[&str]) -> Outcome {
     outcome
 }
 
-/// Runs cargo in a source tree, and returns its standard output. The target directory is `CARGO_TARGET_DIR`, or the
-/// folder `target` beside the tree.
-pub(crate) fn cargo(tree: &Path, args: &[&str]) -> String {
+/// Returns the target directory of a source tree: `CARGO_TARGET_DIR`, or the folder `target` beside the tree.
+pub(crate) fn target_of(tree: &Path) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR");
+    target.map_or_else(|| tree.with_file_name("target"), PathBuf::from)
+}
+
+/// Runs cargo in a source tree, and returns its standard output.
+fn cargo(tree: &Path, args: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
         .args(args)
         .current_dir(tree)
-        .env(
-            "CARGO_TARGET_DIR",
-            target.unwrap_or_else(|| tree.with_file_name("target").into()),
-        )
+        .env("CARGO_TARGET_DIR", target_of(tree))
         .env("RUST_BACKTRACE", "0")
         .output()
         .expect("cargo can be started");

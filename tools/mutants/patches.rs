@@ -9,7 +9,8 @@
 //! what: a retry does not know its own grant
 //! ```
 //!
-//! An empty line and a diff in the format of `git diff` follow the header.
+//! If the simulation cannot notice the change, a line `unsimulated:` says why. An empty line and a diff in the format of
+//! `git diff` follow the header.
 
 use std::{
     collections::BTreeSet,
@@ -88,6 +89,8 @@ pub struct Patch {
     pub caught_by: Vec<String>,
     /// How the changed engine behaves.
     pub what: String,
+    /// Why the simulation cannot notice the change, if the header says so.
+    pub unsimulated: Option<String>,
     file: PathBuf,
 }
 
@@ -105,6 +108,9 @@ impl Patch {
                 .filter(|value| !value.is_empty())
                 .ok_or_else(|| wrong(&format!("`{name}` is missing in the header")))
         };
+        let unsimulated = header
+            .lines()
+            .find_map(|line| line.strip_prefix("unsimulated:"));
         let suite = field("suite:")?;
         let suite = Suite::ALL.into_iter().find(|known| known.name() == suite);
         Ok(Self {
@@ -114,6 +120,7 @@ impl Patch {
                 .map(str::to_owned)
                 .collect(),
             what: field("what:")?.to_owned(),
+            unsimulated: unsimulated.map(|reason| reason.trim().to_owned()),
             file,
         })
     }

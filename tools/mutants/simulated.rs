@@ -1,87 +1,345 @@
-//! Finds out which mutants the simulation detects, and how long each detection takes. No scenario of the simulation was
-//! made for a mutant.
+//! Finds out which mutants the simulation detects without a scenario that was made for them, and how long each
+//! detection takes.
 
-use std::{path::Path, time::Instant};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
 
 use patches::Patch;
 use progress::Progress;
+use support::page;
 
-use crate::{cargo, copy_sources};
+use crate::{copy_sources, target_of};
 
-/// How long the simulation tries new seeds on one mutant, in seconds.
-const PATIENCE: u64 = 120;
+/// For how many seconds of processor time the simulation tries new seeds on one mutant: two minutes on two cores. On a
+/// busy machine, the same number of seeds takes longer.
+const PATIENCE: u64 = 240;
 
-/// The simulation does not run sources whose paths contain one of these texts. These sources are the in-process
-/// backend, decisions at compile time, and steps before the first connection.
-const ELSEWHERE: [&str; 5] = [
-    "lock-macros/",
-    "lock-core/src/key",
-    "backend/memory.rs",
-    "transport/preflight.rs",
-    "/url.rs",
+/// What the simulation does not run, and why. A mutant is left out if it changes a file whose path contains the text.
+const ELSEWHERE: [(&str, &str); 19] = [
+    ("lock-macros/", "the attribute decides at compile time"),
+    (
+        "lock-runtime/src/private.rs",
+        "only generated code calls it; the simulated function has no such option",
+    ),
+    (
+        "lock-core/src/key",
+        "keys are texts; the simulation has four",
+    ),
+    (
+        "lock-core/src/duration",
+        "texts of durations are read at compile time",
+    ),
+    ("lock-core/src/error", "callers do not convert errors"),
+    (
+        "lock-core/src/layout",
+        "options that contradict each other are refused before the first request",
+    ),
+    (
+        "backend/memory.rs",
+        "the in-process backend is not simulated",
+    ),
+    ("background/clock.rs", "the world has its own clock"),
+    (
+        "redis/preflight/",
+        "settings of the server are checked before the first call",
+    ),
+    ("/url.rs", "URLs are read before the first connection"),
+    (
+        "client/builder.rs",
+        "the client's settings come before the first connection",
+    ),
+    (
+        "transport/wait_connections.rs",
+        "no plan has more connections than their limit",
+    ),
+    (
+        "native/status.lua",
+        "no caller asks for the status of a lock",
+    ),
+    (
+        "redisson/status.lua",
+        "no caller asks for the status of a lock",
+    ),
+    ("queue/scan.rs", "no caller walks through the locks"),
+    (
+        "protocol/words.rs",
+        "the simulation does not read what a grant says about its caller",
+    ),
+    (
+        "transport/credentials.rs",
+        "the simulated servers ask for no password",
+    ),
+    ("redisson/tell.lua", "no process of the JVM listens"),
+    (
+        "redisson/cluster_tell.lua",
+        "Redisson's layout is simulated on one server only",
+    ),
 ];
 
-/// Tries the mutants that name a test beginning with `only`, except for mutants of sources that match [`ELSEWHERE`].
-pub(crate) fn run(only: &str) -> Result<(), String> {
+const COST: &str = "the change costs commands or time, and breaks no promise";
+
+/// The same for tests. A mutant is left out if all tests that must notice it begin with one of these texts.
+const TESTED_ELSEWHERE: [(&str, &str); 21] = [
+    (
+        "callers::",
+        "the simulation does not read what a grant says about its caller",
+    ),
+    ("operate::", "no caller releases a lock by force"),
+    ("metrics::", "the simulation records no metrics"),
+    (
+        "members::another_process_sees",
+        "no caller asks for the status of a lock",
+    ),
+    ("row_18_slow_line", COST),
+    ("row_28_idle_clients", COST),
+    ("row_48", COST),
+    ("row_54", COST),
+    ("holds_that_began_one_after_the_other", COST),
+    ("many_holds_are_renewed_by_few_commands", COST),
+    ("members::a_cohort_has_up_to_64_members", COST),
+    ("strategy::one_process_sends", COST),
+    ("options::tests::pauses_double", COST),
+    (
+        "connecting::",
+        "the simulated servers pass all checks of a new connection",
+    ),
+    ("runtimes::", "a simulated process has one tokio runtime"),
+    ("defaults::", "callers set each option themselves"),
+    (
+        "a_client_",
+        "a simulated process has one client and one runtime",
+    ),
+    ("layout::", "no process of the JVM takes part"),
+    (
+        "row_35",
+        "the simulated servers have no rights and no passwords",
+    ),
+    (
+        "row_53",
+        "the simulated servers have new IDs after each restart",
+    ),
+    ("row_58", "nobody forges messages"),
+];
+
+/// How the mutants are chosen, and what becomes of the results.
+#[derive(Debug, Default)]
+pub(crate) struct Options<'a> {
+    /// Only mutants that name a test beginning with this text.
+    pub(crate) only: &'a str,
+    /// The number of mutants to draw, and the seed of the draw.
+    pub(crate) draw: Option<(usize, String)>,
+    /// Whether all results that are known on this machine are written to the page.
+    pub(crate) writes: bool,
+}
+
+/// What the simulation has found in a mutant.
+#[derive(Debug, Clone)]
+struct Seen {
+    /// The seed that failed and the promise that it broke; `None` if no seed failed.
+    failure: Option<(u64, String)>,
+    /// The processor time of the simulation, in seconds.
+    seconds: u64,
+}
+
+/// Tries the chosen mutants of code that the simulation runs.
+pub(crate) fn run(options: &Options<'_>) -> Result<(), String> {
     let source = support::root();
     let copy = source.join("target/mutants/tree");
     copy_sources(source, &copy);
-    let mut chosen = patches::all()?;
-    chosen.retain(|patch| patch.is_for(only) && is_simulated(patch));
-    if let Some(found) = simulate(&copy) {
-        return Err(format!(
-            "the simulation reports a broken promise without a mutant: {found}"
-        ));
+    let all = patches::all()?;
+    let mut chosen: Vec<&Patch> = all.iter().filter(|patch| reason(patch).is_none()).collect();
+    chosen.retain(|patch| patch.is_for(options.only));
+    if let Some((count, seed)) = &options.draw {
+        crate::shuffle(&mut chosen, seed);
+        chosen.truncate(*count);
     }
-    println!("| mutant | what was seen | after |\n|---|---|---|");
-    let mut found = 0;
+    let mut known = recorded().map_err(|error| error.to_string())?;
+    if !build(&copy)? {
+        return Err("the simulation does not compile without a mutant".into());
+    }
+    let unchanged = target_of(&copy).join("simulate-unchanged");
+    fs::copy(program(&copy), &unchanged).map_err(|error| error.to_string())?;
+    println!("| mutant | what was seen | seed | processor seconds |\n|---|---|---|---|");
     let progress = Progress::of_steps(chosen.len());
     for patch in &chosen {
         progress.begin(&patch.what);
         patch.check(&copy)?;
         patch.apply(&copy)?;
-        let began = Instant::now();
-        let seen = simulate(&copy);
+        let seen = build(&copy).and_then(|compiles| match compiles {
+            true => simulate(&copy),
+            false => Err(format!("does not compile: {}", patch.what)),
+        });
         patch.revert(&copy)?;
-        found += usize::from(seen.is_some());
-        let seen = seen.unwrap_or_else(|| "nothing".into());
-        let took = began.elapsed().as_secs();
-        progress::suspend(|| println!("| {} | {seen} | {took} s |", patch.what));
+        let seen = seen?;
+        if let Some((seed, promise)) = &seen.failure
+            && !holds(&copy, &unchanged, *seed)?
+        {
+            return Err(format!(
+                "seed {seed} fails without a mutant, too: {promise}"
+            ));
+        }
+        progress::suspend(|| println!("{}", row(&patch.what, &seen)));
+        known.insert(patch.what.clone(), seen);
+        record(&known).map_err(|error| error.to_string())?;
     }
     drop(progress);
-    println!("{found} of {} found", chosen.len());
+    let found = |patch: &&&Patch| {
+        known
+            .get(&patch.what)
+            .is_some_and(|seen| seen.failure.is_some())
+    };
+    println!(
+        "{} of {} found",
+        chosen.iter().filter(found).count(),
+        chosen.len()
+    );
+    if options.writes {
+        let page = source.join("docs/simulation.md");
+        page::update(&page, "mutants", &table(&all, &known)).map_err(|error| error.to_string())?;
+    }
     Ok(())
 }
 
-fn is_simulated(patch: &Patch) -> bool {
-    let elsewhere = |file: &String| ELSEWHERE.iter().any(|part| file.contains(part));
-    !patch.changes().iter().any(elsewhere)
+/// Returns why the simulation cannot notice this mutant, or `None` if it should.
+fn reason(patch: &Patch) -> Option<&str> {
+    if let Some(reason) = &patch.unsimulated {
+        return Some(reason);
+    }
+    let changes = patch.changes();
+    let by_file = ELSEWHERE
+        .iter()
+        .find(|(part, _)| changes.iter().any(|file| file.contains(part)));
+    let by_test = TESTED_ELSEWHERE.iter().find(|(beginning, _)| {
+        patch
+            .caught_by
+            .iter()
+            .all(|test| test.starts_with(beginning))
+    });
+    by_file.or(by_test).map(|(_, reason)| *reason)
 }
 
-/// Runs the simulation on the sources in `tree`. Returns the first line of its output that reports a broken promise, or
-/// `None` if no line does.
-fn simulate(tree: &Path) -> Option<String> {
-    let patience = PATIENCE.to_string();
-    let built = [
-        "build",
-        "--release",
-        "-p",
-        "lock-simulation",
-        "--example",
-        "simulate",
-    ];
-    cargo(tree, &built);
-    let run = [
-        "run",
-        "--release",
-        "-p",
-        "lock-simulation",
-        "--example",
-        "simulate",
-        "--",
-    ];
-    let how = ["--first", "--from", "1", "--seconds", &patience];
-    let output = cargo(tree, &[&run[..], &how].concat());
-    let seed = output.lines().find(|line| line.starts_with("seed "));
-    seed.map(str::to_owned)
+fn row(what: &str, seen: &Seen) -> String {
+    let Seen { failure, seconds } = seen;
+    match failure {
+        Some((seed, promise)) => format!("| {what} | {promise} | {seed} | {seconds} |"),
+        None => format!("| {what} | **nothing** | | {seconds} |"),
+    }
+}
+
+/// Returns the text of the page: the mutants that were tried, and the reasons why others were not.
+fn table(all: &[Patch], known: &BTreeMap<String, Seen>) -> String {
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let (mut rows, mut tried, mut found, mut untried) = (String::new(), 0, 0, 0);
+    for patch in all {
+        if let Some(reason) = reason(patch) {
+            reasons.entry(reason).or_default().push(&patch.what);
+        } else if let Some(seen) = known.get(&patch.what) {
+            tried += 1;
+            found += usize::from(seen.failure.is_some());
+            rows += &row(&patch.what, seen);
+            rows.push('\n');
+        } else {
+            untried += 1;
+        }
+    }
+    let mut text = format!(
+        "{found} of {tried} mutants were found. {untried} further mutants of code that the simulation runs were not \
+         tried.\n\n| mutant | broken promise | seed | processor seconds |\n|---|---|---|---|\n{rows}\n\
+         These mutants change what the simulation does not run:\n\n| reason | mutants |\n|---|---|\n"
+    );
+    for (reason, mutants) in reasons {
+        let _ = writeln!(text, "| {reason} | {} |", mutants.join("; "));
+    }
+    text
+}
+
+/// Builds the simulation of the sources in `tree`. Returns whether the sources compile.
+fn build(tree: &Path) -> Result<bool, String> {
+    // The library of the other tests is part of the build, but the simulation calls little of it.
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--release"])
+        .args(["-p", "lock-simulation", "--example", "simulate"])
+        .args(["--config", "profile.release.package.lock-tests.opt-level=0"])
+        .current_dir(tree)
+        .env("CARGO_TARGET_DIR", target_of(tree))
+        .env("CARGO_INCREMENTAL", "1")
+        .status();
+    Ok(built.map_err(|error| error.to_string())?.success())
+}
+
+fn program(tree: &Path) -> PathBuf {
+    target_of(tree).join("release/examples/simulate")
+}
+
+/// Returns whether a seed keeps all promises without a mutant.
+fn holds(tree: &Path, unchanged: &Path, seed: u64) -> Result<bool, String> {
+    let mut run = Command::new(unchanged);
+    run.args(["--seed", &seed.to_string()]).current_dir(tree);
+    let run = run.output().map_err(|error| error.to_string())?;
+    Ok(run.status.success())
+}
+
+/// Runs the simulation that was built of the sources in `tree`.
+fn simulate(tree: &Path) -> Result<Seen, String> {
+    let (patience, began) = (PATIENCE.to_string(), Instant::now());
+    let run = Command::new(program(tree))
+        .args(["--first", "--from", "1", "--threads", "2"])
+        .args(["--processor-seconds", &patience])
+        .current_dir(tree)
+        .output()
+        .map_err(|error| error.to_string())?;
+    let printed = String::from_utf8_lossy(&run.stdout).into_owned();
+    let failure = printed.lines().find_map(|line| {
+        let (seed, failure) = line.strip_prefix("seed ")?.split_once(": ")?;
+        let promise = failure.split(": ").nth(1).unwrap_or(failure);
+        Some((seed.parse().ok()?, promise.to_owned()))
+    });
+    let seconds = printed
+        .lines()
+        .find_map(|line| line.strip_prefix("processor seconds: "));
+    // A run that makes no progress is ended by its watchdog, which prints no time.
+    let seconds = seconds.and_then(|seconds| seconds.parse().ok());
+    if seconds.is_none() && failure.is_none() {
+        let errors = String::from_utf8_lossy(&run.stderr);
+        return Err(format!("the simulation has crashed: {errors}"));
+    }
+    let seconds = seconds.unwrap_or_else(|| began.elapsed().as_secs());
+    Ok(Seen { failure, seconds })
+}
+
+fn results() -> PathBuf {
+    support::root().join("target/mutants/simulated")
+}
+
+/// Returns the results of earlier runs on this machine.
+fn recorded() -> io::Result<BTreeMap<String, Seen>> {
+    let text = match fs::read_to_string(results()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        read => read?,
+    };
+    let parse = |line: &str| {
+        let mut fields = line.split('\t');
+        let (what, seed, seconds) = (fields.next()?, fields.next()?, fields.next()?);
+        let failure = seed.parse().ok().zip(fields.next().map(str::to_owned));
+        let seconds = seconds.parse().ok()?;
+        Some((what.to_owned(), Seen { failure, seconds }))
+    };
+    Ok(text.lines().filter_map(parse).collect())
+}
+
+fn record(known: &BTreeMap<String, Seen>) -> io::Result<()> {
+    let mut text = String::new();
+    for (what, Seen { failure, seconds }) in known {
+        let _ = match failure {
+            Some((seed, promise)) => writeln!(text, "{what}\t{seed}\t{seconds}\t{promise}"),
+            None => writeln!(text, "{what}\t-\t{seconds}"),
+        };
+    }
+    fs::write(results(), text)
 }
