@@ -20,7 +20,7 @@ pub(crate) const SIZES: [usize; 4] = [8, 64, 512, 10_000];
 const QUICK_SIZES: [usize; 3] = [8, 64, 512];
 
 impl Pace {
-    const QUICK: Self = Self {
+    pub(crate) const QUICK: Self = Self {
         rounds: 1,
         span: Duration::from_secs(1),
         sizes: &QUICK_SIZES,
