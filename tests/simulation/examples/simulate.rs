@@ -6,6 +6,8 @@
 //! with which the smaller plan can be run again, such as `--seed 7 --steps 3,0,1`, and writes a timeline of the smaller
 //! plan to `target/simulation`.
 //!
+//! Before the new seeds, the program runs the seeds that once failed, unless `--from` is given.
+//!
 //! - `--seconds N`, `--minutes N`: how long the program runs (10 s by default).
 //! - `--processor-seconds N`: the processor time after which the program ends.
 //! - `--seeds N`: runs this number of seeds, however long it takes.
@@ -31,6 +33,7 @@ use std::{
 };
 
 use lock_simulation::{
+    corpus,
     history::Line,
     ledger::{Counts, Violation},
     plan::Plan,
@@ -56,9 +59,7 @@ struct Total {
 
 fn main() -> ExitCode {
     let mut time = Duration::from_secs(10);
-    let mut from = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs() % 1_000_000 * 1_000);
+    let mut from = None;
     let mut threads = thread::available_parallelism().map_or(1, usize::from);
     let (mut seed, mut steps) = (None, Vec::new());
     let (mut first, mut processor) = (false, Duration::MAX);
@@ -87,7 +88,7 @@ fn main() -> ExitCode {
                 time = Duration::MAX;
                 seeds = number();
             }
-            "--from" => from = number(),
+            "--from" => from = Some(number()),
             "--threads" => threads = usize::try_from(number()).expect("few threads"),
             "--store" => store = Some(value.clone()),
             "--seed" => seed = Some(number()),
@@ -101,10 +102,33 @@ fn main() -> ExitCode {
     match seed {
         Some(seed) => one(seed, &steps),
         None => {
+            let from = match from {
+                Some(from) => from,
+                None if replay_failed() => new_seed(),
+                None => return ExitCode::FAILURE,
+            };
             let seeds = from..from.saturating_add(seeds);
             many(seeds, threads, (time, processor), first, store.as_deref())
         }
     }
+}
+
+/// Returns a first seed that is derived from the current time.
+fn new_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() % 1_000_000 * 1_000)
+}
+
+/// Runs the seeds that once failed, and returns whether all promises were kept.
+fn replay_failed() -> bool {
+    let mut holds = true;
+    for (arguments, outcome) in corpus::replay() {
+        for violation in &outcome.violations {
+            holds = false;
+            println!("{arguments}: {violation}");
+        }
+    }
+    holds
 }
 
 /// Runs the plan to which these steps lead from the plan of this seed, and writes the timeline of the run.

@@ -161,6 +161,8 @@ struct State {
     keys: BTreeMap<String, Key>,
     /// The events that end leases early or lose grants.
     losses: Vec<Loss>,
+    /// The time at which a replica with older token counters than its primary last replaced the primary.
+    counters_lost: Option<u64>,
     /// The total time by which the server's clock was set back.
     set_back: u64,
     /// The time at which a fault last began or ended.
@@ -292,6 +294,7 @@ impl Ledger {
         state.counts.entered += 1;
         let losses = std::mem::take(&mut state.losses);
         let (longest_lease, has_set_back) = (state.longest_lease, state.set_back > 0);
+        let counters_lost = state.counters_lost;
         let mut excused = 0;
         let this = state.keys.entry(key.clone()).or_default();
         for other in this.inside.values() {
@@ -318,6 +321,7 @@ impl Ledger {
             // In two cases, an entry may have a lower token than the previous entry. First, the owner of a grant that
             // was given before a loss of state may enter after the owner of a later grant. Second, if a server has lost
             // its token counter and its clock was set back, the next tokens continue from a lower number.
+            && !(has_set_back && counters_lost.is_some_and(|lost| lost >= at))
             && !losses.iter().any(|loss| {
                 let is_of_it = loss.key.as_ref().is_none_or(|lost| *lost == key);
                 let until = loss.at.saturating_add(GRANTED_BEFORE + longest_lease);
@@ -387,6 +391,10 @@ impl Ledger {
         );
         if let Some(error) = error {
             *state.counts.errors.entry(name_of(error)).or_default() += 1;
+            if let LockError::NotReplicated { .. } = error {
+                // The call held its locks while it waited for the replicas.
+                state.held_until_now(call, now);
+            }
         }
         let found = state.check_wait(call, now);
         state.calls.remove(&call);
@@ -464,6 +472,12 @@ impl Ledger {
             from,
             at,
         });
+    }
+
+    /// Records that a promoted server has older token counters than the server that it replaces.
+    pub fn lose_counters(&self) {
+        let now = self.history.now();
+        self.state().counters_lost = Some(now);
     }
 
     /// Records that from now on, two servers grant the same locks.
@@ -583,6 +597,14 @@ impl Ledger {
 }
 
 impl State {
+    /// Records that the call may have held each of its locks until now.
+    fn held_until_now(&mut self, call: CallId, now: u64) {
+        let keys = self.calls.get(&call).map(|call| call.wanted.keys.clone());
+        for key in keys.unwrap_or_default() {
+            self.keys.entry(key).or_default().moved = now;
+        }
+    }
+
     /// Checks that a call that enters or ends now has not waited for too long.
     fn check_wait(&self, call: CallId, now: u64) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call).filter(|call| call.waits)?;

@@ -5,6 +5,7 @@ use mimalloc::MiMalloc;
 
 pub mod callers;
 pub mod chance;
+pub mod corpus;
 pub mod faults;
 pub mod history;
 pub mod late;

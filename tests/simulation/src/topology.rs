@@ -175,7 +175,7 @@ impl World {
 
     /// Tells the ledger which grants of the old primary the new primary lacks or has for a shorter time. If `keeps` is
     /// set, the new primary must have every grant under which a body has begun. `splits` says whether the old primary
-    /// continues to serve clients.
+    /// continues to serve clients. Also tells the ledger if the new primary lacks newer token counters.
     fn compare(&self, old: ServerId, new: ServerId, keeps: bool, splits: bool) {
         for key in (0..self.plan.keys).map(|key| format!("k{key}")) {
             let name = self.name_of(&key);
@@ -197,6 +197,10 @@ impl World {
                 _ if keeps => {}
                 _ => self.ledger.lose_grant(&key, self.network.in_world(new, 0)),
             }
+        }
+        let offset = |server| self.network.at_server(server, |redis, _| redis.offset());
+        if !keeps && offset(new) < offset(old) {
+            self.ledger.lose_counters();
         }
         if splits && !keeps {
             self.ledger.split();

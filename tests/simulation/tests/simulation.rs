@@ -10,6 +10,7 @@ use std::{
 use lock_runtime::Strategy;
 use lock_simulation::{
     callers::Way,
+    corpus,
     faults::Fault,
     history::Line,
     plan::{Plan, Store},
@@ -193,6 +194,15 @@ fn a_slot_that_moves_loses_no_grant() {
         assert_eq!(outcome.violations, [], "seed {seed}");
         assert_eq!(outcome.counts.excused, 0, "seed {seed}");
         assert!(outcome.counts.entered > 20, "seed {seed}");
+    }
+}
+
+/// Runs the seeds that once failed.
+#[test]
+fn failed_seeds_hold() {
+    for (arguments, outcome) in corpus::replay() {
+        assert_eq!(outcome.violations, [], "{arguments}");
+        assert!(outcome.counts.entered > 0, "{arguments}");
     }
 }
 

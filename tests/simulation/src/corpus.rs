@@ -1,0 +1,37 @@
+//! Seeds whose runs once broke a promise. They are run again before new seeds.
+
+use crate::{
+    shrink::follow,
+    world::{Outcome, run},
+};
+
+/// Each seed, and the steps that lead from its plan to the plan that failed (see [`follow`]). The tables in
+/// docs/testing.md describe the faults.
+const FAILED: [(u64, &[usize]); 8] = [
+    (0, &[]),
+    (18, &[]),
+    (1_229, &[]),
+    (61_004_604, &[]),
+    (61_009_487, &[]),
+    (
+        61_009_487,
+        &[1, 6, 1, 1, 4, 1, 3, 1, 1, 1, 1, 1, 1, 1, 4, 4, 4, 7],
+    ),
+    (405_078_011, &[]),
+    (436_476_383, &[]),
+];
+
+/// Runs the plans that once failed. Returns the outcome of each run, and the arguments of the example `simulate` that
+/// repeat the run.
+pub fn replay() -> impl Iterator<Item = (String, Outcome)> {
+    FAILED.into_iter().map(|(seed, steps)| {
+        let plan = follow(seed, steps);
+        let steps: Vec<_> = steps.iter().map(ToString::to_string).collect();
+        let arguments = if steps.is_empty() {
+            format!("--seed {seed}")
+        } else {
+            format!("--seed {seed} --steps {}", steps.join(","))
+        };
+        (arguments, run(&plan, false))
+    })
+}
