@@ -100,12 +100,16 @@ async fn guard(
     next: Next,
 ) -> Response {
     let base = mount(&original, request.uri());
+    let params = Query::try_from_uri(request.uri())
+        .map_or_else(|_| Params::default(), |Query(params)| params);
+    let format = Format::of(&params, request.headers());
     let mut response = match admit(&site, &base, &original, &request) {
         Some(response) => response,
         None if site.access.knows(request.headers()) => next.run(request).await,
         None => {
             let text = "Open the address that has the token, or send the header `Authorization: Bearer TOKEN`.";
-            refuse(
+            refuse_in(
+                &format,
                 StatusCode::UNAUTHORIZED,
                 "A token is needed",
                 text,
@@ -148,6 +152,24 @@ fn admit(site: &Site, base: &str, original: &Uri, request: &Request) -> Option<R
 
 fn refuse(status: StatusCode, title: &str, text: &str, place: Place<'_>) -> Response {
     (status, Html(html::message(title, text, place))).into_response()
+}
+
+/// Answers a request that was refused, in the format that was asked for.
+fn refuse_in(
+    format: &Format,
+    status: StatusCode,
+    title: &str,
+    text: &str,
+    place: Place<'_>,
+) -> Response {
+    match format {
+        Format::Json => {
+            let json = serde_json::json!({ "error": title, "detail": text });
+            let kind = [(CONTENT_TYPE, "application/json")];
+            (status, kind, json.to_string()).into_response()
+        }
+        Format::Html | Format::Events => refuse(status, title, text, place),
+    }
 }
 
 /// The query parameters of the page's addresses.
@@ -223,21 +245,23 @@ async fn history(site: Site_, visit: Visit, Query(params): Query<Params>) -> Res
 async fn show(Shared(site): Site_, visit: Visit, view: View, params: Params) -> Response {
     let base = visit.base();
     let poller = &site.poller;
+    let format = Format::of(&params, &visit.headers);
     let at = |now| Place { base: &base, now };
     if let Err(error) = poller.check(&view) {
-        let text = with_causes(&error);
-        return refuse(StatusCode::BAD_REQUEST, "Not a valid key", &text, at(None));
+        let (status, text) = (StatusCode::BAD_REQUEST, with_causes(&error));
+        return refuse_in(&format, status, "Not a valid key", &text, at(None));
     }
     let too_many = || {
         let text = "Too many different pages are watched. Try again later.";
-        refuse(
+        refuse_in(
+            &format,
             StatusCode::SERVICE_UNAVAILABLE,
             "Too many viewers",
             text,
             at(None),
         )
     };
-    match Format::of(&params, &visit.headers) {
+    match format {
         Format::Events => match poller.follow(&view) {
             Some(watching) => events(site.clone(), watching, base).into_response(),
             None => too_many(),

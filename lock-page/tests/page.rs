@@ -501,6 +501,10 @@ async fn a_token_admits_a_visitor_who_has_shown_it_once() {
         with(AUTHORIZATION, "Bearer the wrong token").await.status,
         StatusCode::UNAUTHORIZED
     );
+    // A program that asks for JSON reads why it is refused.
+    let refused = get(&app, "/ops/locks?format=json").await;
+    assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(refused.json()["error"], "A token is needed");
     // Another process of the service accepts the cookie, because by default the token is the secret. A page with
     // another secret refuses the cookie.
     let request = || Request::get("/ops/locks").header(COOKIE, &cookie);
@@ -629,6 +633,9 @@ async fn a_lock_and_its_queue_are_told_as_json() {
         .await
         .json();
     assert_eq!(page["holder"]["token"], guard.token().get());
+    let refused = get(&app, "/ops/locks/lock?key=&format=json").await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert_eq!(refused.json()["error"], "Not a valid key");
     let page = get(&app, "/ops/locks/lock?key=order:42").await.body;
     let session = queue[0]["session"].as_str().unwrap();
     assert!(page.contains(&format!("session {session}: 3")), "{page}");

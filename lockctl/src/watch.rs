@@ -3,11 +3,13 @@
 use std::{
     collections::BTreeMap,
     io::{self, IsTerminal, Write},
+    os::fd::AsFd,
     time::{Duration, SystemTime},
 };
 
 use clap::Args;
 use lock_runtime::LockClient;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -89,7 +91,21 @@ pub(crate) async fn watch(
         }
         let took = begun.elapsed();
         tokio::time::sleep_until(begun + args.interval.max(2 * took)).await;
+        if is_output_closed() {
+            return Err(Failure::OutputClosed);
+        }
     }
+}
+
+/// Returns whether the output is a pipe whose reader has closed it.
+fn is_output_closed() -> bool {
+    let output = io::stdout();
+    let mut polled = [PollFd::new(output.as_fd(), PollFlags::empty())];
+    let closed = PollFlags::POLLERR | PollFlags::POLLHUP;
+    poll(&mut polled, PollTimeout::ZERO).is_ok()
+        && polled[0]
+            .revents()
+            .is_some_and(|seen| seen.intersects(closed))
 }
 
 fn write_changes(format: Format, last: Option<&Seen>, now: &Seen) -> Result<(), Failure> {
