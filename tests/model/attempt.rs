@@ -51,8 +51,8 @@ impl Protocol {
     }
 
     /// Requests the lock for an owner, as the engine's `RedisAttempt::ask` does. The request is part of a batch if the
-    /// owner has a place to return to, or if another caller of its process waits for the lock or holds it. A caller
-    /// that does not wait always sends its own request.
+    /// owner already had a place in the queue, or if another caller of its process waits for the lock or holds it. A
+    /// caller that does not wait always sends its own request.
     pub(crate) fn ask(&self, state: &mut State, id: CallerId) {
         let now = state.now;
         if self.scenario.terms.is_slow(id) {
@@ -113,8 +113,8 @@ impl Protocol {
         }
     }
 
-    /// Returns whether the caller may enter or leave. The caller may do neither while a batch that includes the caller
-    /// is unanswered.
+    /// Returns whether the caller is allowed to enter or leave. Neither is allowed while a batch that includes the
+    /// caller is unanswered.
     fn is_gate_open(&self, caller: &Caller) -> bool {
         !caller.resending || self.is(Broken::EntersBesideItsRequest)
     }
@@ -221,8 +221,8 @@ impl Protocol {
         }
     }
 
-    /// Continues an acquisition that has missed its turn, or whose reply was not read in time. The acquisition keeps
-    /// its place but uses another owner name, so no late message for the old name can let the caller enter.
+    /// Continues an acquisition whose caller has missed its turn, or has not read its reply in time. The acquisition
+    /// keeps its place but uses another owner name, so no late message for the old name can let the caller enter.
     fn start_over(&self, state: &mut State, id: CallerId) {
         let caller = state.caller(id).clone();
         let next = self.scenario.terms.next_owner(id);
@@ -241,8 +241,8 @@ impl Protocol {
                 self.ask(state, next);
             }
             // The scenario provides no second owner name for this caller. No grant contains the caller's present owner
-            // name, so no late message can let the caller enter, and the caller may continue under its present owner
-            // name.
+            // name, so no late message can let the caller enter. The caller can therefore continue under its present
+            // owner name.
             None if goes_on && !state.server.holds(id) && caller.behind.is_none() => {
                 state.caller(id).attempt = attempt;
                 self.ask(state, id);
@@ -361,8 +361,8 @@ impl Protocol {
         self.on(state, id, event);
     }
 
-    /// Returns whether the request of a slow caller (one that is polled late or never) has been unanswered, or its
-    /// reply unread, for the length of a claim.
+    /// Returns whether the request of a slow caller (one that is polled late or never) has been unanswered for the
+    /// length of a claim (2 s), or the reply has been unread for this time.
     pub(crate) fn is_unread(&self, state: &State, id: CallerId) -> bool {
         let caller = &state.callers[usize::from(id)];
         let unread = matches!(caller.phase, Phase::Asking | Phase::Answered { .. });
@@ -418,14 +418,14 @@ impl Protocol {
         ) && state.now >= caller.wait_until
     }
 
-    /// Ends the wait of a caller. A caller with an offer is polled once more and may enter. A caller that may be in the
-    /// queue leaves the queue. The call of any other caller ends at once.
+    /// Ends the wait of a caller. A caller with an offer is polled once more, and can enter in this poll. A caller that
+    /// may be in the queue leaves the queue. The call of any other caller ends at once.
     pub(crate) fn stop_waiting(&self, state: &mut State, id: CallerId) {
         let since = state.now;
         let once = self.scenario.terms.wait(id) == 0;
         let caller = state.caller(id);
         if let Some(turn) = caller.turn() {
-            // In this last poll before it leaves, the caller may enter.
+            // The caller leaves after this last poll, unless the caller enters in this poll.
             self.poll(state, id);
             if state.caller(id).turn() == Some(turn) {
                 self.give_up(state, id, End::Busy);
@@ -443,8 +443,8 @@ impl Protocol {
         }
     }
 
-    /// Handles the reply to a `leave` at the end of a wait. If the server had granted the caller the lock before the
-    /// `leave`, and the caller has the turn, the caller enters.
+    /// Handles the reply to the script `leave`, which a caller sends at the end of its wait. If the server granted the
+    /// caller the lock before it ran `leave`, and the caller has the turn, the caller enters.
     pub(crate) fn left(&self, state: &mut State, id: CallerId, sent: Stamp, found: Option<Found>) {
         let Some(found) = found else {
             self.on(state, id, Event::Left { was_queued: true });
@@ -535,7 +535,8 @@ impl Protocol {
         );
     }
 
-    /// Returns whether a `leave` or a release of the call, or of its background work, has been unanswered for too long.
+    /// Returns whether a `leave` or a release has been unanswered for too long. The call itself or its background work
+    /// has sent this `leave` or release.
     pub(crate) fn is_impatient(&self, state: &State, id: CallerId) -> bool {
         let now = state.now;
         let caller = &state.callers[usize::from(id)];

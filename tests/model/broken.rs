@@ -1,6 +1,8 @@
 //! Variants of the protocol, each with one rule removed. The checker has to find a broken promise in each variant.
+//! `main.rs` explains the terms.
 
-/// The rule that a variant of the protocol lacks. The comment of each variant describes the protocol without the rule.
+/// A rule of the protocol that is removed. The comment of each variant describes the defective protocol without the
+/// rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Broken {
     /// The local deadline of a grant counts from the arrival of the reply, not from the sending of the request.
@@ -16,15 +18,15 @@ pub(crate) enum Broken {
     /// After a reconnect, the process resends requests without a time limit, although the server may still read earlier
     /// copies of these requests from the old connection.
     LateAcquireAccepted,
-    /// An owner enters although its session's connection has broken, and the server may still read a request for this
-    /// owner from that connection.
+    /// An owner enters although its session's connection has broken. The server can still read a request for this owner
+    /// from that connection.
     GateOpensWithTheBreak,
     /// When an owner that already has a grant sends its request again, the server queues the owner.
     QueuesBehindItself,
     /// When a batch is sent again and one of its owners already has a grant, the server queues that owner.
     BatchQueuesBehindItself,
-    /// An owner that gives back its turn does not also send `leave`, so a request that the server reads later may get
-    /// the lock for this owner.
+    /// An owner gives back its turn without also sending `leave`. If the server later reads an older request of this
+    /// owner, the server grants the owner the lock.
     OfferGivenBackAlone,
     /// A caller that is cancelled or gives up sends no `leave` in the background.
     CancelWithoutLeave,
@@ -36,7 +38,7 @@ pub(crate) enum Broken {
     DeadHeadStays,
     /// The lock is granted to a waiter that cannot be notified of the grant.
     GivenUnheard,
-    /// A pushed grant lasts for its whole lease, not only for a claim.
+    /// Until the owner confirms a grant from a push, the grant lasts for its whole lease, not only for a claim (2 s).
     PushedForTheWholeLease,
     /// A caller takes a free lock although other callers queue for it.
     Barging,
@@ -45,7 +47,7 @@ pub(crate) enum Broken {
     /// A waiter's place is always the server's time. After the clock was set back, a new waiter overtakes older
     /// waiters.
     PlaceByClockAlone,
-    /// A waiter's wait restarts with each new connection.
+    /// A waiter's `wait` begins again with each new connection.
     WaitBeginsAgain,
     /// When a member leaves its cohort, the server takes the grant from the whole cohort and grants the lock to the
     /// next waiter.
@@ -65,13 +67,13 @@ pub(crate) enum Broken {
     /// The grant of a cohort whose local deadline has passed is released before the cohort's waiting members queue
     /// again. Waiters behind the cohort then get the lock before these members.
     LostCohortReleasedFirst,
-    /// A caller that comes back with an old place sends its own request, as if it had never queued. The request gives a
-    /// free lock to the head of the queue, although the caller's old place is before the head.
+    /// A caller that queues again after losing its place sends its own request, as if it had never queued. The request
+    /// gives a free lock to the head of the queue, although the caller's old place is before the head.
     HeadBeforeWhoComesBack,
     /// A caller that never learned its place does not queue again when its cohort or its connection is lost.
     ComesBackToAPlaceOnly,
-    /// A caller that comes back keeps its old place although the server's clock has jumped, so that the caller's wait
-    /// at this place is over by that clock.
+    /// A caller queues again at its old place although the server's clock has jumped ahead. By that clock, the `wait`
+    /// of a caller at this place is already over.
     DeadPlaceStands,
     /// A caller that has an offer from an older grant keeps that offer, although the server has since granted the
     /// caller the lock again.
@@ -82,16 +84,16 @@ pub(crate) enum Broken {
     CohortOfTwoSessions,
     /// The server puts waiters with different leases into one cohort.
     CohortOfTwoLeases,
-    /// A cohort without waiting members is not released.
+    /// If no member of a cohort is waiting, the cohort's grant is not released.
     EmptyCohortStays,
     /// The counter of fencing tokens rises by only one for a whole cohort.
     OneTokenForACohort,
     /// All members of a cohort have the same token.
     MembersShareAToken,
-    /// A cohort's member that is offered its turn enters while a batch that includes the member is unanswered.
+    /// A member of a cohort takes its offer and enters while a batch that includes this member is unanswered.
     EntersBesideItsRequest,
-    /// A caller renews the grant of its offer by itself, and enters when it is polled after the server's answer, even
-    /// if it has lost its turn since. A turn that its caller does not take is never passed on.
+    /// A caller renews the grant of its offer by itself. The caller enters at its next poll after the server's answer,
+    /// even if it has lost its turn in the meantime. A turn that a caller does not take is never passed on.
     AnswerSeats,
     /// A caller that was notified of its turn enters although the offer has been passed on.
     EntersWithoutOffer,

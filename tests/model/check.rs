@@ -75,7 +75,8 @@ fn run(protocol: &Protocol, reaches: bool) -> Option<(&'static str, String)> {
         started.elapsed().as_secs_f64(),
     );
     let discoveries = checker.discoveries();
-    // Of several promises that are broken after the same number of steps, the first in the list of the properties counts.
+    // If several promises are broken after the same number of steps, this code chooses the promise that is first in
+    // `properties`.
     let broken = properties
         .iter()
         .filter(|property| property.expectation == Expectation::Always)

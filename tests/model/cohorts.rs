@@ -296,8 +296,8 @@ impl Protocol {
             .any(|id| state.callers[usize::from(id)].is_waiting())
     }
 
-    /// Returns whether the cohort whose first member has the token `first` may offer a turn to a caller. A waiting
-    /// caller may get an offer if it has none, or if its offer is from an older grant, which the server has lost.
+    /// Returns whether the cohort whose first member has the token `first` can offer a turn to a caller. A waiting
+    /// caller can get an offer if it has none, or if its offer is from an older grant, which the server has lost.
     fn may_be_told(&self, state: &State, id: CallerId, first: Token) -> bool {
         let caller = &state.callers[usize::from(id)];
         let is_newer = |older: Token| older < first && !self.is(Broken::OlderGrantStands);
@@ -360,7 +360,7 @@ impl Protocol {
 
     /// Marks the cohort of a grant as released, after the release was confirmed or given up. If no caller of the
     /// process is waiting, also forgets the cohort. While callers are waiting, a late message that describes the grant
-    /// could begin a forgotten cohort again.
+    /// could make the process begin a forgotten cohort again.
     pub(crate) fn forget(&self, state: &mut State, process: ProcessId, token: Token) {
         let at_lock = self.callers_of(process).any(|id| state.caller(id).waits());
         let known = &mut state.processes[process].entry;
@@ -490,10 +490,10 @@ impl Protocol {
         }
     }
 
-    /// Returns the token of the first member of the cohort in which this owner awaits or has its turn. The caller has
-    /// to know from a probe that the owner is neither in the queue nor in a grant, so that the server has lost the
-    /// cohort's grant. Returns `None` if the owner is in no cohort, or if the process learned of the cohort only after
-    /// the moment `sent` at which the probe was sent.
+    /// Returns the token of the first member of the cohort in which this owner awaits or has its turn. Call this
+    /// function only after a probe has reported that the owner is neither in the queue nor in a grant. The server has
+    /// then lost the cohort's grant. Returns `None` if the owner is in no cohort, or if the process learned of the
+    /// cohort only after the moment `sent` at which the probe was sent.
     pub(crate) fn lost_member(&self, state: &State, id: CallerId, sent: Stamp) -> Option<Token> {
         let entry = state.processes[self.process_of(id)].entry.as_ref()?;
         let cohort = &entry.cohort;

@@ -54,7 +54,8 @@ impl Protocol {
         observed.begun = observed.begun.max(fencing);
     }
 
-    /// Returns the lease of the renewal that is due for a hold, 0 if a check is due, or `None` if neither is due.
+    /// If a renewal of a hold is due, returns the lease that the renewal requests. Returns 0 if a check is due, or
+    /// `None` if neither is due.
     pub(crate) fn tending(&self, state: &State, id: CallerId) -> Option<Tick> {
         let (terms, faults) = (&self.scenario.terms, &self.scenario.faults);
         let now = state.now;

@@ -5,7 +5,7 @@
 //! # Terms
 //!
 //! - An *owner name* identifies a caller on the server. A caller's *place* is its position in the lock's queue on the
-//!   server.
+//!   server. The server stores the place as a score, so a caller that queues again can return to its old place.
 //! - A *session* is a connection of a process, over which the server notifies waiting callers. Each process has one
 //!   session for its callers. The engine has another session in each process for its background work, the *home
 //!   session*.
@@ -32,14 +32,14 @@
 //! at any later step or never again, so the caller reads offers and answers late. A caller that misses its turn
 //! continues under a new owner name, which takes over the place of the old name.
 //!
-//! - `server.rs`: the grant, the queue and the counter of fencing tokens, and each script as one step that decides as
-//!   the script does (`acquire`, with `acquire_free` before it, `queue`, `release`, `renew`, `leave`, `probe`,
-//!   `grant_next`, `next_token`).
-//! - `attempt.rs`: drives an `AttemptState`, which decides the steps of one caller: sends the requests that the
-//!   `AttemptState` asks for, asks the cohort to let the caller take its turn, gives up, and removes what the caller
-//!   has left on the server.
-//! - `cohorts.rs`: drives a `Cohort` as the registry of a process does, and sends the batches that queue several
-//!   callers.
+//! - `server.rs`: the grant, the queue, the counter of fencing tokens, and the scripts. Each script runs as one step,
+//!   and makes the same decisions as the engine's script. The scripts are `acquire` (with `acquire_free` before it),
+//!   `queue`, `release`, `renew`, `leave`, `probe`, `grant_next` and `next_token`.
+//! - `attempt.rs`: the steps of one caller, which an `AttemptState` decides. This file sends the requests that the
+//!   `AttemptState` asks for, and asks the cohort to let the caller take its turn. If the caller gives up, this file
+//!   removes what the caller has left on the server.
+//! - `cohorts.rs`: the cohorts of a process. This file calls a `Cohort` as the engine's registry of cohorts does, and
+//!   sends the batches that queue several callers.
 //! - `session.rs`: the sessions with their pushes, probes and heartbeat, and the effects of a broken connection.
 //! - `hold.rs`: the hold with its local deadline, its renewals and its release.
 //! - `wire.rs`: the connections. A session's connection keeps the order of messages in both directions. The engine's
@@ -52,14 +52,16 @@
 //! - `scenario.rs`: the callers, their options, and how often each fault may happen: late steps, crashes, broken
 //!   connections, cancelled calls, lost pushes, lost replies, a server that loses its state or restarts, clocks that
 //!   jump or run unevenly.
-//! - `properties.rs`: the promises, which have to hold in every state, and the conditions that each scenario has to
-//!   reach. A scenario that does not reach its conditions proves nothing.
+//! - `properties.rs`: the promises, which have to hold in every state, and the conditions that a scenario has to reach.
+//!   A condition describes an event, such as a lost push. If a scenario does not reach its conditions, its promises
+//!   prove nothing.
 //!
 //! `scenarios.rs` and `cohort_scenarios.rs` check the unchanged protocol. `broken.rs` lists the rules of the protocol.
 //! `variants.rs` and `cohort_variants.rs` remove one rule at a time, and the checker has to find a state in which the
 //! promise that the rule protects does not hold. For slow callers, `slow.rs` checks both the unchanged protocol and
-//! variants in which one rule is removed. Where one of the engine's types implements a rule, the model removes the rule
-//! by ignoring or altering the answer of that type. A failed check prints the steps that lead to the broken promise.
+//! variants in which one rule is removed. Some rules are part of one of the engine's types. The model removes such a
+//! rule by ignoring or altering the answer of that type. A failed check prints the steps that lead to the broken
+//! promise.
 //!
 //! # Time
 //!
@@ -79,7 +81,8 @@
 //! - defects that appear only with slow callers: `Broken::AnswerSeats`, a defect of the runtime before cohorts had
 //!   offers, and `Broken::UnreadGrantOffered`, a defect of the first version with offers
 //!
-//! The tests at the end of `variants.rs` show the known gaps of the protocol.
+//! The tests at the end of `variants.rs` show the known gaps of the protocol: documented cases in which a promise does
+//! not hold.
 //!
 //! One rule is part of the model but not yet of the engine. If the server has lost a grant and then grants the lock to
 //! the same owner again, the model replaces the offer from the older grant by an offer from the newer grant
@@ -95,15 +98,16 @@
 //! Several keys, a retained lock (`hold_at_least`), `notify` and `spin`, Redlock, re-entry with its restarted leases, a
 //! server that refuses commands (out of memory, read only), `extend`, and `max_hold` of a renewed lease are not
 //! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant the caller
-//! a free lock. The model's `acquire` and `queue` differ from the scripts in two respects. The model's `acquire` grants
-//! a free lock to the head of the queue even if the request's caller has a `wait`. The reply of the model's `queue`
-//! does not describe a grant that `queue` itself has made. If a session does not confirm a grant within the claim (2
-//! s), the scripts remove all waiters of that session from the queue, but the model keeps the waiters in their places.
+//! a free lock. The model's `acquire` and `queue` differ from the scripts in two respects. For every request, the
+//! model's `acquire` grants a free lock to the head of the queue. The script does so only for a request without a
+//! `wait`. The reply of the model's `queue` does not describe a grant that `queue` itself has made. If a session does
+//! not confirm a grant within the claim (2 s), the scripts remove all waiters of that session from the queue, but the
+//! model keeps the waiters in their places.
 //!
-//! Three conditions check liveness. No caller may wait for a free lock for two consecutive ticks at which nothing is
-//! due. No caller may wait for longer than its `wait` allows. No grant and no waiter may be left at the horizon, the
-//! tick at which all calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants
-//! in a tick. A loss of the server's state takes one tick.
+//! Three promises check liveness. No caller waits for a free lock for two consecutive ticks at which nothing is due. No
+//! caller waits for longer than its `wait` allows. No grant and no waiter is left at the horizon, the tick at which all
+//! calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants in a tick. A loss
+//! of the server's state takes one tick.
 //!
 //! # How to check deeper
 //!

@@ -1,5 +1,5 @@
-//! The promises, which hold in every state, and the conditions that each scenario has to reach. A scenario that does
-//! not reach its conditions proves nothing.
+//! The promises, which hold in every state, and the conditions that a scenario has to reach. A condition describes an
+//! event, such as a lost push. If a scenario does not reach its conditions, its promises prove nothing.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) const ORDER: &str = "no waiter is overtaken";
 pub(crate) const BEGUN: &str = "each body begins with a higher token than all earlier bodies";
 pub(crate) const SEATED: &str = "no member enters after its cohort's local deadline";
 pub(crate) const ANSWERED: &str = "a renewal's answer counts only for the member with the turn";
-pub(crate) const OFFERED: &str = "a caller without an offer never enters by its cohort's answer";
+pub(crate) const OFFERED: &str = "a caller without an offer ignores an answer that would let it enter";
 pub(crate) const CRASH: &str = "after a crash, the lock is free when the dead holder's lease ends";
 pub(crate) const TOLD: &str = "each grant is known to its owner or is given back";
 pub(crate) const LEFT: &str = "no caller that has left stays in the queue";
@@ -30,15 +30,15 @@ pub(crate) const FORGOTTEN: &str = "no waiter keeps waiting while the lock is fr
 pub(crate) const BOUNDED: &str = "no caller waits for longer than its `wait` allows";
 pub(crate) const HEARD: &str = "the lock is granted only to waiters that can be notified";
 pub(crate) const CLAIM: &str = "a pushed grant that is not confirmed ends after a claim";
-pub(crate) const TAKEN: &str = "an offer that is not taken passes on after a claim";
+pub(crate) const TAKEN: &str = "an offer that is not taken is passed on after a claim";
 pub(crate) const OVER: &str = "at the end, no grant and no waiter is left";
 
 pub(crate) type Condition = fn(&Protocol, &State) -> bool;
 /// A promise that holds in every state, and its name.
 pub(crate) type Promise = (&'static str, Condition);
 
-/// Returns the promises that hold under all faults of this scenario. If the scenario shows gaps, also returns promises
-/// that are known not to hold.
+/// Returns the promises that hold under all faults of this scenario. If `shows_gaps` is set, also returns the promises
+/// that are known not to hold in this scenario.
 pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
     let faults = &scenario.faults;
     let loses_state = faults.state_losses + faults.restarts > 0;
@@ -66,8 +66,8 @@ pub(crate) fn promises(scenario: &Scenario) -> Vec<Promise> {
         promises.push((ORDER, |_, state| state.observed.overtaken.is_none()));
         promises.push((FORGOTTEN, |_, state| state.observed.neglected < 2));
     }
-    // If a process may not close its old connections on the server, a request that the server reads late can take the
-    // lock for one lease after the request's caller has left.
+    // In some scenarios, a process is not allowed to close its old connections on the server. The server can then read
+    // the request of a caller that has already left, and grant this caller the lock for one lease.
     if scenario.terms.may_kill || scenario.shows_gaps {
         promises.push((TOLD, holder_is_told));
         promises.push((LEFT, leavers_are_gone));
@@ -137,8 +137,8 @@ fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     if sent.any(releases) {
         return true; // a release of this grant is on its way to the server
     }
-    // After a loss of state, the server may grant the lock to a caller again while the caller still holds the lock with
-    // the older grant, or after the caller has left. If the push of the newer grant is lost, nobody gives that grant
+    // After a loss of state, the server can grant the lock to a caller again. At that time, the caller may still hold
+    // the lock with the older grant, or may have left. If the push of the newer grant is lost, nobody gives that grant
     // back, so it lasts until its claim ends. The promise `CLAIM` checks the end of the claim.
     let (left, at_first) = (&state.faults, &protocol.scenario.faults);
     let lost_state = left.state_losses < at_first.state_losses || left.restarts < at_first.restarts;
@@ -194,7 +194,7 @@ fn wait_is_bounded(protocol: &Protocol, state: &State) -> bool {
         })
 }
 
-/// Returns whether each caller without an offer would ignore a cohort's answer that lets the caller enter.
+/// Returns whether every caller without an offer would ignore an answer of its cohort that would let the caller enter.
 fn offers_are_asked_for(_: &Protocol, state: &State) -> bool {
     let word = queued_grant(0, Moment::new(Duration::ZERO), Duration::ZERO);
     state.callers.iter().all(|caller| {
@@ -239,8 +239,8 @@ fn turns_are_taken(protocol: &Protocol, state: &State) -> bool {
     offers && replies
 }
 
-/// Returns whether a connected caller is neglected: nobody holds the lock, or the caller is neither in the queue nor
-/// an owner of the grant.
+/// Returns whether a connected, waiting caller is neglected. A caller is neglected if nobody holds the lock, or if the
+/// caller is neither in the queue nor an owner of the grant.
 pub(crate) fn somebody_is_neglected(protocol: &Protocol, state: &State) -> bool {
     (0..).zip(&state.callers).any(|(id, caller)| {
         caller.phase == Phase::Queued
@@ -287,7 +287,7 @@ pub(crate) const CRASH_INSIDE: Reached =
 pub(crate) const SKIPPED: Reached = ("a dead waiter is skipped", |_, state| {
     state.observed.skipped
 });
-pub(crate) const CONFIRMED: Reached = ("a claim confirmed before the body starts", |_, state| {
+pub(crate) const CONFIRMED: Reached = ("a caller has an offer but has not entered yet", |_, state| {
     state
         .callers
         .iter()

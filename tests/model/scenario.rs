@@ -16,7 +16,8 @@ pub(crate) struct Scenario {
     pub(crate) faults: Faults,
     /// Whether the checker also checks the promises that are known not to hold in this scenario.
     pub(crate) shows_gaps: bool,
-    /// The conditions that the scenario has to reach. A scenario that does not reach its conditions proves nothing.
+    /// The conditions that the scenario has to reach. If a scenario does not reach its conditions, its promises prove
+    /// nothing.
     pub(crate) reaches: Vec<Reached>,
 }
 

@@ -198,7 +198,7 @@ impl Server {
         self.queue.len() < before
     }
 
-    /// Shortens a grant that would last longer than its lease because the clock was set back.
+    /// Shortens the grant if it would last longer than its lease. A grant can last too long if the clock was set back.
     fn clamp(&mut self) {
         if let Some(held) = &mut self.grant {
             held.expires = held.expires.min(self.clock + held.lease);
@@ -206,7 +206,7 @@ impl Server {
     }
 
     /// Returns the owners of the head's cohort: the head, and the live waiters directly behind it that belong to the
-    /// same process and ask for the same lease, at most `cohort_limit` owners in total. Removes these waiters, and the
+    /// same process and request the same lease, at most `cohort_limit` owners in total. Removes these waiters, and the
     /// dead waiters between them, from the queue.
     fn cohort(&mut self, run: &mut Run<'_>, head: CallerId) -> Few<CallerId> {
         let terms = run.terms;
@@ -288,8 +288,8 @@ impl Server {
             return self.take(run, owner);
         }
         if self.grant.is_none() {
-            // Only the head of the queue may take the lock. If another caller asks, the first live waiter gets the
-            // lock.
+            // Only the head of the queue may take the lock. If another caller requests the lock, the first live waiter
+            // gets it.
             if self.queue[0].owner == owner {
                 self.remove(owner);
                 return self.take(run, owner);
@@ -309,9 +309,10 @@ impl Server {
         Acquired::Queued(self.join(run, owner, None))
     }
 
-    /// Queues an owner at its old place or at the end, unless the owner is in the queue already (as `ZADD NX` does). If
-    /// the owner's wait at its old place seems to be over because the clock has jumped, the owner queues at the end. At
-    /// its old place, the owner would count as dead, so the server would remove the owner from the queue.
+    /// Queues an owner at its old place or at the end, unless the owner is in the queue already (as `ZADD NX` does).
+    /// The `wait` counts from the place, which is a time. If the clock has jumped ahead, the owner's `wait` can seem to
+    /// be over at its old place. The owner then queues at the end, because at its old place the server would remove the
+    /// owner as dead.
     fn join(&mut self, run: &Run<'_>, owner: CallerId, place: Option<Place>) -> Place {
         let stands = |place: &Place| {
             let place = *place;

@@ -104,8 +104,8 @@ impl Protocol {
     }
 
     /// Returns the waiter on whose behalf the next probe is sent: the oldest waiter of the process. Returns no waiter
-    /// if the process has sent a probe in this tick. If one of the process's callers holds the lock, also returns no
-    /// waiter, because the process will release the lock itself.
+    /// if the process has sent a probe in this tick. Also returns no waiter if one of the process's callers holds the
+    /// lock, because the process will release the lock itself.
     pub(crate) fn awaited(&self, state: &State, process: ProcessId) -> Vec<CallerId> {
         let holds = |id: &CallerId| {
             let now = self.clock_of(state, *id);
@@ -219,9 +219,9 @@ impl Protocol {
             if let Some(Behind::Leave { .. }) = caller.behind {
                 self.leave_from_home(state, id);
             }
-            // A caller in an unanswered batch may neither enter nor leave until the process has reconnected and, if
-            // permitted, has closed the old connection on the server. Only the variant `GateOpensWithTheBreak` lets the
-            // caller enter or leave at once.
+            // A caller in an unanswered batch can neither enter nor leave until the process has reconnected. If the
+            // server permits it, the process first closes the old connection on the server. Only the variant
+            // `GateOpensWithTheBreak` lets the caller enter or leave at once.
             if state.caller(id).resending && self.is(Broken::GateOpensWithTheBreak) {
                 self.open_gate(state, id);
             }

@@ -1,5 +1,5 @@
 //! The state of the model: the server, the processes with their connections, the callers, and the faults that may still
-//! happen.
+//! happen. `main.rs` explains the terms.
 
 use std::hash::{Hash, Hasher};
 

@@ -73,8 +73,8 @@ impl Protocol {
             Script::Acquire { not_after } => {
                 let caller = &mut state.callers[usize::from(owner)];
                 if caller.place.is_none() && !server.is_queued(owner) {
-                    // The caller never learned of a place that it had before, so it cannot come back to that place. The
-                    // caller gets a new number in the order of joining.
+                    // The caller may have had a place in the queue without learning it, so the caller cannot return to
+                    // that place. The caller gets a new number in the order of joining.
                     caller.joined = None;
                 }
                 Reply::Acquired(server.acquire(&mut run, owner, not_after))
