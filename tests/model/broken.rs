@@ -67,8 +67,9 @@ pub(crate) enum Broken {
     /// The grant of a cohort whose local deadline has passed is released before the cohort's waiting members queue
     /// again. Waiters behind the cohort then get the lock before these members.
     LostCohortReleasedFirst,
-    /// A caller that queues again after losing its place sends its own request, as if it had never queued. The request
-    /// gives a free lock to the head of the queue, although the caller's old place is before the head.
+    /// A caller that queues again with an old place sends its own request instead of a batch, as if it had never
+    /// queued. The request gives a free lock to the head of the queue, although the caller's old place is before the
+    /// head.
     HeadBeforeWhoComesBack,
     /// A caller that never learned its place does not queue again when its cohort or its connection is lost.
     ComesBackToAPlaceOnly,

@@ -219,8 +219,8 @@ impl Protocol {
             if let Some(Behind::Leave { .. }) = caller.behind {
                 self.leave_from_home(state, id);
             }
-            // A caller in an unanswered batch can neither enter nor leave until the process has reconnected. If the
-            // server permits it, the process first closes the old connection on the server. Only the variant
+            // While a batch that includes a caller is unanswered, the caller can neither enter nor leave. The process
+            // has to reconnect first and, if permitted, to close the old connection on the server. Only the variant
             // `GateOpensWithTheBreak` lets the caller enter or leave at once.
             if state.caller(id).resending && self.is(Broken::GateOpensWithTheBreak) {
                 self.open_gate(state, id);

@@ -58,7 +58,7 @@ async fn tls_works_and_a_mismatch_is_told() {
         .start()
         .await;
     let url = format!("rediss://localhost:{}/", server.tls_port());
-    // This machine does not trust the issuer of the server's certificate.
+    // This machine does not trust the authority that has issued the server's certificate.
     let refused = LockClient::connect(&url).await.unwrap_err();
     assert!(matches!(refused, ConnectError::Tls { .. }), "{refused}");
     assert!(
@@ -95,7 +95,8 @@ fn a_client_outlives_the_runtime_that_made_it() {
     guard.blocking_release();
 }
 
-/// Calls succeed on the handle of a runtime that has already ended, and afterwards on a new runtime.
+/// A runtime has already ended, and its handle drives calls with `block_on`. These calls succeed, and so do later calls
+/// on a new runtime.
 #[test]
 fn a_runtime_that_has_ended_does_not_stop_a_client() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();

@@ -1,4 +1,4 @@
-//! Who holds a lock and who waits for it: the application, the host, the process and the function of a caller.
+//! The server stores who holds a lock and who waits for it: the application, host, process and function of each caller.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ async fn the_status_names_the_function_that_holds_the_lock() {
             .output()
             .unwrap();
         assert_eq!(caller.host, String::from_utf8(host.stdout).unwrap().trim());
-        // A lock of the explicit API has its label.
+        // With the explicit API, the label of the lock is the function of the caller.
         let lock = shop.lock("k").label("nightly report").lease(20 * SECOND);
         let guard = lock.acquire().await.unwrap();
         sleep(50 * MS).await;
@@ -110,7 +110,7 @@ async fn a_waiter_takes_its_words_into_its_grant() {
     }
 }
 
-/// All requests carry words that contain the separators of grants and queue entries.
+/// A client's name and a lock's label can contain the characters that separate the fields of grants and queue entries.
 #[tokio::test]
 async fn words_may_contain_separators() {
     const HOSTILE: &str = "a|b c/d%e\n||'\"\u{0}é🔒";
@@ -198,8 +198,8 @@ async fn busy_names_the_holder_and_the_waiters_before_the_call() {
     .await;
 }
 
-/// Another program has stored bytes under the lock's name that are no grant. Each call finds the lock taken, and no call
-/// fails because the bytes are no text.
+/// Another program has stored bytes under the lock's name. The bytes do not form a grant, and some are not valid UTF-8.
+/// Each call nevertheless finds the lock busy, and no call returns another error.
 #[tokio::test]
 async fn bytes_that_are_no_grant_keep_callers_out() {
     let store = Store::redis().await;

@@ -153,7 +153,7 @@ async fn connecting_can_wait_for_a_server_that_starts() {
     client.lock("order:42").run(async {}).await.unwrap();
 }
 
-/// `connect_within` does not wait if the password is wrong, because waiting does not help.
+/// `connect_within` does not wait if the password is wrong, because the password stays wrong.
 #[tokio::test]
 async fn connecting_does_not_wait_for_what_does_not_pass() {
     let server = RedisServer::builder()
@@ -356,7 +356,7 @@ async fn is_on(cluster: &ClusterServers, primary: usize, key: u32) -> bool {
     cluster.primary_of(slot).await == primary
 }
 
-/// A client does not connect if most primaries of a cluster do not answer: the cluster then promotes no replica.
+/// A client does not connect if most primaries of a cluster do not answer, because such a cluster promotes no replica.
 #[tokio::test]
 async fn a_client_needs_most_primaries() {
     let mut cluster = ClusterServers::start(3).await;
@@ -369,8 +369,8 @@ async fn a_client_needs_most_primaries() {
     );
 }
 
-/// One primary evicts keys or wants a password. The client does not connect, whether the other primaries answer or one
-/// of them is dead, because waiting does not help.
+/// One primary evicts keys or requires a password. Connecting fails with an error that names this fault, even if
+/// another primary is dead.
 #[tokio::test]
 async fn a_fault_of_one_primary_is_an_error() {
     let mut cluster = ClusterServers::start(3).await;

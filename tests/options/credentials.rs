@@ -165,8 +165,8 @@ async fn a_connection_logs_in_again_before_its_token_expires() {
     guard.release().await;
 }
 
-/// If the provider fails, the error is typed and contains the provider's text. `connect_within` waits until the
-/// provider has credentials.
+/// If the provider fails, connecting returns a typed error that contains the provider's text. `connect_within` waits
+/// until the provider has credentials.
 #[tokio::test]
 async fn a_provider_that_fails_is_a_typed_error() {
     let guarded = Guarded::start("secret-password").await;

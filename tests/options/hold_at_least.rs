@@ -130,8 +130,8 @@ async fn a_neighbour_that_is_polled_late_waits_for_the_end() {
         }
     }
     guard.release().await;
-    // After this pause, more than a third of the grant's claim has passed, so the caller that gets the turn has to
-    // confirm the grant.
+    // After this pause, more than a third of the claim (2 s) of the grant has passed. The caller that gets the turn
+    // therefore has to confirm the grant.
     tokio::time::sleep(SECOND).await;
     poll(0);
     for _ in 0..250 {
@@ -332,7 +332,7 @@ async fn longer_than_the_lease_is_refused_before_anything_is_sent() {
     hold(&client, "job").await.release().await;
 }
 
-/// The cost of a release does not depend on how many other locks `hold_at_least` keeps taken.
+/// The cost of a release does not depend on the number of other locks that `hold_at_least` keeps taken.
 #[tokio::test]
 async fn thousands_of_kept_locks_cost_no_more_each_than_the_first() {
     const MANY: usize = 1000;

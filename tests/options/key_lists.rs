@@ -240,7 +240,7 @@ async fn it_waits_for_each_item_in_turn() {
     .await;
 }
 
-/// A user-defined type that can be iterated by reference, and whose field `items` is a list itself.
+/// A user-defined type. A `for` loop can iterate over a reference to the type, and its field `items` is itself a list.
 struct Cart {
     items: Vec<Item>,
 }

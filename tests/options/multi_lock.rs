@@ -168,7 +168,8 @@ async fn opposite_orders_never_deadlock_and_never_overlap() {
                 let (client, visits) = (client.clone(), visits.clone());
                 calls.spawn(async move {
                     for turn in 0..4 {
-                        // Each call names two to four neighbouring keys of a ring of five, in either direction.
+                        // The five keys form a ring. Each call names two to four neighbouring keys, in either
+                        // direction.
                         let first = process + task + turn;
                         let count = 2 + (task + turn) % 3;
                         let mut keys: Vec<_> = (0..count).map(|i| (first + i) % KEYS).collect();

@@ -1,6 +1,6 @@
 //! `on_busy`: what a call does instead of failing if its lock is busy.
 
-#![expect(clippy::unused_async, reason = "a fallback is async, whatever it does")]
+#![expect(clippy::unused_async, reason = "a fallback has to be async, even if it awaits nothing")]
 
 use std::{rc::Rc, sync::Arc};
 
@@ -77,7 +77,7 @@ async fn too_slow() -> Result<(), LockError> {
 }
 
 async fn never(error: LockError) -> Result<(), LockError> {
-    panic!("only a busy lock falls back, not: {error}")
+    panic!("the fallback ran although the lock was not busy: {error}")
 }
 
 #[tokio::test(start_paused = true)]

@@ -288,7 +288,7 @@ async fn a_viewer_reads_locks_and_changes_none() {
         (status.waiters, lock.waiters(9).await.unwrap().len()),
         (1, 1)
     );
-    // The client itself refuses, and sends nothing.
+    // The client itself refuses the operations, and sends nothing to the server.
     let by_the_client = |error: LockError| {
         let text = lock_core::advice::advised(&error);
         assert!(text.contains("AccessMode::ReadOnly"), "{error:?}");
@@ -299,7 +299,7 @@ async fn a_viewer_reads_locks_and_changes_none() {
     let forced = lock.force_release(guard.token(), "a viewer").await;
     by_the_client(forced.unwrap_err());
 
-    // The server refuses, too.
+    // Without `AccessMode::ReadOnly`, the client needs rights that the user lacks, so connecting fails.
     let denied = builder().connect().await.unwrap_err();
     assert!(
         matches!(denied, ConnectError::Permission { .. }),

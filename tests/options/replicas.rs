@@ -214,7 +214,7 @@ async fn the_attribute_waits_for_replicas() {
     both.wait(SECOND).run(async {}).await.unwrap();
 }
 
-/// Waiters that are granted the lock by a release also wait for replicas, alone and as members of a cohort.
+/// A release can grant the lock to a waiter, alone or as a member of a cohort. Such a waiter also waits for replicas.
 #[tokio::test]
 async fn callers_that_have_queued_wait_for_replicas() {
     let group = Group::with_replicas(1).await;
@@ -251,7 +251,8 @@ async fn the_whole_lease_of_a_caller_that_has_queued_is_on_its_replica() {
     let call = tokio::spawn(async move { lock.acquire().await.unwrap() });
     until_waiting(&other, "k", 1).await;
     let mut replica = group.replicas[0].connection().await;
-    // The replica receives each write 100 ms late, so it would lack a write that the call does not wait for.
+    // The replica receives each write 100 ms late. If the call did not wait for the replica, the replica would lack the
+    // newest write.
     proxy.delay(100 * MS);
     guard.release().await;
     let queued = call.await.unwrap();
@@ -317,8 +318,8 @@ async fn dropped_calls_end_their_wait_at_the_server() {
     assert!(took < support::epsilon(), "{took:?}");
 }
 
-/// A call waits for replicas, and is never polled again. The engine gives the call's lock back a claim (2 s) after the
-/// replicas have answered, although the lease and the time allowed for the replicas are longer.
+/// A call waits for replicas, and is never polled again. The engine gives back the call's lock a claim (2 s) after the
+/// replicas have answered. The lease of the lock and the time limit for the replicas are both longer.
 #[tokio::test]
 async fn a_call_that_is_never_polled_again_gives_its_lock_back() {
     let group = Group::with_replicas(1).await;

@@ -1,4 +1,4 @@
-//! The runtime of the caller: a call needs neither the runtime's timer nor its I/O driver, and may continue on another
+//! The runtime of the caller: a call needs neither the runtime's timer nor its I/O driver, and can continue on another
 //! runtime.
 
 use std::{
@@ -91,7 +91,7 @@ fn with_a_server_a_runtime_needs_no_drivers() {
     on_bare_runtimes(&store, enters_waits_and_loses);
 }
 
-/// A caller that its waker polls at once, on the thread that calls the waker.
+/// A caller with a special waker. The waker itself polls the caller at once, on the thread that calls the waker.
 struct Inline(Mutex<Option<BoxFuture<'static, ()>>>);
 
 impl Inline {
@@ -116,8 +116,8 @@ impl Wake for Inline {
     }
 }
 
-/// In the in-process backend, a release and the end of a turn wake the next caller. The waker of the next caller may
-/// poll that caller at once, on the thread that releases the lock or ends the turn.
+/// In the in-process backend, a release and the end of a turn wake the next caller. The waker of the next caller is
+/// allowed to poll that caller at once, on the thread that releases the lock or ends the turn.
 #[test]
 fn a_caller_may_be_polled_by_the_one_that_wakes_it() {
     let (ended, has_ended) = mpsc::channel();
@@ -398,9 +398,9 @@ fn a_call_for_several_locks_leaves_a_runtime_that_nobody_drives() {
     }
 }
 
-/// Polls a call once on a new runtime, and returns the runtime when `carried_out` completes, that is, when the server
-/// has carried out the call's request. `proxy` holds the server's answer back until then, and nobody drives the
-/// returned runtime, so the call does not read the answer on this runtime.
+/// Polls a call once on a new runtime, and waits until `carried_out` completes, that is, until the server has carried
+/// out the call's request. Until then, `proxy` holds back the server's answer. Returns the runtime. Nobody drives this
+/// runtime afterwards, so the call does not read the answer on it.
 fn ask_and_stand_still<F: Future + Unpin>(
     client: &LockClient,
     proxy: &FaultProxy,
@@ -432,8 +432,8 @@ fn a_call_that_changes_its_runtime_does_not_wait_for_its_own_grant() {
         for strategy in store.strategies() {
             for (number, wait) in [0, 20, 90, 300].into_iter().enumerate() {
                 if *strategy == Strategy::Spin && (1..150).contains(&wait) {
-                    // With such a short `wait`, the last try of the call is still unanswered on the first runtime when
-                    // the `wait` ends, so the call need not enter.
+                    // When such a short `wait` ends, the last try of the call is still unanswered on the first runtime.
+                    // The call is then allowed to fail, so the test skips this case.
                     continue;
                 }
                 let key = format!("{strategy:?}:{number}");

@@ -1,4 +1,4 @@
-//! TLS with a client certificate, root certificates of one's own, and a server name.
+//! TLS with a client certificate, with root certificates that the client's settings contain, and with a server name.
 
 use std::{
     fs,
@@ -17,12 +17,13 @@ use support::{
 use crate::authority::{Authority, Identity};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long the tests try to connect. On a loaded machine, a handshake can take longer than one attempt to connect may.
+/// How long the tests try to connect. On a loaded machine, a handshake can take longer than the time limit of one
+/// attempt to connect.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The only name in the certificates of the servers, which the tests reach by IP addresses.
+/// The only name in the servers' certificates. The URLs of the tests contain IP addresses instead.
 const NAME: &str = "redis.internal";
 
-/// An authority, and a client certificate that it has issued.
+/// A certificate authority, and a client certificate that the authority has issued.
 struct Scene {
     authority: Authority,
     client: Identity,
@@ -88,7 +89,7 @@ async fn a_client_certificate_works_on_one_server_and_its_replicas() {
             .unwrap(),
     )
     .await;
-    // `WAIT` has a connection of its own.
+    // The client sends `WAIT` over a separate connection.
     let client = scene.builder(&url(&server)).wait(20 * SECOND);
     let client = client
         .replicas(1, 10 * SECOND)
@@ -159,7 +160,7 @@ async fn a_client_certificate_works_on_a_redlock() {
     assert!(failures.iter().all(is_of_tls), "{refused:?}");
 }
 
-/// Connects, and returns the error. Connecting ends in time, and the error contains no part of a key.
+/// Asserts that connecting fails in time, and that the error contains no part of a key. Returns the error.
 async fn refusal(builder: LockClientBuilder) -> ConnectError {
     let settings = format!("{builder:?}");
     let started = Instant::now();
@@ -266,7 +267,7 @@ async fn settings_that_cannot_be_used_are_told() {
         assert!(matches!(error, ConnectError::InvalidTls { .. }), "{error}");
         assert!(error.to_string().contains(told), "{error}");
     }
-    // Locks in process use no connection.
+    // The in-process backend opens no connection, so it accepts these settings.
     let client = client(&good, &fits)
         .url("memory:")
         .connect_within(PATIENCE)

@@ -1,5 +1,5 @@
-//! Redisson's layout in a Redis Cluster, tested against a client that sends the same commands as Redisson 4.7 in cluster
-//! mode: the messages about releases go over shard channels.
+//! Redisson's layout in a Redis Cluster, tested against a client that sends the same commands as Redisson 4.7 in
+//! cluster mode. The messages about releases go over shard channels.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -174,7 +174,7 @@ async fn wake_each_other(cluster: &ClusterServers, lock: &str, sharded: bool) {
         counting.until_listeners(1).await;
         guard.release().await;
     });
-    told.0.expect("the JVM hears this crate's release");
+    told.0.expect("the JVM is notified of this crate's release");
     jvm.unlock().await;
     counting.until_listeners(0).await;
     let mut fastest = SECOND;
@@ -251,7 +251,7 @@ async fn services_in_rust_and_on_the_jvm_take_turns() {
     Jvm::at(cluster, &lock).await.until_listeners(0).await;
 }
 
-/// The keys of a lock lie in its slot. Tokens rise together with those of Redisson's fenced lock, whose counter lies in
+/// All keys of a lock lie in one slot. Tokens rise together with those of Redisson's fenced lock, whose counter lies in
 /// the same slot.
 #[tokio::test]
 async fn tokens_rise_together_with_those_of_a_fenced_lock() {
@@ -277,8 +277,8 @@ async fn tokens_rise_together_with_those_of_a_fenced_lock() {
     assert_eq!(keys, [""; 0]);
 }
 
-/// Redisson cannot use a lock whose name has a brace but no hash tag in a cluster either, because the lock and its
-/// channel would lie in two slots.
+/// A lock name that contains a brace but no hash tag is refused. In a cluster, Redisson cannot use such a lock either,
+/// because the lock and its channel would lie in two slots.
 #[tokio::test]
 async fn a_brace_without_a_hash_tag_is_refused() {
     let client = client(shared_cluster().await).await;
@@ -316,9 +316,9 @@ async fn a_caller_that_gives_up_or_is_dropped_unsubscribes() {
     jvm.unlock().await;
 }
 
-/// Shows why shard channels have a connection of their own. When a slot moves, the server ends the subscriptions to the
-/// slot's channels unasked. The `redis` crate takes the server's message about this for the answer to the oldest
-/// command under way, and each later answer reaches the wrong caller.
+/// Shows why shard channels have a connection of their own. When a slot moves, the server itself ends the subscriptions
+/// to the slot's channels, and sends a message about the end. The `redis` crate mistakes this message for the answer to
+/// the oldest unanswered command. Each later answer therefore reaches the wrong caller.
 #[tokio::test]
 async fn a_slot_that_moves_mixes_up_the_answers_of_a_connection_with_shard_channels() {
     let cluster = ClusterServers::start(2).await;
@@ -327,7 +327,7 @@ async fn a_slot_that_moves_mixes_up_the_answers_of_a_connection_with_shard_chann
     let (sender, mut pushes) = mpsc::unbounded_channel();
     let mut redis = pushing(&cluster.servers[from], sender).await;
     ask::<Value>(&mut redis, redis::cmd("SSUBSCRIBE").arg("k")).await;
-    // A command that waits for its answer while the slot moves.
+    // This command is still unanswered when the slot moves.
     let mut blocked = redis.clone();
     let blocked = tokio::spawn(async move {
         let sleeping = redis::cmd("WAIT").arg(&[9, 2000]).to_owned();
@@ -426,8 +426,9 @@ async fn after_a_slot_has_moved_waiters_listen_at_its_new_primary() {
     assert!(fastest < 100 * MS, "{fastest:?}");
 }
 
-/// While a slot moves, a server runs a script with several keys only if the server stores all these keys. Redisson
-/// needs a single key to acquire a lock, so the clients of this crate need a single key to release a lock.
+/// While a slot moves, a server runs a script with several keys only if the server stores all these keys. Redisson's
+/// script for acquiring a lock uses a single key, so Redisson can acquire the lock during the move. The script with
+/// which this crate releases a lock therefore also uses a single key.
 #[tokio::test]
 async fn a_lock_is_released_while_its_slot_moves() {
     let cluster = ClusterServers::start(2).await;
@@ -458,7 +459,8 @@ async fn a_lock_is_released_while_its_slot_moves() {
 }
 
 /// A slot moves, and begins to move again before the caller has got an answer from the slot's new primary. The servers
-/// have carried out no request of the caller, so the caller soon asks again, and does not wait for a clean-up.
+/// have carried out no request of the caller. The caller therefore soon sends its request again, without waiting for a
+/// clean-up.
 #[tokio::test]
 async fn a_caller_asks_on_while_a_slot_moves_again_and_again() {
     let cluster = ClusterServers::start(2).await;
@@ -476,7 +478,7 @@ async fn a_caller_asks_on_while_a_slot_moves_again_and_again() {
     };
     asks_on()
         .await
-        .expect("the caller asks on during the first move");
+        .expect("the caller sends further requests during the first move");
     for key in cluster.servers[1 - to].keys().await {
         cluster.move_key(slot, &key, to).await;
     }
@@ -498,7 +500,7 @@ async fn a_caller_asks_on_while_a_slot_moves_again_and_again() {
     }
     asks_on()
         .await
-        .expect("the caller asks on during the second move");
+        .expect("the caller sends further requests during the second move");
     assert!(!waiting.is_finished());
     cluster.end_move(slot, 1 - to).await;
     waiting.await.unwrap().release().await;

@@ -89,7 +89,7 @@ async fn a_lease_is_renewed_and_a_forced_unlock_is_a_loss() {
     let lost = timeout(SECOND + epsilon(), forced).await;
     let lost = lost.expect("the holder is notified at its next renewal");
     assert_lost(&lost);
-    // The client's loss has not ended the hold of the JVM.
+    // The JVM still holds the lock after the client has lost it.
     assert_eq!(jvm.unlock().await, Some(true));
 }
 
@@ -110,7 +110,7 @@ async fn a_lock_that_is_kept_tells_the_jvm_its_new_end() {
         sleep(100 * MS).await;
         guard.release().await;
     });
-    entered.expect("the JVM hears that the lease ends earlier");
+    entered.expect("the JVM is notified that the lease ends earlier");
     let took = start.elapsed();
     let bounds = SECOND - 20 * MS..SECOND + 200 * MS + epsilon();
     assert!(bounds.contains(&took), "{took:?}");

@@ -23,7 +23,7 @@ async fn both_wake_each_other_before_and_after_a_failover() {
             until(async || counting.listeners().await == 1).await;
             guard.release().await;
         });
-        told.0.expect("the JVM hears this crate's release");
+        told.0.expect("the JVM is notified of this crate's release");
         let waits = client.lock("order:7").wait(30 * SECOND);
         let (entered, released) = tokio::join!(waits.acquire(), async {
             until(async || counting.listeners().await == 1).await;

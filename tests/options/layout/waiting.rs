@@ -22,7 +22,7 @@ async fn the_jvm_enters_when_we_leave_and_we_when_it_leaves() {
             until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
             guard.release().await;
         });
-        told.0.expect("the JVM hears this crate's release");
+        told.0.expect("the JVM is notified of this crate's release");
         // The JVM reenters the lock, so its first `unlock` does not release the lock.
         assert_eq!(jvm.try_lock(10 * SECOND).await, None);
         let lock = client.lock("k").strategy(strategy).wait(20 * SECOND);
