@@ -22,7 +22,8 @@ pub(crate) const ORDER: &str = "no waiter is overtaken";
 pub(crate) const BEGUN: &str = "each body begins with a higher token than all earlier bodies";
 pub(crate) const SEATED: &str = "no member enters after its cohort's local deadline";
 pub(crate) const ANSWERED: &str = "a renewal's answer counts only for the member with the turn";
-pub(crate) const OFFERED: &str = "a caller without an offer ignores an answer that would let it enter";
+pub(crate) const OFFERED: &str =
+    "a caller without an offer ignores an answer that would let it enter";
 pub(crate) const CRASH: &str = "after a crash, the lock is free when the dead holder's lease ends";
 pub(crate) const TOLD: &str = "each grant is known to its owner or is given back";
 pub(crate) const LEFT: &str = "no caller that has left stays in the queue";
@@ -287,12 +288,14 @@ pub(crate) const CRASH_INSIDE: Reached =
 pub(crate) const SKIPPED: Reached = ("a dead waiter is skipped", |_, state| {
     state.observed.skipped
 });
-pub(crate) const CONFIRMED: Reached = ("a caller has an offer but has not entered yet", |_, state| {
-    state
-        .callers
-        .iter()
-        .any(|caller| matches!(caller.phase, Phase::Confirming { .. }) || caller.turn().is_some())
-});
+pub(crate) const CONFIRMED: Reached = (
+    "a caller has an offer but has not entered yet",
+    |_, state| {
+        state.callers.iter().any(|caller| {
+            matches!(caller.phase, Phase::Confirming { .. }) || caller.turn().is_some()
+        })
+    },
+);
 pub(crate) const LOST: Reached = ("a holder is notified of its loss", |_, state| {
     ended(state, End::Lost)
 });

@@ -110,7 +110,8 @@ async fn a_waiter_takes_its_words_into_its_grant() {
     }
 }
 
-/// A client's name and a lock's label can contain the characters that separate the fields of grants and queue entries.
+/// The name of an application and the label of a lock can contain the characters that separate the fields of grants and
+/// of queue entries.
 #[tokio::test]
 async fn words_may_contain_separators() {
     const HOSTILE: &str = "a|b c/d%e\n||'\"\u{0}é🔒";

@@ -1,6 +1,9 @@
 //! `on_busy`: what a call does instead of failing if its lock is busy.
 
-#![expect(clippy::unused_async, reason = "a fallback has to be async, even if it awaits nothing")]
+#![expect(
+    clippy::unused_async,
+    reason = "a fallback has to be async, even if it awaits nothing"
+)]
 
 use std::{rc::Rc, sync::Arc};
 

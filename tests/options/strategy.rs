@@ -219,7 +219,10 @@ async fn a_server_that_does_not_answer_is_no_busy_lock() {
                 let (first, second, ()) = tokio::join!(lock.acquire(), lock.acquire(), silence);
                 for told in [first, second] {
                     let unreachable = matches!(told, Err(LockError::Unreachable { .. }));
-                    assert!(unreachable, "{strategy:?}, server silent after {gone} ms: {told:?}");
+                    assert!(
+                        unreachable,
+                        "{strategy:?}, server silent after {gone} ms: {told:?}"
+                    );
                 }
                 proxy.blackhole(false);
                 let busy = lock.acquire().await;

@@ -75,8 +75,8 @@ const CALLERS: usize = 5;
 
 type Steps = Vec<(usize, u64)>;
 
-/// Generates a list of steps, and whether bodies take more than one poll. A step is a caller to poll, or a guard to
-/// acquire or drop, with the number of milliseconds that pass before the step.
+/// Generates a list of steps, and whether bodies take more than one poll. A step polls a caller, or acquires or drops a
+/// guard. Each step includes the number of milliseconds that pass before it.
 pub(crate) fn steps() -> impl Strategy<Value = (Steps, bool)> {
     let times = select(vec![0, 1, 700, 1999, 2001, 3100]);
     (vec((0..CALLERS + 2, times), 0..60), any::<bool>())
@@ -90,8 +90,8 @@ pub(crate) fn runtime() -> Runtime {
 }
 
 /// Polls the callers in the order of `steps`, and replaces each call that has ended by a new one. Polls no caller after
-/// the last step. If `long` is not set, no body runs after the last step, so a new caller must get each lock of `keys`
-/// although the old callers are not polled.
+/// the last step. If `long` is not set, no body runs after the last step. A new caller must then get each lock of
+/// `keys`, although the old callers are not polled.
 pub(crate) async fn poll(client: &LockClient, steps: Steps, long: bool, keys: &[&str]) {
     let visits = Visits {
         long,

@@ -31,8 +31,8 @@ async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
 }
 
 /// A caller is granted the lock, but does not read its reply yet. Another caller of the same process queues, and the
-/// reply to the other caller describes the first caller's grant too. The process has to recognize this grant as the
-/// first caller's: the first caller keeps the lock, and the other caller waits.
+/// reply to the other caller describes the first caller's grant too. The process has to recognize that this grant
+/// belongs to the first caller. The first caller keeps the lock, and the other caller waits.
 #[tokio::test]
 async fn a_grant_that_its_owner_reads_late_is_its_own() {
     let store = Store::redis().await;
@@ -250,8 +250,8 @@ proptest! {
 
 /// A call is polled so rarely that too little of its lease is left for the body whenever it reads an answer. If the
 /// call is polled every 450 ms, it enters nevertheless, because the engine renews its lease until the body begins. If
-/// the call is polled every 1.9 s, which is almost a claim (2 s), it may never enter. In both cases, the call delays
-/// another caller by at most a claim (2 s).
+/// the call is polled every 1.9 s, which is almost a claim (2 s), it is allowed to end without entering. In both cases,
+/// the call delays another caller by at most a claim (2 s).
 #[tokio::test]
 async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
     for (lease, pause, enters) in [(SECOND, 450 * MS, true), (3 * SECOND, 1900 * MS, false)] {
@@ -289,8 +289,8 @@ async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
     }
 }
 
-/// A caller reads its grant shortly before its claim ends, and is never polled again. The caller does not keep the lock
-/// for a second claim (2 s).
+/// A caller reads its grant shortly before the claim (2 s) of the grant ends, and is never polled again. The caller
+/// does not keep the lock for a second claim.
 #[tokio::test]
 async fn a_grant_that_is_read_late_does_not_begin_another_claim() {
     let store = Store::redis().await;
@@ -351,8 +351,8 @@ async fn a_caller_that_is_polled_rarely_delays_others_once() {
     );
 }
 
-/// With the in-process backend, the first waiter is no longer polled, and the holder forgets its guard. The second
-/// waiter enters at most a claim (2 s) after the end of the lease.
+/// In the in-process backend, the first waiter is no longer polled, and the holder's guard is never dropped. The second
+/// waiter enters at most a claim (2 s) after the end of the holder's lease.
 #[tokio::test(start_paused = true)]
 async fn a_head_that_is_not_polled_delays_others_by_a_claim_after_the_lease() {
     const LEASE: Duration = Duration::from_millis(2500);
@@ -405,7 +405,7 @@ async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
             tokio::time::sleep(2600 * MS).await;
             assert!(
                 !poll_once(&mut rare).await,
-                "the rare caller entered, although it is polled too rarely"
+                "a caller entered although it is polled too rarely"
             );
         }
         unreachable!("the other callers never entered");

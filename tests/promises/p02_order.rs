@@ -32,8 +32,8 @@ async fn waiters_enter_in_the_order_in_which_they_queued() {
     .await;
 }
 
-/// Neighbours in the queue that belong to one client share a grant, and pass it to each other in order. The neighbours
-/// do not overtake the callers of other clients.
+/// Callers of one client that are neighbours in the queue share a grant, and pass it to each other in order. These
+/// callers do not overtake the callers of other clients.
 #[tokio::test]
 async fn neighbours_of_one_client_keep_the_order_with_others() {
     const CLIENTS: [usize; 20] = [1, 1, 1, 2, 2, 1, 2, 1, 1, 1, 1, 2, 0, 0, 1, 0, 2, 2, 2, 1];

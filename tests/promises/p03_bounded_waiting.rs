@@ -212,8 +212,8 @@ async fn a_wait_spans_a_reconnect() {
     entering.await.unwrap().unwrap().release().await;
 }
 
-/// A service that passes the time left until its own deadline as `wait` may pass less than a millisecond. The service's
-/// call then makes one attempt.
+/// A service can pass the time left until its own deadline as `wait`. If this time is less than a millisecond, the
+/// service's call makes one attempt.
 #[tokio::test]
 async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
     on_every_store(|store| async move {
@@ -232,8 +232,8 @@ async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
     .await;
 }
 
-/// A process has so many callers that it cannot send the requests of all callers within their `wait`. Some callers time
-/// out, but they do not report the server as unreachable, because the server answers other requests of the process.
+/// A process has so many callers that it cannot send the requests of all callers within their `wait`. Some calls time
+/// out. The calls do not return `Unreachable`, because the server answers other requests of the process.
 #[tokio::test]
 async fn many_waiters_are_late_and_their_server_is_not_unreachable() {
     const CALLERS: usize = 10_000;

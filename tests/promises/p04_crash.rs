@@ -118,13 +118,13 @@ async fn a_member_of_a_cohort_that_is_gone_blocks_for_the_rest_of_its_lease() {
         callers.push(caller);
     }
     // When the lease ends, the caller of the other client is in the queue, but the members of the cohort have to queue
-    // again. The caller of the other client may therefore enter before the members of the cohort. The members of the
+    // again. The caller of the other client can therefore enter before the members of the cohort. The members of the
     // cohort enter in their old order.
     callers.retain(|caller| *caller < MEMBERS);
     assert_eq!(callers, [1, 2, 3]);
 }
 
-/// Returns how long the server would keep this lock taken if its holder's process ended now.
+/// Returns for how long the lock would stay taken if its holder's process ended now.
 async fn rest(client: &LockClient, key: &str) -> Duration {
     let holder = client.lock(key).status().await.unwrap().holder.unwrap();
     holder.remaining.unwrap()

@@ -220,8 +220,8 @@ async fn a_renewed_lease_outlives_its_time_and_max_hold_ends_it() {
     .await;
 }
 
-/// The renewals of a nested call end with those of the enclosing call, whose `max_hold` has passed. The renewals also
-/// end for a call that is nested in the nested call, for many short nested calls, and for a call with several locks.
+/// When the `max_hold` of an enclosing call has passed, the renewals for this call end, and the renewals for its nested
+/// calls end too. The test covers calls that are nested twice, many short nested calls, and calls with several locks.
 #[tokio::test]
 async fn max_hold_ends_the_renewals_of_nested_calls() {
     on_every_store(|store| async move {
@@ -244,7 +244,7 @@ async fn max_hold_ends_the_renewals_of_nested_calls() {
                 ),
                 "{lost:?}"
             );
-            // The nested lease of 2 s counts from an entry or a renewal in the first 500 ms.
+            // The lease of the nested call, 2 s, counts from an entry or a renewal in the first 500 ms.
             let ended = started.elapsed();
             assert!(
                 (1980 * MS..2500 * MS + support::epsilon()).contains(&ended),

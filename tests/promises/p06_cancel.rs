@@ -264,8 +264,8 @@ async fn a_guard_that_is_forgotten_is_renewed_no_longer_than_its_client_lives() 
     .await;
 }
 
-/// The in-process backend sends no renewals. A forgotten guard with a renewed lease keeps its lock even after its
-/// client is dropped, unless `max_hold` ends the hold.
+/// The in-process backend sends no renewals. If a guard with a renewed lease is forgotten (`std::mem::forget`), its
+/// lock stays taken even after its client is dropped. Only `max_hold` ends such a hold.
 #[tokio::test]
 async fn in_process_a_forgotten_guard_keeps_its_lock_as_long_as_its_options_say() {
     let store = Store::memory();

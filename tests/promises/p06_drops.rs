@@ -99,7 +99,10 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 
 fn report(state: &str, drops: usize, clean_after: Duration) {
     println!("{drops} calls dropped {state}: nothing left after {clean_after:?}");
-    assert!(drops >= DROPS, "only {drops} drops hit the state");
+    assert!(
+        drops >= DROPS,
+        "only {drops} calls were dropped in this state"
+    );
 }
 
 #[tokio::test]
@@ -283,7 +286,9 @@ async fn with_the_connection_cut_at_the_drop() {
             }
         }
     }
-    println!("cut while unanswered, queued, held, releasing: {drops:?}");
+    println!(
+        "calls dropped with a cut connection (unanswered, queued, held, releasing): {drops:?}"
+    );
     let took = fixture.until_clean(lease + support::epsilon()).await;
     for drops in drops {
         report("with the connection cut", drops, took);

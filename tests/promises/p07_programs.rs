@@ -1,5 +1,5 @@
 //! Promise 7: random programs of nested calls, guards and tasks, compared with the rule of re-entry. Each call that is
-//! inside a lock is an entry. A caller can reenter a held lock only if it runs inside the newest entry of that lock.
+//! inside a lock is an entry. Code can reenter a held lock only if the code runs inside the newest entry of that lock.
 
 use std::{
     collections::HashMap,

@@ -47,7 +47,7 @@ async fn refused(client: Option<&LockClient>, id: &str) -> LockError {
     result.expect_err("the call is refused")
 }
 
-// All cases are in a single test, because they count the runs of the same function.
+// All cases are in a single test, because they share a counter of the runs of one function.
 #[tokio::test]
 async fn the_body_is_not_run_without_its_lock() {
     assert_eq!(refused(None, "1").await, LockError::NoClient);
@@ -293,8 +293,8 @@ async fn a_missing_right_is_named() {
     }
 }
 
-/// Takes each right away in turn. `connect` names the missing right, and succeeds after the test has run the `ACL`
-/// command that the error message contains.
+/// Removes each right in turn. The error of `connect` names the missing right. After the test has run the `ACL` command
+/// that the error contains, `connect` succeeds.
 async fn each_missing_right_is_named(
     servers: &[RedisServer],
     url: &str,
@@ -551,7 +551,7 @@ fn an_unset_environment_is_an_error_and_never_memory() {
 }
 
 #[tokio::test]
-#[ignore = "run as a process of its own by the test before it"]
+#[ignore = "the test above runs this test in a child process"]
 async fn from_env_child() {
     match LockClient::from_env().await {
         Ok(_) => println!("connected"),
@@ -570,7 +570,8 @@ async fn every_unusable_quorum_is_a_typed_error() {
     assert_eq!(error, ConnectError::TooFewServers { servers: 2 });
     for url in [
         format!("redlock://127.0.0.1:{a},127.0.0.1:{b},127.0.0.1:{a}"),
-        // The list contains one server under two names. The server is recognized by the identity that it reports.
+        // The list contains one server under two names. The client recognizes the server by the identity that the
+        // server reports.
         format!("redlock://127.0.0.1:{a},127.0.0.1:{b},localhost:{a}"),
     ] {
         let (error, _) = refusal(&url).await;

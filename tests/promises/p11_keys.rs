@@ -61,7 +61,8 @@ fn values_that_contain_separators_do_not_collide() {
     assert_eq!(rendered(colon("a:b", "c")).unwrap(), "a:a%3Ab:c");
 }
 
-/// A value that prints up to a million letters, and counts how many are printed before the key refuses more.
+/// A value that prints up to a million letters. The value counts the letters that are printed before the key refuses
+/// further letters.
 struct Endless<'a>(&'a Cell<usize>);
 
 impl Display for Endless<'_> {
@@ -147,7 +148,7 @@ async fn inside(name: &str, body: impl Future<Output = ()>) -> Result<(), LockEr
 }
 
 /// The explicit API (`client.lock`) uses a key as it is. A key with escaped values names the same lock as the key of
-/// the attribute. A key with unescaped values may name another lock.
+/// the attribute. A key with unescaped values can name another lock.
 #[tokio::test]
 async fn the_explicit_api_uses_a_key_as_is() {
     on_every_store(|store| async move {

@@ -252,7 +252,7 @@ async fn a_handoff_needs_no_probe() {
         costs.push(server.scripts().await - before);
         next.release().await;
     }
-    // Most rounds cost only one script, the release. In some rounds the heartbeat also sends a probe.
+    // Most handoffs cost only one script, the release. During some handoffs, the heartbeat also sends a probe.
     let alone = costs.iter().filter(|cost| **cost == 1).count();
     assert!(alone >= ROUNDS / 2, "{costs:?}");
     assert_eq!(other.stats().missed_wakeups, 0);
@@ -307,8 +307,8 @@ impl Redlock {
         grants
     }
 
-    /// Acquires `k`, and releases it after all nodes have answered. If a node granted the lock late, this node would
-    /// need a release of its own.
+    /// Acquires `k`, and releases it after all nodes have answered. The release waits for all nodes, because a node
+    /// that grants the lock late would need a separate release.
     async fn call(&self) {
         let guard = hold(&self.client, "k").await;
         let token = format!("{}|", guard.token());

@@ -76,9 +76,9 @@ fn the_end_of_a_later_lease_wakes_who_is_notified() {
     ]);
 }
 
-/// A defect of the model: a call held its first lock, which an operator had deleted, and waited for its second lock.
-/// When the call's client was shut down, the model counted a loss. The engine counts no loss for a call that has not
-/// entered.
+/// A defect of the model: a call held its first lock, whose key an operator had deleted, and waited for its second
+/// lock. When the call's client was shut down, the model counted a loss. The engine counts no loss for a call that has
+/// not entered.
 #[test]
 fn a_call_that_is_shut_down_on_its_way_in_has_lost_nothing() {
     let body = Spec {

@@ -62,8 +62,8 @@ struct Late {
     polls: Vec<(Duration, usize)>,
 }
 
-/// The stalls of replies. Each stall has the pause before it, its length, and the process whose replies stall. On a
-/// Redlock, only the replies of one node stall.
+/// The periods in which replies stall. Each entry contains the pause before the stall, the length of the stall, and the
+/// process whose replies stall. On a Redlock, only the replies of one node stall.
 type Weather = Vec<(Duration, Duration, usize)>;
 
 fn pauses() -> impl Strategy<Value = Duration> {
@@ -136,8 +136,8 @@ impl Drop for Visit<'_> {
 /// pair.
 struct Fixture<'a> {
     clients: &'a [LockClient],
-    /// For each process, whether its replies stall for so long that a claim (2 s) may end before the process confirms
-    /// its grant.
+    /// For each process, whether its replies stall for a long time. The claim (2 s) of a grant can then end before the
+    /// process confirms the grant.
     stalls: [bool; PROCESSES],
     names: [String; 2],
     inside: [Inside; 2],
@@ -198,8 +198,8 @@ impl Fixture<'_> {
         (came, entered.get())
     }
 
-    /// Asserts that the result of a call is allowed: only a caller that held a lock may report a loss, and a renewed
-    /// lease may be lost only if the replies to the caller's process stall.
+    /// Asserts that the result of a call is allowed: only a caller that held a lock can report a loss, and a renewed
+    /// lease can be lost only if the replies to the caller's process stall.
     fn judge(&self, (process, form): (usize, Form), (came, entered): Came) {
         let may_lose = matches!(form, Form::Fixed) || self.stalls[process];
         match came {
@@ -209,7 +209,7 @@ impl Fixture<'_> {
         }
     }
 
-    /// Makes one call after another, each of which is polled whenever it is woken.
+    /// Makes one call after another. Each call is polled whenever it is woken.
     async fn prompt(&self, process: usize) {
         let lock = self.clients[process].lock(&self.names[0]).wait(60 * SECOND);
         loop {
@@ -247,7 +247,7 @@ impl Fixture<'_> {
         // A caller that holds the lock and is never polled again keeps it, so the test tries the lock only if nobody
         // holds it.
         if self.inside[0].holds.borrow().is_empty() {
-            // Each late caller may miss a turn at this lock. A late caller that wants both locks may also miss a turn
+            // Each late caller can miss a turn at this lock. A late caller that wants both locks can also miss a turn
             // at the second lock while it holds this lock. Each missed turn delays this call by one claim (2 s). The
             // bound allows one further claim for the prompt callers.
             let claims =
@@ -265,7 +265,7 @@ impl Fixture<'_> {
         for name in &self.names {
             let lock = self.clients[0].lock(name);
             until(async || {
-                // The request for the status may fail, because replies may still stall.
+                // The request for the status can fail, because replies can still stall.
                 let status = lock.status().await;
                 status.is_ok_and(|status| status.holder.is_none() && status.waiters == 0)
             })

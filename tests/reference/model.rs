@@ -116,11 +116,11 @@ pub(crate) struct Counts {
     pub(crate) failed: u64,
     pub(crate) released: u64,
     pub(crate) lost: u64,
-    /// The number of background releases that may find no grant. The real client may or may not count such releases in
-    /// `released`.
+    /// The number of background releases that may find no grant. The model does not know whether the real client counts
+    /// such a release in `released`.
     pub(crate) unsure: u64,
-    /// The number of calls whose second lock the real client may or may not count in `waited`, because the holders of
-    /// both locks may have left at the same moment.
+    /// The number of calls for two locks whose holders may have left at the same moment. The model does not know
+    /// whether the real client counts the second lock of such a call in `waited`.
     pub(crate) tied: u64,
     /// The number of dropped calls. If a caller requests the lock before the server has removed a dropped call, the
     /// caller queues behind that call, although the lock is free in the model.
@@ -429,8 +429,8 @@ fn around(calls: &BTreeMap<CallId, Call>, id: CallId) -> impl Iterator<Item = Ca
     })
 }
 
-/// Returns whether a call that has a turn at this lock is going on: the call, or a call nested in it, has not ended. A
-/// held guard of another lock does not count as nested.
+/// Returns whether a turn at this lock goes on, because the call that has the turn, or a call nested in it, has not
+/// ended. A held guard of another lock does not count as nested.
 fn is_going_on(calls: &BTreeMap<CallId, Call>, id: CallId, key: usize) -> bool {
     calls[&id].is_alive()
         || calls.iter().any(|(other, call)| {

@@ -90,15 +90,15 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
         let mut steps = vec![(1, (0..CLIENTS).prop_map(Step::ShutDown).boxed())];
         if living.len() < MOST_CALLS {
             steps.push((20, begin(model, &inside)));
-            // `join` makes a caller queue behind another caller of its client, so that both callers may get the lock as
+            // `join` makes a caller queue behind another caller of its client. Both callers can then get the lock as
             // one cohort.
             let lines = lines(model);
             if !lines.is_empty() {
                 steps.push((10, join(model, lines)));
             }
         }
-        // A caller that waits for a lock that its own client holds may be a member of the cohort with the grant.
-        // Callers that may be members of the cohort with the grant are dropped more often than others.
+        // If a caller waits for a lock that its own client holds, the caller may be a member of the cohort that holds
+        // the lock. Such callers are dropped more often than others.
         let members = members(model);
         if !members.is_empty() {
             steps.push((4, select(members).prop_map(Step::Drop).boxed()));
@@ -338,10 +338,10 @@ fn may_begin(model: &Model, spec: &Spec) -> bool {
 /// Returns whether the model can predict the next holder of a lock if the lock's grant is removed. There are three
 /// cases in which the model cannot predict the next holder:
 /// - No waiter would notice the removal.
-/// - The first waiter has the same client as the holder. This waiter may be a member of the cohort with the grant. A
-///   member queues again only when its process notices the loss.
-/// - The holder is a call with several locks that still waits for its next lock. A holder of this kind queues again when
-///   it next confirms its grant, or when its process gets the lock again. The model knows neither time.
+/// - The first waiter has the same client as the holder. This waiter may be a member of the cohort that holds the lock.
+///   A member of a cohort queues again only when its process notices the loss.
+/// - The holder is a call with several locks that still waits for its next lock. Such a holder queues again when it
+///   next confirms its grant, or when its process gets the lock again. The model knows neither time.
 fn removable(model: &Model, key: usize) -> bool {
     let state = &model.keys[key];
     let holder = state.held.map(|held| &model.holds[held.hold]);

@@ -148,8 +148,8 @@ impl System {
         match step {
             Step::Begin(id, spec) => {
                 if let (Some(_), false) = (spec.under, model.rules.own_clock) {
-                    // The nested call may extend the lease of the enclosing call. Before the extension, the enclosing
-                    // call must have confirmed its grant.
+                    // The nested call may extend the lease of the enclosing call. The enclosing call must confirm its
+                    // grant before the extension.
                     let lock = self.observer.lock(NAMES[spec.keys[0]]);
                     if lock
                         .status()
@@ -347,8 +347,8 @@ impl System {
     async fn come_to(&mut self, model: &Model, step: &Step) {
         let start = Instant::now();
         let patience = match step {
-            // After these steps, a dropped call may have a grant, which the client must give back before the grant's
-            // claim ends.
+            // After these steps, a dropped call may have a grant. The client must give back this grant before the
+            // grant's claim (2 s) ends.
             Step::ReleaseTo { .. } | Step::Drop(_) | Step::Abandon { .. } => CLAIM * 3 / 4,
             _ => PATIENCE,
         };

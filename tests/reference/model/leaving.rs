@@ -147,8 +147,8 @@ impl Model {
     pub(crate) fn release_to(&mut self, release: CallId, dropped: CallId) {
         self.stop_waiting(dropped);
         self.end(dropped, Outcome::Dropped, false, false);
-        // The real client may count a release for `dropped`, because this call may give back a turn that it has not
-        // taken.
+        // The call `dropped` may give back a turn that it has not taken. The real client then counts a release for this
+        // call.
         let client = self.calls[&dropped].spec.client;
         self.counts(client).unsure += 1;
         self.abandon(client);

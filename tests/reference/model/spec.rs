@@ -23,7 +23,7 @@ pub(crate) const EXTENSION: u64 = 58;
 pub(super) const RENEWED_LEASE: u64 = 30_000;
 /// A time in ms that is longer than any case.
 pub(crate) const LONG: u64 = 3_600_000;
-/// The time in ms by which a lease of the in-process backend ends later for other callers than for its holder.
+/// In the in-process backend, a lease ends this many ms later for other callers than for its holder.
 pub(super) const MARGIN: u64 = 2;
 
 pub(crate) type CallId = u32;
@@ -32,8 +32,8 @@ pub(crate) type HoldId = usize;
 /// The differences between the backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rules {
-    /// Whether the test controls the time. If the test controls it, leases and waits can be short, because they end
-    /// only when the test advances the time.
+    /// Whether the test controls the time. Leases and waits can then be short, because they end only when the test
+    /// advances the time.
     pub(crate) own_clock: bool,
     /// Whether the backend supports the strategy `handoff`, whose callers wait in a queue.
     pub(crate) queue: bool,

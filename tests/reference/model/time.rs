@@ -13,8 +13,9 @@ impl Model {
         self.settle();
     }
 
-    /// Returns `false` if callers wait for a lock but none of them would notice the removal of its grant. Only a waiter
-    /// that believes that another process holds the lock sends probes, and so notices the removal.
+    /// Returns `false` if callers wait for a lock but none of them would notice the removal of its grant. A waiter
+    /// notices the removal if it sends probes. A waiter sends probes only while, to its knowledge, another process
+    /// holds the lock.
     pub(crate) fn is_watched(&self, key: usize) -> bool {
         let waiters = || self.keys[key].queue.iter().chain(&self.keys[key].others);
         waiters().count() == 0

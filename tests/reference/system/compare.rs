@@ -20,7 +20,7 @@ impl System {
             match (*ended, model.is_drained(*client)) {
                 (true, false) => {
                     return Err(never(format!(
-                        "client {client} has shut down while it holds"
+                        "client {client} has shut down while it holds a lock"
                     )));
                 }
                 (false, true) => {
@@ -46,7 +46,7 @@ impl System {
         let real = real.borrow();
         let holds = real.holds();
         let came_to = format!(
-            "call {id} is {} and has the outcome {:?}",
+            "call {id} is {}, and its outcome is {:?}",
             if holds.is_empty() {
                 "not inside"
             } else {
@@ -55,7 +55,7 @@ impl System {
             real.outcome()
         );
         let unlike = |for_good| {
-            let what = format!("{came_to}, and in the model it is {:?}", call.stage);
+            let what = format!("{came_to}; in the model, the call is {:?}", call.stage);
             Unlike { for_good, what }
         };
         match (call.stage, real.outcome()) {
@@ -95,12 +95,12 @@ impl System {
                     }
                     if hold.loss().is_some() != state.known_lost {
                         let what = format!(
-                            "call {id} has the loss {:?}, and in the model {}",
+                            "call {id} has the loss {:?}; the model knows of a loss: {}",
                             hold.loss(),
                             state.known_lost
                         );
-                        // The holder notices a loss only after a round trip. If so far only the model knows of the
-                        // loss, the difference is therefore not permanent.
+                        // The holder notices a loss only after a round trip. A difference is therefore not permanent
+                        // while only the model knows of the loss.
                         return Err(Unlike {
                             for_good: !state.known_lost,
                             what,
@@ -168,8 +168,11 @@ impl System {
             "lock {} has token {token:?} and {} waiters",
             NAMES[key], status.waiters
         );
-        write!(what, ", and in the model {wanted:?} and {queued}")
-            .expect("a string can be written");
+        write!(
+            what,
+            "; in the model, the token is {wanted:?} and the number of waiters is {queued}"
+        )
+        .expect("a string can be written");
         Err(not_yet(what))
     }
 
@@ -216,7 +219,7 @@ impl System {
             return Ok(());
         }
         Err(not_yet(format!(
-            "client {client} has counted {stats:?}, and the model {counts:?}"
+            "client {client} has counted {stats:?}; the model has counted {counts:?}"
         )))
     }
 }
