@@ -203,8 +203,8 @@ impl Protocol {
         self.on(state, id, event);
     }
 
-    /// Sends a renewal for the grant of an offer, because the grant has too little time left for the caller to enter.
-    /// In the variant `AnswerSeats`, the caller itself sends the renewal.
+    /// Renews the grant of an offer, because the grant has too little time left for the caller to enter. In the variant
+    /// `AnswerSeats`, the caller itself sends the renewal.
     fn confirm_offer(&self, state: &mut State, id: CallerId, token: Token) {
         let process = self.process_of(id);
         let terms = &self.scenario.terms;
@@ -535,8 +535,8 @@ impl Protocol {
         );
     }
 
-    /// Returns whether a `leave` or a release has been unanswered for too long. The call itself or its background work
-    /// has sent this `leave` or release.
+    /// Returns whether the server has left a request unanswered for too long. The request is a `leave` or a release,
+    /// which the call or its background work has sent.
     pub(crate) fn is_impatient(&self, state: &State, id: CallerId) -> bool {
         let now = state.now;
         let caller = &state.callers[usize::from(id)];

@@ -30,7 +30,8 @@ pub(crate) enum Broken {
     OfferGivenBackAlone,
     /// A caller that is cancelled or gives up sends no `leave` in the background.
     CancelWithoutLeave,
-    /// The script `leave` removes the caller from the queue, but keeps a grant that the caller may already have.
+    /// The script `leave` removes the caller from the queue, but does not give back a grant that the caller may already
+    /// have.
     LeaveChecksTheQueueOnly,
     /// Sessions send no probes, so they do not find grants whose push was lost.
     NoProbe,
@@ -60,7 +61,7 @@ pub(crate) enum Broken {
     /// If a member of a cohort no longer waits, this member is still offered its turn, instead of being passed over.
     SkippedTurnStays,
     /// The next member is offered its turn even if the cohort's local deadline has passed. The cohort's new local
-    /// deadline is one claim after the offer.
+    /// deadline is one claim (2 s) after the offer.
     PassIgnoresDeadline,
     /// The members of a lost cohort keep waiting for their turns instead of queueing again.
     LostCohortStaysAway,

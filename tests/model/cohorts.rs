@@ -69,7 +69,7 @@ impl Protocol {
         caller.expect("an owner is a caller").0
     }
 
-    /// Returns whether another caller of the caller's process waits for the lock or holds it. A caller with company
+    /// Returns whether another caller of the caller's process waits for the lock or holds it. In this case, the caller
     /// queues in a batch.
     pub(crate) fn has_company(&self, state: &State, id: CallerId) -> bool {
         self.callers_of(self.process_of(id)).any(|other| {
@@ -288,7 +288,7 @@ impl Protocol {
         owners.map(|owner| self.caller_of(*owner)).collect()
     }
 
-    /// Returns whether any member whose turn is still to come is waiting.
+    /// Returns whether any member that has not had its turn yet is waiting.
     pub(crate) fn has_waiting(&self, state: &State, process: ProcessId) -> bool {
         let to_come = self.to_come(state, process).into_iter();
         to_come
@@ -647,8 +647,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the local deadline of a grant: the validity, minus the allowance for drift, counts from the moment when
-    /// the request was sent. The server grants the lock only after this moment.
+    /// Returns the local deadline of a grant: the moment when the request was sent, plus the validity, minus the
+    /// allowance for drift. The server grants the lock only after the request was sent.
     pub(crate) fn deadline(
         &self,
         state: &State,

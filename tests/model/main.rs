@@ -14,8 +14,8 @@
 //!   *offer* is a turn that was given to a member of the cohort, and that the member has not taken yet.
 //! - The *claim* is a limit of 2 s. Within this time, a process has to confirm a grant from a push, and a caller has to
 //!   take an offer.
-//! - The *heartbeat* is a task of each session. It runs the script `probe`, which finds lost pushes and lost queues,
-//!   and withdraws offers that were not taken in time.
+//! - The *heartbeat* is a task of each session. The heartbeat runs the script `probe`, which finds lost pushes and lost
+//!   queues. The heartbeat also withdraws offers that were not taken in time.
 //! - A *tick* is the model's unit of time (see below).
 //!
 //! # The real types
@@ -47,7 +47,7 @@
 //!   connection's unread requests until the server closes the connection.
 //! - `protocol.rs`: the possible next steps. Normally, all due steps happen before the next tick, in any order. If the
 //!   next tick begins before all due steps have happened, the remaining steps are late. Late steps model a slow
-//!   network, a slow server or a stopped process. Callers may begin, bodies may end and the server may notice dead
+//!   network, a slow server or a stopped process. Callers can begin, bodies can end and the server can notice dead
 //!   connections at any time.
 //! - `scenario.rs`: the callers, their options, and how often each fault may happen: late steps, crashes, broken
 //!   connections, cancelled calls, lost pushes, lost replies, a server that loses its state or restarts, clocks that
@@ -65,10 +65,10 @@
 //!
 //! # Time
 //!
-//! The server's clock and the waits count ticks. The engine's types use [`Moment`](lock_core::lease::Moment)s. Each
-//! scenario sets the number of ticks in the engine's claim of 2 s, so a tick is 0.5 to 2 s long. The engine's types
-//! compute local deadlines to the nanosecond. A process's clock can fall behind by a millisecond at a time, and the
-//! engine's allowance for drift has to cover this lag.
+//! The server's clock and the `wait`s of callers are measured in ticks. The engine's types use
+//! [`Moment`](lock_core::lease::Moment)s. Each scenario sets the number of ticks in the engine's claim of 2 s, so a
+//! tick is 0.5 to 2 s long. The engine's types compute local deadlines to the nanosecond. A process's clock can fall
+//! behind by a millisecond at a time, and the engine's allowance for drift has to cover this lag.
 //!
 //! # Defects that the model has found
 //!
@@ -95,19 +95,19 @@
 //!
 //! # What is not modelled
 //!
-//! Several keys, a retained lock (`hold_at_least`), `notify` and `spin`, Redlock, re-entry with its restarted leases, a
-//! server that refuses commands (out of memory, read only), `extend`, and `max_hold` of a renewed lease are not
-//! modelled. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant the caller
-//! a free lock. The model's `acquire` and `queue` differ from the scripts in two respects. For every request, the
-//! model's `acquire` grants a free lock to the head of the queue. The script does so only for a request without a
+//! The model leaves out several keys, a retained lock (`hold_at_least`), `notify` and `spin`, Redlock, re-entry with
+//! its restarted leases, a server that refuses commands (out of memory, read only), `extend`, and `max_hold` of a
+//! renewed lease. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant the
+//! caller a free lock. The model's `acquire` and `queue` differ from the scripts in two respects. For every request,
+//! the model's `acquire` grants a free lock to the head of the queue. The script does so only for a request without a
 //! `wait`. The reply of the model's `queue` does not describe a grant that `queue` itself has made. If a session does
 //! not confirm a grant within the claim (2 s), the scripts remove all waiters of that session from the queue, but the
 //! model keeps the waiters in their places.
 //!
 //! Three promises check liveness. No caller waits for a free lock for two consecutive ticks at which nothing is due. No
 //! caller waits for longer than its `wait` allows. No grant and no waiter is left at the horizon, the tick at which all
-//! calls have to be over. The server's `TIME` has 16 steps in a tick, more than the number of grants in a tick. A loss
-//! of the server's state takes one tick.
+//! calls have to be over. The server's clock (the command `TIME`) advances in 16 steps per tick. In each tick, the
+//! server makes fewer than 16 grants. A loss of the server's state takes one tick.
 //!
 //! # How to check deeper
 //!

@@ -115,8 +115,9 @@ fn inside(protocol: &Protocol, state: &State) -> usize {
     holds(protocol, state).count()
 }
 
-/// Returns whether the server's grant is accounted for: one of its owners holds the lock with the grant, will be
-/// notified of the grant or is giving it back, or the process of the owners is dead.
+/// Returns whether the server's grant is accounted for. A grant is accounted for if one of its owners holds the lock
+/// with the grant, will be notified of the grant or is giving it back. A grant is also accounted for if the process of
+/// its owners is dead.
 fn holder_is_told(protocol: &Protocol, state: &State) -> bool {
     let Some(grant) = state.server.grant else {
         return true;
@@ -288,14 +289,12 @@ pub(crate) const CRASH_INSIDE: Reached =
 pub(crate) const SKIPPED: Reached = ("a dead waiter is skipped", |_, state| {
     state.observed.skipped
 });
-pub(crate) const CONFIRMED: Reached = (
-    "a caller has an offer but has not entered yet",
-    |_, state| {
-        state.callers.iter().any(|caller| {
-            matches!(caller.phase, Phase::Confirming { .. }) || caller.turn().is_some()
-        })
-    },
-);
+pub(crate) const CONFIRMED: Reached = ("a caller has an offer before it enters", |_, state| {
+    state
+        .callers
+        .iter()
+        .any(|caller| matches!(caller.phase, Phase::Confirming { .. }) || caller.turn().is_some())
+});
 pub(crate) const LOST: Reached = ("a holder is notified of its loss", |_, state| {
     ended(state, End::Lost)
 });

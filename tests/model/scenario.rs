@@ -32,8 +32,8 @@ pub(crate) struct Terms {
     pub(crate) cohort_limit: usize,
     /// Whether the lease is renewed while the body runs.
     pub(crate) renewed: bool,
-    /// The number of ticks for which the server keeps a pushed grant that is not confirmed. Models the engine's
-    /// `lease::CLAIM`.
+    /// The number of ticks for which the server keeps a grant that it has sent in a push and that is not confirmed.
+    /// Models the engine's `lease::CLAIM`.
     pub(crate) claim: Tick,
     pub(crate) wait: Tick,
     /// The callers that try once and do not wait.

@@ -72,8 +72,8 @@ impl Protocol {
                 if let Some(found) = found {
                     self.take_up_described(state, process, sent, found, By::Leave);
                 }
-                // If the process may not close the old connection with `CLIENT KILL`, the server may read the caller's
-                // request later, so the cleanup continues.
+                // If the process is not allowed to close the old connection with `CLIENT KILL`, the server can still
+                // read the caller's request later. The cleanup therefore continues.
                 let may_kill = self.scenario.terms.may_kill;
                 let caller = state.caller(id);
                 match caller.behind {

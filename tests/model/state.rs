@@ -207,7 +207,7 @@ pub(crate) enum Event {
 pub(crate) enum Reply {
     Acquired(Acquired),
     Joined(Joined),
-    /// The reply to a `leave` script without `abandon`: the grant with which the caller may enter, if there is one.
+    /// The reply to a `leave` script without `abandon`: the grant with which the caller can enter, if there is one.
     Left(Option<Found>),
     /// The reply to a `leave` script with `abandon`: the grant of the cohort in which the caller gives up its turn, if
     /// there is one.
@@ -296,7 +296,7 @@ pub(crate) enum Phase {
     /// The caller's body runs.
     Inside(Hold),
     /// The caller's `wait` is over, and the caller leaves the queue. If the server's reply contains a grant, the caller
-    /// may enter.
+    /// can enter.
     Leaving {
         since: Tick,
     },

@@ -333,8 +333,8 @@ fn known_to_fail_when_state_is_lost_and_the_clock_set_back() {
     );
 }
 
-/// Shows the documented gap of promise 6: if the process may not close its old connection on the server, a late request
-/// leaves a grant that no caller knows of.
+/// Shows the documented gap of promise 6: if the process is not allowed to close its old connection on the server, a
+/// late request leaves a grant that no caller knows of.
 #[test]
 fn known_to_fail_without_client_kill() {
     let terms = Terms {

@@ -159,8 +159,8 @@ impl Protocol {
         reply
     }
 
-    /// Records whether a new grant has a token that is not above all earlier tokens, whether one of its owners cannot
-    /// be notified, and whether one of its owners overtook a waiting caller.
+    /// Records three faults of a new grant: its token is not above all earlier tokens, one of its owners cannot be
+    /// notified, or one of its owners overtook a waiting caller.
     fn observe(&self, state: &mut State, grant: Grant, had: Option<Grant>) {
         let terms = &self.scenario.terms;
         let heard = state.heard();
@@ -170,7 +170,7 @@ impl Protocol {
         observed.token = observed.token.max(last);
         let is_heard = |owner: CallerId| heard[terms.process_of(owner)];
         observed.unheard |= grant.claimed_until.is_some() && !grant.owners.iter().all(is_heard);
-        // The owners of the previous grant that have not had their turns also wait.
+        // Owners of the previous grant that have not had their turns yet also count as waiting.
         let passed_by = had.into_iter().flat_map(|had| had.owners.iter());
         let queued = state.server.queue.iter().filter_map(|member| {
             let lives = state.server.is_living(*member, terms);

@@ -17,7 +17,7 @@ async fn client(store: &Store, application: &str) -> LockClient {
         .unwrap()
 }
 
-/// Returns the holder's caller, and the time since the grant.
+/// Returns the caller that holds the lock, and the time since the grant.
 async fn holder(client: &LockClient, key: &str) -> (Option<Caller>, Option<Duration>) {
     let status = client.lock(key).status().await.unwrap();
     let holder = status.holder.expect("the lock is held");

@@ -42,9 +42,9 @@ fn a_lazy_client_connects_at_the_first_call() {
     });
 }
 
-/// The nodes of a Redlock start one after another. If the client does not reach all nodes when it connects, it does not
-/// regard the Redlock as new. The nodes then count toward a majority only after the longest lease, here one second, has
-/// passed.
+/// The nodes of a Redlock start one after another, so the client does not reach all nodes when it connects. The client
+/// therefore cannot know that the Redlock is new. The nodes count toward a majority only after the longest lease, here
+/// one second, has passed.
 #[tokio::test]
 async fn a_lazy_redlock_connects_at_the_first_call() {
     let mut quorum = Quorum::start(3).await;
@@ -208,8 +208,8 @@ async fn connections_have_the_name_of_their_client() {
     assert_eq!(names().await, [program]);
 }
 
-/// The error for a wrong Sentinel URL names the fault. If the Sentinels require a user of their own, a client connects
-/// with `sentinel_credentials`.
+/// The error for a wrong Sentinel URL names the fault. If the Sentinels require other credentials than the servers, a
+/// client connects with `sentinel_credentials`.
 #[tokio::test]
 async fn sentinel_errors_say_what_is_wrong() {
     let group = SentinelGroup::start().await;

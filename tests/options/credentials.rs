@@ -152,7 +152,7 @@ async fn a_connection_logs_in_again_before_its_token_expires() {
     let client = builder.connect().await.unwrap();
     let guard = client.lock("k").acquire().await.unwrap();
     let before = guarded.logins().await;
-    // The client may still open a connection after the acquisition, but not after a connection has logged in again.
+    // The client can still open a connection after the acquisition, but not after a connection has logged in again.
     until(async || guarded.logins().await >= before + 2).await;
     let connections = client.stats().connections;
     until(async || guarded.logins().await >= before + 6).await;

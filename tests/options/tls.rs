@@ -277,7 +277,7 @@ async fn settings_that_cannot_be_used_are_told() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// In its TLS handshake, the client names the server as `tls_server_name` says.
+/// In its TLS handshake, the client sends the value of `tls_server_name` as the server's name.
 #[tokio::test]
 async fn the_server_sees_the_server_name() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,6 +1,6 @@
-//! Tests of each promise of the contract, on every backend to which the promise applies. Each module is named after the
-//! promise that it tests. For each promise, `tools/mutants` contains at least one change to the engine that makes only
-//! the tests of that promise fail.
+//! Tests of each promise in `docs/promises.md`, on every backend to which the promise applies. Each module is named
+//! after the promise that it tests. For each promise, `tools/mutants` contains at least one change to the engine that
+//! makes only the tests of that promise fail.
 
 mod chance;
 mod p01_exclusion;

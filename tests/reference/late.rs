@@ -37,7 +37,7 @@ const LOCKS: usize = 40;
 /// The number of late callers of each lock.
 const CALLERS: usize = 5;
 const PROCESSES: usize = 2;
-/// The time after which a turn passes to the next caller if its caller has not taken it.
+/// The time within which a caller has to take its turn. After this time, the turn passes to the next caller.
 const CLAIM: Duration = Duration::from_secs(2);
 
 /// The call that a late caller makes.
@@ -108,7 +108,7 @@ impl Inside {
         for other in &*holds {
             assert!(
                 other.loss().is_some() || other.remaining().is_zero(),
-                "token {token} enters beside token {}, whose lease is valid for {:?}",
+                "token {token} enters although the lease of token {} is valid for {:?}",
                 other.token(),
                 other.remaining(),
             );
@@ -334,7 +334,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Runs the number of rounds in the environment variable `LATE_ROUNDS`, or `rounds` if this variable is not set.
+/// Runs as many rounds as the environment variable `LATE_ROUNDS` says, or `rounds` rounds if the variable is not set.
 async fn rounds(rounds: u64, ways: &[Vec<FaultProxy>], urls: &[String]) {
     let first = number("LATE_SEED").unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0 >> 16);
     for seed in first..first + number("LATE_ROUNDS").unwrap_or(rounds) {

@@ -288,8 +288,9 @@ impl Model {
             .find(|around| self.calls[around].spec.keys.contains(&key))
     }
 
-    /// Returns whether this call would take the lock out of order. Searches the enclosing calls, up to the call that
-    /// has entered this lock, for a call with several locks, one of which comes after this lock in the order.
+    /// Returns whether this call would take the lock out of order. The lock is out of order if an enclosing call has
+    /// several locks, and one of them comes after this lock in the order. The search ends at the enclosing call that
+    /// has entered this lock.
     fn is_out_of_order(&self, id: CallId, key: usize) -> bool {
         let inside = self.inside_of(id, key);
         self.around(id)

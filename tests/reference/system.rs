@@ -25,7 +25,7 @@ use crate::{
 
 /// How long the test waits for an expected event on a server.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// How long the server keeps a pushed grant that is not confirmed.
+/// How long the server keeps a grant that it has sent in a message and that is not confirmed.
 const CLAIM: Duration = Duration::from_secs(2);
 
 /// A backend on which the steps can run.

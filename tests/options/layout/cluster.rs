@@ -44,7 +44,7 @@ impl<'a> Jvm<'a> {
         }
     }
 
-    /// Connects to the primary that stores the lock now, as the same owner.
+    /// Connects to the primary that stores the lock now, and keeps the owner name.
     async fn follow(&mut self) {
         let owner = self.owner.clone();
         *self = Self {
@@ -146,7 +146,7 @@ impl<'a> Jvm<'a> {
     }
 }
 
-/// Connects to a server, and sends the messages that it pushes to `sender`.
+/// Connects to a server, and forwards each message that the server pushes. The messages are sent to `sender`.
 async fn pushing(
     server: &RedisServer,
     sender: mpsc::UnboundedSender<PushInfo>,
@@ -531,7 +531,7 @@ async fn a_new_connection_for_shard_channels_listens_again() {
     entered.unwrap().release().await;
 }
 
-/// Returns the fields of the connections that are subscribed to shard channels.
+/// Returns the fields that `CLIENT LIST` shows for each connection that is subscribed to shard channels.
 async fn on_shard_channels(redis: &mut MultiplexedConnection) -> Vec<HashMap<String, String>> {
     let list: String = ask(redis, redis::cmd("CLIENT").arg("LIST")).await;
     let fields = list.lines().map(|line| {
@@ -587,7 +587,7 @@ async fn a_caller_that_has_given_up_is_not_subscribed_late() {
     let client = builder.layout(Layout::Redisson).connect().await.unwrap();
     let mut jvm = Jvm::at(&cluster, "k").await;
     jvm.lock(20 * SECOND).await;
-    // The session connects before the provider stops answering.
+    // The session connects before the provider of credentials stops answering.
     let busy = client.lock("k").wait(Duration::ZERO).acquire().await;
     assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
     open.send_replace(false);

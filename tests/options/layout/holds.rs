@@ -125,8 +125,8 @@ async fn tokens_rise_together_with_those_of_a_fenced_lock() {
     let counter = format!("redisson_lock_token:{{{}}}", jvm.lock);
     let mut newest = hold(&client, "k").await.token().get();
     until(async || store.keys().await.is_empty()).await;
-    // This crate does not create Redisson's token counter. In the first round, the counter is 1, as it is after a JVM
-    // has taken the first token. In the second round, the counter is far ahead of this crate's tokens.
+    // This crate does not create Redisson's token counter. First, the test sets the counter to 1, its value after a JVM
+    // has taken the first token. Then the test sets the counter to a value that is far ahead of this crate's tokens.
     let ahead = (newest + 1_000_000).to_string();
     for theirs in ["1", &ahead] {
         jvm.ask::<()>("SET", &[&counter, theirs]).await;

@@ -12,8 +12,8 @@ pub(crate) const NAMES: [&str; KEYS] = ["a", "b", "c"];
 pub(crate) const CLIENTS: usize = 3;
 
 /// The interval between the times at which callers may begin. All times are in ms. Leases begin and end at even times,
-/// waits end at odd times, and callers begin at multiples of this interval, so no two events that decide about one lock
-/// happen at the same moment.
+/// waits end at odd times, and callers begin at multiples of this interval. No two events that decide about one lock
+/// therefore happen at the same moment.
 pub(crate) const BEAT: u64 = 10;
 pub(crate) const SHORT_WAIT: u64 = 37;
 pub(crate) const SHORT_LEASE: u64 = 54;

@@ -203,8 +203,8 @@ impl System {
                 } else {
                     counts.unsure
                 };
-        // If a pushed grant arrives before the reply that says that the caller is queued, the client does not count the
-        // caller as having waited.
+        // A grant can arrive in a message before the reply that the caller is queued. The client then does not count
+        // the caller as having waited.
         let waited = if model.rules.own_clock {
             counts.waited..=counts.waited + counts.tied
         } else {
