@@ -74,7 +74,7 @@ async fn worker_process() {
     client.shutdown().await;
 }
 
-/// A value of `stays` with which every caller leaves at once.
+/// A value for `stays`: no caller has this number, so every caller leaves at once.
 const NOBODY: usize = usize::MAX;
 
 #[derive(Debug, Clone, Copy)]
@@ -118,10 +118,10 @@ async fn rest(redis: &mut MultiplexedConnection) -> Duration {
     time_to_live(redis).await.expect("the lock is held")
 }
 
-/// Row 40 of `docs/faults.md`: two processes are killed. The first process is killed while the member `stays` of its
-/// cohort holds the lock, and the second process while its callers queue. When the lease of the member `stays` has
-/// ended, the callers of the test's own clients enter in the order of the queue. Returns the time from the end of this
-/// lease until the next caller enters.
+/// Row 40 of `docs/faults.md`: two processes are killed. The first process is killed while member number `stays` of its
+/// cohort holds the lock. The second process is killed while its callers wait in the queue. When the lease of the
+/// member `stays` has ended, the callers of the test's own clients enter in the order of the queue. Returns the time
+/// from the end of this lease until the next caller enters.
 async fn killed_in_a_cohort(stays: usize) -> Duration {
     const LEASE: Duration = Duration::from_millis(1500);
     const MEMBERS: usize = 64;
@@ -155,7 +155,7 @@ async fn killed_in_a_cohort(stays: usize) -> Duration {
     worker.kill();
     let left = rest(&mut redis).await;
     let ends = Instant::now() + left;
-    assert!(left <= LEASE, "{left:?} are left of a lease of {LEASE:?}");
+    assert!(left <= LEASE, "{left:?} of a lease of {LEASE:?} are left");
     let first = waiters.next().await;
     assert_eq!(first.caller, 0);
     assert!(first.token() > cohort.token + MEMBERS as u64 - 1);
@@ -247,8 +247,8 @@ async fn removed(removal: Removal, inside: Duration) -> Duration {
 }
 
 /// Row 42 of `docs/faults.md`: an operator deletes the grant of a cohort, and another process takes the lock. Each turn
-/// is shorter than the round trip of a probe, so the member of the cohort that held the lock when the probe was sent
-/// has left when the answer arrives. The session still learns from the answer that the grant is lost.
+/// is shorter than the round trip of a probe. Therefore, the member of the cohort that holds the lock when a probe is
+/// sent has left before the answer arrives. The session still learns from the answer that the grant is lost.
 #[tokio::test]
 async fn row_42_turns_pass_during_a_probe() {
     row(42, async |seen| {
@@ -296,7 +296,7 @@ async fn row_42_turns_pass_during_a_probe() {
         );
         guard.release().await;
         for member in members {
-            // The member of the cohort that held the lock at the deletion may return `Lost`.
+            // The call of the member that held the lock at the deletion can return `Lost`.
             let _ = member.await.unwrap();
         }
     })
@@ -522,7 +522,7 @@ async fn row_48_a_thousand_queue_in_groups() {
         let scripts = u128::from(server.scripts().await - asked);
         let most = (PROCESSES * CALLERS / 10) as u128 + looks + 40;
         println!(
-            "row 48: {scripts} scripts for {} callers, of which at most {looks} are probes",
+            "row 48: {scripts} scripts (at most {looks} of them are probes) for {} callers",
             PROCESSES * CALLERS
         );
         assert!(scripts <= most, "{scripts} scripts, {looks} probes");

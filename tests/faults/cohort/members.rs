@@ -117,8 +117,8 @@ async fn row_39_members_cancelled() {
                 );
             }
         }
-        // The first member of the cohort is not cancelled here, because its turn begins when the push arrives. Row 8
-        // and the tests of the promises drop callers when the push arrives.
+        // The first member of the cohort is not cancelled here, because its turn begins when the push arrives. Other
+        // tests (row 8 and `tests/promises`) drop callers at that moment.
         for caller in [1, middle, last] {
             let took = cancelled(&[caller], When::AtItsTurn).await;
             seen.within(
@@ -295,7 +295,7 @@ async fn row_46_member_that_keeps_the_lock() {
 
 /// Row 47 of `docs/faults.md`: callers of one client are neighbours in the queue, but have different leases and waits.
 /// Only callers with the same lease become members of one cohort. A caller whose `wait` is over before the grant does
-/// not become a member of the cohort, and a member whose `wait` ends before its turn is skipped.
+/// not become a member of the cohort. A member whose `wait` ends before its turn is skipped.
 #[tokio::test]
 async fn row_47_mixed_leases_and_waits() {
     row(47, async |_| {
@@ -381,8 +381,8 @@ async fn a_cohort_has_up_to_64_members() {
     fixture.end().await;
 }
 
-/// To another process, `status` shows the first member of a cohort as the holder and the other members as waiting,
-/// whichever member has the turn.
+/// In another process, `status` shows the first member of a cohort as the holder, and the other members as waiting.
+/// This does not depend on which member has the turn.
 #[tokio::test]
 async fn another_process_sees_the_first_member_and_counts_the_others_as_waiting() {
     let mut fixture = Fixture::start().await;

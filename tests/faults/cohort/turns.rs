@@ -76,7 +76,7 @@ async fn nobody_counts_on_what_the_member_before_had_asked_for() {
 }
 
 /// While the waiters' own process holds the lock, nothing arrives on the waiters' connection for longer than a claim (2
-/// s). The cohort of the waiters enters in its turn nevertheless.
+/// s). The members of the cohort nevertheless enter when the holder has left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
     let server = RedisServer::start().await;
@@ -169,8 +169,8 @@ async fn no_body_starts_on_the_last_moment_of_a_claim() {
     }
 }
 
-/// If a member of a cohort is not polled when its turn comes, the callers behind it wait for a claim (2 s). The other
-/// members of the cohort keep their order.
+/// If a member of a cohort is not polled when its turn comes, the callers behind it are delayed by 2 s (a claim). The
+/// other members of the cohort keep their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_is_not_polled_is_awaited_for_a_claim() {
     let server = RedisServer::start().await;
@@ -239,8 +239,9 @@ fn a_release_in_the_background_needs_nobody_to_drive_its_runtime() {
     assert!(closed.is_ok(), "the shutdown still waits");
 }
 
-/// Callers are dropped while they share a request that adds them to the queue, and the runtime that should send the
-/// request is not driven after that. The dropped callers leave no entry in the queue, and the client can be shut down.
+/// Several callers share the request that adds them to the queue. They are dropped after a few polls, and after that
+/// nothing drives their runtime, which should send the request. The dropped callers leave no entry in the queue, and
+/// the client can be shut down.
 #[test]
 fn callers_dropped_with_nobody_to_drive_their_runtime_leave_nothing() {
     let tests = current_thread();

@@ -22,8 +22,8 @@ use tokio::time::sleep;
 
 use crate::fixture::{MS, SECOND, client, until};
 
-/// How long a waiter that is not polled may delay others: the length of a claim (2 s), plus at most 200 ms until the
-/// next heartbeat notices the end of the claim.
+/// The longest time for which a waiter that is not polled can delay others: the length of a claim (2 s), plus 200 ms
+/// until the next heartbeat notices the end of the claim.
 const DELAY: Duration = Duration::from_millis(2200);
 
 /// Asserts that no body begins while another body runs under the lock, and that tokens rise.
@@ -84,8 +84,8 @@ async fn queue(mut future: Pin<&mut impl Future>, lock: &Lock, waiters: usize) {
     assert!(!poll(future.as_mut()), "the call did not wait");
 }
 
-/// The same lock from three clients, each of which stands for a process: the first holder, a process whose callers are
-/// polled late, and another process.
+/// Three clients that use the same lock. Each client stands for a process: the first holder, a process whose callers
+/// are polled late, and another process.
 struct Three {
     holder: Lock,
     slow: Lock,
@@ -404,8 +404,8 @@ async fn row_51_no_body_begins() {
         let mut confirmed = Box::pin(lock.run(async { unreachable!("not polled") }));
         assert!(!poll(confirmed.as_mut()));
         sleep(1200 * MS).await;
-        // The engine confirms the lease on a thread of its own. Without this stall, the answer may come during the poll,
-        // and the body then begins.
+        // The engine confirms the lease on a thread of its own. If the replies did not stall here, the answer could
+        // arrive during the poll, and the body would begin.
         proxy.hold_replies(true);
         assert!(!poll(confirmed.as_mut()));
         proxy.hold_replies(false);

@@ -315,8 +315,8 @@ async fn queued_process_killed(url: &str, server: &RedisServer) {
         queued.kill();
         let next = entering(client.lock("k").wait(30 * SECOND));
         until_waiting(&client, 2).await;
-        // The server may need a moment to notice the closed socket. The test waits until the server has noticed the
-        // closed socket, so that the measured time does not include this moment.
+        // The server can need a moment to notice the closed socket. The test waits until the server has noticed it, so
+        // that the measured time does not include this moment.
         let mut observer = server.connection().await;
         until(async || {
             let clients: String = ask(

@@ -101,8 +101,8 @@ impl Forger {
     }
 }
 
-/// The state that all bodies share: the channel on which each body reports its number and token, and the permits that
-/// bodies need in order to leave.
+/// The state that all bodies share: the channel on which each body reports its number and token, and a semaphore. A
+/// body leaves when it gets a permit from the semaphore.
 struct Room {
     entered: mpsc::UnboundedSender<(usize, u64)>,
     leave: Semaphore,

@@ -38,7 +38,8 @@ async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
         };
         let mut cx = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
-        // The only poll of the waiter sends a request only to the nodes to which the session is connected already.
+        // Up to this point, the waiter was polled only once. This poll sends requests only to the nodes to which the
+        // session is connected already.
         until(async || {
             let [first, second, third] = &quorum.servers[..] else {
                 unreachable!("the quorum has three nodes");
@@ -76,8 +77,9 @@ async fn a_waiter_that_misses_its_grants_keeps_a_quorum_for_less_time() {
         };
         for missed in 0..2 {
             let mut cx = Context::from_waker(Waker::noop());
-            // After a missed grant, the first poll finds that the engine has given the grant back, and requests the
-            // lock again. If a node has not answered the release of that grant yet, a further poll is necessary.
+            // After a missed grant, the first poll of the waiter finds that the engine has given the grant back, and
+            // requests the lock again. If a node has not answered the release of that grant yet, the waiter needs a
+            // further poll.
             loop {
                 assert!(waiting.as_mut().poll(&mut cx).is_pending());
                 let held = until(async || is_held_on(&quorum.servers[0]).await);

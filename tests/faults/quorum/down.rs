@@ -145,8 +145,8 @@ async fn a_node_that_starts_late_gets_no_old_releases() {
     assert!(scripts < CALLS / 4, "{scripts} scripts");
 }
 
-/// A node that was down when a lock was granted has no grant to release. After calls during a long outage of the node,
-/// Therefore no releases wait for the node after a long outage, however long the leases are.
+/// A node that was down when a lock was granted has no grant to release. Therefore, after a long outage of the node, no
+/// releases wait for it, however long the leases are.
 #[tokio::test]
 async fn a_node_gets_no_releases_of_grants_that_it_missed() {
     const CALLS: u64 = 200;
@@ -192,7 +192,7 @@ async fn tokens_rise_over_quorums() {
                 .arg(u64::try_from(far.as_micros()).unwrap()),
         )
         .await;
-        // Acquires the lock until the node that is ahead has been part of a majority.
+        // Acquires and releases the lock until the node whose counter is ahead has been part of a majority.
         let mut newest = 0;
         until(async || {
             let guard = client.lock("k").wait(SECOND).acquire().await.unwrap();

@@ -58,8 +58,9 @@ async fn a_promoted_replica_without_the_newest_grant_is_not_counted() {
     group.servers[0].kill();
     for replica in &group.servers[1..] {
         replica.continue_process();
-        // By its token, the holder could notice that the replica lacks the grant. The test raises the replica's token
-        // counter so that the holder does not notice, as if the holder's process had died.
+        // The replica's token counter is lower than the holder's token, so the holder could notice that the replica
+        // lacks the grant. The test raises the replica's token counter so that the holder does not notice, as if the
+        // holder's process had died.
         let mut redis = replica.connection().await;
         let writable = ["CONFIG", "SET", "replica-read-only", "no"];
         ask::<()>(&mut redis, redis::cmd(writable[0]).arg(&writable[1..])).await;

@@ -137,8 +137,8 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
     }
     let mut late = 0;
     for _ in 0..50 {
-        // A client waits at least 20 ms for a node, so it still receives the answers. When the answers arrive, less
-        // than half of the lease (16 ms) is left.
+        // A client waits at least 20 ms for a node, so it still receives the answers. The lease is 16 ms long, and less
+        // than half of it is left when the answers arrive.
         let refused = client.lock("k").lease(16 * MS).try_acquire().await;
         let Err(LockError::Unreachable { detail, .. }) = refused else {
             panic!("{refused:?}");

@@ -197,8 +197,8 @@ async fn row_28_a_moved_waiter_does_not_enter_beside_another() {
             cluster
                 .move_slot(slot, (cluster.primary_of(slot).await + 1) % 3)
                 .await;
-            // As a rule, the call of `late` reaches the new primary before the next probe of the client of `early`
-            // does.
+            // Usually, the call of the client `late` reaches the new primary before the next probe of the client
+            // `early`.
             let late = enter(&late);
             support::until(async || {
                 late.is_finished() || holder.lock("k").status().await.unwrap().waiters >= 2

@@ -140,8 +140,8 @@ async fn row_27_the_announced_primary_counts() {
 }
 
 /// Row 27 of `docs/faults.md`: no Sentinel reaches a client while a new primary is promoted, so the client misses the
-/// messages. The old primary still answers this client. The client leaves the old primary after the Sentinels can be
-/// reached again.
+/// Sentinels' announcement. The old primary still answers this client. The client leaves the old primary after the
+/// Sentinels can be reached again.
 #[tokio::test]
 async fn row_27_a_missed_message() {
     row(27, async |seen| {
@@ -196,8 +196,9 @@ async fn row_27_a_missed_message() {
     .await;
 }
 
-/// Row 27 of `docs/faults.md`: one of three Sentinels names another server than the others, as a Sentinel does that is
-/// cut off with an old primary. A client that connects goes to the server that the other two name.
+/// Row 27 of `docs/faults.md`: one of three Sentinels names another primary than the other two. A Sentinel does so if
+/// it is cut off together with an old primary. A client that connects goes to the server that the other two Sentinels
+/// name.
 #[tokio::test]
 async fn row_27_one_sentinel_does_not_decide() {
     row(27, async |_| {

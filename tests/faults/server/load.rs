@@ -101,8 +101,8 @@ impl Load {
         (0..BUSY).map(Self::busy_key)
     }
 
-    /// Acquires `other`, a lock of the failed primary that no caller uses, and then finishes. Records the times of a
-    /// failover in the fault matrix.
+    /// Acquires `other`, a lock of the failed primary that no caller uses, and then calls [`finish`](Self::finish).
+    /// Records the measured times in `seen`, for the fault matrix.
     pub(super) async fn finish_after_failover(self, seen: &mut Seen, killed: Instant, other: &str) {
         let other = self.holder.lock(other).wait(20 * SECOND);
         other.run(async {}).await.unwrap();
@@ -157,7 +157,7 @@ async fn call_again(lock: lock_runtime::Lock, stop: Arc<AtomicBool>) -> (usize, 
     while !stop.load(Ordering::SeqCst) {
         let started = Instant::now();
         match lock.run(async {}).await {
-            // A new primary may lack the grant, because replication lags. The call then returns `Lost`.
+            // A new primary can lack the grant, because replication lags. The call then returns `Lost`.
             Ok(()) | Err(LockError::Lost { .. }) => calls += 1,
             Err(error) => panic!("{error}"),
         }

@@ -60,7 +60,7 @@ async fn row_54_thousands_of_waited_keys() {
         let most = watched.as_micros() as u64 / 150;
         assert!(
             keys <= most + most / 10,
-            "{keys} keys were probed, {most} are allowed"
+            "{keys} keys were probed, at most {most} are allowed"
         );
         assert!(
             keys >= most / 4,
@@ -239,8 +239,9 @@ async fn row_57_dead_entries() {
     .await;
 }
 
-/// A script that frees a lock examines only some of the dead entries in the lock's queue, so a live waiter behind dead
-/// entries may not be granted the lock at once. A call for several keys does not take the lock before this waiter.
+/// A script that frees a lock examines only some of the dead entries in the lock's queue, so the script does not always
+/// grant the lock to a live waiter behind dead entries. A call for several keys nevertheless does not take the lock
+/// before this waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
     let server = RedisServer::start().await;
@@ -272,8 +273,9 @@ async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
     (&mut alive).await.unwrap().release().await;
 }
 
-/// Returns the time from a release until two waiters of a live process have entered, if a waiter of a silent process is
-/// queued ahead of each of these two waiters. Asserts that the waiters of the live process enter in order.
+/// Queues two waiters of a live process, each of them behind a waiter of a silent process. Returns the time from the
+/// release of the lock until the two waiters of the live process have entered. Asserts that the waiters of the live
+/// process enter in order.
 async fn delayed_by_silent_waiters(lease: Duration) -> Duration {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;
