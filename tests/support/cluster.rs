@@ -18,9 +18,10 @@ const SLOTS: u16 = 16384;
 /// The time in ms after which a server that does not answer counts as failed, in a cluster with replicas.
 const PROMPT_MS: u32 = 1000;
 /// The time in ms after which a server that does not answer counts as failed, in a cluster without replicas. This time
-/// is longer than [`PROMPT_MS`], because no replica can take over, and a server may be slow on a loaded machine.
+/// is longer than [`PROMPT_MS`], because no replica can take over, and because a server can be slow on a loaded
+/// machine.
 const PATIENT_MS: u32 = 5000;
-/// How long the servers may take to agree about a slot, or about their epochs.
+/// The longest time for which a test waits until the servers agree about a slot, or about their epochs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The servers of a cluster: first the primaries, then one replica of each primary if the cluster has replicas. The
@@ -259,8 +260,8 @@ impl ClusterServers {
     }
 
     /// Waits until all running servers know each other's epochs, and no two servers have the same epoch. If a move of a
-    /// slot ends after this wait, the target gets the greatest epoch. Earlier messages of the source have a smaller
-    /// epoch, so they do not assign the slot to the source again.
+    /// slot ends after this wait, the target gets the greatest epoch. Messages that the source sent earlier contain a
+    /// smaller epoch, so they do not assign the slot to the source again.
     async fn until_epochs_agree(&self) {
         let asked = Instant::now();
         loop {

@@ -104,12 +104,15 @@ pub async fn guarded<T: Debug + PartialEq>(key: &str, value: T, call: impl Async
     .await;
     assert_eq!(probe.inside(), 1, "two calls overlap");
     let holder = status().await.holder.map(|holder| holder.owner);
-    assert!(holder.is_some(), "the body runs, and nobody holds {key:?}");
+    assert!(holder.is_some(), "the body runs, but nobody holds {key:?}");
 
     probe.let_one_out();
     assert_eq!(first.await, value, "the first call's value");
     let next = status().await.holder.map(|holder| holder.owner);
-    assert_ne!(next, holder, "the first call has ended, and holds the key");
+    assert_ne!(
+        next, holder,
+        "the first call has ended, but still holds the key"
+    );
     while_running(second.as_mut(), async || probe.entered() == 2).await;
     probe.let_one_out();
     assert_eq!(second.await, value, "the second call's value");
@@ -123,7 +126,7 @@ async fn while_running<T: Debug>(
 ) {
     tokio::select! {
         biased;
-        ended = call => panic!("the call ended instead of staying inside or queueing: {ended:?}"),
+        ended = call => panic!("the call ended, but it has to run its body or wait in the queue: {ended:?}"),
         () = until(event) => {}
     }
 }
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    #[should_panic(expected = "has ended, and holds the key")]
+    #[should_panic(expected = "has ended, but still holds the key")]
     async fn a_missing_release_is_caught() {
         guarded("k", Ok(1), never_released).await;
     }

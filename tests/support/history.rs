@@ -36,7 +36,7 @@ struct Visit {
     entered: Instant,
     left: Option<Instant>,
     /// The number of other holders that were inside the lock when this holder entered. The number is stored because the
-    /// clock may be too coarse to show that two visits overlapped.
+    /// clock can be too coarse to show that two visits overlapped.
     met: usize,
 }
 
@@ -119,7 +119,8 @@ impl History {
         tracks.entry(key.to_owned()).or_default().queue.push(caller);
     }
 
-    /// Records that a caller has left the queue without a turn. The callers behind this caller may then enter.
+    /// Records that a caller has left the queue without a turn. Afterwards, the callers behind this caller are allowed
+    /// to enter.
     pub fn gave_up(&self, key: &str, caller: u64) {
         if let Some(track) = self.tracks().get_mut(key) {
             track.leave_queue(caller);
@@ -363,7 +364,7 @@ mod tests {
             inside.exit();
         }
         history.check().assert_clean(200);
-        // A visit may begin at the moment at which another one ends.
+        // A visit is allowed to begin at the moment at which another visit ends.
         of(&[(1, 0, 5), (2, 5, 9)]).assert_clean(2);
     }
 
@@ -387,7 +388,7 @@ mod tests {
             of(&[(1, 0, 9), (2, 1, 2), (3, 3, 4)]).overlaps,
             [overlap(1, 2), overlap(1, 3)]
         );
-        // The order in which visits are recorded may differ from the order in which they began.
+        // The order in which visits are recorded can differ from the order in which they began.
         assert_eq!(of(&[(2, 4, 9), (3, 0, 5)]).overlaps, [overlap(3, 2)]);
     }
 

@@ -137,21 +137,21 @@ fn graph() -> BTreeMap<Module, BTreeSet<Module>> {
             }
             path
         });
-        // Each file may use what `lib.rs` re-exports for users.
+        // Each file is allowed to use the items that `lib.rs` re-exports for users.
         let files = files.filter(|file| *file != module && !file.is_empty());
         (module.clone(), files.collect())
     };
     files.iter().map(uses_of).collect()
 }
 
-/// No file uses itself through other files, except for the types of [`HELPERS`].
+/// No file depends on itself through other files. The files in [`HELPERS`] are an exception.
 #[test]
 fn files_depend_on_each_other_in_one_direction() {
     let mut graph = graph();
     let arrows: usize = graph.values().map(BTreeSet::len).sum();
     assert!(
         graph.len() > 80 && arrows > 300,
-        "only {} files with {arrows} dependencies",
+        "the check has found only {} files with {arrows} dependencies",
         graph.len()
     );
     for (helper, used) in HELPERS {
@@ -173,6 +173,6 @@ fn files_depend_on_each_other_in_one_direction() {
     let left: Vec<_> = graph.keys().map(|file| file.join("::")).collect();
     assert!(
         left.is_empty(),
-        "these files are in a circle, or use a file of a circle: {left:?}"
+        "these files depend on each other in a circle, or use a file that does: {left:?}"
     );
 }

@@ -146,7 +146,7 @@ fn each_test_of_the_ledger_exists() {
                 .any(|test| test.ends_with(&format!("::{name}")));
             assert!(
                 exists,
-                "the test {name} is missing, which checks: {}",
+                "the test {name} is missing; it checks the promise: {}",
                 row.sentence
             );
         }
@@ -162,7 +162,7 @@ fn each_mutant_of_the_ledger_exists() {
                 .join(format!("{name}.patch"));
             assert!(
                 patch.is_file(),
-                "the mutant {name} is missing, which breaks: {}",
+                "the mutant {name} is missing; it breaks the promise: {}",
                 row.sentence
             );
         }

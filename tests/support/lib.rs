@@ -28,8 +28,8 @@ pub mod stores;
 
 pub use outcome::{Room, assert_busy, assert_lost};
 
-/// Returns the time by which a measured time may exceed a promised time on a loaded machine: 250 ms, or 1 s if `CI` is
-/// set.
+/// Returns the tolerance for a loaded machine: a measured time is allowed to exceed a promised time by 250 ms, or by 1
+/// s if `CI` is set.
 #[must_use]
 pub fn epsilon() -> Duration {
     let ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
@@ -60,7 +60,7 @@ pub async fn until(mut question: impl AsyncFnMut() -> bool) {
     };
     backstage::within(Duration::from_secs(20), asking)
         .await
-        .expect("what the test waits for happens within 20 s");
+        .expect("the condition holds within 20 s");
 }
 
 /// The code of the README and of the guides, which is compiled and run with the documentation tests.

@@ -333,14 +333,14 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Records a measured time. The time may be at most `at_most` plus ε, the tolerance for a loaded machine.
+    /// Records a measured time. Asserts that the time is at most `at_most` plus ε, the tolerance for a loaded machine.
     ///
     /// # Panics
     /// If `took` is longer than `at_most` plus ε.
     pub fn within(&mut self, what: &'static str, at_most: Duration, took: Duration) {
         assert!(
             took <= at_most + epsilon(),
-            "{what}: {took:?}, where {at_most:?} and {:?} are allowed",
+            "{what}: {took:?}, but at most {at_most:?} plus {:?} is allowed",
             epsilon()
         );
         let (_, times) = self.times.entry(what).or_insert((at_most, Vec::new()));

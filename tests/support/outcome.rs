@@ -28,7 +28,7 @@ pub fn assert_lost<T: Debug>(result: &Result<T, LockError>) {
     assert!(lost, "{result:?}");
 }
 
-/// A critical section in which only one caller may be at a time.
+/// A critical section that only one caller at a time is allowed to enter.
 #[derive(Debug, Default)]
 pub struct Room(AtomicBool);
 

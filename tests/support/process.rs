@@ -12,7 +12,7 @@ use std::{
 
 use crate::backstage;
 
-/// How long a worker may take to write the line that a test waits for.
+/// The longest time for which a test waits for a line of a worker's output.
 const LINE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Returns whether the system can kill a child when its parent ends. Linux can do this if `setpriv`, a program of
@@ -88,7 +88,7 @@ impl Executor {
             .as_ref()
             .expect("the shell's input is open until the drop");
         let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);
-        // A single write sends the whole order, so that the shell never receives a part of an order.
+        // A single write sends the whole order, so that the shell never receives only a part of it.
         let _ = orders.write_all(format!("{order} {what}\n").as_bytes());
     }
 }
@@ -193,7 +193,8 @@ impl Mortal {
         }
     }
 
-    /// Tells the [`Executor`] not to kill the process, because another process may reuse the ID of a reaped process.
+    /// Tells the [`Executor`] not to kill the process, because the system can give the ID of a reaped process to
+    /// another process.
     fn reaped(&self) {
         if !has_setpriv() {
             Executor::of_this_process().order("spare", self.pid());
@@ -355,7 +356,7 @@ pub fn signal(pid: u32, name: &str) {
         .status()
         .expect("`kill` can be started");
     assert!(sent.success(), "SIG{name} could not be sent to {pid}");
-    // A process may continue to run for a moment after the signal has been sent.
+    // A process can continue to run for a moment after the signal has been sent.
     while name == "STOP" && !is_stopped(pid) {
         thread::yield_now();
     }

@@ -133,7 +133,7 @@ impl FaultProxy {
     /// Discards the bytes to the client: the server carries out a command, and the client gets no reply.
     ///
     /// A connection that has lost a reply stays silent after `drop_replies` is turned off, because the client would
-    /// take the next reply for the lost one. New connections get replies.
+    /// mistake the next reply for the lost reply. New connections get replies.
     pub fn drop_replies(&self, on: bool) {
         self.set(&self.faults.drop_replies, on);
     }
@@ -154,7 +154,7 @@ impl FaultProxy {
         self.faults.set_budget(Way::Request, bytes);
     }
 
-    /// Like [`cut_after_request_bytes`](Self::cut_after_request_bytes), for bytes to the client.
+    /// Like [`cut_after_request_bytes`](Self::cut_after_request_bytes), but counts the bytes to the client.
     pub fn cut_after_reply_bytes(&self, bytes: u64) {
         self.faults.set_budget(Way::Reply, bytes);
     }

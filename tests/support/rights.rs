@@ -36,7 +36,7 @@ pub enum Deployment {
     Redisson,
     /// A Redis Cluster of Redis 7.0 or later with locks in Redisson's layout.
     RedissonCluster,
-    /// What a client with `replicas` needs in addition.
+    /// The additional rights for a client with the option `replicas`.
     Replicas,
 }
 
@@ -99,7 +99,7 @@ impl Deployment {
         };
         let mut commands = [EVERY_CONNECTION, OPTIONAL, connection].concat();
         for scripts in [EVERY_SCRIPT].iter().chain(scripts) {
-            // Connections send some of the commands that scripts call, too. Each command is listed once.
+            // Some commands are both sent by connections and called by scripts. Each command is listed once.
             let others = of(scripts).into_iter();
             let others: Vec<_> = others.filter(|it| !commands.contains(it)).collect();
             commands.extend(others);

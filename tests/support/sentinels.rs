@@ -58,9 +58,9 @@ impl SentinelGroup {
 
     /// Makes the Sentinels replace the primary only after it has not answered for two seconds.
     ///
-    /// A Sentinel sends the first `PING` to a new primary after a second, or after the time within which it expects an
-    /// answer if that time is shorter. If the Sentinels expect an answer within half a second, all of them can
-    /// therefore replace a new primary at once, although it answers.
+    /// By default, the Sentinels of this group count a primary as down after half a second without an answer. They send
+    /// the first `PING` to a new primary only after this half second. All of them can therefore count the new primary
+    /// as down before it answers the `PING`, and replace it.
     pub async fn be_patient(&self) {
         for sentinel in &self.sentinels {
             let words = ["SET", GROUP, "down-after-milliseconds", "2000"];
@@ -108,7 +108,7 @@ impl SentinelGroup {
         self.url().replace("//", "//locks:secret@")
     }
 
-    /// Waits until the first Sentinel names another primary than the server with this number. Returns the number of the
+    /// Waits until the first Sentinel names a primary other than the server with this number. Returns the number of the
     /// new primary.
     pub async fn promoted_instead_of(&self, old: usize) -> usize {
         let mut new = None;
@@ -120,7 +120,7 @@ impl SentinelGroup {
         new.expect("the Sentinel names a server of the group")
     }
 
-    /// Waits until all Sentinels name another primary than the server with this number, so that no message about this
+    /// Waits until all Sentinels name a primary other than the server with this number, so that no message about this
     /// promotion arrives later.
     pub async fn all_have_left(&self, old: usize) {
         // During a failover, a Sentinel that is asked for the address already names the new primary. The Sentinel still

@@ -20,11 +20,12 @@ use crate::{
     process::{Mortal, dies_with_parent, remove_in_the_end},
 };
 
-/// How long a server may take to answer its first command.
+/// The longest time for which a test waits until a new server answers its first command.
 const START_PATIENCE: Duration = Duration::from_secs(20);
-/// How long a running server may take to answer a test's command.
+/// The longest time for which a test waits until a running server answers a command.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// The maximum number of attempts to start a server. Another process may take a free port before the server does.
+/// The maximum number of attempts to start a server. An attempt fails if another process takes the free port before the
+/// server does.
 const TRIES: usize = 10;
 
 /// A Redis server. Only one test uses the server, unless it is the [shared server](shared_server).
@@ -229,8 +230,8 @@ pub fn free_port() -> u16 {
         .port()
 }
 
-/// Returns two free ports for a node of a cluster: the port for clients, and the port for other nodes. Before version
-/// 7, the second port is always 10,000 above the first.
+/// Returns two free ports for a node of a cluster: the port for clients, and the port for other nodes. In Redis
+/// versions before 7, the second port is always 10,000 above the first.
 fn cluster_ports() -> (u16, u16) {
     if is_version_7() {
         return (free_port(), free_port());
@@ -463,8 +464,8 @@ impl RedisServer {
         );
     }
 
-    /// Like [`restart`](Self::restart), but does not wait until the server answers. The server may have to load its
-    /// data before it answers.
+    /// Like [`restart`](Self::restart), but does not wait until the server answers. The server can need time to load
+    /// its data before it answers.
     pub fn begin_restart(&mut self) {
         self.kill();
         self.spawn();
@@ -621,8 +622,8 @@ impl Drop for RedisServer {
     }
 }
 
-/// Connects without time-outs. The test's clock, on which a time-out would run, may be paused, and a server under load
-/// may be slow.
+/// Connects without time-outs. A time-out would use the test's clock, which can be paused, and a server under load can
+/// be slow.
 ///
 /// # Errors
 /// If the server cannot be reached.

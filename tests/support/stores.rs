@@ -162,8 +162,8 @@ impl Store {
     }
 
     /// Returns the keys of this store on its servers. A store of the in-process backend has no keys. The last node of a
-    /// Redlock may remove a key a moment after the majority, so this method waits up to [`epsilon`](crate::epsilon) for
-    /// the keys on a Redlock to disappear.
+    /// Redlock can remove a key a moment after the majority has removed it, so this method waits up to
+    /// [`epsilon`](crate::epsilon) for the keys on a Redlock to disappear.
     pub async fn keys(&self) -> Vec<String> {
         let patience = Instant::now() + crate::epsilon();
         loop {
@@ -230,7 +230,7 @@ where
 }
 
 /// Runs a test on every backend that promises an order. Quorums and Redisson's layout have no queue, so they promise no
-/// order, and a test cannot read from the server who waits.
+/// order, and a test cannot learn from the server which callers wait.
 pub async fn on_stores_with_a_queue<F, Fut>(test: F)
 where
     F: Fn(Store) -> Fut,

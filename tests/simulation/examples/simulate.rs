@@ -96,7 +96,7 @@ fn main() -> ExitCode {
                 let step = |step: &str| step.parse().expect("--steps takes numbers");
                 steps = value.split(',').map(step).collect();
             }
-            _ => panic!("{arg} is not known, see the head of this file"),
+            _ => panic!("unknown argument {arg}; the head of this file lists the arguments"),
         }
     }
     match seed {
@@ -159,7 +159,10 @@ fn many(
     let began = Instant::now();
     let (next, over) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
     let total = Mutex::new(Total::default());
-    println!("seeds from {}, {threads} at once", seeds.start);
+    println!(
+        "runs the seeds from {} on, {threads} at a time",
+        seeds.start
+    );
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -208,11 +211,11 @@ fn many(
     println!("calls {:#?}", total.counts.ways);
     println!("errors {:#?}", total.counts.errors);
     println!(
-        "grants found by probes alone: {}",
+        "grants of which callers learned only from a probe: {}",
         total.counts.missed_wakeups
     );
     println!(
-        "entries beside a holder whose grant a server had lost: {}",
+        "callers that entered during another hold, because a server had lost its grant: {}",
         total.counts.excused
     );
     println!("failed seeds: {:?}", total.failed);

@@ -136,7 +136,7 @@ impl Way {
         }
     }
 
-    /// Returns whether a call that is made in this way is polled whenever it is woken.
+    /// Returns whether a call that is made in this way is polled after each of its wake-ups.
     fn is_prompt(self) -> bool {
         !matches!(self, Self::Select | Self::Forgotten | Self::Buffered)
     }
@@ -323,7 +323,7 @@ impl Caller {
     }
 
     fn enter(&self, call: CallId) -> Presence {
-        let hold = Hold::current().expect("a body is inside its hold");
+        let hold = Hold::current().expect("the body runs within a hold");
         self.process.ledger.enter(call, hold)
     }
 
@@ -406,7 +406,7 @@ impl Caller {
         let call = self.wanted(Way::Several, keys, wait, Strategy::Handoff);
         let this = self.clone();
         let calling = locks.run(async move {
-            let holds = Holds::current().expect("a body is inside its holds");
+            let holds = Holds::current().expect("the body runs within several holds");
             let enter = |hold: &Hold| this.process.ledger.enter(call, hold.clone());
             let _inside: Vec<Presence> = holds.iter().map(enter).collect();
             this.work().await;
@@ -427,7 +427,7 @@ impl Caller {
             .lease(self.chance.pick(&self.process.plan.leases));
         let calling = lock.run(async move {
             let _inside = this.enter(call);
-            let outer = Hold::current().expect("a body is inside its hold");
+            let outer = Hold::current().expect("the body runs within a hold");
             this.work().await;
             match way {
                 Way::Siblings => {
@@ -457,7 +457,7 @@ impl Caller {
     /// Runs the body of a nested call, and checks that the call is an entry into the hold `outer`. Sibling calls share
     /// the flag `beside`, which is set while one of them runs its body.
     async fn again(&self, outer: &Hold, beside: Option<&AtomicBool>) {
-        let hold = Hold::current().expect("a body is inside its hold");
+        let hold = Hold::current().expect("the body runs within a hold");
         let ledger = &self.process.ledger;
         let is_lost = || outer.loss().is_some();
         if hold.token() != outer.token() && !is_lost() {
@@ -469,7 +469,7 @@ impl Caller {
         if let Some(beside) = beside {
             if beside.swap(true, Ordering::AcqRel) && !is_lost() {
                 let seen = format!(
-                    "two siblings are inside {} with token {}",
+                    "two sibling calls run their bodies for {} with token {} at the same time",
                     hold.key(),
                     hold.token()
                 );
@@ -512,8 +512,8 @@ impl Caller {
             let mut forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
             forgotten.push(calling);
         }
-        // A call that is never polled again may delay other callers by a claim, so the task pauses before its next
-        // call.
+        // A call that is never polled again can delay other callers by 2 s (a claim), so the task pauses before its
+        // next call.
         sleep(Duration::from_secs(3)).await;
     }
 }

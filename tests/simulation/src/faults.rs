@@ -61,7 +61,7 @@ pub enum Fault {
     PrimaryStops,
     /// A primary hands over to a replica that has all writes.
     HandOver,
-    /// A primary hands over to a replica that may lack the newest writes.
+    /// A primary hands over to a replica, which can lack the newest writes.
     HastyHandOver,
     /// A replica is down for a while.
     ReplicaDown,
@@ -310,7 +310,7 @@ impl World {
         self.ledger.disturb("over");
     }
 
-    /// Sets the clock of a server. If the servers have replicas, sets the clocks of all servers, because one server may
+    /// Sets the clock of a server. If the servers have replicas, sets the clocks of all servers, because one server can
     /// replace another.
     fn set_clocks(&self, server: ServerId, by_micros: i64) {
         let has_replicas = !self.shards().is_empty();

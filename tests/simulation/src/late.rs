@@ -1,4 +1,4 @@
-//! A future that is polled late: after a wake-up, there may be a pause before the next poll.
+//! A future that is polled late: after a wake-up, the next poll can come after a pause.
 
 use std::{
     fmt,

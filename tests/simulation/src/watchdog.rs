@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a run may take on a busy machine. Most runs take a few milliseconds.
+/// The real time after which a run counts as endless, even on a busy machine. Most runs take a few milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 static NEXT: AtomicU64 = AtomicU64::new(0);

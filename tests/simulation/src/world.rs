@@ -30,7 +30,7 @@ use crate::{
     watchdog,
 };
 
-/// How long a shutdown may take: 10 s for the holds, and 2 s for the delays of messages.
+/// The longest time that a shutdown is allowed to take: 10 s for the holds, and 2 s for the delays of messages.
 const SHUTDOWN: Duration = Duration::from_secs(12);
 
 /// The result of a run.
@@ -301,13 +301,14 @@ impl World {
             let missed = process.client.stats().missed_wakeups;
             self.ledger.missed_wakeups(missed);
             // If late polls always come after the same pause, the message about a grant and the answer to a probe can
-            // arrive at the same moment, so the engine may apply the probe's answer first.
+            // arrive at the same moment. The engine can then apply the probe's answer first.
             let coincides = plan.slow > 0 && plan.rhythmic;
-            // A process may send nothing to a server for longer than a lease. If the answer to its next request and the
-            // message about the grant then arrive together, the engine takes the message for an old one.
+            // A process can be silent toward a server for longer than a lease. If the answer to its next request and
+            // the message about the grant then arrive together, the engine mistakes the message for an old message.
             let may_be_idle = matches!(plan.store, Store::Cluster { .. } | Store::Group { .. });
             let coincides = coincides || may_be_idle;
-            // If callers are polled late, the two also arrive at the same moment by chance, but seldom.
+            // If late polls come after random pauses, a message and an answer can also arrive together by chance, but
+            // only rarely.
             let by_chance = u64::from(plan.slow > 0);
             if missed > by_chance && plan.faults.is_empty() && !coincides {
                 let seen = format!("host {host} learned of {missed} grants only from a probe");
@@ -323,7 +324,7 @@ impl World {
         }
         drop(running);
         let beyond = plan.longest_lease().max(plan.longest_wait());
-        // If the server's clock was set back, leases and queue entries last longer by the same time.
+        // If the clock of a server was set back by some time, leases and queue entries last longer by this time.
         let back = self.ledger.was_set_back();
         sleep(beyond * 2 + back + Duration::from_secs(10)).await;
         self.look_at_the_rest(has_crashed || leaks);
@@ -334,7 +335,7 @@ impl World {
     fn look_at_the_rest(&self, may_run_on: bool) {
         for server in 0..self.plan.store.servers() {
             let left = self.network.at_server(server, crate::redis::Redis::keys);
-            // The counters of tokens, and the mark of a Redlock's node (`lock:fence:whole`), may stay.
+            // The token counters, and the mark of a Redlock's node (`lock:fence:whole`), are allowed to stay.
             let counts = |key: &&String| !key.contains("fence") && !key.contains("lock_token");
             let left: Vec<String> = left.iter().filter(counts).cloned().collect();
             if !left.is_empty() {

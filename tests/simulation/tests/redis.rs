@@ -34,8 +34,8 @@ use calls::{Call, SCRIPTS, call, channels, meddling};
 use commands::any_command;
 use pair::{Pair, START, encode, words};
 
-/// How often a sequence is tried before a difference fails the test. If the real server is slow, a single try may show
-/// a difference.
+/// How often a sequence is tried before a difference fails the test. If the real server is slow, a single try can show
+/// a difference although the servers behave alike.
 const TRIES: usize = 10;
 /// The beginnings of lines that have to occur in the replies: most kinds of answers that scripts give, messages,
 /// errors, and a token.

@@ -52,8 +52,8 @@ fn one_seed_has_one_history() {
     }
 }
 
-/// A call with the strategy `notify` is not polled in time for the answer to a try, so the engine abandons this try.
-/// The clean-up of the abandoned try does not release the grant of the next try.
+/// A call with the strategy `notify` tries to acquire the lock, but is polled too late to read the answer, so the
+/// engine abandons this try. The clean-up of the abandoned try does not release the grant of the next try.
 #[test]
 fn notified_calls_are_polled_late_at_a_server_that_stops() {
     for seed in 0..100 {
@@ -78,8 +78,8 @@ fn notified_calls_are_polled_late_at_a_server_that_stops() {
     }
 }
 
-/// While callers of a process are queued, the next caller of this process sends its request after up to 1 ms, so that
-/// more callers can share the request.
+/// While callers of a process are in the queue, the next caller of this process waits up to 1 ms before it sends its
+/// request, so that more callers can share the request.
 #[test]
 fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
     for seed in 0..20 {
@@ -103,7 +103,7 @@ fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
         let lines = run(&plan, true).lines;
         let asks = |line: &&Line| line.who.starts_with("server") && line.what.contains("EVALSHA");
         let asked: Vec<u64> = lines.iter().filter(asks).map(|line| line.at).collect();
-        // Calls that begin within the first 50 ms may have to wait for the client's connection.
+        // The test skips the calls of the first 50 ms, because they can have to wait for the client's connection.
         let begins = |line: &&Line| line.what.contains(" begins: ") && line.at > 50;
         let begun: Vec<u64> = lines.iter().filter(begins).map(|line| line.at).collect();
         assert!(begun.len() > 50, "seed {seed}: {} calls", begun.len());
@@ -143,8 +143,9 @@ fn group(seed: u64, faults: Vec<Fault>) -> Plan {
 }
 
 /// A primary dies again and again, and a replica that lags replaces it. Without the option `replicas`, a second caller
-/// enters beside a holder whose grant the replica lacks. With `replicas = 1`, the replica that has acknowledged the most
-/// replaces the primary, and nobody enters beside a holder before the end of the lease that this replica knows.
+/// enters while a holder whose grant the replica lacks still runs its body. With `replicas = 1`, the replica that has
+/// acknowledged the most writes replaces the primary. This replica knows the holder's lease, and no other caller enters
+/// before the end of the lease.
 #[test]
 fn a_promoted_replica_has_the_grants_that_it_has_acknowledged() {
     let (mut without, mut entered) = (0, 0);
@@ -170,7 +171,8 @@ fn a_promoted_replica_has_the_grants_that_it_has_acknowledged() {
     assert!(entered > 100, "only {entered} calls have entered");
 }
 
-/// If the primary waits for its replicas before it hands over, no grant is lost, so nobody enters beside a holder.
+/// If the primary waits for its replicas before it hands over, no grant is lost, so no caller enters while another
+/// caller holds the lock.
 #[test]
 fn an_ordered_failover_loses_no_grant() {
     for seed in 0..30 {

@@ -56,9 +56,9 @@ pub(super) struct Faults {
     pub(super) split: AtomicBool,
     pub(super) delay_micros: AtomicU64,
     pub(super) jitter_micros: AtomicU64,
-    /// The number of bytes that may pass to the server before all connections are cut.
+    /// The number of bytes that still pass to the server before all connections are cut.
     request_budget: AtomicU64,
-    /// The number of bytes that may pass to the client before all connections are cut.
+    /// The number of bytes that still pass to the client before all connections are cut.
     reply_budget: AtomicU64,
     /// The number of times that the proxy has cut all connections.
     pub(super) cuts: AtomicU64,
@@ -177,7 +177,7 @@ impl Faults {
         self.budget(way).store(bytes, Ordering::SeqCst);
     }
 
-    /// Returns how many of these bytes may pass, and whether the connections are to be cut after them.
+    /// Returns how many of these bytes pass, and whether the connections are to be cut after these bytes.
     pub(super) fn spend(&self, way: Way, bytes: usize) -> (usize, bool) {
         let budget = self.budget(way);
         let left = budget.load(Ordering::SeqCst);

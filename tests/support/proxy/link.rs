@@ -149,7 +149,7 @@ impl Link {
                 return;
             }
         }
-        // Requests that arrived before the cut may still be delivered.
+        // Requests that arrived before the cut can still be delivered.
         while let (Way::Request, Ok(read @ 1..)) = (way, from.try_read(&mut buffer)) {
             let _ = take(&buffer[..read]);
         }
@@ -174,7 +174,8 @@ impl Link {
         }
     }
 
-    /// Delivers chunks until nothing further may be delivered. Returns the receiving end if it stays open.
+    /// Delivers chunks until this direction is closed, the stream ends, or a chunk is lost. Returns the receiving end
+    /// if it stays open.
     async fn deliver_open(
         &self,
         way: Way,

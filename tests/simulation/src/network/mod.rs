@@ -52,7 +52,7 @@ pub enum Break {
     /// Both sides of the connection notice the break at once. Messages under way are lost.
     Both,
     /// The client notices the break at once, and the server notices it after this time. Messages that the client sent
-    /// before the break may still arrive.
+    /// before the break can still arrive.
     ClientSees(Duration),
 }
 
@@ -147,7 +147,7 @@ struct State {
 /// Whether servers belong to a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Membership {
-    /// No server belongs to a cluster. A server may have replicas.
+    /// No server belongs to a cluster. A server can have replicas.
     None,
     /// All servers are nodes of one cluster.
     Cluster,
@@ -176,7 +176,7 @@ pub struct Layout {
 #[derive(Clone)]
 pub struct Network {
     state: Arc<Mutex<State>>,
-    /// Notified when a new event may be due before all other events.
+    /// Notified when a new event can be due before all other events.
     earlier: Arc<Notify>,
     /// Notified when a link or a server has changed.
     changed: Arc<Notify>,
@@ -356,7 +356,7 @@ impl Network {
         self.changed.notify_waiters();
     }
 
-    /// Crashes a host. Messages that the host has sent may still arrive, and the servers notice the crash later.
+    /// Crashes a host. Messages that the host has sent can still arrive, and the servers notice the crash later.
     pub fn crash(&self, host: HostId) {
         let now = self.now();
         let mut state = self.state();

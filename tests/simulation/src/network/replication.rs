@@ -158,7 +158,7 @@ impl State {
         self.set_timer(server, now);
     }
 
-    /// Sends the newest data of the primary to a replica that lacks them. Sends nothing while the primary or the
+    /// Sends the newest data of the primary to a replica that lacks this data. Sends nothing while the primary or the
     /// replica is down, while the primary is stopped, or while the replica is cut off from the primary.
     pub(super) fn replicate_to(&mut self, replica: ServerId, now: u64) {
         let Some(following) = &self.servers[replica].follows else {
@@ -272,7 +272,7 @@ impl State {
         }
     }
 
-    /// Sends the messages that clients have published on a node of a cluster to the other nodes.
+    /// Passes messages on to the other nodes of the cluster: the messages that clients have published on this node.
     fn spread_messages(&mut self, server: ServerId, now: u64) {
         for (channel, message) in self.servers[server].redis.take_bus() {
             for to in 0..self.servers.len() {

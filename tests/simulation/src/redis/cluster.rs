@@ -27,7 +27,7 @@ const DOWN_IN_SCRIPT: Fault =
 pub(crate) struct Node {
     pub(crate) myself: Address,
     pub(crate) view: ClusterView,
-    /// The messages that the node has published and not yet sent to the other nodes.
+    /// The messages that the node has published, but that the network has not sent to the other nodes yet.
     pub(crate) bus: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -130,7 +130,8 @@ impl Redis {
         self.0.offset += 1;
     }
 
-    /// Returns the messages for the other nodes that clients have published on this node.
+    /// Returns the messages that clients have published on this node, and that the network has to send to the other
+    /// nodes.
     pub fn take_bus(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
         match &mut self.0.kind {
             Kind::Node(node) => std::mem::take(&mut node.bus),

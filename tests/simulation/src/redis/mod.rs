@@ -94,7 +94,7 @@ impl Redis {
         self.0.forget(id);
     }
 
-    /// Receives bytes on a connection, and carries out each complete command. The bytes may end in the middle of a
+    /// Receives bytes on a connection, and carries out each complete command. The bytes can end in the middle of a
     /// command. `now` is the time in µs since the Unix epoch. Returns the output in order. Bytes on a closed connection
     /// have no effect.
     pub fn receive(&mut self, id: ConnectionId, bytes: &[u8], now: u64) -> Vec<Output> {

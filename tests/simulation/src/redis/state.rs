@@ -111,7 +111,7 @@ pub(crate) struct Client {
     pub(crate) closes_after_reply: bool,
     /// Whether the connection waits for replicas.
     pub(crate) is_blocked: bool,
-    /// Whether the next command may use a slot that is moving to this node.
+    /// Whether the next command is allowed to use a slot that is moving to this node.
     pub(crate) asking: bool,
     /// The offset of the server after the newest command of this connection.
     pub(crate) written: u64,
@@ -261,7 +261,7 @@ impl State {
         command.run(self, caller, args)
     }
 
-    /// Returns the command if the server may carry it out or queue it now. Otherwise, returns the error for the client.
+    /// Returns the command if the server can carry it out or queue it now. Otherwise, returns the error for the client.
     fn check(&mut self, caller: Caller, args: &[&[u8]]) -> Result<&'static Command, Fault> {
         let command = find(args)?;
         if !command.is_known_to(&self.kind) {

@@ -122,8 +122,8 @@ pub(crate) struct Call {
     lease: &'static str,
     wait: &'static str,
     claim: &'static str,
-    /// The choices of the remaining arguments, such as the lower bound of the next token, and of the time limit of the
-    /// request. Each decimal digit of this number makes one choice.
+    /// A number that chooses the remaining arguments, such as the lower bound of the next token, and the time limit of
+    /// the request. Each decimal digit of this number chooses one argument.
     choices: usize,
     /// The index of an argument, and the text that replaces the argument. If there is no text, this argument and all
     /// arguments after it are removed.
@@ -146,7 +146,7 @@ fn sha1(bytes: &[u8]) -> String {
 }
 
 impl Call {
-    /// Returns the element of `of` that the decimal digit at this place selects.
+    /// Returns the element of `of` that the decimal digit of `choices` at this place selects.
     fn choice<T: Copy>(&self, place: u32, of: &[T]) -> T {
         of[self.choices / 10_usize.pow(place) % of.len()]
     }
@@ -197,7 +197,7 @@ impl Call {
         let token = tokens
             .filter(|token| !token.is_empty())
             .unwrap_or_else(|| "1".to_owned());
-        // The words and the time differ between two requests of one owner.
+        // Two requests of one owner can differ in these fields: `words`, which name the caller, and the time.
         let words = format!("shop/web/{}/pay", self.choice(3, &[1, 1, 2]));
         let tail = format!(
             "{lease}|{session}|{owner}|{words}|{}.{}",

@@ -190,7 +190,7 @@ fn command() -> impl Strategy<Value = Vec<String>> {
             None => {}
             Some((_, None, _)) => args.truncate(1 + args.len() / 3),
             Some((_, Some(junk), true)) => args.push(junk.to_owned()),
-            // On the real server, a key with a time to live of 1 ms may expire before the next command.
+            // On the real server, a key with a time to live of 1 ms can expire before the next command.
             Some((_, Some("1"), _)) if args.iter().any(|arg| arg == "PEXPIRE" || arg == "PX") => {}
             Some((place, Some(junk), false)) => {
                 let place = place.index(args.len());

@@ -10,7 +10,7 @@ use super::{
     keys::matches,
 };
 
-/// Returns whether a RESP2 connection that is subscribed to a channel may use this command.
+/// Returns whether a RESP2 connection that is subscribed to a channel is allowed to send this command.
 pub(crate) fn is_allowed_to_subscribers(command: &Command) -> bool {
     matches!(command.name, "subscribe" | "unsubscribe" | "ping" | "quit")
 }
@@ -81,7 +81,7 @@ pub(crate) fn unsubscribe_all(state: &mut State, id: ConnectionId) {
     }
 }
 
-/// Publishes a message. In a cluster, the other nodes receive the message, too, but the reply counts only the
+/// Publishes a message. In a cluster, the other nodes also receive the message, but the reply counts only the
 /// subscribers of this node.
 pub(crate) fn publish(state: &mut State, caller: Caller, args: &[&[u8]]) -> Answer {
     if let Kind::Node(node) = &mut state.kind {

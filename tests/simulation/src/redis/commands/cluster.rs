@@ -44,7 +44,7 @@ pub(crate) fn keyslot(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
 pub(crate) fn slots(state: &mut State, _: Caller, _: &[&[u8]]) -> Answer {
     let view = &node(state)?.view;
     let describe = |node: &Address| {
-        // Forty characters, as a real ID.
+        // The ID has forty characters, like the ID of a real node.
         let id = format!("{:0>40}", node.host);
         Reply::Array(vec![
             Reply::bulk(node.host.as_bytes()),

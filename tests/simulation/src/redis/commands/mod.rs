@@ -78,12 +78,12 @@ const SENTINEL: u8 = 32;
 const ONLY_SENTINEL: u8 = 64;
 
 impl Command {
-    /// Returns whether the command may change data.
+    /// Returns whether the command can change data.
     pub(crate) fn writes(&self) -> bool {
         self.flags & WRITES != 0
     }
 
-    /// Returns whether the command may need more memory.
+    /// Returns whether the command can need more memory.
     pub(crate) fn grows(&self) -> bool {
         self.flags & GROWS != 0
     }

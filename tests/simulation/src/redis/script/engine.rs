@@ -26,7 +26,8 @@ struct Engine {
     environment: Table,
     globals: Table,
     run: Function,
-    /// The compiled scripts by their hashes. No code iterates over the map, so its random order has no effect.
+    /// The compiled scripts; the keys are their hashes. No code iterates over the map, so its random order has no
+    /// effect.
     compiled: RefCell<HashMap<Hash, Function>>,
 }
 
@@ -239,7 +240,8 @@ impl Running {
         if command.writes() && self.state.is_read_only() {
             return Err(READ_ONLY);
         }
-        // Even if the memory is full, a script that has already written may write more, so that it can finish its work.
+        // Even if the memory is full, a script that has already written is allowed to write more, so that it can finish
+        // its work.
         if command.grows() && self.state.mode == Mode::OutOfMemory && !self.wrote {
             return Err(OUT_OF_MEMORY);
         }
