@@ -25,13 +25,13 @@ pub struct Row {
 pub const ROWS: &[Row] = &[
     row_of(
         1,
-        "the holder is killed, and waiters ask for leases of their own",
+        "the holder is killed while callers with other leases wait",
         "the next caller enters when the holder's lease has ended; tokens rise",
     ),
     row_of(
         2,
         "the holder is stopped for longer than L, and continued",
-        "others enter in the meantime, with higher tokens; the holder is notified at its next `.await`",
+        "other callers enter in the meantime, with higher tokens; the holder is notified at its next `.await`",
     ),
     row_of(
         3,
@@ -41,7 +41,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         4,
         "the holder's runtime is blocked for 10 L",
-        "a renewed lease stays held, and is renewed after each third",
+        "a lock with a renewed lease stays held; the lease is renewed after each third of L",
     ),
     row_of(
         5,
@@ -76,12 +76,12 @@ pub const ROWS: &[Row] = &[
     row_of(
         11,
         "the reply to a release is lost, and the release is sent again",
-        "the next holder's grant is not touched",
+        "the next holder keeps its grant",
     ),
     row_of(
         12,
         "a release arrives after the lease has ended",
-        "the next holder's grant is not touched, and the late holder is notified of its loss",
+        "the next holder keeps its grant, and the late holder is notified of its loss",
     ),
     row_of(
         13,
@@ -91,7 +91,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         14,
         "Redis is killed, and has not persisted anything",
-        "the holder gets `Lost` at its next renewal, at most L/3 later; until then another caller may be inside; tokens rise; the lock is granted again within 1 s",
+        "the holder gets `Lost` at its next renewal, at most L/3 later; until then another caller can also hold the lock; tokens rise; the lock is granted again within 1 s",
     ),
     row_of(
         15,
@@ -110,18 +110,18 @@ pub const ROWS: &[Row] = &[
     ),
     row_of(
         18,
-        "a line has a delay of 200 ms with jitter, and splits messages",
+        "a connection has a round trip of 200 ms with jitter, and delivers messages in pieces",
         "a lease counts from the moment at which it was requested, so the holder's deadline comes one round trip earlier; every caller enters",
     ),
     row_of(
         19,
-        "the message about a grant is lost, or the connection is cut at the grant",
-        "the waiter enters within a heartbeat, at its old place",
+        "the message about a grant is lost, or the connection is cut when the lock is granted",
+        "the waiter enters within a heartbeat, and keeps its place in the queue",
     ),
     row_of(
         20,
         "1,000 callers wait in 4 processes",
-        "one caller at a time enters, in the order of the queue, with 2 scripts each",
+        "callers enter one at a time, in the order of the queue; each caller sends 2 scripts",
     ),
     row_of(
         21,
@@ -166,31 +166,31 @@ pub const ROWS: &[Row] = &[
     row_of(
         29,
         "Redlock: 2 of 5 nodes are down",
-        "exclusion holds; a node that does not answer delays a call by no more than the time that it has to answer (a tenth of L, at most 500 ms)",
+        "no two holds overlap; a node that does not answer delays a call by at most the time limit for an answer (a tenth of L, at most 500 ms)",
     ),
     row_of(
         30,
         "Redlock: 3 of 5 nodes are down",
-        "no lock is granted; partial grants are given back at once",
+        "no lock is granted; the grants of single nodes are given back at once",
     ),
     row_of(
         31,
         "Redlock: a node returns without its state",
-        "the node does not count until the longest lease has passed",
+        "the node does not count toward a majority until the longest lease in use has passed",
     ),
     row_of(
         32,
         "Redis's clock jumps forward by 2 L, or back by an hour",
-        "forward: the holder gets `Lost` within L/3, and until then another caller may be inside; back: no lease lasts longer than L; tokens rise",
+        "forward: the holder gets `Lost` within L/3, and until then another caller can also hold the lock; back: no lease lasts longer than L; tokens rise",
     ),
     row_of(
         33,
-        "the runtime is shut down while its calls hold and wait",
+        "the runtime is shut down while its calls hold locks and wait for locks",
         "nothing is left on the server after 1 s",
     ),
     row_of(
         34,
-        "siblings in `join!` want one key, with and without an enclosing call that holds it",
+        "several calls in a `join!` (siblings) use one key, with and without an enclosing call that holds this key",
         "the siblings take turns",
     ),
     row_of(
@@ -200,12 +200,12 @@ pub const ROWS: &[Row] = &[
     ),
     row_of(
         36,
-        "a waiting process is stopped, is granted the lock, and is continued after L has passed",
+        "a process that waits is stopped, is granted the lock in the meantime, and continues after L has passed",
         "the waiting call's body does not start on that grant; the call queues again",
     ),
     row_of(
         37,
-        "the first waiter's process is stopped, and another client's `PSUBSCRIBE *` receives its message",
+        "the first waiter's process is stopped, but another client (with `PSUBSCRIBE *`) receives the message about the grant",
         "the next caller enters within 2 s",
     ),
     row_of(
@@ -220,67 +220,67 @@ pub const ROWS: &[Row] = &[
     ),
     row_of(
         40,
-        "a process with a cohort of 64 is killed while one member is inside",
+        "a process with a cohort of 64 members is killed while one member holds the lock",
         "the next caller enters when that member's lease has ended; all callers enter in the order of the queue",
     ),
     row_of(
         41,
-        "the connection of a cohort's process is cut or killed while a member is inside",
-        "that member continues, the others enter in order, and no caller queues twice",
+        "the connection of a cohort's process is cut or killed while a member holds the lock",
+        "that member continues, the other members enter in order, and no caller queues twice",
     ),
     row_of(
         42,
         "the grant of a cohort is deleted or flushed, or expires while its process is stopped",
-        "the member inside is notified; the other members return to their old places, before callers that came later",
+        "the member that holds the lock is notified of the loss; the other members return to their old places in the queue, ahead of callers that queued later",
     ),
     row_of(
         43,
-        "the message about a cohort's grant is lost, but the connection lives",
+        "the message about a cohort's grant is lost, but the connection stays up",
         "the next probe finds the cohort, and its members enter in order",
     ),
     row_of(
         44,
-        "a member of a cohort blocks its runtime for longer than the claim and the lease",
-        "a renewed lease stays held; a fixed lease is lost, and the other members return to their places",
+        "a member of a cohort blocks its runtime for longer than a claim and the lease",
+        "a renewed lease is not lost; a fixed lease is lost, and the other members return to their places in the queue",
     ),
     row_of(
         45,
-        "a member of a cohort enters again with a longer lease, and its process is killed while the next member is inside",
+        "a member of a cohort re-enters the lock with a longer lease, and its process is killed while the next member holds the lock",
         "the lock is free when the next member's own lease has ended",
     ),
     row_of(
         46,
         "a member in the middle of a cohort sets `hold_at_least`",
-        "the next member enters at the end of that time",
+        "the next member enters when this time is over",
     ),
     row_of(
         47,
-        "neighbours in the queue, all of one client, ask for different leases and waits",
+        "neighbours in the queue, all of one client, have different leases and waits",
         "a cohort has one lease; a caller whose `wait` is over is left out",
     ),
     row_of(
         48,
         "1,000 callers in 4 processes queue at once, in groups",
-        "one caller at a time enters, in the order of the queue, with a tenth of a command each",
+        "callers enter one at a time, in the order of the queue; on average, each caller costs a tenth of a command",
     ),
     row_of(
         49,
         "a waiter is polled late, by up to two claims, at any of its awaits, alone and in a cohort",
-        "one caller at a time enters, with rising tokens; the late caller queues again at its place, and delays the others by at most a claim and a heartbeat",
+        "callers enter one at a time, with rising tokens; the late caller returns to its place in the queue, and delays the others by at most a claim and a heartbeat",
     ),
     row_of(
         50,
         "replies stall once, for 1.5 to 3 s, at a grant, a confirmation, a renewal or a release",
-        "one caller at a time enters, with rising tokens",
+        "callers enter one at a time, with rising tokens",
     ),
     row_of(
         51,
         "a waiter, or a caller that was granted the lock in a reply, is never polled again",
-        "the others enter after a claim and a heartbeat, whatever the lease",
+        "the other callers enter after a claim and a heartbeat, however long the lease is",
     ),
     row_of(
         52,
-        "a process that holds locks and waits for locks shuts down while the server is gone",
+        "a process that holds locks and waits for locks shuts down while the server is killed or stopped",
         "every call ends; the shutdown waits for waiting calls for 2 s, and for holds until their leases have ended, but at most 10 s",
     ),
     row_of(
@@ -290,7 +290,7 @@ pub const ROWS: &[Row] = &[
     ),
     row_of(
         54,
-        "a process waits for 6,000 keys over a line with a delay of 100 ms",
+        "a process waits for 6,000 keys over a connection with a round trip of 100 ms",
         "the process uses one connection, and sends at most one probe of 100 keys every 15 ms",
     ),
     row_of(
@@ -300,8 +300,8 @@ pub const ROWS: &[Row] = &[
     ),
     row_of(
         56,
-        "a stopped process has five waiters between those of other processes",
-        "all waiters of the stopped process together delay the others by one claim; the stopped waiters return to their places",
+        "in the queue, five waiters of a stopped process alternate with waiters of another process",
+        "all waiters of the stopped process together delay the others by one claim; when the process continues, its waiters return to their places",
     ),
     row_of(
         57,
