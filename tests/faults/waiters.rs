@@ -22,8 +22,8 @@ pub(crate) struct Entered {
     pub(crate) caller: usize,
     pub(crate) at: Instant,
     pub(crate) guard: LockGuard,
-    /// The record in the history that the caller holds the lock. `None` after the test has taken the lock away from the
-    /// caller, because another caller may then enter before this caller is notified.
+    /// The visit that the history records for this caller. `None` after the test has taken the lock away from the
+    /// caller, because another caller can then enter before this caller is notified of the loss.
     inside: Option<Inside>,
 }
 
@@ -37,7 +37,7 @@ impl Entered {
         self.guard.release().await;
     }
 
-    /// Stops counting this caller as a holder, because from now on another caller may hold the lock at the same time.
+    /// Stops counting this caller as a holder, because from now on another caller can hold the lock at the same time.
     pub(crate) fn loses(&mut self) {
         self.inside = None;
     }

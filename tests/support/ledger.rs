@@ -1,5 +1,5 @@
-//! Checks the ledger of promises, a table in `docs/testing.md`. Each sentence that the ledger quotes is in a text for
-//! users, each test and each mutant that the ledger names exists, and each promise has a row.
+//! Checks the ledger of promises, a table in `docs/testing.md`. Each sentence that the ledger quotes must be in a text
+//! for users. Each test and each mutant that the ledger names must exist. Each promise must have a row.
 
 use std::{collections::BTreeSet, fs, path::Path};
 

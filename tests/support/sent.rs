@@ -2,7 +2,7 @@
 
 use crate::server::RedisServer;
 
-/// Commands that are left out of the count, because a client sends them to set up a connection, to keep it alive, or to
+/// Commands that are not counted, because a client sends them to set up a connection, to keep a connection alive, or to
 /// read the statistics. The measured clients connect before the count begins, so this list need not contain all
 /// commands that set up a connection.
 const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setname", "ping"];

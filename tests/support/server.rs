@@ -63,7 +63,7 @@ pub struct ServerBuilder {
     /// Whether the server is a Sentinel.
     sentinel: bool,
     /// The time in ms after which this server counts another node of its cluster as failed if that node does not
-    /// answer, or `None` if this server is not a node of a cluster.
+    /// answer. `None` if this server is not a node of a cluster.
     cluster: Option<u32>,
     /// How many seconds the server's clock is ahead of the system's clock at the start, or `None` if the test cannot
     /// set the server's clock.

@@ -162,8 +162,8 @@ impl Store {
     }
 
     /// Returns the keys of this store on its servers. A store of the in-process backend has no keys. The last node of a
-    /// Redlock can remove a key a moment after the majority has removed it, so this method waits up to
-    /// [`epsilon`](crate::epsilon) for the keys on a Redlock to disappear.
+    /// Redlock can remove a key a moment after the majority has removed it. On a Redlock, this method therefore waits
+    /// up to [`epsilon`](crate::epsilon) until the keys have disappeared.
     pub async fn keys(&self) -> Vec<String> {
         let patience = Instant::now() + crate::epsilon();
         loop {

@@ -516,8 +516,8 @@ async fn row_48_a_thousand_queue_in_groups() {
             history.record("k", token, at(entered), at(left));
         }
         history.check().assert_clean(PROCESSES * CALLERS);
-        // The bound allows one script for every ten callers, five probes a second for each process, and 40 more scripts
-        // for the first use of each script.
+        // The bound allows one script for every ten callers, and five probes a second for each process. It also allows
+        // 40 further scripts, because a script can be sent twice when it is used for the first time.
         let looks = took.as_millis() / 200 * PROCESSES as u128;
         let scripts = u128::from(server.scripts().await - asked);
         let most = (PROCESSES * CALLERS / 10) as u128 + looks + 40;

@@ -225,8 +225,8 @@ async fn siblings() -> Result<(), LockError> {
     a.and(b).and(c)
 }
 
-/// Row 34 of `docs/faults.md`: several calls that one task runs concurrently on the same key take turns, with and
-/// without an enclosing call that holds the key.
+/// Row 34 of `docs/faults.md`: one task runs several calls for the same key concurrently. The calls take turns, with
+/// and without an enclosing call that holds the key.
 #[tokio::test]
 async fn row_34_siblings() {
     row(34, async |_| {

@@ -187,8 +187,9 @@ async fn many_holds_outlive_the_scripts_of_the_server() {
     assert_eq!(fixture.client.stats().renewal_failed, 0);
 }
 
-/// The answer to a renewal says how much of the lease was left when the server carried out the renewal. The server may
-/// have carried out the renewal right after the client sent it, so the client counts the deadline from the sending.
+/// The answer to a renewal says how much of the lease was left when the server carried out the renewal. It is possible
+/// that the server carried out the renewal right after the client sent it, so the client counts the deadline from the
+/// moment of sending.
 #[tokio::test]
 async fn a_late_answer_counts_from_the_sending() {
     let fixture = Fixture::in_layout(Layout::Native).await;

@@ -467,7 +467,7 @@ async fn row_51_forgotten_while_it_leaves() {
         proxy.hold_replies(true);
         assert!(!poll(leaving.as_mut()));
         let second = tokio::spawn(enter(lock.clone()));
-        // The session may queue the second caller in the same request as the caller that leaves, or in the next
+        // The session queues the second caller either in the same request as the caller that leaves, or in the next
         // request.
         until(async || holder.lock("k").status().await.unwrap().waiters >= 2).await;
         sleep(900 * MS).await;

@@ -348,8 +348,8 @@ async fn row_21_queued_process_killed() {
     queued_process_killed(&server.url(), &server).await;
 }
 
-/// Runs the test of row 21 in a cluster, in which a session counts as gone if it no longer listens at the primary of
-/// the lock.
+/// Runs the test of row 21 in a cluster. In a cluster, a session counts as gone if it no longer listens at the primary
+/// of the lock.
 #[tokio::test]
 async fn row_21_queued_process_killed_in_a_cluster() {
     let cluster = ClusterServers::start(3).await;
@@ -357,8 +357,8 @@ async fn row_21_queued_process_killed_in_a_cluster() {
     queued_process_killed(&cluster.url(), &cluster.servers[primary]).await;
 }
 
-/// Row 33 of `docs/faults.md`: a runtime is shut down while one of its tasks holds a lock and another of its tasks
-/// waits for the same lock. Neither a grant nor a queue entry is left on the server.
+/// Row 33 of `docs/faults.md`: a runtime is shut down. One of its tasks holds a lock, and another task waits for the
+/// same lock. Neither a grant nor a queue entry is left on the server.
 #[tokio::test]
 async fn row_33_runtime_shut_down_while_held_and_while_waiting() {
     row(33, async |seen| {

@@ -207,9 +207,9 @@ async fn row_58_forged_pushes() {
     .await;
 }
 
-/// Row 58 of `docs/faults.md`: an attacker repeats the push of an old grant while another caller holds the lock. A
-/// member of the old grant's cohort has queued again, because the member before it overran the lease. The repeated push
-/// does not let the queued member of the cohort enter.
+/// Row 58 of `docs/faults.md`: an attacker repeats the push of an old grant while another caller holds the lock. The
+/// old grant belonged to a cohort of two. The second member has queued again, because the first member overran the
+/// lease. The repeated push does not let the second member enter.
 #[tokio::test]
 async fn row_58_repeated_push() {
     log::keep();
@@ -218,8 +218,8 @@ async fn row_58_repeated_push() {
         let (one, two) = (client(&server.url()).await, client(&server.url()).await);
         let mut forger = Forger::on(&server).await;
         // Each attempt begins at another moment between two heartbeats. If a heartbeat comes right at the end of the
-        // lease, the second member of the cohort queues again so early that it enters before the other caller. If that
-        // happens, the test does not repeat the push in this attempt.
+        // lease, the second member of the cohort queues again very early, and enters before the other caller. In such
+        // an attempt, the test does not repeat the push.
         let mut repeated = 0;
         for attempt in 0..12 {
             repeated += u32::from(is_repeated(&one, &two, &mut forger, attempt * 70 * MS).await);

@@ -347,7 +347,7 @@ async fn row_38_caller_leaves_with_its_offer() {
         let server = RedisServer::start().await;
         let proxy = FaultProxy::start(server.port()).await;
         let (holder, behind) = (client(&server.url()).await, client(&proxy.url()).await);
-        // The test repeats the case, because either the holder's release or the resent request may reach the server
+        // The test repeats the case, because either the holder's release or the resent request can reach the server
         // first.
         for _ in 0..8 {
             let guard = holder.lock("k").acquire().await.unwrap();
@@ -375,8 +375,8 @@ async fn row_38_caller_leaves_with_its_offer() {
             until(async || grant(&server).await.is_none()).await;
             for _ in 0..40 {
                 // The engine removes the cancelled caller from the server once before the resent request is answered,
-                // and once after that. Between the two removals, the server may grant the lock to the resent request
-                // for about a round trip.
+                // and once after that. Between the two removals, the server can grant the lock to the resent request,
+                // but only for about a round trip.
                 let asked = Instant::now();
                 until(async || grant(&server).await.is_none()).await;
                 let lasted = asked.elapsed();

@@ -65,7 +65,8 @@ async fn row_18_jitter_and_split_bytes() {
         guard.release().await;
         waiting.join_all().await;
         // The bound allows each caller three round trips of up to 240 ms: one for the push of its grant, one for its
-        // release, and one for a heartbeat if the push arrives near the end of the claim (2 s).
+        // release, and one for a heartbeat. The heartbeat is needed if the push arrives near the end of the claim (2
+        // s).
         let most = CALLERS * 3 * 240 * MS;
         seen.within("all callers enter after the release", most, start.elapsed());
         history.check().assert_clean(CALLERS as usize);

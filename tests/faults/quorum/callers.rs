@@ -61,8 +61,8 @@ async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
     }
 }
 
-/// A waiter is polled so rarely that it misses each grant. Only the first missed grant keeps other callers out for a
-/// claim (2 s). The engine gives back each later grant after a shorter time.
+/// A waiter is polled so rarely that it misses each grant. Only the first missed grant delays other callers by 2 s (a
+/// claim). The engine gives back each later grant after a shorter time.
 #[tokio::test]
 async fn a_waiter_that_misses_its_grants_keeps_a_quorum_for_less_time() {
     let quorum = Quorum::start(3).await;
@@ -217,8 +217,8 @@ async fn whoever_waits_tries_again_until_it_enters_or_leaves() {
 
 /// A call for two keys reads its grants when most of their lease is over, so the call gives the grants back and
 /// requests the locks again. The servers have forgotten the script that gives back grants, so the client has to send
-/// this script again, and the script runs after the second request. The late script does not end the grants of the
-/// second request.
+/// this script again. The script therefore runs after the second request, but does not end the grants of the second
+/// request.
 #[tokio::test]
 async fn grants_that_are_given_back_do_not_end_the_next_ones() {
     let quorum = Quorum::start(3).await;

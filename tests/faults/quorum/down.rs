@@ -31,9 +31,9 @@ async fn row_29_two_of_five_down() {
             guard.release().await;
         }
         seen.within("the slowest acquisition takes", NODE_PATIENCE, slowest);
-        // Another caller has the lock on one of the three nodes that are up. A caller that is granted the lock only on
-        // the other two nodes gives both grants back at once, except in every fourth round, in which it waits for the
-        // slower nodes.
+        // Another caller has the lock on one of the three nodes that are up. The next caller is granted the lock only
+        // on the other two nodes, and gives both grants back at once. Only in every fourth round, it first waits for
+        // the slower nodes.
         let mut third = quorum.servers[2].connection().await;
         let _: () = ask(&mut third, redis::cmd("SET").arg(NAME).arg(OTHERS_GRANT)).await;
         let before_it = after.stats().commands;
@@ -174,7 +174,7 @@ async fn a_node_gets_no_releases_of_grants_that_it_missed() {
 }
 
 /// The fencing counter of one node is far ahead of the others. If a grant takes its token from this node, a majority
-/// stores that token before the body starts, so later tokens are greater even if this node is down.
+/// stores that token before the body starts. Later tokens are therefore greater, even if this node is down.
 #[tokio::test]
 async fn tokens_rise_over_quorums() {
     let mut quorum = Quorum::start(5).await.in_use().await;

@@ -82,7 +82,7 @@ async fn row_31_node_returns_empty() {
 }
 
 /// Row 31 of `docs/faults.md`: nodes that have never been used count toward a majority at once if all nodes are up. If
-/// a node is down, the unused nodes do not count toward a majority yet, because the missing node may be the only one
+/// a node is down, the unused nodes do not count toward a majority yet, because the missing node can be the only node
 /// that stores a lease.
 #[tokio::test]
 async fn row_31_a_beginning_needs_all_nodes() {

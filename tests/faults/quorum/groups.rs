@@ -98,8 +98,8 @@ async fn a_promoted_replica_without_the_newest_grant_is_not_counted() {
 }
 
 /// One of three groups loses its primary, which is killed while a caller holds the lock and 20 callers of two clients
-/// wait. The holder keeps its lock, and the waiters enter one at a time, with rising tokens, although the promoted
-/// replica does not count toward a majority yet.
+/// wait. The promoted replica does not count toward a majority yet. The holder nevertheless keeps its lock, and the
+/// waiters enter one at a time, with rising tokens.
 #[tokio::test]
 async fn a_failover_in_one_of_three_groups_admits_one_caller_at_a_time() {
     const WAITERS: usize = 20;

@@ -231,8 +231,8 @@ async fn a_node_refuses_a_request_that_arrives_after_the_release() {
     assert_eq!(left(server).await, [] as [String; 0]);
 }
 
-/// The clocks of the nodes and the client may drift apart by 1 % of a lease and 2 ms, so a client treats each lease as
-/// shorter by 1 % and 2 ms.
+/// The clocks of the nodes and of the client can drift apart by 1 % of a lease and 2 ms. A client therefore treats each
+/// lease as shorter by this time.
 #[tokio::test]
 async fn a_lease_leaves_room_for_clocks_that_drift() {
     let quorum = Quorum::start(3).await;

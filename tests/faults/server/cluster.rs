@@ -168,8 +168,7 @@ async fn row_28_a_server_joins() {
 }
 
 /// Row 28 of `docs/faults.md`: a slot has moved, and a client with a waiting caller has not noticed the move yet. When
-/// the lock is released, the waiting caller does not enter at the same time as a caller that is granted the lock on the
-/// new primary.
+/// the lock is released, the waiting caller and a caller on the new primary do not hold the lock at the same time.
 #[tokio::test]
 async fn row_28_a_moved_waiter_does_not_enter_beside_another() {
     const ROUNDS: usize = 20;

@@ -107,8 +107,8 @@ async fn row_27_ordered_failover() {
 }
 
 /// Row 27 of `docs/faults.md`: the Sentinels lose the primary, but a client still reaches it. The old primary does not
-/// learn that a replica has replaced it. The client leaves the old primary when the Sentinels name the new one, so none
-/// of its callers enters while a caller of the new primary holds the lock.
+/// learn that a replica has replaced it. The client leaves the old primary when the Sentinels name the new primary.
+/// Therefore, none of its callers enters while a caller of the new primary holds the lock.
 #[tokio::test]
 async fn row_27_the_announced_primary_counts() {
     row(27, async |seen| {

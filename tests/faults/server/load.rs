@@ -75,8 +75,8 @@ impl Load {
         until_waiting(&holder, WAITERS).await;
         let stop = Arc::new(AtomicBool::new(false));
         let busy = (0..BUSY).map(|number| {
-            // If a primary fails before it has replicated a release, the lock stays taken on the new primary until its
-            // lease ends, so the lease is shorter than `wait`.
+            // If a primary fails before it has replicated a release, the lock stays taken on the new primary until the
+            // lease ends. Therefore, this test uses leases that are shorter than `wait`.
             let lock = others[number % 2].lock(Self::busy_key(number));
             let lock = lock.wait(20 * SECOND).lease(3 * SECOND);
             tokio::spawn(call_again(lock, stop.clone()))

@@ -213,7 +213,7 @@ async fn row_24_out_of_memory() {
     .await;
 }
 
-/// Row 25 of `docs/faults.md`: a client refuses a server that may evict held locks, unless the client is configured to
+/// Row 25 of `docs/faults.md`: a client refuses a server that can evict held locks, unless the client is configured to
 /// allow eviction.
 #[tokio::test]
 async fn row_25_evicting() {

@@ -73,9 +73,10 @@ async fn row_28_a_stopped_primary_continues() {
     .await;
 }
 
-/// Row 28 of `docs/faults.md`: a replica replaces a primary whose process is stopped. The callers enter only after a
-/// replica has acknowledged their grant. The old primary has no replica any longer, so no caller enters on a grant of
-/// the old primary while a caller of the new primary holds the lock.
+/// Row 28 of `docs/faults.md`: a replica replaces a primary whose process is stopped. A client that still uses the old
+/// primary requests the lock with `replicas = 1`, so its caller enters only after a replica has acknowledged the grant.
+/// The old primary has lost its replica. Therefore, this caller does not enter while another caller holds the lock on
+/// the new primary.
 #[tokio::test]
 async fn row_28_a_stopped_primary_has_no_replica() {
     row(28, async |_| {

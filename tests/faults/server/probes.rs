@@ -240,8 +240,8 @@ async fn row_57_dead_entries() {
 }
 
 /// A script that frees a lock examines only some of the dead entries in the lock's queue, so the script does not always
-/// grant the lock to a live waiter behind dead entries. A call for several keys nevertheless does not take the lock
-/// before this waiter.
+/// reach a live waiter behind dead entries. A call for several keys nevertheless does not take the lock before this
+/// waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_keys_do_not_overtake_a_waiter_behind_many_dead_entries() {
     let server = RedisServer::start().await;

@@ -20,7 +20,7 @@ use crate::fixture::{MS, NAMESPACE, SECOND, client, epsilon, row, until, until_w
 /// The ways in which a server goes away: its process is killed or stopped.
 const GONE: [fn(&mut RedisServer); 2] = [|server| server.kill(), |server| server.stop_process()];
 
-/// The longest time that a shutdown may take, regardless of the leases.
+/// The longest time that a shutdown is allowed to take, regardless of the leases.
 const AT_MOST: Duration = Duration::from_secs(10);
 
 /// Shuts the client down, and returns how long the shutdown took.

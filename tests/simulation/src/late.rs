@@ -80,8 +80,8 @@ impl<F> fmt::Debug for Late<F> {
 }
 
 impl<F> Late<F> {
-    /// Draws a pause. For [`Lateness::UpTo`], ten in twenty pauses have zero length, six last up to 20 ms, three last
-    /// up to 500 ms, and one lasts up to the longest time.
+    /// Draws a pause. For [`Lateness::UpTo`], half of the pauses have zero length. Of twenty pauses, six last up to 20
+    /// ms, three last up to 500 ms, and one lasts up to the longest time.
     fn draw(&self) -> Duration {
         let longest = match self.lateness {
             Lateness::Never => return Duration::ZERO,

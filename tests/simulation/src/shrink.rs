@@ -18,8 +18,8 @@ pub struct Shrunk {
     pub steps: Vec<usize>,
 }
 
-/// Replaces a plan by a smaller plan that breaks the same promise, again and again, until no smaller plan breaks the
-/// promise or the search has made 400 runs.
+/// Searches for the smallest plan that breaks the same promise: replaces the plan by a smaller plan that breaks the
+/// promise, again and again. The search ends when no smaller plan breaks the promise, or after 400 runs.
 #[must_use]
 pub fn shrink(plan: &Plan, promise: &str) -> Shrunk {
     let mut shrunk = Shrunk {

@@ -71,7 +71,7 @@ pub(crate) struct World {
     dead: Mutex<Vec<(LockClient, Process)>>,
     /// The primaries, each with its replicas.
     pub(crate) shards: Mutex<Vec<Shard>>,
-    /// Which shard of the cluster stores which slot.
+    /// The map from slots to the shards of the cluster that store them.
     pub(crate) slots: Mutex<SlotMap>,
     /// The number of hosts on which `start` has tried to start a process so far.
     used: Mutex<HostId>,

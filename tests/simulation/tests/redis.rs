@@ -1,5 +1,5 @@
-//! Compares the simulated server with a real one: the same random sequences of commands and of script calls must lead
-//! to the same replies, pushes and keys on both servers, byte for byte.
+//! Compares the simulated server with a real server. The same random sequences of commands and of script calls must
+//! lead to the same replies, pushes and keys on both servers, byte for byte.
 //!
 //! `SIMULATION_SEQUENCES` sets the number of sequences of each test. The default of 10,000 takes about a minute in a
 //! debug build, and a million takes a night. With 10,000 sequences or more, every outcome in `OUTCOMES` has to occur.

@@ -1,5 +1,6 @@
-//! How the network carries data from primaries to their replicas. Each message to a replica contains all data of the
-//! primary at the time of the message, so a replica always has the state that its primary had at some earlier time.
+//! How the network carries data from primaries to their replicas. Each message to a replica contains all data that the
+//! primary has when it sends the message. A replica therefore always has the state that its primary had at some earlier
+//! time.
 
 use std::sync::Arc;
 

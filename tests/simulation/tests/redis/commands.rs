@@ -184,8 +184,9 @@ fn command() -> impl Strategy<Value = Vec<String>> {
     );
     (form, proptest::option::weighted(0.15, junk)).prop_map(|(mut args, junk)| {
         match junk {
-            // `SUBSCRIBE` and `UNSUBSCRIBE` keep their single channel. The replies to `UNSUBSCRIBE` without a channel
-            // name all channels of the connection, in an undefined order.
+            // The arguments of `SUBSCRIBE` and `UNSUBSCRIBE` are not changed, so that each of these commands names one
+            // channel. An `UNSUBSCRIBE` without a channel would get a reply for each channel of the connection, in an
+            // undefined order.
             _ if args[0].ends_with("SUBSCRIBE") => {}
             None => {}
             Some((_, None, _)) => args.truncate(1 + args.len() / 3),

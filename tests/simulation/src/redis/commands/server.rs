@@ -145,8 +145,8 @@ pub(crate) fn exec(state: &mut State, caller: Caller, _: &[&[u8]]) -> Answer {
             "EXECABORT Transaction discarded because of previous errors.",
         ));
     }
-    // Each reply is written right after its command has run, so that a message that the command publishes to its own
-    // connection comes directly before this reply.
+    // Each reply is written right after its command has run. If a command publishes a message to its own connection,
+    // the message therefore comes directly before the command's reply.
     write_length(
         state.outbox.buffer(caller.id),
         b'*',

@@ -54,7 +54,7 @@ function redis.error_reply(...)
   end
   text = string.gsub(text, '^%-', '')
   text = string.gsub(string.gsub(text, '^[\r\n]+', ''), '[\r\n]+$', '')
-  -- An error code is the first of several words, so a text of a single word has no error code.
+  -- In a text of several words, the first word is the error code. A text of a single word has no error code.
   if not string.find(text, ' ', 1, true) then
     text = 'ERR ' .. text
   end
@@ -98,7 +98,7 @@ setmetatable(globals, {
 local environment = read_only(globals)
 globals._G = environment
 
--- Turns any error into a table, and adds the line at which it arose.
+-- Turns any error into a table, and adds the number of the line at which the error arose.
 local function on_error(failure)
   if type(failure) ~= 'table' then
     failure = { err = 'ERR ' .. tostring(failure) }
