@@ -23,7 +23,7 @@ mod link;
 
 use faults::{Faults, Way};
 
-/// How long a test waits for an event at the proxy.
+/// The longest time for which a test waits for an event at the proxy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A proxy in front of one server. Dropping this value closes the proxy's connections.

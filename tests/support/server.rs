@@ -65,8 +65,8 @@ pub struct ServerBuilder {
     /// The time in ms after which this server counts another node of its cluster as failed if that node does not
     /// answer. `None` if this server is not a node of a cluster.
     cluster: Option<u32>,
-    /// How many seconds the server's clock is ahead of the system's clock at the start, or `None` if the test cannot
-    /// set the server's clock.
+    /// The number of seconds by which the server's clock is ahead of the system's clock at the start. `None` if the
+    /// test cannot set the server's clock.
     ahead: Option<i64>,
 }
 

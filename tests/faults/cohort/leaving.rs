@@ -1,4 +1,4 @@
-//! How members leave a cohort, and how releases continue in the background.
+//! Members that leave a cohort, and releases that continue in the background.
 
 use std::time::{Duration, Instant};
 

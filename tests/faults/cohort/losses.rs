@@ -173,7 +173,7 @@ async fn row_40_process_of_a_cohort_killed() {
         for stays in [0, 30, 63] {
             let took = killed_in_a_cohort(stays).await;
             seen.within(
-                "the next caller enters after the rest of the lease",
+                "the next caller enters after the end of the lease",
                 Duration::ZERO,
                 took,
             );
@@ -425,7 +425,7 @@ async fn row_45_killed_after_a_longer_nested_lease() {
         })
         .await;
         seen.within(
-            "the second member's own lease applies after it enters",
+            "the second member's own lease is set after the member enters",
             Duration::ZERO,
             entered.elapsed(),
         );
@@ -440,7 +440,7 @@ async fn row_45_killed_after_a_longer_nested_lease() {
         assert!(next.token() > cohort.token + 2);
         let took = next.at.saturating_duration_since(ends);
         seen.within(
-            "the next caller enters after the rest of the lease",
+            "the next caller enters after the end of the lease",
             Duration::ZERO,
             took,
         );
@@ -486,7 +486,7 @@ async fn row_48_a_thousand_queue_in_groups() {
             }
         }
         seen.within(
-            "all callers have been inside",
+            "all callers have held the lock",
             10 * SECOND,
             released.elapsed(),
         );

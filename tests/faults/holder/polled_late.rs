@@ -414,7 +414,7 @@ async fn row_51_no_body_begins() {
         lock.acquire().await.unwrap().release().await;
         let took = forgotten.elapsed();
         seen.within(
-            "another caller enters although the lease had to be confirmed",
+            "another caller enters after a call that had to confirm its lease",
             DELAY,
             took,
         );
@@ -433,7 +433,7 @@ async fn row_51_no_body_begins() {
         lock.acquire().await.unwrap().release().await;
         let took = forgotten.elapsed();
         seen.within(
-            "another caller enters after the call's wait for its other lock",
+            "another caller enters after a call that waited for a second lock",
             SECOND + DELAY,
             took,
         );

@@ -297,7 +297,7 @@ async fn row_20_a_thousand_waiters() {
             scripts <= callers + 1 + looks,
             "{scripts} scripts, {looks} probes"
         );
-        seen.within("all callers have been inside", 30 * SECOND, took);
+        seen.within("all callers have held the lock", 30 * SECOND, took);
         until(async || left(&server).await.is_empty()).await;
     })
     .await;

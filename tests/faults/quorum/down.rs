@@ -83,7 +83,11 @@ async fn row_30_three_of_five_down() {
             until_empty(server).await;
         }
         let freed = answered.elapsed();
-        seen.within("partial grants are free", Duration::ZERO, freed);
+        seen.within(
+            "the grants of single nodes are given back",
+            Duration::ZERO,
+            freed,
+        );
 
         let asked = Instant::now();
         let refused = client.lock("k").wait(SECOND).acquire().await;

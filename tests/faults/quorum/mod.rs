@@ -14,9 +14,9 @@ use tokio::{task::JoinSet, time::sleep};
 
 use crate::fixture::{MS, NAMESPACE, SECOND, left, until};
 
-/// How long a client waits for a node's answer if the lease is 30 s.
+/// The longest time for which a client waits for a node's answer if the lease is 30 s.
 const NODE_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a lock stays granted to a caller that does not take the lock because the caller is not polled.
+/// The longest time for which a lock stays granted to a caller that is not polled, and so does not take the lock.
 const CLAIM: Duration = Duration::from_secs(2);
 /// The longest pause between two rounds of requests of an acquisition.
 const BACKOFF: Duration = Duration::from_millis(128);

@@ -52,7 +52,7 @@ async fn row_28_slots_move_under_load() {
             finished.waiters,
         );
         seen.within(
-            "the longest call whose slot moves",
+            "the longest call for a lock whose slot moves",
             5 * SECOND,
             finished.longest_call,
         );

@@ -97,7 +97,7 @@ async fn row_27_ordered_failover() {
             .await
             .unwrap();
         seen.within(
-            "the next call after the promotion",
+            "the next call ends after the promotion",
             3 * SECOND,
             promoted.elapsed(),
         );

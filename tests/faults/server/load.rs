@@ -118,7 +118,7 @@ impl Load {
             finished.waiters,
         );
         seen.within(
-            "the longest call of a caller that the failover meets",
+            "the longest call during the failover",
             FAILOVER + SECOND,
             finished.longest_call,
         );

@@ -165,7 +165,7 @@ async fn row_56_a_stopped_process_with_many_waiters() {
         guard.release().await;
         others.join_all().await;
         seen.within(
-            "all other callers have been inside",
+            "all other callers have held the lock",
             2 * SECOND,
             released.elapsed(),
         );

@@ -43,7 +43,7 @@ use lock_simulation::{
 use progress::Progress;
 use rustix::time::{ClockId, clock_gettime};
 
-/// How often the progress is updated.
+/// The time between two updates of the progress.
 const PROGRESS: Duration = Duration::from_millis(200);
 
 #[derive(Default)]

@@ -33,7 +33,7 @@ impl Wake for Woken {
     }
 }
 
-/// How late a future is polled after a wake-up, in milliseconds.
+/// The pause between a wake-up of a future and the next poll, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lateness {
     /// The future is polled at once.

@@ -34,11 +34,11 @@ use calls::{Call, SCRIPTS, call, channels, meddling};
 use commands::any_command;
 use pair::{Pair, START, encode, words};
 
-/// How often a sequence is tried before a difference fails the test. If the real server is slow, a single try can show
-/// a difference although the servers behave alike.
+/// The number of tries for a sequence. The test fails only if each of these tries shows a difference, because a single
+/// try can show a difference when the real server is slow.
 const TRIES: usize = 10;
-/// The beginnings of lines that have to occur in the replies: most kinds of answers that scripts give, messages,
-/// errors, and a token.
+/// The beginnings of lines that have to occur in the replies: most kinds of answers of scripts, messages, errors, and
+/// the beginning of a token.
 const OUTCOMES: [&str; 18] = [
     "queued",
     "held",
@@ -97,8 +97,8 @@ enum Step {
     Pass(u64),
 }
 
-/// Compares random sequences on both servers. If there are 10,000 sequences or more, each of these outcomes has to
-/// occur.
+/// Compares random sequences on both servers. If there are 10,000 sequences or more, each element of `outcomes` has to
+/// occur in the replies.
 fn run(steps: impl Strategy<Value = Vec<Step>>, outcomes: &[&'static str]) {
     let sequences = env::var("SIMULATION_SEQUENCES").ok();
     let cases = sequences.map_or(10_000, |cases| {

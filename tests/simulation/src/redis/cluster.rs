@@ -1,5 +1,5 @@
-//! What a node of a Redis Cluster does: it knows which primary stores which slot, and redirects the commands for slots
-//! that it does not store. The network carries the messages between the nodes.
+//! A node of a Redis Cluster. The node knows which primary stores which slot, and redirects the commands for slots that
+//! it does not store itself. The network carries the messages between the nodes.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(crate) struct Node {
     pub(crate) bus: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What a node knows about its cluster.
+/// The facts that a node knows about its cluster.
 #[derive(Debug, Clone, Default)]
 pub struct ClusterView {
     /// The newest configuration epoch that the node knows.

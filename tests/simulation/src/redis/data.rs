@@ -1,4 +1,4 @@
-//! What a server stores: keys, their values and their expiries.
+//! The data of a server: keys, their values and their expiries.
 
 use std::{
     borrow::Cow,

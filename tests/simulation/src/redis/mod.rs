@@ -39,7 +39,7 @@ pub struct Address {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// What the server does to one of its connections.
+/// An action of the server on one of its connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// The server sends bytes on a connection.

@@ -1,5 +1,5 @@
-//! What a server does as a primary, as a replica, and as a Sentinel. The network carries the data from a primary to its
-//! replicas: this module only says what the data are, and applies them.
+//! The actions of a server as a primary, as a replica, and as a Sentinel. The network carries the data from a primary
+//! to its replicas: this module only says what the data are, and applies them.
 
 use super::{
     Address, ConnectionId, DataSet, Output, Redis,
