@@ -1,4 +1,4 @@
-//! Rows 40, 42, 45, 48 of `docs/faults.md`: cohorts whose process is killed or stopped, cohorts whose grant is lost,
+//! Rows 40, 42, 45 and 48 of `docs/faults.md`: cohorts whose process is killed or stopped, cohorts whose grant is lost,
 //! and waiters of four processes.
 
 use std::{

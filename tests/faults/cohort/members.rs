@@ -1,4 +1,4 @@
-//! Rows 39, 41, 43, 46, 47 of `docs/faults.md`: events during the turns of a cohort whose process keeps running.
+//! Rows 39, 41, 43, 46 and 47 of `docs/faults.md`: events during the turns of a cohort whose process keeps running.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Rows 4 to 8, 34 of `docs/faults.md`: bodies that block, hang or panic, calls that are dropped, and concurrent calls
-//! of one task.
+//! Rows 4 to 8 and 34 of `docs/faults.md`: bodies that block, hang or panic, calls that are dropped, and concurrent
+//! calls of one task.
 
 use std::{
     future::Future,

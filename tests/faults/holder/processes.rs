@@ -1,5 +1,5 @@
-//! Rows 1 to 3, 20, 21, 33, 36 of `docs/faults.md`: processes that are killed, or stopped and continued, and a runtime
-//! that is shut down.
+//! Rows 1 to 3, 20, 21, 33 and 36 of `docs/faults.md`: processes that are killed, or stopped and continued, and a
+//! runtime that is shut down.
 
 use std::time::{Duration, Instant};
 

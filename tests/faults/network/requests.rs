@@ -1,4 +1,4 @@
-//! Rows 9 to 11, 13, 38 of `docs/faults.md`: requests and replies that are late, lost or duplicated.
+//! Rows 9 to 11, 13 and 38 of `docs/faults.md`: requests and replies that are late, lost or duplicated.
 
 use std::{
     sync::mpsc,

@@ -50,7 +50,7 @@ async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
         let asked = Instant::now();
         let guard = other.lock("k").wait(30 * SECOND).acquire().await.unwrap();
         let took = asked.elapsed();
-        println!("a caller entered after {took:?} beside a waiter that is not polled");
+        println!("a caller entered after {took:?}, while a waiter was not polled");
         assert!(took < CLAIM + BACKOFF + epsilon(), "{took:?}");
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
         guard.release().await;
@@ -91,7 +91,7 @@ async fn a_waiter_that_misses_its_grants_keeps_a_quorum_for_less_time() {
             let guard = other.lock("k").wait(30 * SECOND).acquire().await.unwrap();
             let took = asked.elapsed();
             println!(
-                "a caller entered after {took:?} beside a waiter that has missed {missed} grants"
+                "a caller entered after {took:?}, while a waiter that had missed {missed} grants was not polled"
             );
             let claim = CLAIM / 10_u32.pow(missed);
             assert!(took < claim + BACKOFF + epsilon(), "{missed}: {took:?}");

@@ -1,4 +1,4 @@
-//! Rows 12, 22, 23 of `docs/faults.md`: an operator's commands to the server, and a release that comes too late.
+//! Rows 12, 22 and 23 of `docs/faults.md`: an operator's commands to the server, and a release that comes too late.
 
 use std::{
     sync::{Arc, Mutex},

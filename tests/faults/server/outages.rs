@@ -1,5 +1,5 @@
-//! Rows 14 to 17, 24 to 26, 32 of `docs/faults.md`: a server that is killed, paused, out of memory or read-only, and a
-//! server whose clock jumps.
+//! Rows 14 to 17, 24 to 26 and 32 of `docs/faults.md`: a server that is killed, paused, out of memory or read-only, and
+//! a server whose clock jumps.
 
 use std::{
     fs,

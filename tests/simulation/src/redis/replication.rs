@@ -9,7 +9,7 @@ use super::{
     state::{Kind, Role, Sentinel, State},
 };
 
-/// The error for the connections that wait for replicas on a server that becomes a replica.
+/// The error that a server sends to the connections that wait for replicas, when the server itself becomes a replica.
 const UNBLOCKED: Fault = Fault::Borrowed(
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
 );
@@ -129,7 +129,7 @@ impl State {
         acknowledged.filter(|at| **at >= offset).count()
     }
 
-    /// Replies to each `WAIT` command whose write enough replicas have acknowledged, or whose time limit has passed.
+    /// Replies to each `WAIT` command that has enough acknowledgements, or whose time limit has passed.
     fn answer_blocked(&mut self, now: u64) {
         let mut place = 0;
         while let Some(blocked) = self.blocked.get(place) {
