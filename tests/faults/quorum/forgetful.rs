@@ -183,9 +183,9 @@ async fn row_31_a_flushed_node_is_not_counted() {
     .await;
 }
 
-/// A node loses its state, and one client after another notices the loss. The first client sets the time from which the
-/// node does not count toward a majority (the node's quarantine). Clients that notice the loss later do not change this
-/// time.
+/// A node loses its state, and one client after another notices the loss. The first client starts the node's
+/// quarantine, the time for which the node does not count toward a majority. Clients that notice the loss later do not
+/// restart the quarantine.
 #[tokio::test]
 async fn a_quarantine_begins_when_the_first_client_notices() {
     const LEASE: Duration = Duration::from_secs(20);
