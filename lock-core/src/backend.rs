@@ -28,7 +28,8 @@ pub struct Request {
     pub owner: OwnerId,
     /// The length of the lease, and whether the lease is renewed.
     pub lease: LeaseTerms,
-    /// How long the acquisition may wait. With a `wait` of zero, the acquisition makes one attempt and never queues.
+    /// The longest time for which the acquisition waits. With a `wait` of zero, the acquisition makes one attempt and
+    /// never queues.
     pub wait: Duration,
     /// How the acquisition waits. For a caller with [`Strategy::Spin`], the engine makes one attempt after another,
     /// each with a `wait` of zero.
@@ -42,7 +43,7 @@ pub struct Request {
 pub enum Answer {
     /// The lock was granted to the request's owner.
     Granted(Grant),
-    /// The lock is held or has waiters, and the request may not queue.
+    /// The lock is held or has waiters, and the request is not allowed to queue.
     Busy,
 }
 
@@ -69,10 +70,10 @@ pub enum Leaving {
 pub enum Extend {
     /// Only reads whether the grant still exists, and changes nothing.
     Check,
-    /// Makes the lease last this long from now, unless the lease already lasts longer.
+    /// Makes the lease end after this time, counted from now. A lease that already ends later stays unchanged.
     To(Duration),
-    /// Makes the lease last this long from now, even if the lease then ends earlier than before. The caller must ensure
-    /// that no code relies on the old end of the lease, as is the case before the body has begun.
+    /// Makes the lease end after this time, counted from now, even if the lease then ends earlier than before. A caller
+    /// uses this variant only before the body begins, because no code relies on the old end of the lease yet.
     Restart(Duration),
 }
 
@@ -86,7 +87,7 @@ impl Extend {
         }
     }
 
-    /// Returns whether the renewal may make the lease end earlier.
+    /// Returns whether the renewal can make the lease end earlier than before.
     #[must_use]
     pub fn is_restart(self) -> bool {
         matches!(self, Self::Restart(_))
@@ -113,14 +114,14 @@ pub enum Renewed {
     NotHeld,
 }
 
-/// The result of waiting for replicas.
+/// The result of waiting until replicas have acknowledged some grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replicated {
     /// `count` replicas have acknowledged the grants.
     By {
         /// The number of replicas.
         count: usize,
-        /// A moment before which no lease of the grants ends, according to the data on each of these replicas.
+        /// A moment until which all of the grants are valid, according to the data on each of these replicas.
         until: Moment,
     },
     /// One of the grants no longer exists.
@@ -136,7 +137,7 @@ pub enum Released {
     NotHeld,
 }
 
-/// A snapshot of the state of a lock. The state may have changed by the time the caller reads the snapshot.
+/// A snapshot of the state of a lock. The state can change before the caller reads the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The holder, if the lock is held.
@@ -165,7 +166,7 @@ pub struct Holder {
     pub caller: Option<Caller>,
 }
 
-/// Where a call runs that holds a lock or waits for it.
+/// The application, the process and the function of a call that holds a lock or waits for a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// The name of the application: the setting `application` of the client; by default the name of the executable.
@@ -183,11 +184,12 @@ impl Caller {
     /// The longest text of a caller, in bytes.
     pub const LONGEST: usize = 64;
 
-    /// Describes a caller. Of a text that is longer than [`LONGEST`](Self::LONGEST), only the end is kept. Control
+    /// Describes a caller. Keeps only the end of a text that is longer than [`LONGEST`](Self::LONGEST). Control
     /// characters and invisible characters are replaced, so that a caller can be shown on a terminal.
     #[must_use]
     pub fn new(application: &str, host: &str, pid: u32, function: &str) -> Self {
-        // Characters that change the direction of the text, or that are invisible, would let a caller look like another.
+        // With invisible characters, or with characters that change the direction of the text, the text of one caller
+        // could look like the text of another caller.
         let is_hidden = |char: char| {
             matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
                 || char.is_control()
@@ -204,8 +206,8 @@ impl Caller {
         }
     }
 
-    /// Returns the end of a text, which is at most [`LONGEST`](Self::LONGEST) bytes long. The end of a function's path
-    /// distinguishes it better than the beginning.
+    /// Returns the last characters of a text, at most [`LONGEST`](Self::LONGEST) bytes. The end is kept because the end
+    /// of a function's path identifies the function better than the beginning.
     #[must_use]
     pub fn end_of(text: &str) -> &str {
         let mut start = text.len().saturating_sub(Self::LONGEST);
@@ -216,7 +218,7 @@ impl Caller {
     }
 }
 
-/// Writes for instance ``shop@web-3 (pid 4711) `shop::orders::pay` ``.
+/// Writes a text such as ``shop@web-3 (pid 4711) `shop::orders::pay` ``.
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{} (pid {})", self.application, self.host, self.pid)?;
@@ -236,8 +238,8 @@ pub struct Waiter {
     pub session: String,
     /// How long the caller has been in the queue, by the server's clock.
     pub queued_for: Duration,
-    /// How much longer the caller waits, by the server's clock. Zero if the caller's process has ended, or has not
-    /// removed the caller from the queue yet.
+    /// How much longer the caller waits, by the server's clock. Zero if the caller's `wait` is over, but the caller's
+    /// entry is still in the queue.
     pub remaining: Duration,
     /// Where the waiter runs.
     pub caller: Option<Caller>,
@@ -247,9 +249,9 @@ pub struct Waiter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// The server did not answer, because it is down, cut off or too slow. The call may be repeated.
+    /// The server did not answer, because the server is down, cut off or too slow. The caller can repeat the call.
     Unreachable(String),
-    /// The server refused the request, for example because the server is out of memory or read-only, or because the
+    /// The server answered with an error, for example because the server is out of memory or read-only, or because the
     /// Redis user lacks a right.
     Refused(String),
     /// The server stores something else under the lock's name: a lock in another layout, or other data.
@@ -273,11 +275,11 @@ impl fmt::Display for BackendError {
 
 impl std::error::Error for BackendError {}
 
-/// One acquisition in progress. If the attempt is dropped before its caller has received an answer, the backend gives
-/// up the attempt's grant or place in the queue in the background.
+/// One acquisition in progress. If the attempt is dropped before its caller has received an answer, the backend removes
+/// the attempt's grant or its place in the queue in the background.
 pub trait Attempt: Send {
-    /// Tries to take the lock, and queues if the request may wait. A queued attempt waits for its turn without a time
-    /// limit: the caller of this method bounds the wait.
+    /// Tries to take the lock, and queues if the request has a `wait`. A queued attempt waits for its turn without a
+    /// time limit: the caller of this method bounds the wait.
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>>;
 
     /// Leaves the queue, or returns the grant if the lock was granted before the attempt could leave. Either answer
@@ -291,14 +293,15 @@ pub trait Attempt: Send {
     }
 }
 
-/// A walk through the locks of a store, in steps.
+/// An iteration over the locks of a store, in steps.
 pub trait Scan: Send {
-    /// Returns the names that the next step has found, which may be none, or `None` after the last step. A name may be
-    /// returned several times. If the future is dropped, the next call repeats the step.
+    /// Runs the next step, and returns the names that the step has found; the list can be empty. Returns `None` after
+    /// the last step. The same name can be returned by several steps. If the future is dropped, the next call repeats
+    /// the step.
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Vec<LockName>>, BackendError>>;
 }
 
-/// A store of locks. All methods may be called from any thread. Methods that do not return a future never block.
+/// A store of locks. All methods can be called from any thread. Methods that do not return a future never block.
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Returns the current time of the local clock, which all deadlines refer to.
     fn now(&self) -> Moment;
@@ -314,8 +317,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn attempt(&self, request: Request) -> Box<dyn Attempt>;
 
     /// Takes several locks in one step if each of them is free and has no waiters; otherwise takes none, and never
-    /// queues. If the future is dropped before it completes, the backend gives back in the background any lock that was
-    /// taken.
+    /// queues. If the future is dropped before it completes, the backend releases the taken locks in the background.
     fn acquire_multi(
         &self,
         requests: Vec<Request>,
@@ -334,7 +336,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// has ended.
     ///
     /// A `lease_ends` of `None` means that the lease was lost. If the backend still has the grant of a lost lease, it
-    /// gives the grant back, but does not count a release.
+    /// removes the grant, but the statistics do not count this removal as a release.
     fn release_in_background(
         &self,
         name: &LockName,
@@ -393,8 +395,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Reads who holds the lock, and how many waiters the lock has.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 
-    /// Begins a walk through the names of locks that are held. The walk returns each stored name that contains `part`,
-    /// and the caller filters these names further. Each step of the walk takes little of the server's time.
+    /// Begins an iteration over the names of the locks that are held. The iteration returns each stored name that
+    /// contains `part`, and the caller filters these names further. Each step takes little of the server's time.
     fn scan(&self, part: &str) -> Result<Box<dyn Scan>, BackendError> {
         let _ = part;
         Err(only_on_a_server())
@@ -444,7 +446,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn close(&self, until: Moment) -> BoxFuture<'_, ()>;
 }
 
-/// Returns the refusal of a backend that stores its locks in this process.
+/// Returns the error of a backend that stores its locks in this process, and therefore cannot list locks or waiters.
 fn only_on_a_server() -> BackendError {
     let refusal = "in-process locks cannot be listed, and have no queue that others can read";
     BackendError::Refused(refusal.into())

@@ -24,7 +24,7 @@ impl fmt::Display for DurationError {
             }
             Self::UnknownUnit => "a duration is one whole number and one unit, us, ms, s, m, h or d, with nothing between: write \"5s\", \"90s\" or \"1500ms\"",
             Self::NotANumber => "a duration is a whole number and a unit, as in \"30s\"",
-            Self::Overflow => "this duration is too long to count in microseconds: write a shorter one, as \"24h\"",
+            Self::Overflow => "this duration is too long to count in microseconds: write a shorter one, such as \"24h\"",
         })
     }
 }

@@ -36,7 +36,7 @@ pub struct HeldBy {
     pub ahead: Option<usize>,
 }
 
-/// Writes for instance ``held by shop@web-3 (pid 4711) `shop::pay` for 12.0s, 3 waiters are before this call``.
+/// Writes a text such as ``held by shop@web-3 (pid 4711) `shop::pay` for 12.0s, 3 waiters are before this call``.
 impl fmt::Display for HeldBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("held by ")?;
@@ -76,13 +76,13 @@ pub enum LossReason {
     NotHeld,
 }
 
-/// Why a guarded call did not return its body's result.
+/// The reason why a guarded call did not return its body's result.
 ///
 /// For every variant except [`Lost`](Self::Lost), the body did not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The lock was not free within `wait`. The call may be repeated.
+    /// The lock was not free within `wait`. The caller can repeat the call.
     Busy {
         /// The lock's key.
         key: LockKey,
@@ -90,9 +90,9 @@ pub enum LockError {
         waited: Duration,
         /// Which kind of caller holds the lock.
         with: BusyWith,
-        /// What the server reported about the holder when the call gave up. `None` if the server reported nothing. A
-        /// server reports nothing to a call that gave up without an answer, to a call for several locks that makes one
-        /// attempt, on a Redlock, and in Redisson's layout.
+        /// What the server reported about the holder when the call gave up. `None` if the server reported nothing. That
+        /// is always the case on a Redlock and in Redisson's layout. It is also the case if the call got no answer, or
+        /// if the call made only one attempt to take several locks.
         held_by: Option<Box<HeldBy>>,
     },
     /// The lease was lost. If the body was running, the engine has dropped the body. A lease can also be lost before
@@ -130,8 +130,8 @@ pub enum LockError {
         /// The lock's key.
         key: LockKey,
     },
-    /// The lock was granted, but too few replicas of the server acknowledged the grant in time. The call gave the grant
-    /// back. The call may be repeated.
+    /// The lock was granted, but too few replicas of the server acknowledged the grant in time. The call released the
+    /// lock again. The caller can repeat the call.
     NotReplicated {
         /// The lock's key.
         key: LockKey,

@@ -40,7 +40,7 @@ impl<T: Display + ?Sized> KeyPart for T {
     }
 }
 
-/// Why a key is refused. When this error is returned, nothing has been sent to the server, and the guarded body has not
+/// The reason why a key is refused. When this error is returned, nothing has been sent to the server, and the guarded body has not
 /// run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -29,7 +29,7 @@ impl Layout {
         }
     }
 
-    /// Returns whether callers of locks in this layout may use this strategy.
+    /// Returns whether callers of locks in this layout can use this strategy.
     #[must_use]
     pub const fn allows(self, strategy: Strategy) -> bool {
         match self {
@@ -93,7 +93,7 @@ impl Layout {
             _ => self.key(&name),
         };
         let key = LockKey::new(key).ok()?;
-        // The name may belong to another namespace, to the queue of a lock, or to no lock.
+        // The name can belong to a lock of another namespace, to the queue of a lock, or to other data.
         (self.name(namespace, &key).ok()? == name).then_some(key)
     }
 

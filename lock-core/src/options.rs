@@ -22,7 +22,8 @@ pub enum OnLost {
     Continue,
 }
 
-/// The operations that a client may use. These operations determine the rights that the client's Redis user needs.
+/// The operations that a client is allowed to use. These operations determine the rights that the client's Redis user
+/// needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AccessMode {
     /// Takes, renews and releases locks.
@@ -42,11 +43,11 @@ pub enum Strategy {
     /// Waits in a queue. A release grants the lock to the first caller in the queue: first come, first served.
     #[default]
     Handoff,
-    /// Tries again when a release that found nobody in the queue wakes the caller. Callers with this strategy enter in
-    /// no particular order.
+    /// Waits for a release, and then tries again. A release wakes such callers only if nobody is in the queue. Callers
+    /// with this strategy enter in no particular order.
     Notify,
-    /// Tries again and again, and sleeps between two tries for the pause that a [`Backoff`] sets. Callers with this
-    /// strategy enter in no particular order.
+    /// Tries again and again, and pauses between two tries. A [`Backoff`] sets the length of the pauses. Callers with
+    /// this strategy enter in no particular order.
     Spin,
 }
 
@@ -118,14 +119,15 @@ impl Default for Replicas {
 /// The options of one call. For a field that is `None`, the client's default applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LockOptions {
-    /// How long the whole acquisition may take. With a `wait` of zero, the call makes one attempt and never queues.
+    /// The longest time that the whole acquisition can take. With a `wait` of zero, the call makes one attempt and
+    /// never queues.
     pub wait: Option<Duration>,
     /// The lease time. An explicit lease is not renewed unless `renew` is `Some(true)`.
     pub lease: Option<Duration>,
     /// Whether the lease is renewed while the body runs. If `renew` is `None`, the lease is renewed only if `lease` is
     /// `None` too.
     pub renew: Option<bool>,
-    /// How long after the grant the renewal of the lease stops.
+    /// The time after the grant at which the engine stops renewing the lease.
     pub max_hold: Option<Duration>,
     /// What happens to the body if the lease is lost.
     pub on_lost: OnLost,
@@ -142,7 +144,7 @@ pub struct LockOptions {
 /// The values of options that a call leaves unset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Defaults {
-    /// How long an acquisition may take; 3 s unless the client sets another value.
+    /// The longest time that an acquisition can take; 3 s unless the client sets another value.
     pub wait: Duration,
     /// The length of a lease; 30 s unless the client sets another value. The engine renews a lease of this default
     /// length after each third of its time.
@@ -177,7 +179,7 @@ impl Default for Defaults {
 /// The options of a call, with the defaults filled in and all values checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// How long the acquisition may take.
+    /// The longest time that the acquisition can take.
     pub wait: Duration,
     /// The length of the lease, and whether the lease is renewed.
     pub lease: LeaseTerms,
@@ -196,14 +198,14 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Returns whether the body may only start once replicas have the grant.
+    /// Returns whether replicas must have the grant before the body starts.
     #[must_use]
     pub fn needs_replicas(&self) -> bool {
         self.replicas.count > 0
     }
 }
 
-/// Why options are refused. When this error is returned, nothing has been sent to the server, and the guarded body has
+/// The reason why options are refused. When this error is returned, nothing has been sent to the server, and the guarded body has
 /// not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -240,16 +242,16 @@ impl fmt::Display for OptionsError {
             ),
             Self::WaitTooLong => write!(f, "a wait is at most {} hours", MAX_WAIT.as_secs() / 3600),
             Self::MaxHoldWithoutRenewal => {
-                f.write_str("`max_hold` ends the renewal, and a fixed lease is not renewed")
+                f.write_str("`max_hold` limits the renewal of a lease, but a fixed lease is not renewed")
             }
             Self::BackoffOutOfRange => f.write_str(
-                "the first pause of a spinning caller is longer than zero, and no longer than its longest pause",
+                "the first pause of a spinning caller must be longer than zero, and not longer than its longest pause",
             ),
             Self::NoQueue => f.write_str(
-                "callers that wait by handoff queue, and locks in Redisson's layout have no queue",
+                "the strategy `handoff` needs a queue, but locks in Redisson's layout have no queue",
             ),
             Self::HoldAtLeastAboveLease => f.write_str(
-                "`hold_at_least` keeps the rest of a lease, and is longer than the lease",
+                "`hold_at_least` must not be longer than the lease",
             ),
         }
     }

@@ -241,7 +241,7 @@ impl GuardedCall {
         }
     }
 
-    /// Returns the outcome of a call that has ended: `Ok` if the body has completed, otherwise the error.
+    /// Returns the outcome of a call that has ended: `Ok` if the body has completed, otherwise the error of the call.
     #[inline(never)]
     pub(crate) fn result(&mut self) -> Result<(), LockError> {
         match self.take_stage() {
@@ -310,7 +310,7 @@ pin_project! {
     /// A future that acquires its locks, runs a body under them, and releases them.
     ///
     /// # Cancel safety
-    /// The future may be dropped at any point. Dropping the future drops the body first. The engine then releases the
+    /// The future can be dropped at any point. Dropping the future drops the body first. The engine then releases the
     /// future's locks and removes the future's place in the queue, both in the background.
     #[must_use = "futures do nothing unless they are awaited"]
     pub struct Run<F: Future> {

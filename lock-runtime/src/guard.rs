@@ -24,7 +24,7 @@ use crate::{
 /// A handle to a hold. The handle provides the fencing token, the remaining time of the lease, and a notification when
 /// the lease is lost.
 ///
-/// The handle does not keep the lock held, and may outlive the hold. In an annotated function, the option `guard =
+/// The handle does not keep the lock held, and can outlive the hold. In an annotated function, the option `guard =
 /// ident` binds the handle to the variable `ident`.
 #[derive(Debug, Clone)]
 pub struct Hold {
@@ -90,7 +90,7 @@ impl Hold {
     /// - [`LockError::InvalidOptions`] if the extended lease would have more than 24 hours left, which is the maximum.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the lease may or may not be extended.
+    /// If the future is dropped, it is unknown whether the lease is extended.
     pub fn extend(
         &self,
         by: Duration,
@@ -257,11 +257,11 @@ impl LockGuard {
     /// Runs `body` inside the hold. Calls for the same key that are nested in the body re-enter the lock. If the lease
     /// is lost, the body is dropped at its next `.await`.
     ///
-    /// Calls in the body can also re-enter the locks of the calls in which `run` is first polled. It does not matter in
-    /// which calls the guard was acquired. For example, if a guard is moved to a spawned task, calls in a body that
-    /// runs there can re-enter the guard's lock, but no lock of the calls in which the guard was acquired.
+    /// Calls in the body can also re-enter the locks of the calls in which `run` is first polled. They cannot re-enter
+    /// the locks of the calls in which the guard was acquired. For example, a guard can be moved to a spawned task and
+    /// run a body there. Calls in this body can re-enter the guard's lock, but no lock that the original task holds.
     ///
-    /// Two `run` futures of one guard may be polled concurrently. If nested calls in both bodies re-enter the guard's
+    /// Two `run` futures of one guard can be polled concurrently. If nested calls in both bodies re-enter the guard's
     /// lock, these calls take turns.
     ///
     /// # Errors

@@ -24,16 +24,16 @@ pub trait InCurrentHold: Future + Sized {
     ///
     /// The future also inherits the client that is scoped to the current task.
     ///
-    /// Without this method, code is inside a hold only if two conditions are met: the code runs on the call stack of
-    /// the hold's body, while the body is polled or dropped, and tokio reports the same task id in the code as in the
-    /// body. The second condition has these consequences:
+    /// Without this method, code is inside a hold only if two conditions are met. First, the code runs on the call
+    /// stack of the hold's body, while the body is polled or dropped. Second, tokio reports the same task id in the
+    /// code as in the body. The second condition has these consequences:
     ///
     /// - If a body itself drives tokio tasks, on a `LocalSet` or another tokio runtime, the tasks are outside the
     ///   body's hold, like other spawned tasks. Each of these tasks has its own id.
     /// - If a body passes a future to `block_on`, the future is inside the body's hold. Tokio gives such a future no id
     ///   of its own, and reports the id of the body.
-    /// - If a body itself drives tasks of another executor than tokio, the tasks are inside the body's hold. Tokio does
-    ///   not know these tasks, and reports the id of the body.
+    /// - If a body itself drives the tasks of an executor other than tokio, the tasks are inside the body's hold. Tokio
+    ///   does not know these tasks, and reports the id of the body.
     ///
     /// With this method, the body and the task run at the same time inside one hold, so your code has to coordinate
     /// their access to the guarded resource. If this method is called outside any hold, the future inherits only the

@@ -33,8 +33,8 @@
 //! layout](Layout::Redisson) have no queue.
 //!
 //! # Cancel safety
-//! Every future of this crate may be dropped at any `.await`. The grant and the place in a queue of a dropped future
-//! are removed within one round trip. While the server cannot be reached, the grant of a dropped future stays until its
+//! Every future of this crate can be dropped at any `.await`. The engine then removes the future's grant and its place
+//! in a queue within one round trip. While the server cannot be reached, the grant of a dropped future stays until its
 //! lease ends (at most 2 s if the grant was not confirmed yet). The future's place in a queue stays until `wait` ends.
 //!
 //! # Loss

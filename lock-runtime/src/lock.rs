@@ -41,10 +41,10 @@ pub enum ForcedRelease {
 /// Redlock and Redisson's layout have no queue.
 ///
 /// # Cancel safety
-/// Every future that a method of `Lock` returns may be dropped at any `.await`. The grant and the place in the queue of
-/// a dropped future are removed within one round trip. While the server cannot be reached, the grant of a dropped
-/// future stays until its lease ends (at most 2 s if the grant was not confirmed yet). The future's place in the
-/// queue stays until `wait` ends.
+/// Every future that a method of `Lock` returns can be dropped at any `.await`. The engine then removes the future's
+/// grant and its place in the queue within one round trip. While the server cannot be reached, the grant of a dropped
+/// future stays until its lease ends (at most 2 s if the grant was not confirmed yet). The future's place in the queue
+/// stays until `wait` ends.
 ///
 /// ```
 /// use std::time::Duration;
@@ -156,7 +156,7 @@ impl Lock {
     }
 
     /// Reads who holds the lock, how much of the lease is left, and how many callers wait. The method takes at most
-    /// `wait`, and its answer may be stale when it arrives.
+    /// `wait`. The state of the lock can change before the answer arrives.
     ///
     /// # Errors
     /// Returns [`LockError::Unreachable`], [`LockError::Refused`], [`LockError::WrongLayout`],
@@ -166,7 +166,7 @@ impl Lock {
     }
 
     /// Reads the first waiters in the queue of the lock, at most `limit` and at most 1,000, in the order of the queue.
-    /// The method takes at most `wait`, and its answer may be stale when it arrives.
+    /// The method takes at most `wait`. The queue can change before the answer arrives.
     ///
     /// Callers that wait with [`Strategy::Notify`] or [`Strategy::Spin`] have no place in the queue, and are not
     /// returned. A Redlock and Redisson's layout have no queue.
@@ -186,26 +186,26 @@ impl Lock {
         self.ask(|backend, name| backend.waiters(name, limit)).await
     }
 
-    /// Ends the hold with this token, even if another client has this hold. The next waiter enters with a higher
-    /// fencing token, or the lock is free. [`status`](Self::status) returns the token of the present hold. If the hold
-    /// with this token has ended meanwhile, the method changes nothing.
+    /// Ends the hold with this token, even if the hold belongs to another client. The lock passes to the next waiter,
+    /// who gets a higher fencing token. If nobody waits, the lock becomes free. [`status`](Self::status) returns the
+    /// token of the present hold. If the hold with this token has ended meanwhile, the method changes nothing.
     ///
     /// The former holder notices the forced release at its next renewal or check, at most a third of its lease later.
     /// Its body is then dropped, and its call returns [`LockError::Lost`]. **Before that moment, the bodies of the
     /// former and the next holder can run at the same time.** Release a lock by force only if its holder is known to be
     /// stuck, or if the guarded resource refuses lower [tokens](crate::Hold::token). If several callers of one session
-    /// share the grant, those that still wait for their turn queue again.
+    /// share the grant, the callers that still wait for their turn have to queue again.
     ///
     /// `by` names the person or the program that releases the lock. This name appears in the event of level `WARN` that
     /// reports the release. The method takes at most `wait`.
     ///
     /// # Errors
-    /// Returns the same errors as [`status`](Self::status). After [`LockError::Unreachable`], the hold may or may not
-    /// have ended. For an in-process lock, the method returns [`LockError::Refused`], because the holder of an
+    /// Returns the same errors as [`status`](Self::status). After [`LockError::Unreachable`], it is unknown whether the
+    /// hold has ended. For an in-process lock, the method returns [`LockError::Refused`], because the holder of an
     /// in-process lock does not check its lease.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the hold may or may not be ended.
+    /// If the future is dropped, it is unknown whether the hold ends.
     ///
     /// ```no_run
     /// # async fn example(client: lock_runtime::LockClient) -> Result<(), lock_runtime::LockError> {
@@ -240,7 +240,7 @@ impl Lock {
         })
     }
 
-    /// Asks the backend a question about the lock, and waits at most `wait` for the answer.
+    /// Sends a request about the lock to the backend, and waits at most `wait` for the answer.
     async fn ask<T>(
         &self,
         question: impl for<'a> FnOnce(

@@ -41,9 +41,9 @@ use crate::{
 /// lock at a time, so it has no place in the queues of the locks that it takes later.
 ///
 /// # Cancel safety
-/// Every future that a method of `MultiLock` returns may be dropped at any `.await`. The grant and the place in a queue
-/// of a dropped future are removed within one round trip. While the server cannot be reached, the grant of a dropped
-/// future stays until its lease ends (at most 2 s if the grant was not confirmed yet). The future's place in a
+/// Every future that a method of `MultiLock` returns can be dropped at any `.await`. The engine then removes the
+/// future's grants and its place in a queue within one round trip. While the server cannot be reached, each grant of a
+/// dropped future stays until its lease ends (at most 2 s if the grant was not confirmed yet). The future's place in a
 /// queue stays until `wait` ends.
 ///
 /// ```

@@ -25,7 +25,7 @@ pub(crate) struct ClientHandle {
 }
 
 impl ClientHandle {
-    /// Returns an error if the client may not change the lock of this key.
+    /// Returns an error if the client is not allowed to change the lock of this key.
     pub(crate) fn may_change(&self, key: &LockKey) -> Result<(), LockError> {
         match self.access {
             AccessMode::Full => Ok(()),
@@ -99,8 +99,8 @@ impl Settings {
 /// Defines the option setters of a type that has `settings`.
 macro_rules! option_setters {
     () => {
-        /// Sets how long the whole acquisition may take. With a wait of less than a millisecond, the call makes one
-        /// attempt and never queues. The longest wait is 24 hours.
+        /// Sets the longest time that the whole acquisition can take. With a wait of less than a millisecond, the call
+        /// makes one attempt and never queues. The longest wait is 24 hours.
         pub fn wait(mut self, wait: Duration) -> Self {
             self.settings.options.wait = Some(wait);
             self
@@ -175,8 +175,9 @@ macro_rules! option_setters {
             self
         }
 
-        /// Sets the name under which spans and metrics group the calls for this lock, such as the template of its key:
-        /// `"unlabelled"` by default. All calls of one annotated function have the template of its key as their label.
+        /// Sets the name under which spans and metrics group the calls for this lock, for example the template of the
+        /// lock's key. The default is `"unlabelled"`. All calls of one annotated function have the template of its key
+        /// as their label.
         pub fn label(mut self, label: &'static str) -> Self {
             self.settings.site = $crate::acquire::spec::CallSite::Label(label);
             self

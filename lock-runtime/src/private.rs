@@ -97,7 +97,7 @@ pub mod v1 {
     pub const fn hold_at_least(hold_at_least: Duration) -> Duration {
         assert!(
             hold_at_least.as_nanos() <= MAX_LEASE.as_nanos(),
-            "#[distributed_lock] `hold_at_least` keeps the rest of a lease, which is at most 24 hours: choose a shorter one"
+            "#[distributed_lock] `hold_at_least` must not be longer than the longest lease, which is 24 hours: choose a shorter one"
         );
         hold_at_least
     }

@@ -1,4 +1,4 @@
-//! A walk through the locks of a client's namespace.
+//! An iteration over the locks of a client's namespace.
 
 use std::{collections::HashSet, fmt, time::Duration};
 
@@ -10,13 +10,13 @@ use lock_core::{
 
 use crate::{acquire::deadline::bounded, options::ClientHandle};
 
-/// A walk, in steps, through the keys of all held locks of a namespace. [`LockClient::scan`](crate::LockClient::scan)
-/// begins such a walk.
+/// An iteration, in steps, over the keys of all held locks of a namespace.
+/// [`LockClient::scan`](crate::LockClient::scan) begins such an iteration.
 #[must_use = "a scan does nothing until its pages are read"]
 pub struct LockScan {
     client: ClientHandle,
     prefix: String,
-    /// The prefix of the keys, followed by `*`. Errors of the walk show this pattern as their key.
+    /// The prefix of the keys, followed by `*`. Errors of the scan show this pattern as their key.
     pattern: LockKey,
     state: State,
     /// Fingerprints of the keys that were returned, because a server may return a key several times. A fingerprint
@@ -41,8 +41,8 @@ impl fmt::Debug for LockScan {
 impl LockScan {
     pub(crate) fn new(client: ClientHandle, prefix: String) -> Result<Self, LockError> {
         let pattern = LockKey::new(format!("{prefix}*"))?;
-        // The stored name of each lock in this walk contains `part`: the prefix, after the namespace (if any) and a
-        // colon.
+        // The stored name of each lock in this scan contains `part`: the namespace and a colon (if there is a
+        // namespace), followed by the prefix.
         let namespace = client
             .defaults
             .layout
@@ -64,7 +64,7 @@ impl LockScan {
         })
     }
 
-    /// Returns a page with the keys that the next step has found, or `None` after the last step. A page may be empty.
+    /// Returns a page with the keys that the next step has found, or `None` after the last step. A page can be empty.
     /// No key is returned twice.
     ///
     /// The call takes at most the `wait` of the client, or 100 ms if `wait` is shorter.

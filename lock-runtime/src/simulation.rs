@@ -15,7 +15,7 @@ use crate::{
 
 /// Makes the builder's client use `world` as its environment. The client's engine runs on the caller's runtime.
 pub fn in_world(mut builder: LockClientBuilder, world: Arc<dyn World>) -> LockClientBuilder {
-    // The same in each run, so that a seed has the same history everywhere.
+    // The host and the process id are the same in each run, so that a seed gives the same history on every machine.
     let process = Process {
         host: "simulated".into(),
         pid: 1,
