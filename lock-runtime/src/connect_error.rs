@@ -9,7 +9,7 @@ use lock_core::{
 /// The environment variable that [`LockClient::from_env`](crate::LockClient::from_env) reads.
 pub const URL_VARIABLE: &str = "LOCK_URL";
 
-/// Why a client could not connect. The error names the server by its address, and never contains a password.
+/// The reason why a client could not connect. The error names the server by its address, and never contains a password.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -45,7 +45,7 @@ pub enum ConnectError {
         reached: usize,
         /// The number of usable servers that the client needs: a majority of the servers in the URL.
         needed: usize,
-        /// For each of the remaining servers, why it is unusable.
+        /// The errors of the remaining servers, which are unusable.
         failures: Vec<ConnectError>,
     },
     /// The client's default options are out of range or contradict each other.
@@ -86,7 +86,7 @@ pub enum ConnectError {
         detail: String,
     },
     /// The TLS handshake fails: the client does not trust the server's certificate, or the server does not accept the
-    /// client's certificate, or requires one.
+    /// client's certificate, or the server requires a client certificate and the client has none.
     Tls {
         /// The address of the server.
         server: String,
@@ -141,14 +141,15 @@ pub enum ConnectError {
         /// The unexpected answer of the server.
         detail: String,
     },
-    /// The server or a proxy in front of it does not speak RESP3, in which the engine receives notifications.
+    /// The server or a proxy in front of it does not speak RESP3. The engine needs this version of the protocol to
+    /// receive notifications.
     NoResp3 {
         /// The address of the server.
         server: String,
         /// The server's answer.
         detail: String,
     },
-    /// The server evicts keys when its memory is full, and so could drop held locks.
+    /// The server evicts keys when its memory is full, so the server could delete held locks.
     Eviction {
         /// The address of the server.
         server: String,
@@ -165,7 +166,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Returns whether another try may succeed later, because a server is starting or a failover is under way.
+    /// Returns whether another try can succeed later, because a server is starting or a failover is under way.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { .. }

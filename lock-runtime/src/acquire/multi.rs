@@ -24,8 +24,9 @@ use crate::acquire::{
 use crate::lease::hold::HoldState;
 
 /// The time that is added to a lease which is too short to be renewed, while the call waits for its other locks. If the
-/// process crashes during this wait, the lock stays taken for this time beyond the lease that the call asked for. The
-/// fault matrix lets a crash block a lock for at most 250 ms beyond its lease, so this time is shorter than 250 ms.
+/// process crashes during this wait, the lock stays taken for this time beyond the lease that the call asked for.
+/// According to the fault matrix (`docs/faults.md`), a crash blocks a lock for at most 250 ms beyond its lease, so this
+/// time is shorter than 250 ms.
 const RENEWAL_MARGIN: Duration = Duration::from_millis(200);
 
 /// Enters several locks of one client, within the `wait` of the call.

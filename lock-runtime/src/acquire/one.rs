@@ -78,8 +78,8 @@ pub(crate) async fn counted<T>(
     Ok((entered?, record))
 }
 
-/// Enters one lock of a call nested in `enclosing`, without counting a failure. If waiting for the lock could deadlock,
-/// makes only one try.
+/// Enters one lock of a call nested in `enclosing`, without counting a failure. Makes only one try if a wait for the
+/// lock could cause a deadlock.
 pub(crate) async fn enter_one(
     spec: &AcquireSpec,
     budget: &Budget,

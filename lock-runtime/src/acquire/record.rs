@@ -1,4 +1,4 @@
-//! The spans and metrics of one call: what a trace shows of its wait and its hold.
+//! The spans and metrics of one call. The spans show how long the call waited, and how long it held its locks.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
 
 /// The `tracing` target of all spans. A filter can turn the spans off without the log events.
 const TARGET: &str = "lock_runtime::span";
-/// How many keys of a call the field `lock.key` names.
+/// The maximum number of keys that the span field `lock.key` contains.
 const NAMED_KEYS: usize = 8;
 
 /// The outcome that is recorded if the future of a call is dropped before the call has its locks.

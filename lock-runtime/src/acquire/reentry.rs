@@ -69,7 +69,7 @@ pub(crate) struct Scope {
 impl Drop for Scope {
     fn drop(&mut self) {
         if let Some(outer) = self.outer.take() {
-            // The inner frame is dropped only after the borrow has ended, so that the frame's destructor may borrow
+            // The inner frame is dropped only after the borrow has ended, so that the frame's destructor can borrow
             // `ENCLOSING`.
             let inner = ENCLOSING.try_with(|around| around.replace(outer));
             drop(inner);
@@ -278,17 +278,17 @@ impl Frame {
     }
 
     /// Returns whether a call nested in this frame breaks the lock order if the call waits for the lock `name`. The
-    /// lock order is the order of the lock names, also across clients, because two clients may use the same server. The
+    /// lock order is the order of the lock names, also across clients, because two clients can use the same server. The
     /// call breaks the lock order if an enclosing call holds a lock with a greater name, and at least one of the two
     /// calls has several locks.
     ///
-    /// The frames in the following two cases are not checked, because the calls for which this call may have to wait
-    /// already have the locks of these frames, and do not have to wait for them:
+    /// The frames in the following two cases are not checked, because they cannot cause a deadlock. Each call that this
+    /// call could wait for already has the locks of these frames:
     /// - If an enclosing call has entered the lock `name`: the frames of that enclosing call, and the frames around
     ///   them. Every other call that waits for a turn in the hold of `name` is inside these frames too.
     /// - If a guard whose `run` encloses this frame holds the lock `name`: the frames of the guard's own locks. Every
     ///   body that runs in this guard is inside these locks. The frames around `run` are checked, because another body
-    ///   that runs in the same guard may be inside other calls.
+    ///   that runs in the same guard can be inside other calls.
     pub(crate) fn is_out_of_order(
         self: &Arc<Self>,
         shared: &Arc<Shared>,

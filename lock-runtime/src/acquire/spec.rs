@@ -18,7 +18,7 @@ pub(crate) const TRY_PATIENCE: Duration = Duration::from_millis(900);
 /// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 
-/// What is known about an annotated function when it is compiled.
+/// The description of an annotated function that the attribute creates at compile time.
 #[derive(Debug)]
 pub struct Site {
     /// The templates of the keys.
@@ -27,7 +27,7 @@ pub struct Site {
     pub function: &'static str,
 }
 
-/// Where a lock is used, as spans, metrics and other clients see it.
+/// The code that uses a lock, as spans, metrics and other clients name it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum CallSite {
     /// An annotated function.
@@ -161,7 +161,8 @@ pub(crate) fn busy_with_sibling(spec: &AcquireSpec, budget: Budget) -> LockError
     busy(spec, budget, BusyWith::Sibling, None)
 }
 
-/// Returns the error of a caller that another call keeps out. `held_by` is what the backend reported about the holder.
+/// Returns the error of a caller that could not enter because another call holds the lock. `held_by` is what the
+/// backend reported about the holder.
 pub(crate) fn busy_outside(
     spec: &AcquireSpec,
     budget: Budget,

@@ -91,7 +91,7 @@ enum Target {
 }
 
 impl fmt::Debug for Target {
-    // Each variant may contain a password, so the output names only the variant.
+    // Each variant can contain a password, so the output names only the variant.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Url(_) => "Url(..)",
@@ -202,8 +202,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets how long an acquisition may take if the call sets no `wait`: 3 s by default. [`connect`](Self::connect)
-    /// takes at most `wait`, too.
+    /// Sets the longest time that an acquisition can take if the call sets no `wait`: 3 s by default.
+    /// [`connect`](Self::connect) takes at most `wait`, too.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.defaults.wait = wait;
         self
@@ -266,7 +266,7 @@ impl LockClientBuilder {
     /// - **No order.** Redisson gives a free lock to the first caller that asks, however long others have waited.
     ///   Callers of this crate enter in no particular order: they wait by [`Strategy::Notify`] (the default in this
     ///   layout) or [`Strategy::Spin`], and `handoff` is refused. Callers of one process that wait by `Notify` take
-    ///   turns at trying.
+    ///   turns: only one of them at a time tries to take the lock.
     /// - **Probes.** Callers of this crate are not notified when a Redisson spin lock or fair lock is released, or when
     ///   a lease ends. Each client therefore probes every lock that its callers wait for, five times a second in each
     ///   runtime.
@@ -329,11 +329,11 @@ impl LockClientBuilder {
 
     /// Sets what the client does with locks: [`AccessMode::Full`] by default.
     ///
-    /// With [`AccessMode::ReadOnly`], the client sends nothing that changes a lock: acquisitions and forced releases return
-    /// [`LockError::Refused`](crate::LockError::Refused), and the client can read the [status](crate::Lock::status) of
-    /// locks, their [waiters](crate::Lock::waiters) and the [list](LockClient::scan) of all locks. Its Redis user needs
-    /// only the rights of a viewer, which `docs/guides/acl.md` lists. A client of a Redlock needs all rights, because it
-    /// writes its longest lease into the nodes when it connects.
+    /// With [`AccessMode::ReadOnly`], the client sends nothing that changes a lock: acquisitions and forced releases
+    /// return [`LockError::Refused`](crate::LockError::Refused). The client can still read the
+    /// [status](crate::Lock::status) of locks, their [waiters](crate::Lock::waiters) and the [list](LockClient::scan)
+    /// of all locks. The client's Redis user needs only the rights of a viewer, which `docs/guides/acl.md` lists. A
+    /// client of a Redlock needs all rights, because it writes its longest lease into the nodes when it connects.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -355,9 +355,10 @@ impl LockClientBuilder {
 
     /// Sets the name of the application: the name of the executable by default.
     ///
-    /// Other clients read this name, together with the host and the process id, as the [`caller`](crate::Holder::caller)
-    /// of a lock's holder and of each waiter. At most the last 64 bytes are stored. The connections of this client also
-    /// have this name in the server's `CLIENT LIST`, where characters that the server does not accept become `-`.
+    /// Other clients read this name, together with the host and the process id, as the
+    /// [`caller`](crate::Holder::caller) of a lock's holder and of each waiter. Only the last 64 bytes of the name are
+    /// stored. The connections of this client also have this name in the server's `CLIENT LIST`, where characters that
+    /// the server does not accept become `-`.
     pub fn application(mut self, name: impl Into<String>) -> Self {
         self.application = Some(name.into());
         self
@@ -378,8 +379,8 @@ impl LockClientBuilder {
     /// the log event. The function runs in the task of the call, while the body is polled, so it must not block. If the
     /// function panics, the call panics.
     ///
-    /// While the body does not return to its task, for instance during a blocking call, no warning is given. A guard
-    /// has a warning only while [`LockGuard::run`](crate::LockGuard::run) runs a body.
+    /// The function is not called while the body blocks its thread, for instance in a blocking call. For a guard, the
+    /// function is called only while [`LockGuard::run`](crate::LockGuard::run) runs a body.
     ///
     /// ```
     /// # use lock_runtime::LockClient;
@@ -401,18 +402,18 @@ impl LockClientBuilder {
     /// Sentinels have [credentials of their own](Self::sentinel_credentials).
     ///
     /// The engine calls the provider for each new connection, also when it reconnects after a connection is lost.
-    /// Connections that are made at the same time share one call of the provider. The provider may block its thread.
-    /// The engine waits at most 10 s for the provider's result, but cannot stop a provider that blocks for longer. The
-    /// next try to connect then calls the provider on another thread. At most four calls of the provider run at the
-    /// same time. If the provider returns an error or does not answer, [`connect`](Self::connect) returns
+    /// Connections that are made at the same time share one call of the provider. The provider is allowed to block its
+    /// thread. The engine waits at most 10 s for the provider's result, but cannot stop a provider that blocks for
+    /// longer. The next try to connect then calls the provider on another thread. At most four calls of the provider
+    /// run at the same time. If the provider returns an error or does not answer, [`connect`](Self::connect) returns
     /// [`ConnectError::NoCredentials`]. A client that was connected before tries again until it has a connection.
     /// Acquisitions that need this connection wait for it, up to their `wait`. The text of the provider's error appears
     /// in logs and errors, so this text must not contain secrets.
     ///
-    /// An open connection keeps the credentials with which it has logged in. Redis keeps the connections of a user
-    /// whose password changes, and closes the connections of a user that is deleted. Some services close a connection
-    /// when its token expires. For such a service, return [`Credentials::valid_for`]. Each connection then logs in
-    /// again before its token expires.
+    /// An open connection keeps the credentials with which it has logged in. If the password of a user changes, Redis
+    /// keeps the user's connections open. If a user is deleted, Redis closes the user's connections. Some services
+    /// close a connection when its token expires. For such a service, return [`Credentials::valid_for`]. Each
+    /// connection then logs in again before its token expires.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -443,8 +444,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets the certificates of the authorities that the client trusts, instead of those that the operating system
-    /// trusts. The certificates apply to all TLS connections of the client, also to those with Sentinels.
+    /// Sets the certificates of the authorities that the client trusts, instead of the authorities that the operating
+    /// system trusts. The certificates apply to all TLS connections of the client, also to the connections with
+    /// Sentinels.
     ///
     /// ```no_run
     /// use lock_runtime::{LockClient, Pem};

@@ -26,7 +26,7 @@ use crate::{
 const WAITING_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a shutdown waits for a server that does not answer while locks are held.
 const HELD_PATIENCE: Duration = Duration::from_secs(10);
-/// The time between two checks of a shutdown whether the server answers, and the time limit of each check.
+/// The time between two checks whether the server answers, while a shutdown waits. Each check also has this time limit.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 static INSTALLED: OnceCell<LockClient> = OnceCell::new();
@@ -95,21 +95,21 @@ impl LockClient {
     ///
     /// # Redlock
     /// A Redlock does not guarantee the following:
-    /// - Order and fairness: there is no queue, and a late caller may enter before an early one.
+    /// - Order and fairness: there is no queue, so a late caller can enter before an early one.
     /// - Exclusion in all cases: two holders are possible if the clock of a server jumps, if the clocks of a server and
     ///   the client drift apart by more than 1 % of the lease plus 2 ms within one lease, or if a majority of the
     ///   servers loses its state within one lease.
-    /// - Timely notice of a loss: on every backend, a process that was paused may act before it notices that its lease
-    ///   has ended. Send the fencing token with every write that must not happen twice.
+    /// - Timely notice of a loss: on every backend, a process that was paused can write before it notices that its
+    ///   lease has ended. Send the fencing token with every write that must not happen twice.
     ///
-    /// Locks can be acquired and held for as long as a majority of the servers is up: one of three servers may be down,
+    /// Locks can be acquired and held for as long as a majority of the servers is up: one of three servers can be down,
     /// or two of five. If a server was down when a lock was granted, the next renewal (or the next check of a fixed
-    /// lease) writes the hold to that server, so that another server may then fail.
+    /// lease) writes the hold to that server. After this write, another server can fail without a loss of the lock.
     ///
     /// Each server has a mark, the key `lock:fence:whole`, in which clients record the longest lease in use. Before a
     /// client requests a longer lease, it records the new maximum on a majority of the servers. A server that has lost
-    /// its state has lost its mark too. The votes of such a server do not count toward a majority until the longest
-    /// recorded lease has passed.
+    /// its state has lost its mark too. The votes of such a server do not count toward a majority until the time of the
+    /// longest recorded lease has passed.
     ///
     /// To find the longest recorded lease, a client reads the marks of the other servers. The client needs two marks if
     /// there are three servers, and three marks if there are five. If all servers answer, fewer marks are enough. If
@@ -208,14 +208,14 @@ impl LockClient {
         MultiLock::new(self.0.clone(), keys.into_iter().map(LockKey::new))
     }
 
-    /// Walks through the keys of all locks of the client's namespace that are held and whose keys begin with `prefix`.
-    /// An empty prefix selects all locks.
+    /// Iterates over the keys of the held locks in the client's namespace. Returns only the keys that begin with
+    /// `prefix`. An empty prefix selects all locks.
     ///
     /// Each step examines a few hundred keys of one server (`SCAN`), in less than a millisecond of the server's time,
-    /// however many keys the server stores. A lock that is held from the beginning to the end of the walk is found,
-    /// unless the lock moves to another server of a Redis Cluster meanwhile. The Redis user needs the additional right
-    /// `+scan`. In [Redisson's layout](crate::Layout::Redisson), other keys look like locks, so each key of the
-    /// namespace is returned.
+    /// however many keys the server stores. A lock that is held from the beginning to the end of the iteration is
+    /// found, unless the lock moves to another server of a Redis Cluster meanwhile. The Redis user needs the additional
+    /// right `+scan`. In [Redisson's layout](crate::Layout::Redisson), the name of a lock looks like any other key, so
+    /// each key of the namespace is returned.
     ///
     /// # Errors
     /// Returns [`LockError::InvalidKey`] if the prefix has characters that no key has. In-process locks cannot be
@@ -243,7 +243,7 @@ impl LockClient {
     }
 
     /// Shuts the client down. New and waiting acquisitions are refused with [`LockError::ShutDown`]. The method then
-    /// waits until every hold has ended and every release is confirmed. Wrap the call in a timeout if a body may hang.
+    /// waits until every hold has ended and every release is confirmed. Wrap the call in a timeout if a body can hang.
     ///
     /// The method waits in two steps:
     ///
