@@ -219,8 +219,9 @@ pub(crate) async fn confirm(
     }
 }
 
-/// Extends the lease of an enclosing call's hold as far as a nested call needs. If the nested call asks for a renewed
-/// lease, returns its demand for renewal. `limit` is the moment at which the renewals for the enclosing call end.
+/// Extends the lease of an enclosing call's hold, if necessary, for a nested call. If the nested call asks for a
+/// renewed lease, returns its demand for renewal. `limit` is the moment at which the renewals for the enclosing call
+/// end.
 async fn extend_enclosing(
     spec: &AcquireSpec,
     budget: &Budget,

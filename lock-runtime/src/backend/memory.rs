@@ -121,7 +121,7 @@ struct State {
 /// The state that all locks of a registry share.
 struct Common {
     fence: u64,
-    /// The callers to wake after the registry's mutex is unlocked. A woken caller may be polled at once and lock the
+    /// The callers to wake after the registry's mutex is unlocked. A woken caller can be polled at once and lock the
     /// mutex, so callers are not woken earlier.
     woken: Vec<Arc<Notify>>,
 }
@@ -147,7 +147,7 @@ struct Held {
     stage: Stage,
 }
 
-/// Where a caller runs, for people.
+/// The application and the function of a caller, as other callers and `lockctl` show them.
 #[derive(Clone)]
 struct Origin {
     application: Arc<str>,
@@ -185,7 +185,8 @@ struct Waiter {
 
 /// The result of a caller's try to enter a lock.
 enum View {
-    /// Contains the token, the end of the grant, and the time since the lock was offered to a caller that had waited.
+    /// Contains the token and the end of the grant. If the lock was offered to the caller, also contains the time since
+    /// the offer.
     Granted(FencingToken, Option<Moment>, Option<Duration>),
     /// The lock is not free. Contains the moment at which the caller tries again, or `None` if the caller only waits to
     /// be woken.
@@ -194,9 +195,9 @@ enum View {
 
 impl Registry {
     fn new() -> Self {
-        // Tokens are counted up from the system clock's time, in microseconds, at which the registry is created. Tokens
-        // therefore rise even across a restart of the process, unless the clock is set back by more than the time
-        // between the two starts.
+        // The tokens of a registry begin at the time of the system clock, in microseconds, at which the registry is
+        // created. Tokens therefore rise even across a restart of the process, unless the clock is set back by more
+        // than the time between the two starts.
         let micros = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_micros());
@@ -427,7 +428,7 @@ fn end(lease: LeaseTerms) -> Option<Moment> {
     }
 }
 
-/// Returns where the caller of a request runs.
+/// Returns the application and the function of the caller that sends a request.
 fn origin(request: &Request, application: &Arc<str>) -> Origin {
     Origin {
         application: application.clone(),
@@ -452,8 +453,8 @@ struct MemoryAttempt {
 }
 
 impl MemoryAttempt {
-    /// Tries to enter the lock. If the lock is not free and the request may wait, queues the caller, or registers a
-    /// caller with the strategy `notify` to be woken.
+    /// Tries to enter the lock. If the lock is not free and the request has a `wait`, queues the caller. A caller with
+    /// the strategy `notify` is not queued, but registered to be woken.
     fn view(&mut self) -> View {
         let Self {
             registry,

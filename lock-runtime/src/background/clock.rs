@@ -26,7 +26,7 @@ pub(crate) trait Clock: Send + Sync {
 }
 
 /// A clock that keeps running while the machine is suspended, because the leases on a server continue to run then. On
-/// systems other than Linux and Android, `BootClock` is the monotonic clock, which may stop during a suspend.
+/// systems other than Linux and Android, `BootClock` is the monotonic clock, which can stop during a suspend.
 #[derive(Debug)]
 pub(crate) struct BootClock {
     /// The runtime whose timers the clock uses.
@@ -60,7 +60,7 @@ impl Clock for BootClock {
     }
 }
 
-/// The clock of tokio, which users' tests may pause and advance.
+/// The clock of tokio, which users' tests can pause and advance.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TokioClock;
 
@@ -85,9 +85,8 @@ impl Clock for TokioClock {
                 runtime = calling_runtime();
                 timer.set(new_timer(instant));
             }
-            // A timer panics if it is polled after its runtime has ended. The check whether the timer still fits the
-            // runtime does not prevent this panic, because the runtime may end while one of its threads polls the
-            // caller.
+            // A timer panics if it is polled after its runtime has ended. The comparison of the runtimes above does not
+            // prevent this panic, because a runtime can end while one of its threads polls the caller.
             let polled = catch_unwind(AssertUnwindSafe(|| timer.as_mut().poll(cx)));
             polled.unwrap_or_else(|_| {
                 timer.set(engine_timer(instant));
@@ -112,8 +111,8 @@ fn engine_timer(instant: Instant) -> Sleep {
     time::sleep_until(instant.into())
 }
 
-// The origin of [`TokioClock`]. The origin lies one hour before the first use of the clock, because a test can pause
-// the clock before the first use, and the clock then shows an earlier time.
+// The origin of [`TokioClock`]. The origin lies one hour before the first use of the clock. A test can pause tokio's
+// clock before that use, and the paused clock then shows an earlier time than the clock of the system.
 static ORIGIN: Lazy<Instant> = Lazy::new(|| {
     let now = Instant::now();
     now.checked_sub(Duration::from_secs(3600)).unwrap_or(now)

@@ -92,7 +92,7 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until all of `tasks` have ended. New tasks may start during the wait and afterwards.
+/// Waits until all of `tasks` have ended. New tasks can start during the wait and afterwards.
 pub(crate) async fn drained(tasks: &TaskTracker) {
     tasks.close();
     tasks.wait().await;
@@ -280,7 +280,7 @@ impl Context {
         self.spawn_on(&self.runtime, future)
     }
 
-    /// Runs a future on `runtime`, which may be a user's runtime.
+    /// Runs a future on `runtime`, which can be a user's runtime.
     pub(crate) fn spawn_on<F>(&self, runtime: &Handle, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,

@@ -83,8 +83,8 @@ impl<T> Default for DueQueue<T> {
 }
 
 impl<T: Scheduled> DueQueue<T> {
-    /// Adds an item to the schedule, unless [`DueEntry::end`] was called for the item. Returns `true` if the schedule's
-    /// owner has to wake before its timer fires.
+    /// Adds an item to the schedule, unless [`DueEntry::end`] was called for the item. Returns `true` if the item is
+    /// due before the timer of the schedule's owner fires, so that the owner has to wake earlier.
     pub(crate) fn insert(&mut self, item: &Arc<T>, due: Moment) -> bool {
         if !item.due_entry().is_scheduled() {
             return false;

@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// What a hold needs from its client.
+/// The functions that a hold needs from its client.
 pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
     fn context(&self) -> &Arc<Context>;
 
@@ -150,7 +150,7 @@ impl HoldState {
         if !hold.is_fresh() {
             // Too little of the lease is left to start the body, so the caller first confirms the lease. Until the body
             // begins, the end of the lease does not count as a loss. `unused_until` is set before the call of `begun`,
-            // because the engine's thread may notice the end of the lease at any time after that call. The claim (2 s)
+            // because the engine's thread can notice the end of the lease at any time after that call. The claim (2 s)
             // counts from the grant, not from the moment at which the caller read the grant.
             let left = grant.remaining(entered).unwrap_or(grant.validity);
             let unread = grant.validity.saturating_sub(left);
@@ -462,8 +462,7 @@ impl HoldState {
         }
     }
 
-    /// Returns the time that is left of the lease; zero if the lease is lost. While the lock is being released, the
-    /// lease still counts.
+    /// Returns the time that is left of the lease, also while the lock is being released; zero if the lease is lost.
     pub(crate) fn lease_left(&self) -> Duration {
         if self.is_lost() || self.has_passed() {
             return Duration::ZERO;
@@ -628,9 +627,9 @@ impl HoldState {
         lock(&self.lease).set_limit(limit);
     }
 
-    /// Extends the lease as far as another call that enters the hold needs. Takes one round trip, or none if the lease
-    /// already lasts long enough. Returns the entering call's demand for renewal, or `None` if this call asks for a
-    /// fixed lease or the lease is lost. The deadline does not become earlier when the call leaves.
+    /// Extends the lease, if necessary, for another call that enters the hold. Takes one round trip, or none if the
+    /// lease already lasts long enough. Returns the entering call's demand for renewal, or `None` if this call asks for
+    /// a fixed lease or the lease is lost. The deadline does not become earlier when the call leaves.
     ///
     /// `limit` is the moment at which the renewals for the enclosing call end. The renewals for the entering call end
     /// at `limit` at the latest. An extension after `limit` counts from `limit`.

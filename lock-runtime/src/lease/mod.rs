@@ -53,7 +53,7 @@ pub(crate) struct Lease {
     /// request of an earlier term changes nothing, because the server may have handled that request before the restart.
     term: u32,
     /// The local deadline; `None` while the backend itself maintains the lease until the release. For a lease on a
-    /// server, only a restart may make the deadline earlier.
+    /// server, only a restart can make the deadline earlier.
     deadline: Option<Moment>,
     /// The deadline that applies once no call inside the hold demands renewal. Used only if the backend itself
     /// maintains the lease.

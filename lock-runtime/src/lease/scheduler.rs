@@ -118,8 +118,8 @@ impl RenewalScheduler {
         }
     }
 
-    /// Moves each release to the background whose caller has not read the answer in time. Returns the moment at which
-    /// the scheduler has to call this method again. This moment does not change when a release is confirmed, so that a
+    /// Moves a release to the background if its caller has not read the answer in time. Returns the moment at which the
+    /// scheduler has to call this method again. This moment does not change when a release is confirmed, so that a
     /// later release does not have to wake the scheduler.
     fn finish_releases(&self, now: Moment) -> Option<Moment> {
         let mut late = Vec::new();
@@ -374,7 +374,7 @@ async fn answers(
     }
 }
 
-/// Keeps the renewals of a client running. Dropping this value ends them.
+/// Keeps the renewals of a client running. Dropping this value ends the renewals.
 #[derive(Debug)]
 pub(crate) struct Renewals(pub(crate) Arc<RenewalScheduler>);
 

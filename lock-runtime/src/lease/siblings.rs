@@ -55,7 +55,7 @@ impl Turn {
             let result = change(&mut queue, now);
             (result, queue.woken.take())
         };
-        // The waiter is notified after the mutex is unlocked, because a waker may poll its task at once, and the task
+        // The waiter is notified after the mutex is unlocked, because a waker can poll its task at once, and the task
         // locks the mutex.
         if let Some(look) = woken {
             look.notify_one();
@@ -202,7 +202,7 @@ impl Queue {
         current.map(|current| current.until = until).is_some()
     }
 
-    /// Passes the turn to the next waiter if the time limit of the turn has passed.
+    /// Passes the turn to the next waiter if the turn's time limit is over.
     fn settle(&mut self, now: Moment) {
         let current = self.current.as_ref();
         if current.is_some_and(|current| current.until.is_some_and(|until| until <= now)) {

@@ -5,7 +5,8 @@ use std::cmp::Ordering;
 
 use lock_core::fencing::FencingToken;
 
-/// A round agrees on one token: the greatest token that the first majority offers.
+/// The agreement of one round (one request for the lock to all nodes). The round agrees on one token: the greatest
+/// token that the first majority of the nodes offers.
 ///
 /// Each node offers a token that is greater than the token of every holder that it knows. A node counts only if its
 /// offer is at most the agreed token. The nodes that count therefore know no holder whose token is equal to the agreed
@@ -25,7 +26,7 @@ pub(crate) struct Agreement<A> {
     /// The nodes that have granted the lock, and have stored the agreed token.
     ready: Vec<A>,
     /// The nodes whose offer is greater than the agreed token. A node with a greater offer does not count toward the
-    /// majority, but its grant may be added to a hold that has a majority without this node.
+    /// majority, but its grant can be added to a hold that has a majority without this node.
     above: Vec<A>,
 }
 

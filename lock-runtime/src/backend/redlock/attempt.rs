@@ -1,5 +1,6 @@
-//! One acquisition of a lock from the nodes of a Redlock. The acquisition runs rounds. A round asks all nodes once,
-//! under a new owner name. Rounds are repeated until a majority grants the lock, and enough of the lease is left.
+//! One acquisition of a lock from the nodes of a Redlock. The acquisition runs rounds. In each round, the acquisition
+//! requests the lock from all nodes once, under a new owner name. Rounds are repeated until a majority grants the lock,
+//! and enough of the lease is left.
 
 use std::{
     sync::{Arc, Mutex},
@@ -113,10 +114,10 @@ pub(crate) struct Taken {
     valid_until: Moment,
     /// The nodes that have granted the lock and have stored the token.
     ready: Vec<NodeAttempt>,
-    /// The open requests to the nodes that are not in `ready`. The grants of these nodes may still be added to the
+    /// The open requests to the nodes that are not in `ready`. The grants of these nodes can still be added to the
     /// hold.
     steps: Steps,
-    /// The moment until which grants of further nodes may be added to the hold.
+    /// The moment until which grants of further nodes are added to the hold.
     until: Moment,
 }
 
@@ -143,7 +144,7 @@ impl Taken {
     }
 
     /// Turns the grants of the majority into a hold. This method contains no await, so the caller cannot be dropped
-    /// halfway. Grants of further nodes may be added to the hold later.
+    /// halfway. Grants of further nodes can be added to the hold later.
     pub(crate) fn become_hold(self) -> Grant {
         let name = &self.request.name;
         let holders = self.ready.iter().map(|attempt| attempt.node().clone());
@@ -466,7 +467,8 @@ impl Attempt for RedlockAttempt {
     }
 
     /// Completes the round that is in progress. If no round is in progress, starts one last round, because the holder's
-    /// lease may have ended since the previous round. A Redlock has no queue, so the caller has no place to give up.
+    /// lease may have ended since the previous round. A Redlock has no queue, so the caller has no place in a queue to
+    /// leave.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             let under_way = self.asking.as_ref().map(|(haste, _)| *haste);

@@ -22,10 +22,10 @@ use crate::{
 
 /// The time for which a connecting client waits for the remaining nodes after it has connected to a majority.
 const STRAGGLER_PATIENCE: Duration = Duration::from_secs(1);
-/// The pause between two probes while some nodes have no mark and the other nodes have one. A probe reads the marks of
+/// The pause between two probes while some nodes have no mark, but other nodes have a mark. A probe reads the marks of
 /// all nodes.
 const MIXED_PAUSE: Duration = Duration::from_millis(50);
-/// The largest number of probes while some nodes have no mark and the other nodes have one.
+/// The largest number of probes while some nodes have no mark, but other nodes have a mark.
 const MIXED_PROBES: usize = 3;
 /// The shortest and the longest pause between two probes of nodes that have lost their state.
 const LOST_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -122,7 +122,8 @@ pub(crate) async fn connect(quorum: &Arc<Quorum>, patience: Duration) -> Result<
     Ok(())
 }
 
-/// Reads the marks of all nodes. The standing of a node is `None` if the node did not answer, or cannot be used.
+/// Reads the marks of all nodes. Returns for each node whether it still has its state ([`Standing`]), or `None` if the
+/// node did not answer or cannot be used.
 async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
     let until = quorum.context.now() + PROBE_PATIENCE;
     let lease = quorum.longest_lease();
@@ -218,8 +219,8 @@ fn quarantine(
             Some(Standing::Whole { longest, .. }) => Some((number, *longest)),
             _ => None,
         });
-    // When the loss is seen for the first time, the marks of the other nodes are not used. The marks of the other nodes
-    // may have been read before the loss.
+    // When the loss is seen for the first time, the marks of the other nodes are not used, because these marks may have
+    // been read before the loss.
     match told.entry(lost) {
         Entry::Vacant(entry) => {
             entry.insert(HashMap::new());
@@ -228,7 +229,8 @@ fn quarantine(
         Entry::Occupied(mut entry) => entry.get_mut().extend(whole),
     }
     let told = &told[&lost];
-    // The mark that a promoted replica had may lack the newest lease, so this mark does not count as one of the marks.
+    // The mark that a promoted replica had may lack the newest lease, so this mark is not counted when the number of
+    // marks is compared with `enough`.
     let promoted = seen.iter().filter_map(|(_, standing)| match standing {
         Some(Standing::Lost { promoted, .. }) => *promoted,
         _ => None,

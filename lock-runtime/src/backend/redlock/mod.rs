@@ -1,6 +1,6 @@
 //! Locks on a majority of several independent Redis servers: Redlock.
 //!
-//! **Not guaranteed.** There is no order, because there is no queue: a caller may get the lock before callers that have
+//! **Not guaranteed.** There is no order, because there is no queue: a caller can get the lock before callers that have
 //! waited longer. Exclusion can fail if the clock of a node jumps, or runs fast by more than the allowed drift (1 % of
 //! the lease plus 2 ms). Exclusion can also fail if a majority of the nodes loses its state within one lease. A body is
 //! not stopped at the end of its lease while its own process is paused. As with a single server, the fencing token
@@ -39,11 +39,11 @@
 //! - An installation counts as new only if a client reaches every node when it connects, and no node has a mark. In a
 //!   new installation, all nodes count toward a majority at once.
 //! - A `FLUSHALL` removes the mark too. A client notices the loss of the mark at its next request to the node.
-//! - With lagging persistence (`appendfsync everysec`), a node may lose its newest keys in a restart, but keep its
+//! - With lagging persistence (`appendfsync everysec`), a node can lose its newest keys in a restart, but keep its
 //!   mark. A client notices the loss of a node's newest keys only if the client has seen a token that the node has
 //!   lost. For the nodes of a Redlock, use `appendfsync always`, or no persistence at all.
 //!
-//! **Groups.** A node may be the primary of a group that Sentinels watch. A promoted replica has the mark, but may lack
+//! **Groups.** A node can be the primary of a group that Sentinels watch. A promoted replica has the mark, but can lack
 //! the newest grants. The mark of a group's node therefore contains the primary's replication ID, which changes with
 //! each promotion. Each script compares this ID with the ID of the server that runs the script. A promoted replica thus
 //! counts as a node that has lost its state, and is excluded until the longest recorded lease has passed. The
@@ -55,9 +55,9 @@
 //! A node cannot be a Redis Cluster. The primaries of a cluster change one by one, and slots move between them. Each
 //! slot would need a mark, and each move of a slot would count as a loss of state.
 //!
-//! **Missed holds.** A minority of the nodes may miss a hold because these nodes were down, silent or without their
+//! **Missed holds.** A minority of the nodes can miss a hold because these nodes were down, silent or without their
 //! state when the lock was granted. A node that has missed a hold receives the hold's grant at the next renewal or
-//! check, if the lock is free on the node. Once the node has this grant, another node may fail without ending the hold.
+//! check, if the lock is free on the node. Once the node has this grant, another node can fail without ending the hold.
 
 mod agreement;
 mod attempt;
@@ -198,7 +198,7 @@ impl Backend for RedlockBackend {
                     Err(busy) => return Ok(MultiAnswer::Busy(busy)),
                 };
                 if taken.iter().all(Taken::is_young) {
-                    // No await may follow here, so that either all locks become holds, or none of them.
+                    // The code from here on must not await, so that either all locks become holds, or none of them.
                     let grants = taken.into_iter().map(Taken::become_hold);
                     return Ok(MultiAnswer::Granted(grants.collect()));
                 }

@@ -101,8 +101,8 @@ struct Memory {
     newest: u64,
     /// Whether the node's newest answer showed that the node had lost its state.
     is_lost: bool,
-    /// The node's eviction policy, if this policy may drop the keys of held locks and the client does not allow such a
-    /// policy.
+    /// The node's eviction policy, if this policy can delete the keys of held locks and the client does not allow such
+    /// a policy.
     evicts: Option<String>,
 }
 
@@ -233,7 +233,8 @@ impl Node {
         asked.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
     }
 
-    /// Returns the eviction policy if it may drop the keys of held locks, and the client does not allow such a policy.
+    /// Returns the eviction policy if it can delete the keys of held locks, and the client does not allow such a
+    /// policy.
     fn evicting(&self, policy: Option<String>) -> Option<String> {
         policy.filter(|policy| policy != "noeviction" && !self.allow_eviction)
     }
@@ -245,7 +246,7 @@ impl Node {
         self.read_mark(&connection, lease).await
     }
 
-    /// Returns a connection to the node. Fails if the node does not answer, or if the node may evict the keys of held
+    /// Returns a connection to the node. Fails if the node does not answer, or if the node can evict the keys of held
     /// locks.
     async fn fit(self: &Arc<Self>) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
         let ready = ready(&self.server).await?;

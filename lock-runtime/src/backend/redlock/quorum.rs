@@ -35,8 +35,8 @@ use crate::{
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_millis(500);
 /// The time limit for a node to report the status of a lock.
 const STATUS_PATIENCE: Duration = Duration::from_millis(500);
-/// The time for which the remaining nodes may still answer after a majority has decided. A shutdown waits no longer
-/// than this for the remaining answers.
+/// The time for which the engine still accepts the answers of the remaining nodes after a majority has decided. A
+/// shutdown waits no longer than this time for the remaining answers.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns a time in milliseconds, rounded up.
@@ -63,7 +63,7 @@ pub(crate) struct Quorum {
     longest_lease: AtomicU64,
     /// The longest lease that the marks of a majority are known to record, in ms.
     marked_lease: AtomicU64,
-    /// The holds to which the grants of further nodes may be added.
+    /// The holds to which the grants of further nodes can be added.
     holds: Mutex<HashMap<(LockName, FencingToken), Held>>,
     /// Notified when a node has lost its state, and when this `Quorum` is dropped.
     pub(crate) lost: Arc<Notify>,
@@ -80,10 +80,10 @@ pub(crate) enum Link {
     Connected,
 }
 
-/// A hold of this client to which the grants of further nodes may be added.
+/// A hold of this client to which the grants of further nodes can be added.
 struct Held {
     owner: OwnerId,
-    /// The nodes that may store the hold's grant.
+    /// The nodes that possibly store the hold's grant.
     holders: Vec<Arc<Node>>,
     /// Becomes true when the hold is over. The tasks that add the grants of further nodes to the hold watch this value.
     over: watch::Sender<bool>,
@@ -235,8 +235,8 @@ impl Quorum {
         is_over
     }
 
-    /// Records that a node may store the grant of a hold, so that the release is sent to this node too. Returns `false`
-    /// if the hold is over, because its release was not sent to this node.
+    /// Records that a node possibly stores the grant of a hold, so that the release is sent to this node too. Returns
+    /// `false` if the hold is over, because its release was not sent to this node.
     pub(crate) fn note_holder(
         &self,
         name: &LockName,
@@ -253,7 +253,7 @@ impl Quorum {
         true
     }
 
-    /// Ends a hold, and returns the nodes on which its grant may still be stored. Does not return a node whose grant is
+    /// Ends a hold, and returns the nodes that possibly still store its grant. Does not return a node whose grant is
     /// not yet part of the hold. The task that would have added that node's grant to the hold gives it back instead.
     /// Returns `None` if the hold has already ended.
     fn end_hold(&self, name: &LockName, token: FencingToken) -> Option<Vec<Arc<Node>>> {
@@ -391,7 +391,7 @@ impl Quorum {
             let Some(owner) = self.owner_of(&name, token) else {
                 return;
             };
-            // The answer of the node may be lost, so from now on the hold's release is sent to this node too.
+            // The answer of the node can be lost, so from now on the hold's release is sent to this node too.
             if !self.note_holder(&name, token, node) {
                 return;
             }
@@ -414,9 +414,9 @@ impl Quorum {
         join_all(rejoining).await;
     }
 
-    /// Releases the lock on all nodes that may have granted it. A node that was down when the lock was granted is sent
-    /// no release, because such releases would accumulate as tasks during a long outage of the node. Once a majority
-    /// has answered, the answers of the other nodes are awaited in the background.
+    /// Releases the lock on all nodes that possibly store the hold's grant. A node that was down when the lock was
+    /// granted is sent no release, because such releases would accumulate as tasks during a long outage of the node.
+    /// Once a majority has answered, the answers of the other nodes are awaited in the background.
     pub(crate) async fn release(
         self: &Arc<Self>,
         name: &LockName,

@@ -10,7 +10,8 @@ use crate::{
     connect_error::ConnectError,
 };
 
-/// The smallest number of servers in which a majority is still up when one server is down.
+/// The smallest number of servers that a Redlock accepts. With this number, a majority is still up when one server is
+/// down.
 const FEWEST: usize = 3;
 /// The schemes of a Redlock's URL, each with the scheme of the URLs of the Redlock's servers.
 const SCHEMES: [(&str, &str); 2] = [("redlock://", "redis://"), ("redlocks://", "rediss://")];
