@@ -27,8 +27,8 @@ impl fmt::Display for Advice {
 
 impl Error for Advice {}
 
-/// Returns the text of an error and the texts of all its [sources](Error::source) in one line. For an error of this crate,
-/// the last source is the [`Advice`] or the [`Detail`].
+/// Returns the text of an error and the texts of all its [sources](Error::source) in one line. For an error of this
+/// crate, the last source is the [`Advice`] or the [`Detail`].
 #[must_use]
 pub fn advised(error: &dyn Error) -> String {
     let mut text = error.to_string();

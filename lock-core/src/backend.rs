@@ -72,8 +72,9 @@ pub enum Extend {
     Check,
     /// Makes the lease end after this time, counted from now. A lease that already ends later stays unchanged.
     To(Duration),
-    /// Makes the lease end after this time, counted from now, even if the lease then ends earlier than before. A caller
-    /// uses this variant only before the body begins, because no code relies on the old end of the lease yet.
+    /// Makes the lease end after this time, counted from now, even if the lease then ends earlier than before. The
+    /// caller must ensure that no code relies on the old end of the lease. For example, no code relies on it before the
+    /// body begins.
     Restart(Duration),
 }
 
@@ -158,11 +159,11 @@ pub struct Holder {
     /// backend does for a renewed lease without `max_hold`.
     pub remaining: Option<Duration>,
     /// How long ago the lock was granted, by the server's clock, as far as this client knows that clock. `None` for a
-    /// holder without this information, such as a holder in Redisson's layout. If the lock was granted to a cohort, this
-    /// is the time since the grant to the first member.
+    /// holder without this information, such as a holder in Redisson's layout. If the lock was granted to a cohort,
+    /// this is the time since the grant to the first member.
     pub held_for: Option<Duration>,
-    /// Where the holder runs; `None` for a holder without this information, such as a holder in Redisson's layout. If the
-    /// lock was granted to a cohort, [`Caller::function`] is the function of the first member.
+    /// Where the holder runs; `None` for a holder without this information, such as a holder in Redisson's layout. If
+    /// the lock was granted to a cohort, [`Caller::function`] is the function of the first member.
     pub caller: Option<Caller>,
 }
 
@@ -175,13 +176,13 @@ pub struct Caller {
     pub host: String,
     /// The id of the process.
     pub pid: u32,
-    /// The path of the annotated function, such as `shop::orders::pay`, or the label of a lock of the explicit API. Empty
-    /// if the call has neither.
+    /// The path of the annotated function, such as `shop::orders::pay`, or the label of a lock of the explicit API.
+    /// Empty if the call has neither.
     pub function: String,
 }
 
 impl Caller {
-    /// The longest text of a caller, in bytes.
+    /// The maximum length of each text that describes a caller, in bytes.
     pub const LONGEST: usize = 64;
 
     /// Describes a caller. Keeps only the end of a text that is longer than [`LONGEST`](Self::LONGEST). Control
@@ -245,7 +246,7 @@ pub struct Waiter {
     pub caller: Option<Caller>,
 }
 
-/// Why a backend could not answer.
+/// The reason why a backend could not answer a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackendError {

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-/// Why a text is not a duration.
+/// The reason why a text is not a valid duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DurationError {

@@ -27,7 +27,7 @@ pub enum BusyWith {
     OutOfOrder,
 }
 
-/// What the backend reported about the holder when a call gave up.
+/// The backend's report about the holder, at the moment when a call gave up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldBy {
     /// The holder.
@@ -55,7 +55,7 @@ impl fmt::Display for HeldBy {
     }
 }
 
-/// The [`source`](Error::source) is the [`Advice`].
+/// The [`source`](Error::source) of this value is the [`Advice`] for the developer.
 impl Error for HeldBy {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&LATER)
@@ -90,9 +90,9 @@ pub enum LockError {
         waited: Duration,
         /// Which kind of caller holds the lock.
         with: BusyWith,
-        /// What the server reported about the holder when the call gave up. `None` if the server reported nothing. That
-        /// is always the case on a Redlock and in Redisson's layout. It is also the case if the call got no answer, or
-        /// if the call made only one attempt to take several locks.
+        /// What the server reported about the holder when the call gave up. `None` if the server reported nothing. On a
+        /// Redlock and in Redisson's layout, the server never reports a holder. The server also reports no holder to a
+        /// call that got no answer, or that made only one attempt to take several locks.
         held_by: Option<Box<HeldBy>>,
     },
     /// The lease was lost. If the body was running, the engine has dropped the body. A lease can also be lost before
@@ -308,7 +308,7 @@ impl<T, E: FromLockError> LockResult for Result<T, E> {
 
 /// The return type of a function with `on_busy = skip`: a `Result` whose `Ok` value is an `Option`.
 #[diagnostic::on_unimplemented(
-    message = "#[distributed_lock] `on_busy = skip` returns `Ok(None)` while the lock is busy, and `{Self}` has no place for it",
+    message = "#[distributed_lock] `on_busy = skip` returns `Ok(None)` if the lock is busy, but `{Self}` cannot contain `Ok(None)`",
     label = "not a `Result<Option<T>, E>`",
     note = "return `Result<Option<T>, E>` and `Ok(Some(value))`, or write `on_busy = error`"
 )]
@@ -326,7 +326,7 @@ impl<T, E> SkipResult for Result<Option<T>, E> {
 /// The return type of a function with `map_err`: a `Result` whose error type is the one that `map_err` returns.
 #[diagnostic::on_unimplemented(
     message = "#[distributed_lock] a guarded function returns a `Result` that can carry a lock's failure, not `{Self}`",
-    label = "not a `Result<T, E>` with what `map_err` makes",
+    label = "not a `Result<T, E>` with the error type that `map_err` returns",
     note = "return `Result<{Self}, E>` where `map_err` is a function from `LockError` to `E`"
 )]
 pub trait MapErrResult<E> {

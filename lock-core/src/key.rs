@@ -40,8 +40,8 @@ impl<T: Display + ?Sized> KeyPart for T {
     }
 }
 
-/// The reason why a key is refused. When this error is returned, nothing has been sent to the server, and the guarded body has not
-/// run.
+/// The reason why a key is refused. When this error is returned, nothing has been sent to the server, and the guarded
+/// body has not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -178,9 +178,9 @@ fn is_counter(name: &str) -> bool {
     name == FENCE || of_slot().is_some()
 }
 
-/// The suffixes of the Redis keys that store a lock's queue, a lock's claim, and the token counter of a hash slot. Only
-/// a key with a hash tag must not end with one of these suffixes. Any other key is wrapped in braces, so its stored
-/// name ends with a brace.
+/// The suffixes of the Redis keys that store a lock's queue, a lock's claim, and the token counter of a hash slot. A
+/// key with a hash tag must not end with one of these suffixes. Any other key can end with such a suffix, because the
+/// key is wrapped in braces, so that its stored name ends with a brace.
 const RESERVED_SUFFIXES: [&str; 3] = [":queue", ":claim", ":fence"];
 
 /// The name under which a backend stores a lock.
@@ -270,7 +270,7 @@ impl LockName {
         }
     }
 
-    /// Wraps a name that is already in its stored form, such as one that a server has sent.
+    /// Wraps a name that is already in its stored form, such as a name that a server has sent.
     #[must_use]
     pub fn stored(name: &str) -> Self {
         Self(name.into())
@@ -555,7 +555,7 @@ mod tests {
             let key = LockKey::new(format!("a{char}b"));
             assert_eq!(key, Err(KeyError::ControlCharacter), "{char:?}");
         }
-        // A value that is escaped may contain control characters.
+        // A value that is escaped can contain control characters.
         assert_eq!(key("a\u{202E}b").unwrap().as_str(), "order:a%E2%80%AEb");
         assert!(LockKey::new("日本語 עברית \u{200B}").is_ok());
     }

@@ -62,8 +62,8 @@ impl Layout {
         }
     }
 
-    /// Returns the namespace as it is written in the names of locks, without the braces and the colon. Returns `None` if
-    /// the names have no namespace.
+    /// Returns the namespace as it is written in the names of locks, without the braces and the colon. Returns `None`
+    /// if the names have no namespace.
     #[must_use]
     pub fn stored_namespace(self, namespace: Option<&str>) -> Option<String> {
         match self {

@@ -7,12 +7,12 @@ use std::{
 
 use crate::fencing::FencingToken;
 
-/// The shortest allowed lease. One slow round trip could use up a shorter lease.
+/// The shortest lease. One slow round trip could use up a shorter lease.
 pub const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The shortest lease that can be renewed. A lease is renewed after each third of its time, and a third has to be long
 /// enough for a round trip.
 pub const MIN_RENEWED_LEASE: Duration = Duration::from_secs(1);
-/// The longest allowed lease. Leases are limited because a crashed holder blocks its key until its lease ends.
+/// The longest lease. Leases are limited because a crashed holder blocks its key until its lease ends.
 pub const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long a grant that is sent to a waiter lasts, unless the waiter confirms the grant by a renewal. If a waiter no
@@ -103,8 +103,8 @@ pub struct Grant {
     pub validity: Duration,
     /// Whether the owner had to wait for the lock, in the queue or between two tries.
     pub queued: bool,
-    /// How much time passed between the notification of this process that it is the owner's turn, and the moment at
-    /// which the owner took the lock. `None` if the owner got the lock in the answer to its own request.
+    /// The time from the moment at which this process learnt of the owner's turn until the owner took the lock. `None`
+    /// if the owner got the lock in the answer to its own request.
     pub handoff: Option<Duration>,
 }
 

@@ -205,8 +205,8 @@ impl Terms {
     }
 }
 
-/// The reason why options are refused. When this error is returned, nothing has been sent to the server, and the guarded body has
-/// not run.
+/// The reason why options are refused. When this error is returned, nothing has been sent to the server, and the
+/// guarded body has not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionsError {

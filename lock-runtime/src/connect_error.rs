@@ -196,7 +196,7 @@ impl fmt::Display for ConnectError {
             }
             Self::TooFewServers { servers } => write!(
                 f,
-                "a Redlock needs three servers that are independent of each other, or five, and the URL names {servers}"
+                "a Redlock needs at least three servers that are independent of each other, but the URL names {servers}"
             ),
             Self::SameServerTwice { server } => write!(
                 f,
@@ -315,7 +315,7 @@ impl std::error::Error for ConnectError {
                 "write redlock://host1,host2,host3, or redis://host for locks on one server",
             ),
             Self::SameServerTwice { .. } => {
-                &Advice("name each server once, as redlock://host1,host2,host3")
+                &Advice("name each server once, as in redlock://host1,host2,host3")
             }
             Self::ClusterNode => &Advice(
                 "name a server, redis://host, or a group, redis+sentinel://sentinel1,sentinel2,sentinel3/group; or use the Redis Cluster alone instead of a Redlock",

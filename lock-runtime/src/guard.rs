@@ -72,7 +72,7 @@ impl Hold {
     /// Waits until the lease is lost. The future never completes if the hold is released before a loss.
     ///
     /// # Cancel safety
-    /// The future may be dropped, and the method may be called again.
+    /// The future can be dropped, and the method can be called again.
     pub async fn lost(&self) -> LossReason {
         self.state.wait_for_loss().await
     }
@@ -196,7 +196,7 @@ impl Holds {
     /// Waits until one of the holds is lost. The future never completes if all holds are released before a loss.
     ///
     /// # Cancel safety
-    /// The future may be dropped, and the method may be called again.
+    /// The future can be dropped, and the method can be called again.
     pub async fn lost(&self) -> LossReason {
         let each = self.holds.iter().map(|hold| Box::pin(hold.lost()));
         futures_util::future::select_all(each).await.0
@@ -257,9 +257,9 @@ impl LockGuard {
     /// Runs `body` inside the hold. Calls for the same key that are nested in the body re-enter the lock. If the lease
     /// is lost, the body is dropped at its next `.await`.
     ///
-    /// Calls in the body can also re-enter the locks of the calls in which `run` is first polled. They cannot re-enter
-    /// the locks of the calls in which the guard was acquired. For example, a guard can be moved to a spawned task and
-    /// run a body there. Calls in this body can re-enter the guard's lock, but no lock that the original task holds.
+    /// Calls in the body can also re-enter the locks of the calls in which `run` is first polled. The calls in which
+    /// the guard was acquired do not matter. For example, a guard can be moved to a spawned task and run a body there.
+    /// Calls in this body can re-enter the guard's lock, but no lock that the original task holds.
     ///
     /// Two `run` futures of one guard can be polled concurrently. If nested calls in both bodies re-enter the guard's
     /// lock, these calls take turns.

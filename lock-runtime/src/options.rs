@@ -123,8 +123,8 @@ macro_rules! option_setters {
             self
         }
 
-        /// Sets for how long after the grant the lease is renewed. After this time, the engine stops the renewals, and
-        /// the lease runs out.
+        /// Sets how long after the grant the engine renews the lease. After this time, the engine stops the renewals,
+        /// and the lease runs out.
         pub fn max_hold(mut self, max_hold: Duration) -> Self {
             self.settings.options.max_hold = Some(max_hold);
             self

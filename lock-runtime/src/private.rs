@@ -161,8 +161,8 @@ pub mod v1 {
     /// A type whose references implement `IntoIterator`.
     #[diagnostic::on_unimplemented(
         message = "#[distributed_lock] `{Self}` is not a list",
-        label = "`..` stands for each item of this value, and a reference to it cannot be iterated over",
-        note = "a list is a slice, an array, a `Vec`, or anything of which a reference is `IntoIterator`; write the placeholder without `..` for one value"
+        label = "`..` stands for each item of this value, but a reference to this value cannot be iterated over",
+        note = "a list is a slice, an array, a `Vec`, or any type whose references implement `IntoIterator`; write the placeholder without `..` for one value"
     )]
     pub trait KeyList {}
 

@@ -19,7 +19,7 @@ pub struct LockScan {
     /// The prefix of the keys, followed by `*`. Errors of the scan show this pattern as their key.
     pattern: LockKey,
     state: State,
-    /// Fingerprints of the keys that were returned, because a server may return a key several times. A fingerprint
+    /// Fingerprints of the keys that were returned, because a server can return a key several times. A fingerprint
     /// takes less memory than its key.
     seen: HashSet<[u8; 16]>,
 }
@@ -70,8 +70,8 @@ impl LockScan {
     /// The call takes at most the `wait` of the client, or 100 ms if `wait` is shorter.
     ///
     /// # Errors
-    /// Returns [`LockError::Unreachable`], [`LockError::Refused`] or [`LockError::ShutDown`]. The key in these errors is
-    /// the prefix, followed by `*`. After an error, the next call repeats the step.
+    /// Returns [`LockError::Unreachable`], [`LockError::Refused`] or [`LockError::ShutDown`]. The key in these errors
+    /// is the prefix, followed by `*`. After an error, the next call repeats the step.
     ///
     /// # Cancel safety
     /// If the future is dropped, the next call repeats the step.

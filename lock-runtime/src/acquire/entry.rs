@@ -92,7 +92,8 @@ impl Entry {
         self.level.turn().is_none_or(Turn::begin_body)
     }
 
-    /// Called when the body begins. Makes the hold count this entry again. Returns `false` if the hold has ended.
+    /// Called when the body begins. Makes the hold count this entry again, after [`wait_for_body`](Self::wait_for_body)
+    /// has excluded it. Returns `false` if the hold has ended.
     pub(crate) fn step_in(&mut self) -> bool {
         self.ticket.step_in()
     }

@@ -123,7 +123,8 @@ impl Level {
         }
     }
 
-    /// Returns the moment at which the renewals for the enclosing call of the call at this level of `hold` end.
+    /// Returns the moment at which the renewals for the enclosing call end. The enclosing call is the call that
+    /// directly encloses the call at this level of `hold`.
     pub(crate) fn enclosing_limit(&self, hold: &HoldState) -> Option<Moment> {
         self.0.as_ref().and_then(|inner| inner.outer.limit(hold))
     }
@@ -155,7 +156,7 @@ pub(crate) struct MultiCall {
 }
 
 impl MultiCall {
-    /// Lets the body of the call find the call's holds.
+    /// Stores the call's holds, so that the body of the call can find them.
     pub(crate) fn show(&self, holds: Vec<Arc<HoldState>>) {
         let shown = self.holds.set(holds);
         debug_assert!(shown.is_ok(), "a call is entered once");

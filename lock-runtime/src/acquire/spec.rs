@@ -95,7 +95,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Starts the budget of a call now.
+    /// Creates the time limits of a call that begins now.
     pub(crate) fn of(spec: &AcquireSpec) -> Self {
         Self {
             started: spec.now(),

@@ -147,7 +147,7 @@ struct Held {
     stage: Stage,
 }
 
-/// The application and the function of a caller, as other callers and `lockctl` show them.
+/// The application and the function of a caller, as errors and status reports show them.
 #[derive(Clone)]
 struct Origin {
     application: Arc<str>,

@@ -150,9 +150,10 @@ impl LockClientBuilder {
         self
     }
 
-    /// Keeps each lock on a majority of these nodes: a Redlock. Each URL names one node: a server (`redis://`, `rediss://`,
-    /// `unix:`), or the primary of a group that Sentinels watch (`redis+sentinel://`, `rediss+sentinel://`). Each URL has
-    /// its own user, password and database. A URL `redlock://a,b,c` is shorter if all nodes are servers with the same user.
+    /// Keeps each lock on a majority of these nodes: a Redlock. Each URL names one node: a server (`redis://`,
+    /// `rediss://`, `unix:`), or the primary of a group that Sentinels watch (`redis+sentinel://`,
+    /// `rediss+sentinel://`). Each URL has its own user, password and database. A URL `redlock://a,b,c` is shorter if
+    /// all nodes are servers with the same user.
     ///
     /// After a failover in a group, the promoted replica may lack the newest grants. After the promotion, the group
     /// does not count toward a majority for the length of the longest lease in use, like a server that has lost its
@@ -231,8 +232,8 @@ impl LockClientBuilder {
 
     /// Sets the release mode of calls that set no release mode: [`Release::Confirmed`] by default.
     ///
-    /// [`Release::Background`] saves each call one round trip. The lock can then still be held when the call returns, so
-    /// do not choose `Background` if code that receives a call's result relies on a free lock.
+    /// [`Release::Background`] saves each call one round trip. The lock can then still be held when the call returns,
+    /// so do not choose `Background` if code that receives a call's result relies on a free lock.
     pub fn release(mut self, release: Release) -> Self {
         self.defaults.release = release;
         self
@@ -254,9 +255,9 @@ impl LockClientBuilder {
 
     /// Sets how the locks of this client are stored.
     ///
-    /// With [`Layout::Redisson`], the locks are stored in the same form as a Redisson `RLock`: on one Redis server, on the
-    /// primary of a group that Sentinels watch, or in a Redis Cluster. A Rust call and a JVM thread that use the same lock
-    /// exclude each other, and a release in one language wakes a waiter in the other.
+    /// With [`Layout::Redisson`], the locks are stored in the same form as a Redisson `RLock`: on one Redis server, on
+    /// the primary of a group that Sentinels watch, or in a Redis Cluster. A Rust call and a JVM thread that use the
+    /// same lock exclude each other, and a release in one language wakes a waiter in the other.
     ///
     /// On the JVM, pass the same key to Redisson's `getLock`, with the prefix `namespace:` if the Rust client has a
     /// [`namespace`](Self::namespace). The attribute `distributed_lock` escapes the values of the placeholders in its
@@ -474,8 +475,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// Sets the certificate with which the client identifies itself, followed by the certificates of its issuers if the
-    /// server needs them, and the private key of the certificate.
+    /// Sets the certificate with which the client identifies itself, and the private key of this certificate. If the
+    /// server needs the certificates of the issuers, append them to the client's certificate.
     ///
     /// # Errors
     /// Connecting returns the same errors as for [`tls_root_certificates`](Self::tls_root_certificates).
@@ -508,9 +509,9 @@ impl LockClientBuilder {
         Ok(unconnected.into_client())
     }
 
-    /// Connects the client, and waits up to `patience` for the server to start. While no server answers, the server
-    /// closes connections, or the Sentinels name no primary, the method tries again after 200 ms. All other errors of
-    /// connecting are returned at once.
+    /// Connects the client, and waits up to `patience` for the server to start. The method tries again 200 ms after a
+    /// failed try if no server answered, if the server closed the connection, or if the Sentinels named no primary. All
+    /// other errors of connecting are returned at once.
     ///
     /// ```no_run
     /// # use std::time::Duration;

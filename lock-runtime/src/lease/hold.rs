@@ -577,7 +577,7 @@ impl HoldState {
         self.wait_for_loss().await
     }
 
-    /// Whether every call inside the hold has left it.
+    /// Whether every call has left the hold.
     pub(crate) fn has_ended(&self) -> bool {
         self.entries.load(Ordering::Acquire) == 0
     }

@@ -107,7 +107,7 @@ impl HoldHost for Shared {
 pub(crate) struct HoldRegistry {
     /// The newest hold of each lock.
     newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
-    /// Tracks the holds that have not been released, including lost ones.
+    /// Tracks the holds that have not been released, including lost holds.
     holds: TaskTracker,
     /// Tracks the acquisitions in progress.
     entering: TaskTracker,

@@ -8,10 +8,10 @@ use lock_core::fencing::FencingToken;
 /// The agreement of one round (one request for the lock to all nodes). The round agrees on one token: the greatest
 /// token that the first majority of the nodes offers.
 ///
-/// Each node offers a token that is greater than the token of every holder that it knows. A node counts only if its
-/// offer is at most the agreed token. The nodes that count therefore know no holder whose token is equal to the agreed
-/// token or greater. Each earlier holder stored its token on a majority. Two majorities share a node, so the agreed
-/// token is greater than the token of each earlier holder.
+/// Each node offers a token that is greater than the token of every holder that it knows. A node counts toward the
+/// majority only if its offer is at most the agreed token. The nodes of the majority therefore know no holder whose
+/// token is equal to the agreed token or greater. Each earlier holder stored its token on a majority. Two majorities
+/// share a node, so the agreed token is greater than the token of each earlier holder.
 ///
 /// A node of the majority can lose its grant before it receives the agreed token. A node with a greater offer must not
 /// take the place of this lost node. In the meantime, another caller may have held the lock with the agreed token, and

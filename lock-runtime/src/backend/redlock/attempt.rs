@@ -260,8 +260,8 @@ impl RedlockAttempt {
             self.asking = None;
             let answer = match round {
                 Some(Round::Granted(taken)) if taken.is_young() => {
-                    // No await may follow here. At an await, the caller could be dropped after its grants have become a
-                    // hold.
+                    // The code from here on must not await. At an await, the caller could be dropped after its grants
+                    // have become a hold.
                     let queued = self.rounds > 1;
                     return Ok(Answer::Granted(Grant {
                         queued,

@@ -109,7 +109,7 @@ pub(crate) async fn connect(quorum: &Arc<Quorum>, patience: Duration) -> Result<
         .any(|pair| pair[0] == pair[1] && !pair[0].is_empty())
     {
         return Err(ConnectError::SameServerTwice {
-            server: "one of them, by two names".into(),
+            server: "behind two of the addresses".into(),
         });
     }
     begin(quorum).await;

@@ -106,7 +106,7 @@ struct Memory {
     evicts: Option<String>,
 }
 
-/// One of several servers that decide about a lock together.
+/// One node of a Redlock. Several nodes decide about a lock together.
 pub(crate) struct Node {
     server: Arc<Server>,
     /// `group` if the node is the primary of a group that Sentinels watch, otherwise empty. The scripts that read or
@@ -401,8 +401,8 @@ impl Node {
         BackendError::Unreachable(reason.to_owned())
     }
 
-    /// Requests a lock from this node once. The calling code has to settle or drop the returned attempt, whatever the
-    /// node's answer is.
+    /// Requests a lock from this node once. The calling code has to [`settle`](NodeAttempt::settle) or drop the
+    /// returned attempt, whatever the node's answer is.
     pub(crate) async fn take(
         self: &Arc<Self>,
         request: &Request,
@@ -553,8 +553,7 @@ impl NodeAttempt {
         }
     }
 
-    /// Ends the attempt without giving the grant back. From now on, the hold that contains the grant releases it by its
-    /// token.
+    /// Ends the attempt without giving the grant back. From now on, the release of the hold also ends this grant.
     pub(crate) fn settle(mut self) {
         self.sent = None;
     }

@@ -31,7 +31,7 @@ use crate::{
     events::{Counters, TARGET, count},
 };
 
-/// The time limit for a node to report its mark.
+/// The time limit for a node to report its mark, which shows whether the node still has its state.
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_millis(500);
 /// The time limit for a node to report the status of a lock.
 const STATUS_PATIENCE: Duration = Duration::from_millis(500);
@@ -59,7 +59,7 @@ pub(crate) struct Quorum {
     pub(crate) context: Arc<Context>,
     pub(crate) nodes: Vec<Arc<Node>>,
     counters: Arc<Counters>,
-    /// The longest lease that was requested, in ms.
+    /// The longest lease that this client has requested, in ms.
     longest_lease: AtomicU64,
     /// The longest lease that the marks of a majority are known to record, in ms.
     marked_lease: AtomicU64,
@@ -354,7 +354,7 @@ impl Quorum {
         };
         match self.decide(&mut answers, until).await {
             Verdict::Yes(untils) => {
-                // After the shortest lease of the majority has ended, fewer nodes than a majority may have the grant.
+                // After the shortest of these leases has ended, too few nodes for a majority may have the grant.
                 let until = untils.into_iter().min().unwrap_or(before);
                 let until = before + less_node_drift(until.since(before));
                 let missing = missing.into_inner().unwrap_or_default();
@@ -565,7 +565,7 @@ impl Quorum {
             .into_values()
             .find(|named| named.len() >= self.majority());
         if let Some(mut named) = named {
-            // After the shortest lease of the majority has ended, fewer nodes than a majority may have the grant.
+            // After the shortest of these leases has ended, too few nodes for a majority may have the grant.
             let remaining = named.iter().map(|holder| holder.remaining).min().flatten();
             let known = named.iter().position(|holder| holder.caller.is_some());
             let known = known.unwrap_or_default();
