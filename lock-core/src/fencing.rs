@@ -4,9 +4,9 @@ use std::fmt;
 
 /// An integer that rises with every grant of a key.
 ///
-/// Send the token with each write to the guarded resource, and have the resource refuse a write whose token is lower
-/// than the highest token that the resource has seen. If a holder has lost its lease without noticing the loss, the
-/// resource then refuses the holder's writes, once a later holder has written.
+/// Send the token with each write to the guarded resource. Have the resource refuse a write whose token is lower than
+/// the highest token that the resource has seen. The resource then refuses the writes of a holder that has lost its
+/// lease without noticing the loss, once a later holder has written.
 ///
 /// The tokens of one key strictly rise in grant order, but are not always consecutive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -64,8 +64,8 @@ pub enum KeyError {
     StrayBrace,
     /// The name is reserved for the counter that issues all fencing tokens.
     ReservedName,
-    /// The key has a hash tag and ends with a suffix, such as `:queue`, that is reserved for the Redis keys in which
-    /// the engine stores the state of locks.
+    /// The key has a hash tag and ends with a reserved suffix, such as `:queue`. The engine stores the state of locks
+    /// in Redis keys with these suffixes.
     ReservedSuffix {
         /// The reserved suffix.
         suffix: &'static str,
@@ -408,8 +408,8 @@ fn escape_char(char: char, out: &mut String) {
     }
 }
 
-/// Returns whether a key must not contain this character, because a log or a terminal would not show it, would break
-/// the line there, or would reorder the text around it.
+/// Returns whether a key must not contain this character. A log or a terminal would not show such a character, would
+/// break the line there, or would reorder the text around it.
 #[must_use]
 pub fn is_control(char: char) -> bool {
     char.is_control()

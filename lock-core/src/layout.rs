@@ -41,7 +41,7 @@ impl Layout {
 
     /// Returns the name under which a lock is stored.
     ///
-    /// Without a namespace, a native lock is stored in the namespace `lock`, and a lock in Redisson's layout is stored
+    /// Without a namespace, a native lock is stored in the namespace `lock`. A lock in Redisson's layout is then stored
     /// under exactly the name that a JVM service passes to `getLock`.
     ///
     /// # Errors

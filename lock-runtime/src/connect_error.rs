@@ -85,8 +85,8 @@ pub enum ConnectError {
         /// The command that grants the missing rights, such as `ACL SETUSER locks +zpopmin`, and the reason.
         detail: String,
     },
-    /// The TLS handshake fails: the client does not trust the server's certificate, or the server does not accept the
-    /// client's certificate, or the server requires a client certificate and the client has none.
+    /// The TLS handshake fails. Either the client does not trust the server's certificate, or the server does not
+    /// accept the client's certificate, or the server requires a client certificate and the client has none.
     Tls {
         /// The address of the server.
         server: String,

@@ -231,7 +231,7 @@ async fn run_inside<F: Future>(
 ///
 /// The guard dereferences to its [`Hold`]. A guard does not stop your code when the lease is lost: watch
 /// [`lost`](Hold::lost), or run the work in [`run`](Self::run). Code that merely runs while the guard exists is not
-/// inside the hold: a call for the same key re-enters the lock only if the call is made inside `run`.
+/// inside the hold. A call for the same key re-enters the lock only if the call is made inside `run`.
 ///
 /// # Drop
 /// Dropping the guard releases the lock in the background. Prefer [`release`](Self::release), which waits up to one

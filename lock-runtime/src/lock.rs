@@ -188,7 +188,7 @@ impl Lock {
 
     /// Ends the hold with this token, even if the hold belongs to another client. The lock passes to the next waiter,
     /// who gets a higher fencing token. If nobody waits, the lock becomes free. [`status`](Self::status) returns the
-    /// token of the present hold. If the hold with this token has ended meanwhile, the method changes nothing.
+    /// token of the present hold. If the hold with this token has already ended, the method changes nothing.
     ///
     /// The former holder notices the forced release at its next renewal or check, at most a third of its lease later.
     /// Its body is then dropped, and its call returns [`LockError::Lost`]. **Before that moment, the bodies of the

@@ -153,8 +153,9 @@ pub mod v1 {
 
     /// Borrows the items of a list that a key names with `..`. The generated code calls `__key_items` on `&&&&Items`.
     /// rustc tries this receiver first, then removes one reference after another, and takes the first method whose
-    /// bounds hold: [`ItemsOf`] for a list, [`ItemsBehind`] for a pointer to a list, [`ItemsBehindTwo`] for a pointer
-    /// to such a pointer. The inherent method comes last, so that rustc then prints the error message of [`KeyList`].
+    /// bounds hold. For a list, this is the method of [`ItemsOf`]; for a pointer to a list, of [`ItemsBehind`]; for a
+    /// pointer to such a pointer, of [`ItemsBehindTwo`]. The inherent method comes last, so that rustc then prints the
+    /// error message of [`KeyList`].
     #[derive(Debug)]
     pub struct Items<'a, T: ?Sized>(pub &'a T);
 

@@ -101,8 +101,8 @@ impl MultiAcquisition {
         }
     }
 
-    /// Returns the lock whose loss caused `error`, if this call had taken that lock. Returns a lock that this call has
-    /// re-entered only if the hold of the enclosing call has ended.
+    /// Returns the lock whose loss caused `error`, if this call had taken that lock. If this call has re-entered the
+    /// lock, returns the lock only if the hold of the enclosing call has ended.
     fn lost_before_the_body<'a>(
         &self,
         error: &LockError,
@@ -123,8 +123,8 @@ impl MultiAcquisition {
         let mut rest = spec;
         while !rest.is_empty() {
             // A step takes several locks together. The step ends before a lock that an enclosing call holds, and before
-            // a lock in another slot of a Redis Cluster. For a lock that an enclosing call holds, the call may have to
-            // wait for its turn, and must not hold any lock that sorts later while it waits.
+            // a lock in another slot of a Redis Cluster. Before it re-enters a lock that an enclosing call holds, the
+            // call sometimes has to wait for its turn. During this wait, it must not hold any lock that sorts later.
             let shard = |spec: &AcquireSpec| spec.shared.backend.shard(&spec.name);
             let first = shard(&rest[0]);
             let new = rest
@@ -203,8 +203,8 @@ impl MultiAcquisition {
                     Ok(Some(Ok(entries.collect::<Vec<_>>())))
                 }
                 Some(Ok(MultiAnswer::Busy(index))) => Ok(Some(Err(index))),
-                // After this error, `enter` takes the locks one by one, so that its own error names the lock that is
-                // refused.
+                // After this error, `enter` takes the locks one by one, so that the error of `enter` names the refused
+                // lock.
                 Some(Err(BackendError::Refused(_) | BackendError::WrongLayout)) => Ok(None),
                 // If too few nodes of a Redlock have answered, `enter` takes the locks one by one, because a request
                 // for a single lock is repeated until `wait` is over.

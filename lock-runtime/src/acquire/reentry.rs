@@ -87,8 +87,8 @@ pub(crate) struct Level(Option<Arc<Inner>>);
 struct Inner {
     depth: usize,
     turns: Turns,
-    /// The turn of the call at this level among the calls nested in the same call. This turn ends when the call at this
-    /// level and all calls nested in it have ended.
+    /// The turn of the call at this level. Siblings (calls nested in the same call) take turns. This turn ends when the
+    /// call at this level and all calls nested in it have ended.
     own_turn: Turn,
     /// The moment at which the renewals for the call at this level end; `None` if they end with this call. No call
     /// nested in this call demands renewals after this moment.

@@ -493,7 +493,7 @@ impl MemoryAttempt {
             }
             let ticket = *ticket.get_or_insert_with(|| TICKETS.fetch_add(1, Ordering::Relaxed));
             if request.strategy == Strategy::Notify {
-                // A caller is registered only once, however often it tries.
+                // A caller is registered only once, even if it tries several times.
                 if !slot.notified.iter().any(|other| Arc::ptr_eq(other, look)) {
                     slot.notified.push(look.clone());
                 }

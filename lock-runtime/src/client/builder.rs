@@ -247,7 +247,7 @@ impl LockClientBuilder {
     /// the grant in time, the call gives the lock back and returns
     /// [`LockError::NotReplicated`](crate::LockError::NotReplicated). [`Lock::replicas`](crate::Lock::replicas) says
     /// what a lock with replicas promises. Each acquisition takes two more round trips and the time of the replication,
-    /// on a connection that no other call uses meanwhile. The Redis user needs the additional right `+wait`.
+    /// on a connection that no other call uses during this time. The Redis user needs the additional right `+wait`.
     pub fn replicas(mut self, count: usize, within: Duration) -> Self {
         self.defaults.replicas = Replicas { count, within };
         self
@@ -264,10 +264,10 @@ impl LockClientBuilder {
     /// key. Escaping does not change letters, digits, `-`, `_`, `.` and `~`, and `<arg:raw>` turns escaping off.
     ///
     /// Differences from the native layout:
-    /// - **No order.** Redisson gives a free lock to the first caller that asks, however long others have waited.
-    ///   Callers of this crate enter in no particular order: they wait by [`Strategy::Notify`] (the default in this
-    ///   layout) or [`Strategy::Spin`], and `handoff` is refused. Callers of one process that wait by `Notify` take
-    ///   turns: only one of them at a time tries to take the lock.
+    /// - **No order.** Redisson gives a free lock to the first caller that requests it, even if other callers have
+    ///   waited longer. Callers of this crate enter in no particular order: they wait by [`Strategy::Notify`] (the
+    ///   default in this layout) or [`Strategy::Spin`], and `handoff` is refused. Callers of one process that wait by
+    ///   `Notify` take turns: only one of them at a time tries to take the lock.
     /// - **Probes.** Callers of this crate are not notified when a Redisson spin lock or fair lock is released, or when
     ///   a lease ends. Each client therefore probes every lock that its callers wait for, five times a second in each
     ///   runtime.
@@ -278,17 +278,17 @@ impl LockClientBuilder {
     ///   until Rust takes the lock again and raises the counter. To avoid such low tokens, set the counter
     ///   `redisson_lock_token:{name}` to 0 with `SETNX` before Rust first takes the lock.
     /// - **Re-entry** of Rust calls is counted in the Rust process. On the server, the field of a Rust holder stores
-    ///   the holder's longest lease in ms, whereas the field of a JVM thread stores how often the thread has entered
-    ///   the lock. This crate does not change the fields of JVM threads.
+    ///   the holder's longest lease in ms. In contrast, the field of a JVM thread stores how often the thread has
+    ///   entered the lock. This crate does not change the fields of JVM threads.
     /// - **Leases** are measured by the server's clock. Setting the server's clock back makes a lease longer.
     ///
     /// This crate supports the lock names, hashes, channels and messages of Redisson 4.7 for `RLock`, spin locks and
     /// fenced locks. In a Redis Cluster with Redis 7.0 or later, the messages go over shard channels, as Redisson sends
-    /// them unless its `shardedSubscriptionMode` is `OFF`. Redisson's fair locks and the locks of this crate
-    /// exclude each other too. However, a waiter of a fair lock is not notified when this crate or an `RLock` releases
-    /// the lock: the waiter waits until the end of the lease that the server reported to it. Redisson's read/write
-    /// locks do *not* respect the holder of a plain lock with the same name, whether that holder is a Rust call or a
-    /// JVM thread. Give read/write locks names that no other lock has.
+    /// them unless its `shardedSubscriptionMode` is `OFF`. Redisson's fair locks and the locks of this crate exclude
+    /// each other too. However, a waiter of a fair lock is not notified when this crate or an `RLock` releases the
+    /// lock. Such a waiter waits until the end of the lease that the server reported to it. Redisson's read/write locks
+    /// do *not* respect the holder of a plain lock with the same name, whether that holder is a Rust call or a JVM
+    /// thread. Give read/write locks names that no other lock has.
     ///
     /// A client in the native layout stores the lock `order:42` under another name, `{lock:order:42}`. Two clients with
     /// different layouts therefore do not exclude each other, and no error reports the mistake. Set the same layout in
@@ -467,8 +467,8 @@ impl LockClientBuilder {
     ///
     /// # Errors
     /// Connecting returns [`ConnectError::InvalidTls`] if a file cannot be read or used, if the key does not belong to
-    /// the client certificate, or if the URL does not ask for TLS; and [`ConnectError::Tls`] if the handshake with the
-    /// server fails.
+    /// the client certificate, or if the URL does not ask for TLS. If the handshake with the server fails, connecting
+    /// returns [`ConnectError::Tls`].
     #[cfg(feature = "tls")]
     pub fn tls_root_certificates(mut self, certificates: Pem) -> Self {
         self.tls.root_certificates = Some(certificates);
@@ -548,9 +548,9 @@ impl LockClientBuilder {
     /// Creates the client without connecting it. The first call that uses a lock connects the client, and `wait` bounds
     /// that call as usual. Use this method if a service has to start while the server is down.
     ///
-    /// The first call also makes the checks that [`connect`](Self::connect) makes. If the server fails these checks,
-    /// for instance because it evicts keys, calls return [`LockError::Unreachable`](crate::LockError::Unreachable)
-    /// after their `wait`, with the reason as the detail, until the server passes the checks.
+    /// The first call also makes the checks that [`connect`](Self::connect) makes. A server can fail these checks, for
+    /// instance because it evicts keys. Until the server passes the checks, each call then returns
+    /// [`LockError::Unreachable`](crate::LockError::Unreachable) after its `wait`, with the reason as the detail.
     ///
     /// ```
     /// # use std::time::Duration;

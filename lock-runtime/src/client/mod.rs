@@ -46,9 +46,9 @@ pub(crate) fn scoped() -> Option<LockClient> {
 /// A client lives for as long as one of its clones, one of its [`Lock`]s or a call that uses it exists. The leases of a
 /// client are renewed only while the client lives, so keep the client for at least as long as its guards.
 ///
-/// A call uses the first of the following clients that exists: the client that the attribute names with `client = ..`,
-/// the client scoped to the task by [`scope`](Self::scope), and the client installed for the process by
-/// [`install`](Self::install).
+/// A call uses the client that the attribute names with `client = ..`. If the attribute names no client, the call uses
+/// the client scoped to the task by [`scope`](Self::scope). If no client is scoped, the call uses the client installed
+/// for the process by [`install`](Self::install).
 ///
 /// ```
 /// use lock_runtime::{LockClient, LockError, distributed_lock};
@@ -96,9 +96,9 @@ impl LockClient {
     /// # Redlock
     /// A Redlock does not guarantee the following:
     /// - Order and fairness: there is no queue, so a late caller can enter before an early one.
-    /// - Exclusion in all cases: two holders are possible if the clock of a server jumps, if the clocks of a server and
-    ///   the client drift apart by more than 1 % of the lease plus 2 ms within one lease, or if a majority of the
-    ///   servers loses its state within one lease.
+    /// - Exclusion in all cases: two holders are possible if the clock of a server jumps, or if a majority of the
+    ///   servers loses its state within one lease. Two holders are also possible if the clocks of a server and the
+    ///   client drift apart by more than 1 % of the lease plus 2 ms within one lease.
     /// - Timely notice of a loss: on every backend, a process that was paused can write before it notices that its
     ///   lease has ended. Send the fencing token with every write that must not happen twice.
     ///
@@ -211,11 +211,11 @@ impl LockClient {
     /// Iterates over the keys of the held locks in the client's namespace. Returns only the keys that begin with
     /// `prefix`. An empty prefix selects all locks.
     ///
-    /// Each step examines a few hundred keys of one server (`SCAN`), in less than a millisecond of the server's time,
-    /// however many keys the server stores. A lock that is held from the beginning to the end of the iteration is
-    /// found, unless the lock moves to another server of a Redis Cluster meanwhile. The Redis user needs the additional
-    /// right `+scan`. In [Redisson's layout](crate::Layout::Redisson), the name of a lock looks like any other key, so
-    /// each key of the namespace is returned.
+    /// Each step examines a few hundred keys of one server (`SCAN`). A step takes less than a millisecond of the
+    /// server's time, regardless of how many keys the server stores. A lock that is held from the beginning to the end
+    /// of the iteration is found, unless the lock moves to another server of a Redis Cluster during the iteration. The
+    /// Redis user needs the additional right `+scan`. In [Redisson's layout](crate::Layout::Redisson), the name of a
+    /// lock looks like any other key, so each key of the namespace is returned.
     ///
     /// # Errors
     /// Returns [`LockError::InvalidKey`] if the prefix has characters that no key has. In-process locks cannot be
@@ -286,10 +286,10 @@ impl LockClient {
         tracing::debug!(target: TARGET, "lock client shut down");
     }
 
-    /// Completes once it is useless to wait for the servers that store held locks: each of these servers has been
-    /// silent for [`HELD_PATIENCE`], or is silent when the last of its leases ends. While all of these servers are
-    /// silent, stores in `silent_since` the moment at which the last of them stopped answering. Never completes for
-    /// in-process locks.
+    /// Completes once it is useless to wait for the servers that store held locks. This is the case if each of these
+    /// servers has been silent for [`HELD_PATIENCE`], or is silent when the last of its leases ends. While all of these
+    /// servers are silent, stores in `silent_since` the moment at which the last of them stopped answering. Never
+    /// completes for in-process locks.
     async fn silent_while_held(&self, silent_since: &Mutex<Option<Moment>>) {
         let Shared {
             backend, registry, ..

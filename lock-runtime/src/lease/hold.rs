@@ -385,9 +385,9 @@ impl HoldState {
         self.ask(Extend::To(self.terms.time)).await.map(drop)
     }
 
-    /// Restarts a fixed lease, because the body begins only now: the whole time of the lease counts from now, however
-    /// long the lock has been held already. `Ok` means only that the backend has answered: [`loss`](Self::loss) says
-    /// whether the lease is lost.
+    /// Restarts a fixed lease, because the body begins only now: the whole time of the lease counts from now, even if
+    /// the lock has already been held for a long time. `Ok` means only that the backend has answered:
+    /// [`loss`](Self::loss) says whether the lease is lost.
     pub(crate) async fn restart(self: Arc<Self>) -> Result<(), BackendError> {
         self.ask(Extend::Restart(self.terms.time)).await.map(drop)
     }
@@ -629,10 +629,10 @@ impl HoldState {
 
     /// Extends the lease, if necessary, for another call that enters the hold. Takes one round trip, or none if the
     /// lease already lasts long enough. Returns the entering call's demand for renewal, or `None` if this call asks for
-    /// a fixed lease or the lease is lost. The deadline does not become earlier when the call leaves.
+    /// a fixed lease or the lease is lost. The deadline does not become earlier when the entering call leaves the hold.
     ///
     /// `limit` is the moment at which the renewals for the enclosing call end. The renewals for the entering call end
-    /// at `limit` at the latest. An extension after `limit` counts from `limit`.
+    /// at `limit` at the latest. If this method is called after `limit`, the time of the extension counts from `limit`.
     pub(crate) async fn extend_for(
         self: Arc<Self>,
         terms: LeaseTerms,

@@ -286,8 +286,8 @@ impl RedlockAttempt {
 /// The nodes that have not answered in the current round yet.
 struct Silence {
     nodes: Vec<Arc<Node>>,
-    /// Whether the round does not wait for silent nodes: the round is hasty, and a majority of the nodes answered their
-    /// previous requests.
+    /// Whether the round does not wait for silent nodes. This is true if the round is hasty, and a majority of the
+    /// nodes answered their previous requests.
     is_majority_heard: bool,
 }
 
@@ -325,8 +325,8 @@ impl Silence {
 /// Runs one round: asks all nodes once for the lock. If the round is dropped, or gets no majority, the nodes' grants
 /// are given back.
 pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste) -> Round {
-    // Each round has an owner of its own, because the grants of an earlier round may still be given back on some nodes,
-    // and a request that gives a grant back names only the owner.
+    // Each round has its own owner name, because some nodes may not have given back the grants of an earlier round yet.
+    // A request that gives a grant back names only the owner, so it would also end a new grant of this owner.
     connected(quorum).await;
     let request = &Request {
         owner: quorum.context.new_owner(),

@@ -354,7 +354,7 @@ impl Quorum {
         };
         match self.decide(&mut answers, until).await {
             Verdict::Yes(untils) => {
-                // After the shortest of these leases has ended, too few nodes for a majority may have the grant.
+                // After the shortest of these leases has ended, the nodes with the grant can be too few for a majority.
                 let until = untils.into_iter().min().unwrap_or(before);
                 let until = before + less_node_drift(until.since(before));
                 let missing = missing.into_inner().unwrap_or_default();
@@ -443,9 +443,9 @@ impl Quorum {
             .map(|node| {
                 let (server, name) = (node.server().clone(), name.clone());
                 let context = self.context.clone();
-                // All releases and all requests for locks run in tasks of the engine, and thus use the same connection.
-                // The next request of this process for the lock therefore reaches the node after the release. The
-                // release stops when the lease has ended, because the grants have then expired.
+                // All releases and all requests for locks use the same connection, because they run in tasks of the
+                // engine. The next request of this process for the lock therefore reaches the node after the release.
+                // The release stops when the lease has ended, because the grants have then expired.
                 let releasing = async move {
                     let releasing = grants::release(&server, &name, token, retain_until);
                     let released = context.timeout_at(ends, releasing).await;
@@ -565,7 +565,7 @@ impl Quorum {
             .into_values()
             .find(|named| named.len() >= self.majority());
         if let Some(mut named) = named {
-            // After the shortest of these leases has ended, too few nodes for a majority may have the grant.
+            // After the shortest of these leases has ended, the nodes with the grant can be too few for a majority.
             let remaining = named.iter().map(|holder| holder.remaining).min().flatten();
             let known = named.iter().position(|holder| holder.caller.is_some());
             let known = known.unwrap_or_default();
