@@ -1,13 +1,13 @@
 #!/bin/sh
 # Runs the tests of the alerts with promtool: sh docs/operations/check.sh
 #
-# Installs Debian's package `prometheus` if promtool is missing and the user is root. If promtool cannot be had, prints that
-# nothing was tested.
+# Installs Debian's package `prometheus` if promtool is missing and the user is root. If promtool is still missing after
+# that, the script prints that it has not tested the alerts.
 set -eu
 cd "$(dirname "$0")"
 
 if ! command -v promtool >/dev/null 2>&1 && command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ]; then
-    # A policy file keeps the installation from starting a Prometheus service.
+    # The policy file prevents the package from starting Prometheus as a service.
     policy=/usr/sbin/policy-rc.d
     if [ ! -e $policy ]; then
         trap 'rm -f $policy' EXIT
