@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    #[should_panic(expected = "ended instead of")]
+    #[should_panic(expected = "the call ended, but")]
     async fn a_call_that_does_not_wait_is_caught() {
         guarded("k", Ok(1), not_waiting).await;
     }
