@@ -12,7 +12,8 @@ use std::{
 
 use futures_util::{StreamExt, stream};
 use lock_runtime::{
-    Hold, Holds, InCurrentHold, Lock, LockClient, LockError, Release, Strategy, distributed_lock,
+    Hold, Holds, InCurrentHold, Lock, LockClient, LockError, LockGuard, Release, Strategy,
+    distributed_lock,
 };
 use tokio::time::{sleep, timeout};
 
@@ -158,6 +159,9 @@ const SHORTEST_RENEWED: Duration = Duration::from_secs(1);
 /// A call that is never polled again.
 type Forgotten = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// The leaked guards of all processes of a run.
+pub type Leaked = Arc<Mutex<Vec<(LockGuard, Presence)>>>;
+
 /// A process whose callers use locks.
 #[derive(Clone)]
 pub struct Process {
@@ -173,6 +177,8 @@ pub struct Process {
     pub is_over: Arc<AtomicBool>,
     /// Calls that are never polled again.
     pub forgotten: Arc<Mutex<Vec<Forgotten>>>,
+    /// Guards that nobody releases or drops before the run is over.
+    pub leaked: Leaked,
     /// Set once the process holds a lock that nobody will release.
     pub leaks: Arc<AtomicBool>,
     /// The signal that stops the process and lets it continue.
@@ -368,7 +374,10 @@ impl Caller {
         let inside = self.process.ledger.enter(call, Hold::clone(&guard));
         if way == Way::LeakedGuard {
             self.process.leaks.store(true, Ordering::Release);
-            std::mem::forget((guard, inside));
+            let leaked = &self.process.leaked;
+            let mut leaked = leaked.lock().unwrap_or_else(PoisonError::into_inner);
+            leaked.push((guard, inside));
+            drop(leaked);
             return self.end(call, None);
         }
         self.work().await;

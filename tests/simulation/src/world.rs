@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    callers::{Caller, Process},
+    callers::{Caller, Leaked, Process},
     chance::Chance,
     history::{History, Line},
     ledger::{Counts, Ledger, Violation},
@@ -69,6 +69,9 @@ pub(crate) struct World {
     running: Mutex<BTreeMap<HostId, Running>>,
     /// The clients and processes of killed hosts.
     dead: Mutex<Vec<(LockClient, Process)>>,
+    /// The guards that callers have leaked. They are dropped together with the world, because the world's memory could
+    /// otherwise never be freed.
+    leaked: Leaked,
     /// The primaries, each with its replicas.
     pub(crate) shards: Mutex<Vec<Shard>>,
     /// The map from slots to the shards of the cluster that store them.
@@ -128,6 +131,7 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
         is_over: Arc::default(),
         running: Mutex::default(),
         dead: Mutex::default(),
+        leaked: Leaked::default(),
         used: Mutex::new(0),
         shards: Mutex::default(),
         slots: Mutex::default(),
@@ -187,6 +191,7 @@ impl World {
             plan: self.plan.clone(),
             is_over: self.is_over.clone(),
             forgotten: Arc::default(),
+            leaked: self.leaked.clone(),
             leaks: Arc::default(),
             stop: stop.clone(),
         };
