@@ -57,8 +57,8 @@ pub(crate) struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// Creates the backend, without connecting to the server. Before the first session connects, the session checks
-    /// whether the server can be used for locks, unless [`connect`](Self::connect) has checked the server already.
+    /// Creates the backend, without connecting to the server. The first session checks, before it connects, whether the
+    /// server can be used for locks. It skips this check if [`connect`](Self::connect) has already checked the server.
     pub(crate) fn open(
         config: RedisConfig,
         context: &Arc<Context>,
@@ -204,8 +204,8 @@ impl Backend for RedisBackend {
 
 impl Drop for RedisBackend {
     fn drop(&mut self) {
-        // Background tasks may still need the server and its home session, so the connections are closed after the
-        // tasks have ended.
+        // Background tasks can still need the server and its home session. The connections are therefore closed only
+        // after these tasks have ended.
         let server = self.server.clone();
         self.server
             .context

@@ -1,5 +1,6 @@
-//! The commands that the scripts run, by feature. The lines in `docs/guides/acl.md` are generated from this table by
-//! `tests/support/rights.rs`, which includes this file. This file therefore uses nothing from the crate.
+//! The commands that the scripts run, grouped by the feature that needs them. The lines in `docs/guides/acl.md` are
+//! generated from this table by `tests/support/rights.rs`, which includes this file. This file therefore uses nothing
+//! from the crate.
 
 /// A command that scripts run, and arguments with which the command changes nothing. `connect` runs the command with
 /// these arguments to find out whether the user may run it.
@@ -44,7 +45,8 @@ pub(crate) const NATIVE_SCRIPTS: &[ScriptCommand] = &[
     harmless("zremrangebyrank", &[KEY, "0", "0"]),
 ];
 
-/// The commands that only the scripts of Redisson's layout run. `HSET` refuses a field without a value.
+/// The commands that only the scripts of Redisson's layout run. The last field in the arguments of `HSET` has no value,
+/// so the server refuses this `HSET`, which thus changes nothing.
 pub(crate) const REDISSON_SCRIPTS: &[ScriptCommand] = &[
     harmless("hget", &[KEY, "field"]),
     harmless("hset", &[KEY, "field", "value", "field"]),
@@ -56,8 +58,8 @@ pub(crate) const REDISSON_SCRIPTS: &[ScriptCommand] = &[
 pub(crate) const NATIVE_CLUSTER_SCRIPTS: &[ScriptCommand] =
     &[harmless("pubsub|numsub", &[CHANNEL])];
 
-/// The commands that the scripts of Redisson's layout run only in a Redis Cluster. Redis 6.2 does not know `SPUBLISH`,
-/// so the scripts then use `PUBLISH`.
+/// The commands that the scripts of Redisson's layout run only in a Redis Cluster. On Redis 6.2, which does not know
+/// `SPUBLISH`, the scripts use `PUBLISH` instead.
 pub(crate) const REDISSON_CLUSTER_SCRIPTS: &[ScriptCommand] =
     &[harmless("spublish", &[CHANNEL, ""])];
 

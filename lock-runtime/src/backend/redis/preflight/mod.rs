@@ -49,7 +49,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     pub(crate) fn of(error: &RedisError) -> Self {
-        // Any program may answer at this address, so control characters in the text are replaced.
+        // A program other than Redis can answer at this address, so control characters in its text are replaced.
         let text = error.to_string().replace(char::is_control, " ");
         match error.kind() {
             _ if error.code() == Some(UNKNOWN_GROUP) => Self::UnknownGroup,
@@ -97,7 +97,7 @@ impl Failure {
         }
     }
 
-    /// Writes the name of the Redis user into the advice of the failure.
+    /// Replaces `<user>` in the text about a missing permission with the name of the Redis user.
     pub(crate) fn of_user(self, connector: &Connector) -> Self {
         match self {
             Self::Permission(detail) => {
@@ -139,7 +139,7 @@ fn is_of_tls(error: &RedisError) -> bool {
     #[cfg(feature = "tls")]
     {
         use std::{error::Error, io};
-        // The `redis` crate returns its inner error in an `Arc`.
+        // The `redis` crate wraps the error that caused its own error in an `Arc`.
         type Shared = Arc<dyn Error + Send + Sync>;
         let inner = error.source().and_then(<dyn Error>::downcast_ref::<Shared>);
         let inner = inner.map(|inner| &**inner);
@@ -188,7 +188,7 @@ pub(crate) async fn check(
     patience: Duration,
 ) -> Result<(), Failure> {
     // A server without TLS does not answer a TLS handshake, because the server reads the handshake as an unfinished
-    // line. Part of the time limit is therefore reserved for asking the server without TLS.
+    // line. Part of the time limit is therefore reserved for a request without TLS.
     let asks = asks_for_tls(connector);
     let patience = if asks {
         patience.saturating_sub(TLS_PATIENCE)
@@ -230,8 +230,8 @@ async fn check_server(
         Ok(connection) => connection,
         Err(error) => {
             let failure = Failure::of(&error);
-            // A Sentinel does not know some commands of the handshake, so its error looks like that of a server other
-            // than Redis.
+            // A Sentinel does not know some commands of the handshake, so its error looks like the error of a program
+            // that is not Redis.
             let is_other = matches!(failure, Failure::NotRedis(_));
             return Err(if is_other && is_sentinel(connector).await {
                 Failure::Sentinel
@@ -253,7 +253,8 @@ async fn check_server(
         return Err(Failure::Cluster);
     }
     if let Some(channel) = probe_channel {
-        // Without this check, a missing permission for the channel would not be noticed before a caller has to wait.
+        // Without this check, the client would notice a missing permission for the channel only when a caller has to
+        // wait.
         let checked = check_channel(connector, &connection, channel).await;
         checked.map_err(|error| match Failure::of_call(error) {
             Failure::Permission(detail) if detail.contains("channel") => {
@@ -281,7 +282,8 @@ async fn check_channel(
         let subscribing = channels.subscribe(connector, &connection.address, channel, |_| {});
         if subscribing.await? != Subscribed::Unsupported {
             channels.unsubscribe(&connector.context, channel).await;
-            // A server checks the rights of the user before it redirects the command to another server.
+            // A server checks the rights of the user before it redirects a command to another server. A redirection
+            // therefore shows that the user has the right.
             return match connection.say(channel, "0", true).await {
                 Err(CallError::Moved(_) | CallError::Ask(_)) => Ok(()),
                 told => told,
@@ -343,8 +345,8 @@ async fn speaks_plainly(connector: &Connector) -> bool {
         .context
         .timeout_at(connector.context.now() + TLS_PATIENCE, asking)
         .await;
-    // A server with TLS may answer with an error in plain text. A server therefore counts as a server without TLS only
-    // if it sends the reply of Redis to `PING`.
+    // Some servers with TLS answer a command without TLS with an error in plain text. The server is therefore treated
+    // as a server without TLS only if its answer begins like a reply of Redis to `PING`.
     let answer = answer.flatten();
     answer.is_some_and(|answer| [b"+PONG", b"-NOAU", b"-DENI"].contains(&&answer))
 }

@@ -1,7 +1,7 @@
 -- Runs commands that change nothing, and returns the error of each command, or '' if there is none. The user's rights
 -- are checked before a command runs, so the errors show which rights are missing.
 --
--- ARGV: for each command the number of its words, and then its words
+-- ARGV: for each command, the number of its parts (the name and the arguments), and then these parts
 
 local errors, at = {}, 1
 while ARGV[at] do

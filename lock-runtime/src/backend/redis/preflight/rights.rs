@@ -1,4 +1,4 @@
-//! Finds the rights that the Redis user lacks when a client connects, and tells how to grant these rights.
+//! When a client connects, finds the rights that its Redis user lacks, and tells how to grant these rights.
 
 use futures_util::future::join_all;
 use lock_core::{
@@ -23,13 +23,13 @@ use crate::backend::redis::{
     },
 };
 
-/// The channel to which a check subscribes, and on which it publishes.
+/// The channel on which `connect` checks whether the user may subscribe and publish.
 pub(crate) const CHECK_CHANNEL: &str = "lock:session:check";
 /// The pattern of the channels on which Redisson announces that a lock is free.
 pub(crate) const REDISSON_CHANNELS: &str = "&redisson_lock__channel:*";
-/// The commands that read locks, in the scripts of all layouts.
+/// The commands that scripts of all layouts use to read locks. A client with read-only access needs no other commands.
 const READING: &[&str] = &["get", "pttl", "zrange", "zcard", "hget", "hkeys"];
-/// A hash that belongs to no script.
+/// A hash that no script has. An `EVALSHA` with this hash runs nothing.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 
 static RIGHTS: Lazy<Script> = Lazy::new(|| Script::new("rights", &[include_str!("rights.lua")]));
@@ -37,7 +37,7 @@ static RIGHTS: Lazy<Script> = Lazy::new(|| Script::new("rights", &[include_str!(
 /// A key that the client needs, and the pattern that gives the user the right to the key.
 struct NeededKey {
     name: String,
-    /// Another key that suffices if the user has the right to it.
+    /// Another key. If the user has the right to this other key, the user does not need the right to `name`.
     or: Option<String>,
     pattern: String,
 }
@@ -66,8 +66,9 @@ fn scripts_of(
     scripts.into_iter().flatten().filter(is_needed)
 }
 
-/// Returns the name, inside the namespace, of a key that does not exist. No native lock has a key of this name, because
-/// a lock's key that begins with a brace ends with a brace, `:queue` or `:claim`.
+/// Returns the name, inside the namespace, of a key that does not exist. The name begins with a brace and ends with
+/// `:check`. The keys of native locks that begin with a brace end with a brace, `:queue` or `:claim`, so no lock has a
+/// key of this name.
 fn unused_key(needs: &Needs) -> String {
     let key = LockKey::new("check").expect("a valid key");
     let name = Layout::Native.name(needs.namespace.as_deref(), &key);
@@ -77,8 +78,8 @@ fn unused_key(needs: &Needs) -> String {
     )
 }
 
-/// Returns the keys of a lock that the client could use. In Redisson's layout, only callers know the names of the
-/// locks.
+/// Returns the keys of an example lock that the client could use. In Redisson's layout, returns at most the key of the
+/// token counter, because the client does not know which names its callers will lock.
 fn keys_of(needs: &Needs, is_cluster: bool) -> Vec<NeededKey> {
     let fence = if needs.is_redlock {
         "~lock:fence*"
@@ -116,7 +117,7 @@ fn keys_of(needs: &Needs, is_cluster: bool) -> Vec<NeededKey> {
         .filter(|(name, _)| *name != names.fence())
         .map(|(name, tagged)| NeededKey {
             name: name.to_owned(),
-            // Callers whose lock names have hash tags need only this key.
+            // If all lock names of the client have hash tags, the client needs only this key.
             or: Some(tagged.to_owned()),
             pattern: format!("~{{{namespace}:*"),
         })
@@ -139,8 +140,8 @@ fn keys_of(needs: &Needs, is_cluster: bool) -> Vec<NeededKey> {
     keys
 }
 
-/// Returns the rights that the user lacks, in the form of the rules of `ACL SETUSER`. Takes one round trip if the user
-/// has the rights that the guides list, and changes nothing on the server.
+/// Returns the rights that the user lacks, as rules for `ACL SETUSER`. Takes one round trip if the user has the rights
+/// that the guides list, and changes nothing on the server.
 pub(crate) async fn missing_rights(
     connection: &Connection,
     needs: &Needs,
@@ -167,7 +168,7 @@ pub(crate) async fn missing_rights(
             match refused(error) {
                 Some(Refused::Command) => missing.push(format!("+{}", command.right)),
                 Some(Refused::Channel) => missing.push("&lock:session:*".to_owned()),
-                // The rights to keys are checked elsewhere, with the names of keys that the client uses.
+                // The code below checks the rights to keys, with names of keys that the client uses.
                 Some(Refused::Key) | None => {}
             }
         }
@@ -191,7 +192,7 @@ pub(crate) async fn missing_rights(
     let by_hash = of_user(&["EVALSHA", NO_SCRIPT, "0"]);
     let waiting = async {
         if needs.replicas {
-            // This `WAIT` does not wait, because it asks for no replica.
+            // This `WAIT` does not wait, because it asks for zero replicas.
             of_user(&["WAIT", "0", "0"]).await?;
         }
         Ok(())
@@ -227,7 +228,8 @@ pub(crate) async fn missing_rights(
     unique
 }
 
-/// Returns the patterns of the keys that the user may not read and that no other key can replace.
+/// Returns the patterns of the `denied` keys, which the user may not read. Omits each key whose substitute
+/// (`NeededKey::or`) the user may read.
 async fn without_substitute(
     connection: &Connection,
     denied: Vec<&NeededKey>,
@@ -248,7 +250,7 @@ async fn without_substitute(
         .collect())
 }
 
-/// Runs these commands in a script, and returns their errors.
+/// Runs these commands in a script. Returns the error of each command, or an empty text if there is none.
 async fn errors_of(
     connection: &Connection,
     commands: Vec<Vec<&str>>,
@@ -259,14 +261,14 @@ async fn errors_of(
         words.extend(command.into_iter().map(str::to_owned));
     }
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    // The keys are passed as arguments, so that the server checks the right to each key separately. In a Redis Cluster,
-    // the server checks the rights before it finds that it does not store a key.
+    // The script gets the keys in `ARGV`, not in `KEYS`, so that the server checks the right to each key separately. In
+    // a Redis Cluster, the server checks the right to a key before it checks whether it stores the key.
     let by_source = RIGHTS.by_source(&RIGHTS.by_hash(&[], &words));
     let errors = connection.try_command(&by_source).await?;
     Ok(redis::from_redis_value(errors)?)
 }
 
-/// Returns the advice how an administrator grants these rights.
+/// Returns advice on how an administrator grants the missing rights.
 pub(crate) fn advice(missing: &[String], user: &str) -> String {
     let missing = missing.join(" ");
     format!("an administrator grants the rights with `ACL SETUSER {user} {missing}`")

@@ -1,5 +1,5 @@
-//! The arguments and answers of scripts, and times in the format of scripts. Some arguments depend on the connection,
-//! so an [`Arg`] is converted to text after the engine has chosen the connection for the command.
+//! The arguments and answers of scripts, and times in the format that scripts use. Some arguments depend on the
+//! connection, so an [`Arg`] is converted to text after the engine has chosen the connection for the command.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -9,8 +9,9 @@ use redis::Value;
 
 use crate::backend::redis::transport::connection::Connection;
 
-/// How late a request may reach the server. The time limit of a request is the end of the caller's `wait` plus this
-/// time. The time limit of a command that restarts leases is the moment at which it was sent plus this time.
+/// How late a request can reach the server and still take effect. A request for a lock takes effect until the end of
+/// the caller's `wait` plus this time. A command that restarts leases takes effect until the moment at which it was
+/// sent plus this time.
 pub(crate) const LATE_SLACK: Duration = Duration::from_secs(1);
 
 /// An argument of a script.
@@ -19,13 +20,13 @@ pub(crate) enum Arg<'a> {
     /// The token floor (see `native/next_token.lua`): the server's time at which the connection that carries the
     /// command was made.
     Floor,
-    /// A local moment. The script gets it as a time of the server's clock.
+    /// A local moment. The script gets this moment as a time of the server's clock.
     At(Moment),
     /// The time left until a local moment, in ms.
     Until(Moment),
-    /// Marks a command that restarts leases. If such a command reached the server late, it would shorten a lease that a
-    /// newer command has extended. The command therefore has a time limit, unless no request over the connection can
-    /// arrive late.
+    /// Marks a command that restarts leases: each lease then ends after the requested time, even if that shortens it.
+    /// If such a command reached the server late, it would shorten a lease that a newer command has extended. On a
+    /// connection over which requests can arrive late, the command therefore has a time limit.
     Restart,
 }
 
@@ -37,9 +38,9 @@ impl Arg<'_> {
             Self::Floor => connection.floor.clone().into(),
             Self::At(moment) => connection.server_micros(*moment).to_string().into(),
             Self::Until(moment) => millis(moment.since(now)).into(),
-            // A client that may close its connections on the server closes a broken connection before it uses the next
-            // one. A request over the broken connection can then no longer arrive, so the restart of a lease needs no
-            // time limit.
+            // This client is allowed to close its connections on the server. It closes a broken connection there before
+            // it uses the next connection. A request over the broken connection then cannot arrive late, so the restart
+            // of a lease needs no time limit.
             Self::Restart if connection.may_kill => "restart|".into(),
             Self::Restart => {
                 let end = now + LATE_SLACK;
@@ -54,13 +55,13 @@ pub(crate) struct Answered {
     pub(crate) value: Value,
     /// The moment at which the answered request was sent.
     pub(crate) sent: Moment,
-    /// Whether the same request was sent before without getting an answer, so that the server may have carried it out
-    /// already.
+    /// Whether the same request was sent before and got no answer. The server may have carried out that earlier
+    /// request.
     pub(crate) again: bool,
 }
 
-/// Returns [`CLAIM`] in ms, as an argument for scripts. A grant that the server sends in a message lasts at most for a
-/// claim, unless its session confirms the grant.
+/// Returns [`CLAIM`] in ms, as an argument for scripts. If the server announces a grant in a message, and the session
+/// does not confirm the grant, the grant ends after a claim at the latest.
 pub(crate) fn claim_ms() -> &'static str {
     static CLAIM_MS: Lazy<String> = Lazy::new(|| millis(CLAIM));
     &CLAIM_MS

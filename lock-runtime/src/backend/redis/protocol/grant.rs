@@ -1,5 +1,5 @@
-//! Parses the grants that the server pushes or describes in an answer. `native/grant_next.lua` documents the format of
-//! a grant.
+//! Parses the grants that the server describes in messages and in answers. `native/grant_next.lua` documents the format
+//! of a grant.
 //!
 //! Each session has a random id. On the server, the id of a session is stored only in queue entries, grants and claims.
 //! Scripts notify a session on the channel whose name contains the SHA-1 of the session id, and sign each message about
@@ -17,7 +17,7 @@ use lock_core::{
 };
 use uuid::Uuid;
 
-/// A grant as a message or an answer of the server describes it.
+/// A grant, as described in a message or in an answer of the server.
 #[derive(Debug, Clone)]
 pub(crate) struct GrantSnapshot {
     /// The fencing token of the grant, which is also the token of the cohort's first member.
@@ -26,11 +26,11 @@ pub(crate) struct GrantSnapshot {
     pub(crate) lease: Duration,
     /// The id of the session to which the lock was granted.
     pub(crate) session_id: String,
-    /// True if the server pushed the grant, and false if the answer to a request described it.
+    /// True if the grant came in a message, and false if it came in the answer to a request.
     pub(crate) is_pushed: bool,
     /// The time for which the grant is valid, counted from `after`.
     validity: Duration,
-    /// A local moment that is certainly before the server made the grant, or read it for an answer.
+    /// A local moment before the server made the grant, or before the server read the grant for an answer.
     after: Moment,
 }
 
@@ -48,7 +48,7 @@ impl GrantSnapshot {
         })
     }
 
-    /// Builds the snapshot of a grant that the server pushed. Until the session confirms a pushed grant, the grant is
+    /// Builds the snapshot of a grant that came in a message. Until the session confirms such a grant, the grant is
     /// valid for a claim, or for its lease if the lease is shorter.
     pub(crate) fn pushed(
         first: &str,
@@ -75,8 +75,9 @@ impl GrantSnapshot {
         self.after + less_drift(self.validity)
     }
 
-    /// Returns the validity of the grant, but at least a claim, or at least the lease if the lease is shorter than a
-    /// claim. A member may take its turn only while the grant has at least two thirds of this time left.
+    /// Returns the validity of the grant. If the validity is shorter than a claim, returns the length of a claim, or
+    /// the lease if the lease is shorter than a claim. A member can take its turn only while at least two thirds of the
+    /// returned time are left.
     pub(crate) fn confirmed(&self) -> Duration {
         self.validity.max(self.lease.min(CLAIM))
     }
@@ -93,7 +94,7 @@ impl GrantSnapshot {
     }
 }
 
-/// Parses the text of an owner. Returns `None` if the text does not name an owner.
+/// Parses an owner name. Returns `None` for any other text.
 pub(crate) fn read_owner(text: &str) -> Option<OwnerId> {
     let bits = Uuid::try_parse(text).ok()?.as_u128();
     Some(OwnerId::from_u128(bits))
@@ -104,7 +105,8 @@ pub(crate) fn channel(session_id: &str) -> String {
     format!("lock:session:{}", sha1(&[session_id]))
 }
 
-/// Returns a name of a session that does not reveal the session id: the first digits in the name of its channel.
+/// Returns a short name for a session: the first eight hex digits in the name of the session's channel. The short name
+/// does not reveal the session id.
 pub(crate) fn short_name(session_id: &str) -> String {
     sha1(&[session_id])[..8].to_owned()
 }

@@ -30,8 +30,8 @@ pub(crate) const REDISSON_PROBE: &str = "redisson_lock__channel:{lock:check}";
 pub(crate) struct Names {
     pub(crate) lock: LockName,
     companion: Box<str>,
-    /// The key that stores which session's waiter was last granted the lock. Redisson's layout has no such key, because
-    /// it has no queue.
+    /// The key of the claim. The claim is the id of the session whose waiter was last granted the lock. Redisson's
+    /// layout has no claim, because it has no queue.
     claim: Option<Box<str>>,
     /// The key of the counter that issues the fencing tokens.
     fence: Cow<'static, str>,
@@ -66,7 +66,7 @@ impl Names {
         self.lock.as_str()
     }
 
-    /// Returns the keys for the scripts that may grant the lock to the next waiter.
+    /// Returns the keys for the scripts that can grant the lock to the next waiter.
     pub(crate) fn keys(&self) -> Vec<&str> {
         let mut keys = Vec::with_capacity(4);
         keys.extend([self.grant(), self.companion(), self.fence()]);
@@ -75,8 +75,8 @@ impl Names {
     }
 
     /// Returns the keys for the scripts that release the lock, or take its owner out of the queue. In Redisson's
-    /// layout, these scripts use only the key of the grant. A server of a cluster runs a script with a single key even
-    /// while the key's slot moves. The server refuses a script with several keys unless it stores all of them.
+    /// layout, these scripts use only the key of the grant. While a slot of a cluster moves to another server, a script
+    /// with a single key still runs. A script with several keys is refused unless one server stores all of them.
     pub(crate) fn keys_to_release(&self) -> Vec<&str> {
         match self.claim {
             Some(_) => self.keys(),
@@ -84,8 +84,8 @@ impl Names {
         }
     }
 
-    /// Returns the key that stores which session's waiter was last granted the lock. Returns `None` in Redisson's
-    /// layout.
+    /// Returns the key of the claim, or `None` in Redisson's layout. The claim is the id of the session whose waiter
+    /// was last granted the lock.
     pub(crate) fn claim(&self) -> Option<&str> {
         self.claim.as_deref()
     }
@@ -103,8 +103,8 @@ impl Names {
 }
 
 /// Returns the key of the token counter for the lock's hash slot and, in the native layout, for the lock's namespace.
-/// The names of token counters are reserved, so no lock has the same name as a counter. In Redisson's layout, a name
-/// does not show its namespace, so the locks of all namespaces share the counter of the slot.
+/// The names of token counters are reserved, so no lock has the same name as a counter. In Redisson's layout, the name
+/// of a lock does not show its namespace, so the locks of all namespaces share the counter of the slot.
 fn fence_beside(layout: Layout, lock: &LockName) -> String {
     let name = lock.as_str();
     let namespace = match layout {
@@ -142,8 +142,8 @@ pub(crate) struct Scripts {
     pub(crate) leave: &'static Lazy<Script>,
     pub(crate) renew: &'static Lazy<Script>,
     pub(crate) status: &'static Lazy<Script>,
-    /// The script that reads the queue, or `None` in Redisson's layout, which has no queue. Loaded when it is first
-    /// used, because only people read queues.
+    /// The script that reads the queue, or `None` in Redisson's layout, which has no queue. The client loads this
+    /// script only when a queue is first read, because only people read queues.
     pub(crate) waiters: Option<&'static Lazy<Script>>,
     /// The scripts that the other layout does not have.
     others: &'static [&'static Lazy<Script>],
@@ -196,8 +196,8 @@ impl Scripts {
         }
     }
 
-    /// Returns a pipeline that loads all scripts in one round trip. If the server no longer has a script when the
-    /// script has to run, the client sends the script's source.
+    /// Returns a pipeline that loads all scripts in one round trip. If the server has forgotten a script by the time
+    /// that the client runs the script, the client sends the script's source.
     pub(crate) fn load(&self) -> redis::Pipeline {
         let Self {
             acquire,

@@ -35,11 +35,11 @@ use crate::{
 /// written.
 const TEXT: usize = 192;
 
-/// The state of the newest request that the caller has sent itself, and not its session in a batch. The answer to such
-/// a request may grant the lock.
+/// The state of the newest request that the caller itself has sent. Requests that the session sends for the caller in a
+/// batch do not count. The answer to a caller's own request can grant the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direct {
-    /// The caller has no request of its own under way.
+    /// The caller has read the answers to all its own requests.
     Idle,
     /// The caller sent a request at this moment, and has not read the answer yet.
     Asked(Moment),
@@ -58,13 +58,14 @@ pub(crate) struct AcquireRequest {
     pub(crate) owner: OwnerId,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
-    /// The number of offers that the caller's acquisition missed with earlier owners, plus the number of answers that
-    /// the caller did not read in time.
+    /// The number of offers that the caller missed under earlier owner names, plus the number of answers that the
+    /// caller did not read in time.
     pub(crate) missed: u32,
     /// The token of the newest grant of which the owner is known to be a member, or zero before the first grant.
     granted: AtomicU64,
     session_id: Arc<str>,
-    /// The words of the process, and the caller's function ([`Request::function`]), for people.
+    /// The words `application/host/pid`, in escaped form (see `words.rs`). Together with `function`
+    /// ([`Request::function`]), they tell people where the caller runs.
     process: Arc<str>,
     function: &'static str,
     /// What the server reported about the holder when it last refused the lock to this owner, or when the owner left
@@ -72,11 +73,12 @@ pub(crate) struct AcquireRequest {
     held_by: sync::Mutex<Option<Box<HeldBy>>>,
     /// The owner's place in the queue, or zero before the server has assigned a place. A retry asks for the same place.
     place: AtomicU64,
-    /// Whether a request that finds the lock taken makes the server wake the session when the lock becomes free.
+    /// Whether the caller waits with the strategy `notify`. If its request finds the lock taken, the server wakes the
+    /// caller's session when the lock becomes free.
     pub(crate) notified: bool,
     direct: sync::Mutex<Direct>,
-    /// The requests under way that the session sends for this acquisition. The acquisition does not end before these
-    /// requests have ended.
+    /// The requests that the session has sent for this acquisition, and that are not answered yet. The acquisition ends
+    /// only after these requests.
     sending: TaskTracker,
     /// The connection that carried the newest request.
     carried: sync::Mutex<Option<Arc<Connection>>>,
@@ -89,7 +91,8 @@ pub(crate) enum Reply {
     /// The server has carried out an earlier request, which granted the lock to the owner.
     Held(GrantSnapshot),
     Busy,
-    /// The caller has this place in the queue. The holder's grant ends at `holder_ends`, unless the holder renews it.
+    /// The caller is in the queue, at this place. The holder's grant ends at `holder_ends`, unless the holder renews
+    /// it.
     Queued {
         place: u64,
         holder_ends: Moment,
@@ -112,7 +115,7 @@ pub(crate) enum Left {
 }
 
 pub(crate) fn not_understood(error: &impl std::fmt::Display) -> BackendError {
-    BackendError::Refused(format!("an answer that is not understood: {error}"))
+    BackendError::Refused(format!("the client cannot parse the answer: {error}"))
 }
 
 pub(crate) fn decode<T: FromRedisValue>(value: Value) -> Result<T, CallError> {
@@ -211,22 +214,22 @@ impl AcquireRequest {
     }
 
     /// Registers a request that the session sends for this acquisition. The request counts as under way until the
-    /// returned task is dropped. Returns `None` after a call of [`end`](Self::end), because the caller then needs no
-    /// further request of its session. [`end`](Self::end) keeps no mutex locked while it waits, so a caller that is not
-    /// polled does not delay the requests of other callers.
+    /// returned task is dropped. Returns `None` after a call of [`end`](Self::end), because the session then does not
+    /// have to send a further request for the caller. [`end`](Self::end) keeps no mutex locked while it waits, so a
+    /// caller that is not polled does not delay the requests of other callers.
     pub(crate) fn send(&self) -> Option<TrackedTask> {
         let sending = self.sending.token();
         (!self.sending.is_closed()).then_some(sending)
     }
 
-    /// Returns whether no request for this acquisition is under way, neither one of the caller itself nor one of its
+    /// Returns whether all requests for this acquisition have ended: those of the caller itself, and those of its
     /// session.
     pub(crate) fn is_settled(&self) -> bool {
         self.is_answered() && self.sending.is_empty()
     }
 
-    /// Waits until no request that the session sends for this acquisition is under way. From the start of this call,
-    /// the session sends no further request for this acquisition.
+    /// Waits until all requests that the session sent for this acquisition have ended. From the start of this call, the
+    /// session sends no further request for this acquisition.
     pub(crate) async fn end(&self) {
         drained(&self.sending).await;
     }
@@ -292,11 +295,12 @@ impl AcquireRequest {
     /// Stores what the server has reported about the holder.
     fn note_holder(&self, connection: &Connection, held: Option<Vec<u8>>, ahead: Option<usize>) {
         let now = connection.server_micros(self.context.now());
-        // Another program may store any bytes under the lock's name.
+        // Another program may have stored a text under the lock's name that is not UTF-8.
         let held = held.as_deref().map(String::from_utf8_lossy);
         *lock(&self.held_by) = held.and_then(|held| {
             let holder = read_holder(&held, None, now)?;
-            // The other members of the holder's cohort enter before the caller, too.
+            // The other members of the holder's cohort also enter before the caller, so they count as ahead of the
+            // caller.
             let ahead = ahead.map(|ahead| ahead + members(&held).saturating_sub(1));
             Some(Box::new(HeldBy { holder, ahead }))
         });
@@ -308,8 +312,9 @@ impl AcquireRequest {
     }
 
     /// Returns the server time after which a request does nothing, or an empty string if there is no such limit. A
-    /// limit is needed only if this client cannot close its earlier connections on the server. Otherwise, the client
-    /// closes a broken connection on the server, so a request over that connection cannot arrive late.
+    /// limit is needed only if this client is not allowed to close its earlier connections on the server. A client that
+    /// is allowed to do so closes a broken connection on the server, so a request over that connection cannot arrive
+    /// late.
     pub(crate) fn not_after(&self, connection: &Connection) -> String {
         if connection.may_kill {
             String::new()

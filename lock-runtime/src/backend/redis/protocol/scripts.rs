@@ -4,7 +4,7 @@ use once_cell::sync::Lazy;
 
 use crate::backend::redis::transport::script::Script;
 
-/// Takes the next fencing tokens.
+/// Takes the next fencing tokens from the token counter.
 const NEXT_TOKEN: &str = include_str!("native/next_token.lua");
 /// Documents the stored state of a lock, and grants the lock to the next waiter.
 const GRANT_NEXT: &str = include_str!("native/grant_next.lua");

@@ -1,12 +1,13 @@
-//! The words at the end of grants and queue entries. They tell people where a lock is held and where its waiters run. They
-//! are never parsed by a script.
+//! The words at the end of grants and queue entries. The words tell people where a lock is held and where its waiters
+//! run. No script parses them.
 //!
 //! - A queue entry ends with `|application/host/pid/function`. `function` is the path of the annotated function, or the
 //!   label of the lock.
-//! - A grant ends with the same words and `|since`, the server time at which the lock was granted: `seconds.micros`, as in
-//!   the answer to `TIME`.
+//! - A grant ends with the same words and `|since`, the server time at which the lock was granted: `seconds.micros`, as
+//!   in the answer to `TIME`.
 //!
-//! Each word is percent-escaped and has a limited length, so that it contains no separator and adds little to a command.
+//! Each word is percent-escaped and has a limited length, so that it contains no separator and adds little to a
+//! command.
 
 use std::{borrow::Cow, fmt, time::Duration};
 
@@ -21,7 +22,8 @@ use crate::{backend::redis::protocol::grant::read_owner, background::Process};
 /// The characters that have a meaning in a grant or a queue entry. Bytes outside ASCII are always escaped.
 const SEPARATORS: &AsciiSet = &CONTROLS.add(b' ').add(b'|').add(b'/').add(b'%');
 
-/// Returns a text as it is stored: escaped, and only the end of a long text ([`Caller::end_of`]).
+/// Returns a text in the form in which it is stored: percent-escaped, and only the end of a long text
+/// ([`Caller::end_of`]).
 pub(crate) fn word(text: &str) -> Cow<'_, str> {
     utf8_percent_encode(Caller::end_of(text), SEPARATORS).into()
 }
@@ -79,7 +81,8 @@ pub(crate) fn read_holder(grant: &str, remaining: Option<Duration>, now: i128) -
     })
 }
 
-/// Returns the number of owners in a stored grant that hold the lock or wait for their turn. A retained grant has none.
+/// Returns the number of owners in a stored grant that hold the lock or wait for their turn. Returns 0 for a retained
+/// grant.
 pub(crate) fn members(grant: &str) -> usize {
     match grant.split('|').skip(2).take(2).collect::<Vec<_>>()[..] {
         [session_id, owners] if !session_id.is_empty() => owners.split(' ').count(),

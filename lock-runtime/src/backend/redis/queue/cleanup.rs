@@ -1,4 +1,4 @@
-//! Cleans up acquisitions that their callers have abandoned, so that nothing of these acquisitions stays on the server.
+//! Cleans up acquisitions that their callers have abandoned: removes their owners and their grants from the server.
 
 use std::{
     sync::{Arc, Mutex},
@@ -37,11 +37,11 @@ const HOME_PATIENCE: Duration = Duration::from_secs(2);
 /// time, the clean-up also sends a request to leave the queue over the home session (the engine's own session).
 const HEDGE: Duration = Duration::from_millis(20);
 
-/// Cleans up an abandoned acquisition. If the acquisition was offered a turn (`offer`), gives this turn back.
-/// Otherwise, removes the owner from the queue. If a request of the caller is unanswered, the server may still carry it
-/// out. If the acquisition has an offered turn and an unanswered request, the engine gives the turn back and also sends
-/// a request to leave. Drops `gone` when the server has removed the owner, or when this function ends. A caller that
-/// starts over waits for `gone` before it uses its new owner name.
+/// Cleans up an abandoned acquisition. If the acquisition was offered a turn (`offer`), gives this turn back. If it was
+/// offered no turn, or if a request of the caller is unanswered, sends a request to leave, which removes the owner from
+/// the queue. Such a request is needed because the server can still carry out an unanswered request. Drops `gone` when
+/// the server has removed the owner, or when this function ends. A caller that starts over does not use its new owner
+/// name before `gone` is dropped.
 pub(crate) async fn give_up(
     server: Arc<Server>,
     sent: Sent,
@@ -50,7 +50,7 @@ pub(crate) async fn give_up(
 ) {
     if let Some(token) = offer {
         sent.session.waiters.remove(&sent.request);
-        // No request under this owner name may be sent after the owner's turn is released.
+        // After the owner's turn is released, the session must not send another request under this owner name.
         end(&server, &sent).await;
         let name = sent.request.names.lock.clone();
         let ends = server.now() + sent.request.lease;
@@ -62,7 +62,7 @@ pub(crate) async fn give_up(
     remove(server, sent, gone).await;
 }
 
-/// Revokes requests whose callers did not read the answers in time. Gives back the locks that these answers may have
+/// Revokes requests whose callers did not read the answers in time. Releases the locks that these answers may have
 /// granted.
 pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
     for request in session.unanswered.overdue(now) {
@@ -81,9 +81,10 @@ pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) 
     }
 }
 
-/// Waits until no request that the session sends for this acquisition is under way. If this wait takes too long, gives
-/// up the connection that carried the newest request, and waits until that connection is closed on the server, too.
-/// Returns the connection that carried the newest request, or `None` if no request was sent.
+/// Waits until all requests that the session sent for this acquisition have ended. If this takes longer than
+/// [`SAME_CONNECTION_PATIENCE`], gives up the connection that carried the newest request, and waits until the server,
+/// too, has closed that connection. Returns the connection that carried the newest request, or `None` if no request was
+/// sent.
 async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
     let Sent { session, request } = sent;
     let patience = server.now() + SAME_CONNECTION_PATIENCE;
@@ -92,16 +93,17 @@ async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
     if ended.is_none()
         && let Some(connection) = &carried
     {
-        // The runtime of the session is not running, or the server is not answering.
+        // The requests have not ended, because the runtime of the session is not running, or the server is not
+        // answering.
         connection.health.mark_broken();
         until_closed(server, session, connection, request).await;
     }
     carried
 }
 
-/// Waits until the server can no longer carry out requests that were sent over a broken connection. A server may carry
-/// out requests that it has not yet read when the connection breaks. Returns earlier if `request` can no longer have an
-/// effect.
+/// Waits until the server can no longer carry out requests that were sent over a broken connection. After a connection
+/// has broken, the server can still read and carry out requests that the client sent before. Returns earlier if
+/// `request` can no longer have an effect.
 pub(crate) async fn until_closed(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -137,9 +139,9 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
     remove(server, sent, gone).await;
 }
 
-/// Removes everything that an acquisition may have left on the server, by a request to leave:
+/// Removes everything that an acquisition may have left on the server. To do so, sends a request to leave:
 /// - If all requests are answered, the request to leave goes over the engine's home session, because the runtime of the
-///   acquisition's session may be blocked or have ended.
+///   acquisition's session is possibly blocked, or has ended.
 /// - If a request is unanswered, the request to leave goes over the acquisition's own connection, so that it arrives
 ///   after the unanswered request. After 20 ms without an answer, the home session sends a request to leave, too.
 /// - If the acquisition's own connection does not answer, the engine closes this connection on the server. After that,
@@ -174,8 +176,8 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
         leave_by_home().await;
         std::future::pending::<()>().await;
     };
-    // If a request of the session is under way on a runtime that no longer runs, `end` waits for a long time.
-    // Meanwhile, `hedge` sends a request to leave over the engine's home session.
+    // If the session sent a request on a runtime that no longer runs, `end` waits for a long time. Meanwhile, `hedge`
+    // sends a request to leave over the engine's home session.
     let ended = tokio::select! {
         biased;
         ended = end(&server, &sent) => ended,
@@ -184,7 +186,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     let Some(connection) = ended else {
         return;
     };
-    // The server may carry out an unanswered request until the connection of this request is closed on the server.
+    // The server can carry out an unanswered request until the server has closed the connection of this request.
     let answered = request.is_answered();
     let mut settled = answered;
     if answered {
@@ -209,7 +211,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
                 return;
             }
             // The server has answered the request to leave. The server carries out the requests of a connection in
-            // order, so no request of this acquisition is under way any longer.
+            // order, so all earlier requests of this acquisition have ended.
             Some(Err(CallError::Moved(to))) => {
                 server.sessions.moved(&to);
                 settled = true;
@@ -232,8 +234,9 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
                 home.kill(&connection.identity).await.ok()?;
             }
             leave_by_home().await?;
-            // If the client may not close connections on the server, the server may carry out the unanswered request
-            // until the request's time limit has passed. The loop repeats the request to leave until that time limit.
+            // If the client is not allowed to close connections on the server, the server can carry out the unanswered
+            // request until the request's time limit has passed. The loop repeats the request to leave until that time
+            // limit.
             (settled || home.may_kill).then_some(())
         };
         let patience = server.now() + HOME_PATIENCE;

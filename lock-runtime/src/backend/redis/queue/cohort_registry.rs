@@ -83,7 +83,7 @@ pub(crate) enum Known {
     /// The request names this token, which is the token of the first member of the holder's cohort. The holder has the
     /// turn.
     Turn(u64),
-    /// No request may be sent, because the holder has lost its turn.
+    /// The engine must not send a request, because the holder has lost its turn.
     Over,
 }
 
@@ -199,8 +199,8 @@ impl Cohorts {
             cohorts.insert(name.clone(), entry)
         };
         if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
-            // A newer grant has replaced this grant, so the server has lost this grant. The members of its cohort queue
-            // again.
+            // The new grant has replaced an older grant whose cohort was not over. The server has thus lost the older
+            // grant, so the members of the older cohort queue again.
             chores.requeue.insert(0, replaced.session);
         }
         chores
@@ -238,8 +238,8 @@ impl Cohorts {
         Passed::Ended(first)
     }
 
-    /// Returns the lease of the cohort in which the member with this token has the turn, if the grant may last longer
-    /// than this lease and other members are still waiting. Returns `None` in all other cases.
+    /// Returns the lease of the cohort in which the member with this token has the turn, if the grant possibly lasts
+    /// longer than this lease and other members are still waiting. Returns `None` in all other cases.
     pub(crate) fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {
         self.with(name, |entry| {
             let cohort = &entry.cohort;
@@ -307,7 +307,7 @@ impl Cohorts {
         }
     }
 
-    /// Records that the member with this token has asked at `asked` for a lease that ends at `until`.
+    /// Records that the member with this token has sent a request at `asked` for a lease that ends at `until`.
     pub(crate) fn note_extension(
         &self,
         name: &LockName,
@@ -320,9 +320,9 @@ impl Cohorts {
         });
     }
 
-    /// Applies the server's answer to a request of the member with this token. Returns false if the answer is ignored,
-    /// because that member no longer has the turn, or because that member holds the lock and the local deadline passed
-    /// before the answer came.
+    /// Applies the server's answer to a request of the member with this token. Returns false if the cohort ignores the
+    /// answer. The cohort does so if that member no longer has the turn, or if that member holds the lock and the local
+    /// deadline passed before the answer came.
     pub(crate) fn confirm(
         &self,
         name: &LockName,
@@ -344,8 +344,8 @@ impl Cohorts {
     /// Removes the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. The
     /// session calls this method after the server has confirmed this member's release, or after the lease of the grant
     /// has ended. The release of an earlier member does not end the grant, because that member only passes its turn on.
-    /// The same is true of a first member with other members behind it, although the grant has the first member's
-    /// token.
+    /// If other members are behind the first member, the first member, too, only passes its turn on, although the grant
+    /// has the first member's token.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
         self.forget_if(name, |cohort| cohort.turn().token == token.get());
     }
@@ -378,9 +378,9 @@ impl Cohorts {
     }
 
     /// Returns whether the server has lost the grant of the cohort whose first member has the token `granted`. The
-    /// caller of this method has sent a request at `asked`. The answer has shown that an owner of this grant has
-    /// neither a place nor a grant on the server. Returns false if the cohort is over, or if this process did not know
-    /// the grant before `asked`.
+    /// calling code has sent a request at `asked`, and the answer has shown that an owner of this grant has neither a
+    /// place nor a grant on the server. Returns false if the cohort is over, or if this process did not know the grant
+    /// before `asked`.
     pub(crate) fn has_lost(&self, name: &LockName, granted: u64, asked: Moment) -> bool {
         self.with(name, |entry| {
             let cohort = &entry.cohort;

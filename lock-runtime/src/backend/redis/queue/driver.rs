@@ -13,7 +13,7 @@ use crate::backend::redis::{
 };
 use crate::events::TARGET;
 
-/// The maximum length, in characters, of a logged message that was not understood.
+/// The maximum number of characters that are logged of a message that the client does not understand.
 const LOGGED_AT_MOST: usize = 100;
 
 impl Driver for Server {
@@ -35,9 +35,9 @@ impl Driver for Server {
             }
             None => {
                 let payload: String = push.payload.chars().take(LOGGED_AT_MOST).collect();
-                // An attacker may send many forged messages, so only the first forged message is logged as a warning.
+                // An attacker can send many forged messages, so only the first forged message is logged as a warning.
                 if session.is_first_forgery() {
-                    tracing::warn!(target: TARGET, server = %self.address(), ?payload, "ignored a message that no lock script sent; further ones are logged at DEBUG");
+                    tracing::warn!(target: TARGET, server = %self.address(), ?payload, "ignored a message that no lock script sent; further such messages are logged at DEBUG");
                 } else {
                     tracing::debug!(target: TARGET, server = %self.address(), ?payload, "ignored a message that no lock script sent");
                 }

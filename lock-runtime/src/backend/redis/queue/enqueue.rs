@@ -22,7 +22,7 @@ use crate::backend::redis::{
 };
 
 /// The number of remaining members up to which a cohort counts as short. If the members of a short cohort hold the lock
-/// only briefly, all their turns may end before a request is answered.
+/// only briefly, all their turns can end before a request is answered.
 const ENDING_COHORT: usize = 16;
 
 /// The time for which a request waits for more callers to join it, while earlier callers of its session are queued.
@@ -89,7 +89,7 @@ async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) 
             // queued, they get the lock before the new callers. In that case, waiting for more callers does not delay
             // the turns of the new callers.
             None => break,
-            // A short cohort that has changed since the previous check may end before a request is answered, so the
+            // A short cohort that has changed since the previous check can end before a request is answered, so the
             // cohort is checked again.
             Some(few) if few <= ENDING_COHORT && to_come != before => before = to_come,
             Some(_) => return,
@@ -151,8 +151,9 @@ async fn send_batch(
         Ok(answer) => answer,
         Err(error) => {
             if let CallError::Broken(_) = error {
-                // A caller may leave the queue over another connection. The caller must not leave while the server may
-                // still carry out this request.
+                // A caller could now leave the queue over another connection, and the server could carry out this
+                // request afterwards and queue the caller again. The callers therefore cannot leave before the server
+                // has closed the broken connection.
                 until_closed(server, session, connection, first).await;
             }
             return Err(error);
@@ -162,8 +163,8 @@ async fn send_batch(
     let mut next = || fields.next().unwrap_or(Value::Nil);
     let (held, left): (Option<String>, Option<i64>) = (decode(next())?, decode(next())?);
     if held.as_deref() == Some("late") {
-        // The server's clock was set forward, or the request was delayed. The connection is given up, so that the
-        // engine reads the server's time again over the next connection.
+        // The server's clock was set forward, or the request was delayed. The engine gives up this connection, and
+        // reads the server's time again over the next connection.
         connection.health.mark_demoted();
         return Err(CallError::Demoted("the request came too late".into()));
     }

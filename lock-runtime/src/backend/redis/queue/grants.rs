@@ -57,9 +57,9 @@ pub(crate) fn take_up(
     begun
 }
 
-/// Accepts a grant of this session that the answer to a probe or to a batch has described. If the grant has only one
-/// owner, the answer to this owner's own request may describe the same grant. If that answer has not been read yet,
-/// does nothing. Returns true if the grant is new to this process, and a waiter was offered a turn.
+/// Accepts a grant of this session that the answer to a probe or to a batch has described. Does nothing if the grant
+/// has only one owner, and this owner has not read the answer to its own request yet, because that answer possibly
+/// describes the same grant. Returns true if the grant is new to this process, and a waiter was offered a turn.
 pub(crate) fn take_up_described(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -84,7 +84,7 @@ pub(crate) fn confirm_offer(
     });
     Box::pin(async move {
         match confirming.await {
-            // After the renewal, the calling code asks the cohort again whether the member may take its turn.
+            // After the renewal, the calling code asks the cohort again whether the member can take its turn.
             Ok(Ok(Renewed::Until(_) | Renewed::NotHeld)) => Ok(()),
             Ok(Err(error)) => Err(error),
             Err(panic) => Err(BackendError::Unreachable(panic.to_string())),
@@ -101,7 +101,7 @@ pub(crate) fn carry_out_chores(
 ) {
     let chores = server.cohorts.heartbeat_chores(session, now, next_beat);
     for (name, token) in chores.missed {
-        tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&name), token, "a waiter did not take its turn, passing it on");
+        tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&name), token, "a waiter did not take its turn in time, so the engine passes the turn on");
     }
     for name in chores.requeue {
         session.requeue(Some(&name));
@@ -161,8 +161,9 @@ async fn release_in_steps(
         return retain(server, name, token, until, lease).await;
     }
     while let Some(lease) = server.cohorts.stretched(name, token.get(), server.now()) {
-        // The grant may last longer than the lease that the next member of the cohort asked for. The lease is restarted
-        // before that member gets the turn, because a later restart could shorten a lease that the member has extended.
+        // The grant possibly lasts longer than the lease that the next member of the cohort requested. The lease is
+        // restarted before that member gets the turn, because a later restart could shorten a lease that the member has
+        // extended.
         if renew(server, name, token, Extend::Restart(lease)).await? == Renewed::NotHeld {
             break;
         }
@@ -255,7 +256,8 @@ pub(crate) fn give_back(
 }
 
 /// The time for which [`retain`] keeps the grant on the server after the minimum hold time. During this time, the next
-/// member can take its turn and renew the grant. If this process ends meanwhile, the next caller waits this much longer.
+/// member can take its turn and renew the grant. If this process ends meanwhile, the next caller waits this much
+/// longer.
 const RETAIN_MARGIN: Duration = Duration::from_millis(200);
 
 /// Keeps the lock taken until `until`, and then offers the turn to the next member. The server keeps the lock taken
@@ -375,7 +377,7 @@ pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Stat
     let names = server.names(name);
     let keys = match server.layout() {
         Layout::Native => vec![names.grant(), names.companion()],
-        // A server answers a script with a single key even while the slot of this key moves.
+        // A script with a single key runs even while the slot of this key moves to another server.
         Layout::Redisson => vec![names.grant()],
     };
     let answered = server.run(name, server.scripts.status, &keys, &[]).await?;
@@ -434,7 +436,7 @@ fn read_waiter(entry: &str, place: f64, now: u64) -> Option<Waiter> {
     let session_id = fields.next()?;
     let wait: u64 = fields.nth(1)?.parse().ok()?;
     let words = fields.next().unwrap_or_default();
-    // A place is a whole number below 2^53.
+    // A place is a whole number below 2^53, so the conversion is exact.
     let place = Duration::from_micros(place as u64);
     let now = Duration::from_micros(now);
     Some(Waiter {

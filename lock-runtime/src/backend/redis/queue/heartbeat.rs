@@ -27,7 +27,7 @@ use crate::backend::redis::{
 };
 use crate::events::{TARGET, count, metrics};
 
-/// The time after which a connection is given up if it brings no answer although commands are under way.
+/// The time after which the engine gives up a connection that has unanswered commands, and that brings no answer.
 const SILENCE: Duration = Duration::from_secs(2);
 /// The largest number of locks that one probe covers.
 const PROBE_BATCH: usize = 100;
@@ -36,8 +36,7 @@ const PROBE_BATCH: usize = 100;
 /// one lock, so the probes of a session take at most a twentieth of the server's time.
 const PROBE_SHARE: Duration = Duration::from_micros(150);
 
-/// Runs the heartbeat until the session has ended, or the backend was dropped. The heartbeat sleeps while the session
-/// is idle.
+/// Runs the heartbeat until the session ends or the backend is dropped. The heartbeat sleeps while the session is idle.
 pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
     let mut next_beat = Moment::new(Duration::ZERO);
     loop {
@@ -110,9 +109,10 @@ fn probe_due(
     }
 }
 
-/// Gives up a connection that has not answered for [`SILENCE`] although commands are under way. The engine records an
-/// answer only when the caller that waits for it is polled, so a working connection may look silent. After a quarter of
-/// [`SILENCE`], the engine therefore sends a command of its own, whose answer shows that the connection works.
+/// Gives up a connection that has unanswered commands, and that has brought no answer for [`SILENCE`]. The engine
+/// records an answer only when the caller that waits for the answer is polled, so a working connection can look silent.
+/// After a quarter of [`SILENCE`], the engine therefore sends a command of its own, whose answer shows that the
+/// connection works.
 fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
     let silence = connection.health.silent_for(now);
     if silence > SILENCE {
@@ -164,7 +164,7 @@ async fn probe(
     };
     for found in found {
         if let Err(error) = take_in(server, session, awaited, found, sent) {
-            tracing::warn!(target: TARGET, server = %server.address(), %error, "the answer to a probe was not understood");
+            tracing::warn!(target: TARGET, server = %server.address(), %error, "the client does not understand the answer to a probe");
         }
     }
 }
@@ -210,13 +210,13 @@ fn take_in(
             }
         }
         "ends" => session.probe_after(name, ends(redis::from_redis_value(next())?, asked)),
-        // The caller has neither a place nor a grant on the server.
+        // The caller has neither a place nor a grant on the server, but this process knows a grant of the caller.
         _ if server.cohorts.has_lost(name, request.newest_grant(), asked) => {
             tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost a grant");
             server.lose_cohort(name, request.newest_grant());
         }
         _ => {
-            tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost the queue, queueing again");
+            tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost the queue, so the waiting callers queue again");
             session.requeue(Some(name));
         }
     }

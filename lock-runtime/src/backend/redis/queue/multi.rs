@@ -176,8 +176,8 @@ async fn ask(
         .await?;
     match reply {
         Value::Int(0) => {
-            // The server's clock was set forward, or the request was delayed. The connection is given up, so that the
-            // engine reads the server's time again over the next connection.
+            // The server's clock was set forward, or the request was delayed. The engine gives up this connection, and
+            // reads the server's time again over the next connection.
             connection.health.mark_demoted();
             Err(CallError::NotReady("the request came too late".into()))
         }

@@ -84,7 +84,8 @@ impl Caller {
         self.server.sessions.serves(&self.session, name)
     }
 
-    /// Waits until this caller may try to get the lock. Returns false if the lock moves to another server meanwhile.
+    /// Waits until this caller has the turn to try to get the lock. Returns false if the lock moves to another server
+    /// meanwhile.
     async fn turn(&self) -> Result<bool, BackendError> {
         let Joined {
             callers,
@@ -140,7 +141,8 @@ impl Caller {
             let subscribed = subscribe(&server, &session, &connection, &mut listening, &topic);
             let subscribed = subscribed.await;
             if !session.subscribers.has_callers(&topic) {
-                // The task that would end the subscription may have given up in the meantime.
+                // The last caller has left. The task that ends the subscription after the last caller may have given up
+                // in the meantime, so this task ends the subscription.
                 unsubscribe(&server, &connection, &mut listening, &topic).await;
                 return Ok(());
             }
@@ -205,7 +207,8 @@ impl Caller {
 }
 
 /// Subscribes a session to the channel on which Redisson announces releases. Returns true if the session was not
-/// subscribed before. In a Redis Cluster with shard channels, the channel is a shard channel, as Redisson uses it.
+/// subscribed before. In a Redis Cluster with shard channels, subscribes to a shard channel, because Redisson uses a
+/// shard channel there.
 async fn subscribe(
     server: &Server,
     session: &Arc<Session>,
@@ -257,7 +260,7 @@ pub(crate) struct NotifiedAttempt {
     server: Arc<Server>,
     request: Request,
     caller: Option<Caller>,
-    /// The try to get the lock that is under way, or `None` while no try is under way.
+    /// The present try to get the lock, or `None` between two tries.
     trying: Option<RedisAttempt>,
     /// What the server reported about the holder when it refused the lock to the last try.
     held_by: Option<Box<HeldBy>>,

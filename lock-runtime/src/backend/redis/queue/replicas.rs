@@ -19,7 +19,7 @@ use crate::backend::redis::{
     transport::{call_error::CallError, connection::Connection, wait_connections::WaitConnection},
 };
 
-/// The time for which a call still waits for the server's answer after the time limit of its command `WAIT`.
+/// The time for which a call waits for the server's answer after the time limit of the command `WAIT` has passed.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Asks the server to wait until enough of its replicas have acknowledged these grants, for at most the time

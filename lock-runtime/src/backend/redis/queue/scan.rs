@@ -14,15 +14,15 @@ use crate::backend::redis::{
     transport::{call_error::CallError, connection::Connection},
 };
 
-/// The number of keys that a server examines in one step. A server examines about a million keys in a second, and serves
-/// no other client during a step, so a step takes about 0.2 ms.
+/// The number of keys that a server examines in one step. A server examines about a million keys in a second, and
+/// serves no other client during a step, so a step takes about 0.2 ms.
 const KEYS_PER_STEP: usize = 200;
 
 /// A walk through the locks of one server, of a Redis Cluster, or of the nodes of a Redlock.
 pub(crate) struct ServerScan {
     /// The servers and clusters that the walk has not finished.
     servers: VecDeque<Arc<Server>>,
-    /// The primaries of the first of `servers` that the walk has finished.
+    /// Those primaries of the server or cluster `servers[0]` that the walk has finished.
     done: Vec<Arc<Sessions>>,
     step: Option<Step>,
     pattern: String,
@@ -78,7 +78,7 @@ impl ServerScan {
             let scanned = connection.scan(cursor, &self.pattern, KEYS_PER_STEP).await;
             match scanned {
                 Ok(answer) => {
-                    // The cursor of the next step is 0 after the last step.
+                    // After the last step, the server returns the cursor 0.
                     let (next, keys): (u64, Vec<Vec<u8>>) =
                         redis::from_redis_value(answer).map_err(|error| not_understood(&error))?;
                     if next == 0 {
@@ -90,7 +90,7 @@ impl ServerScan {
                             cursor: next,
                         });
                     }
-                    // A key that is no text is no lock.
+                    // A key that is not UTF-8 text does not belong to a lock.
                     let names = keys.iter().filter_map(|key| str::from_utf8(key).ok());
                     return Ok(Some(names.map(LockName::stored).collect()));
                 }
@@ -123,7 +123,7 @@ impl Scan for ServerScan {
     }
 }
 
-/// Waits before a step is repeated that a server has not carried out.
+/// Waits before the walk repeats a step that a server has not carried out.
 async fn pause(server: &Server, error: CallError) -> Result<(), BackendError> {
     if server.note_failure(error)? == Retry::Later {
         server.context.sleep(RETRY_PAUSE).await;

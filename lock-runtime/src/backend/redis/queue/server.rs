@@ -53,7 +53,7 @@ pub(crate) enum Retry {
 pub(crate) struct Server {
     pub(crate) context: Arc<Context>,
     layout: Layout,
-    /// The words of this process in grants and queue entries.
+    /// The words `application/host/pid` of this process, which scripts write into grants and queue entries.
     process: Arc<str>,
     pub(crate) scripts: &'static Scripts,
     pub(crate) counters: Arc<Counters>,
@@ -62,7 +62,7 @@ pub(crate) struct Server {
     outages: Arc<Outages>,
     /// Signals that the shutdown of the client has begun. During the shutdown, no caller waits or starts to wait.
     pub(crate) shutdown: ShutdownSignal,
-    /// The acquisitions under way, and the clean-ups of abandoned acquisitions.
+    /// The acquisitions that have not ended yet, and the clean-ups of abandoned acquisitions.
     unsettled: TaskTracker,
     /// The tasks that release locks in the background.
     releases: TaskTracker,
@@ -233,7 +233,8 @@ impl Server {
                     let connecting: BoxFuture<'_, _> =
                         Box::pin(self.sessions.redirected(&redirect));
                     let Ok(connection) = connecting.await else {
-                        // The slot map no longer contains the server, or the client is closed.
+                        // The slot map no longer contains the server to which the command was redirected, or the client
+                        // is closed.
                         self.context.sleep(RETRY_PAUSE).await;
                         continue;
                     };
@@ -261,8 +262,8 @@ impl Server {
         }
     }
 
-    /// Returns whether the server answers within this time, and whether it can carry out requests. In a Redis Cluster,
-    /// asks the server that stores `name`, or all servers if `name` is `None`.
+    /// Returns whether the server answers within this time and can carry out requests. In a Redis Cluster, asks the
+    /// server that stores `name`, or all servers if `name` is `None`.
     pub(crate) async fn is_answering(&self, name: Option<&LockName>, within: Duration) -> bool {
         let nodes = self.sessions.nodes_of(name);
         let asking = nodes.iter().map(|node| node.is_answering(within));

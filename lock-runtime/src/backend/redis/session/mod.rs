@@ -1,9 +1,10 @@
 //! A session: a connection to one server, a notification channel, and the callers that wait for messages on this
-//! channel. This file decides when a broken connection is made again (the pause between two tries), and when each lock
-//! that callers wait for is probed: when the holder's lease ends, but at the latest 200 ms after the previous probe.
+//! channel. This file decides how long a session pauses before it connects again after its connection broke. It also
+//! schedules the probes of the locks for which callers wait. A lock is probed when its holder's lease ends, but at the
+//! latest 200 ms after the previous probe.
 //!
 //! A session runs on the runtime of its callers, so that a command needs no switch to another thread. The engine has a
-//! session of its own, the home session, for everything that has to outlive a caller's runtime.
+//! session of its own, the home session, for tasks that must continue when a caller's runtime ends.
 
 use std::{
     fmt,
@@ -50,7 +51,8 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
 /// The pause after the first failed try to connect, and the longest pause between two tries.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 /// The time for which a new connection has to last before the outage counts as over. This time applies only if the
-/// previous connection was given up because its server was no longer a master, or because a request came too late.
+/// session gave up the previous connection because its server was no longer a master, or because a request came too
+/// late.
 const TRIAL: Duration = Duration::from_secs(1);
 /// A lock is probed this long after the expected end of its lease, so that the lease has ended on the server, too.
 const LEASE_ENDED: Duration = Duration::from_millis(1);
@@ -94,7 +96,7 @@ pub(crate) struct Session {
     pub(crate) waiters: Waiters,
     /// The requests that callers have sent themselves, and whose answers they have not read.
     pub(crate) unanswered: Unanswered,
-    /// The callers that wait without a place in the queue.
+    /// The callers that wait without a place in the queue, for instance with the strategy `notify`.
     pub(crate) subscribers: Subscribers,
     /// Lets the heartbeat sleep while the session is idle.
     parking: Arc<Parking>,
@@ -152,7 +154,7 @@ impl Session {
         }
     }
 
-    /// Spawns a future on the session's runtime. The future ends with that runtime.
+    /// Spawns a future on the session's runtime. The future is dropped when that runtime ends.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let runtime = self.runtime.get();
         let runtime = runtime.unwrap_or_else(|| self.context.handle());
@@ -204,12 +206,13 @@ impl Session {
             State::Ended => Some(Err(BackendError::ShutDown)),
             State::Connecting | State::Up(_) => None,
         };
-        // Boxed, so that the future of a caller stays small.
+        // The future is boxed, so that the future of a caller stays small.
         let waiting: BoxFuture<'_, _> = Box::pin(self.state.until(settled));
         waiting.await
     }
 
-    /// Waits until a connection other than `previous` is up. Never returns if there is no further connection.
+    /// Waits until a connection other than `previous` is up. Never completes if the session makes no further
+    /// connection.
     pub(crate) async fn succeeds(&self, previous: &Identity) {
         let is_new = |state: &State| match state {
             State::Up(connection) if connection.identity != *previous => Some(()),
@@ -366,7 +369,7 @@ impl Ending {
                     }
                     self.session.requeue(None);
                     // A replica accepts connections, too. If the server of the previous connection was no longer a
-                    // master, the new connection may lead to the same server. The new connection therefore ends the
+                    // master, the new connection can lead to the same server. The new connection therefore ends the
                     // outage only if it lasts.
                     let trial = if demoted { TRIAL } else { Duration::ZERO };
                     let is_trial_over = self.connector.context.sleep(trial);

@@ -1,8 +1,9 @@
 //! The callers that wait without a place in the queue, and the turns in which these callers try to get the lock.
 //!
-//! The callers of one session that wait for one lock take turns to try. Each release thus causes only one try in each
-//! session, however many callers wait in the session. If a caller does not begin its try in time, the turn is open to
-//! the caller that is polled first. A caller that is not polled therefore does not block the others.
+//! The callers of one session that wait for one lock take turns: only the caller that has the turn tries to get the
+//! lock. Each release thus causes only one try in each session, however many callers wait in the session. If a caller
+//! does not begin its try in time, the turn is open to the caller that is polled first. A caller that is not polled
+//! therefore does not block the others.
 
 use std::{
     collections::BTreeMap,
@@ -21,8 +22,8 @@ use crate::{
     background::{Context, lock},
 };
 
-/// The time between two periodic tries to get a lock. A periodic try needs no announced release, because a holder may
-/// crash without a release, and because the message about a release may be lost.
+/// The time between two periodic tries to get a lock. Callers try periodically even if no release is announced, because
+/// a holder can crash without a release, and because the message about a release can be lost.
 pub(crate) const TRY_AGAIN: Duration = Duration::from_millis(200);
 /// The time within which a caller that was offered the turn has to begin its try.
 const OFFER_PATIENCE: Duration = Duration::from_millis(100);
@@ -39,14 +40,14 @@ pub(crate) struct Seat {
     is_late: bool,
 }
 
-/// The state of the turn: which caller may try.
+/// The state of the turn: which caller is allowed to try to get the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// No caller may try before the next release or the next periodic try.
+    /// No caller is allowed to try before the next release or the next periodic try.
     Resting,
     /// The caller with this number was offered the turn at this moment.
     Offered(Number, Moment),
-    /// The caller that is polled first may try.
+    /// The caller that is polled first is allowed to try.
     Open,
     /// The caller with this number began its try at this moment.
     Trying(Number, Moment),
@@ -109,8 +110,8 @@ impl TryQueue {
         }
     }
 
-    /// Opens the turn to all callers: the caller that is polled first may try. Each caller counts as late until it is
-    /// polled.
+    /// Opens the turn to all callers: the caller that is polled first is allowed to try. Each caller counts as late
+    /// until it is polled.
     pub(crate) fn open(&mut self) {
         self.turn = Turn::Open;
         for seat in self.seats.values_mut() {
@@ -231,7 +232,7 @@ impl Callers {
 /// name of a channel in Redisson's layout.
 #[derive(Debug, Default)]
 pub(crate) struct Topic {
-    /// The callers, grouped by lock. In Redisson's layout, two locks may share a channel.
+    /// The callers, grouped by lock. In Redisson's layout, two locks can share a channel.
     callers: Vec<Arc<Callers>>,
     /// The connection that is subscribed to the channel, if there is one.
     listening: Listening,
@@ -322,7 +323,7 @@ impl Subscribers {
         }
     }
 
-    /// Lets one caller of each lock of the topic try, because the lock may be free.
+    /// For each lock of the topic, lets one caller try to get the lock, because the lock may be free.
     pub(crate) fn wake(&self, topic: &str) {
         if let Some(topic) = lock(&self.topics).get(topic) {
             topic.callers.iter().for_each(|callers| callers.wake());

@@ -150,7 +150,7 @@ impl Waiters {
         due
     }
 
-    /// Adds a waiting caller to the list. A caller is added before its request is sent, because the offer of a turn may
+    /// Adds a waiting caller to the list. A caller is added before its request is sent, because the offer of a turn can
     /// arrive together with the reply. The returned flag is true if no other caller of the session waits for the lock,
     /// and the caller has no place in the queue yet. If the flag is true, the caller sends its own request.
     pub(crate) fn join(
@@ -426,7 +426,7 @@ impl Unanswered {
     }
 
     /// Returns whether a grant has a single owner, and this owner has a request in this list. The answer to that
-    /// request may describe the same grant.
+    /// request possibly describes the same grant.
     pub(crate) fn has(&self, owners: &[OwnerId]) -> bool {
         matches!(owners, [owner] if lock(&self.0).contains_key(owner))
     }

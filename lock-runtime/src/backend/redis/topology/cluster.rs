@@ -39,16 +39,16 @@ use crate::{
     events::TARGET,
 };
 
-/// The time limit for the answers of the servers to `CLUSTER SLOTS`, and for the checks of the remaining primaries,
-/// after more than half of the primaries have passed the check.
+/// The time limit for the answers of the servers to `CLUSTER SLOTS`. It is also the time limit for the checks of the
+/// remaining primaries, once more than half of the primaries have passed the check.
 const ASK_PATIENCE: Duration = Duration::from_millis(500);
 /// The time limit for the remaining answers to `CLUSTER SLOTS`, after more than half of the servers have answered. A
 /// server that is cut off from the others may have an old slot map, so a single answer does not suffice.
 const REST_PATIENCE: Duration = Duration::from_millis(50);
 /// The time after which the engine reads the slot map again while a caller waits for a slot that no server stores.
 const UNSERVED_PAUSE: Duration = Duration::from_millis(500);
-/// How long the sessions with a server that stores no slot are kept after an `ASK` redirection to that server. The
-/// server may soon store the slot that is moving to it.
+/// The time for which the engine keeps the sessions with a server that stores no slot, counted from the newest `ASK`
+/// redirection to that server. A slot is moving to that server, so the server will probably soon store a slot.
 const ASKED_FOR: Duration = Duration::from_secs(10);
 /// The shortest and the longest time between two tries to read the slot map. The time doubles while the slot map does
 /// not change.
@@ -90,8 +90,8 @@ impl SlotMap {
 
 /// One server's description of the cluster.
 struct View {
-    /// Decides which of several servers' descriptions is used. The description of a server that considers the cluster
-    /// to be working takes precedence. Of two such descriptions, the one with the newer configuration epoch is used.
+    /// Decides which server's description the engine uses. The description of a server that considers the cluster to be
+    /// working takes precedence. Of two such descriptions, the one with the newer configuration epoch is used.
     newness: (bool, u64),
     /// The ranges of slots, each as its first slot, its last slot and its primary.
     ranges: Vec<(u16, u16, ConnectionAddr)>,
@@ -190,7 +190,7 @@ impl Cluster {
         self.map.until(elsewhere).await;
     }
 
-    /// Waits until the session of the calling runtime with the primary that stores a lock is connected.
+    /// Waits for a connection of the calling runtime's session with the primary that stores a lock.
     pub(crate) async fn connected(
         self: &Arc<Self>,
         name: &LockName,
@@ -226,7 +226,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the engine's home session (its own session) with the primary that stores the lock has a connection.
+    /// Waits for a connection of the engine's home session (its own session) with the primary that stores the lock.
     pub(crate) async fn home_connection(
         self: &Arc<Self>,
         name: &LockName,
@@ -321,7 +321,8 @@ impl Cluster {
                         until = until.min(self.context.now() + ASK_PATIENCE);
                     }
                 }
-                // A primary that cannot be reached may soon answer, or be replaced.
+                // A primary that cannot be reached now can answer later, or the cluster can replace it, so the check
+                // continues.
                 Err(failure @ (Failure::Unreachable(_) | Failure::Closed(_))) => {
                     unreachable = Some(failure);
                 }
@@ -376,7 +377,8 @@ impl Cluster {
                         newest = Some(view);
                     }
                 }
-                // An error in the answer of a server says more about the cause than a failed connection does.
+                // An error in the answer of a server is preferred, because it says more about the cause than a failed
+                // connection does.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) =>
                 {
@@ -417,8 +419,8 @@ impl Cluster {
         Ok(view)
     }
 
-    /// Replaces the slot map. Closes the connections to servers that store no slot any longer, and makes the callers
-    /// that wait for locks in moved slots ask for a new session. Returns whether the slot map has changed.
+    /// Replaces the slot map. Closes the connections to servers that store no slot any longer. Callers that wait for
+    /// locks in moved slots get a new session. Returns whether the slot map has changed.
     fn apply(&self, view: View) -> bool {
         let before = self.map.change(|map| {
             let before = map.clone();
@@ -462,7 +464,7 @@ impl Cluster {
         })
     }
 
-    /// Makes all calls fail that wait until the slot map names the primary of their lock.
+    /// Ends the calls that wait until the slot map names the primary of their lock. These calls return an error.
     pub(crate) fn begin_shutdown(&self) {
         self.shutting_down.store(true, Ordering::Release);
         self.map.change(|_| ());

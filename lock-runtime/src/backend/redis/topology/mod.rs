@@ -60,7 +60,7 @@ impl Topology {
     pub(crate) fn only(&self) -> &Arc<Sessions> {
         match self {
             Self::Single(sessions) => sessions,
-            Self::Cluster(_) => unreachable!("a node of a Redlock is no cluster"),
+            Self::Cluster(_) => unreachable!("a node of a Redlock is not a cluster"),
         }
     }
 
@@ -72,7 +72,8 @@ impl Topology {
         }
     }
 
-    /// Returns a number that is equal for all locks that one script can use together.
+    /// Returns a number that is the same for all locks whose keys one script can use together. In a Redis Cluster, the
+    /// number is the hash slot of the lock.
     pub(crate) fn shard(&self, name: &LockName) -> u16 {
         match self {
             Self::Single(_) => 0,
@@ -95,7 +96,7 @@ impl Topology {
     ) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
         match self {
             Self::Single(sessions) => sessions.connection_of(sessions.nearest()).await,
-            // Boxed, so that the future stays small for a single server.
+            // The future is boxed, so that the future of a call to a single server stays small.
             Self::Cluster(cluster) => {
                 let connecting: BoxFuture<'_, _> = Box::pin(cluster.connected(name));
                 connecting.await
@@ -158,7 +159,7 @@ impl Topology {
         }
     }
 
-    /// Returns whether the session is a session with the server that stores the lock.
+    /// Returns whether the session connects to the server that stores the lock.
     pub(crate) fn serves(&self, session: &Arc<Session>, name: &LockName) -> bool {
         match self {
             Self::Single(_) => true,
@@ -202,8 +203,8 @@ impl Topology {
         });
         match context.timeout_at(until, checked).await {
             Some(Ok(Ok(()))) => {
-                // A cluster records by itself which of its servers were checked, because some servers may not have
-                // answered.
+                // `Cluster::check` has recorded which servers of the cluster were checked, because some of the servers
+                // may not have answered.
                 if let Self::Single(sessions) = &**self {
                     sessions.connector().note_checked();
                 }

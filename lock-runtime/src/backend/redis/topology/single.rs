@@ -1,5 +1,5 @@
-//! The sessions with one server. The session of the calling runtime serves a lock. If the calling runtime has no
-//! session, the engine's home session serves the lock.
+//! The sessions with one server. A call uses the session of the calling runtime, or the engine's home session if the
+//! calling runtime has no session.
 
 use std::{
     collections::hash_map::Entry,
@@ -60,8 +60,9 @@ impl Sessions {
         &self.connector
     }
 
-    /// Returns the session of the calling runtime. Returns the engine's home session if the caller runs on no runtime,
-    /// or on a runtime that cannot run a session: one that is shut down, or that was built without I/O.
+    /// Returns the session of the calling runtime. Returns the engine's home session if the caller runs outside of a
+    /// tokio runtime, or on a runtime that cannot run a session. A runtime cannot run a session if it is shut down, or
+    /// if it was built without I/O.
     pub(crate) fn nearest(&self) -> Arc<Session> {
         let engine = self.connector.context.handle();
         let runtime = Handle::try_current().ok().filter(|runtime| {
@@ -78,8 +79,8 @@ impl Sessions {
                     (session, true)
                 }
             };
-            // The mutex is unlocked before the session starts. On a runtime that has ended, the session ends at once,
-            // and `retire` then locks the mutex.
+            // The mutex must be unlocked before the session starts, because the session ends at once if the runtime has
+            // ended, and `retire` then locks the mutex.
             if new {
                 session.run(&self.driver, &self.connector, &runtime);
             }
@@ -122,8 +123,8 @@ impl Sessions {
         self.home.get().is_some_and(is_it) || lock(&self.by_runtime).values().flatten().any(is_it)
     }
 
-    /// Sends each caller that waits for a lock for which `has_moved` is true to a new session, because this server no
-    /// longer stores that lock.
+    /// Gives a new session to the callers that wait for locks that this server no longer stores. `has_moved` returns
+    /// whether a lock is one of these locks.
     pub(crate) fn dismiss(&self, has_moved: impl Fn(&LockName) -> bool) {
         let sessions = lock(&self.by_runtime);
         for session in sessions.values().flatten().chain(self.home.get()) {

@@ -44,7 +44,7 @@ impl Access {
         }
     }
 
-    /// Makes a connection. Returns it with the credentials of the provider, if there is a provider.
+    /// Makes a connection. Returns the connection with the credentials of the provider, if there is a provider.
     pub(crate) async fn connect(
         &self,
         context: &Arc<Context>,

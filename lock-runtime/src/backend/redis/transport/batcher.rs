@@ -1,5 +1,5 @@
 //! Sends commands to the server. While few commands are under way, each new command is sent at once. While many
-//! commands are under way, new commands are collected into a batch until the runtime has run the other ready tasks, and
+//! commands are under way, new commands are collected into a batch. After the runtime has run the other ready tasks,
 //! one write sends the batch. If many tasks share a connection, a write for each command would cost more CPU time than
 //! all other work.
 
@@ -48,8 +48,8 @@ impl Batcher {
     }
 
     /// Sends a command after all earlier commands. `others` is the number of other commands under way. If the future is
-    /// dropped before the answer comes, the command may or may not be sent. If the future is dropped before the command
-    /// is written, the connection skips the command.
+    /// dropped before the answer comes, the command is possibly not sent: the connection skips a command that is not
+    /// part of a batch and that has not been written yet.
     ///
     /// If `asking` is set, sends `ASKING` right before the command.
     pub(crate) async fn send(
@@ -77,8 +77,8 @@ impl Batcher {
         };
         match answer {
             None => {
-                // The future is boxed, so that the future of a command in a batch stays small. The allocator of the C
-                // library locks a mutex for each allocation of more than 1 KiB.
+                // The future is boxed, so that the future of a command in a batch stays small. Small futures matter
+                // because the allocator of the C library locks a mutex for each allocation of more than 1 KiB.
                 let mut redis = self.redis.clone();
                 let sending: BoxFuture<'_, _> =
                     Box::pin(async move { redis.send_packed_command(command).await });

@@ -53,7 +53,7 @@ impl CallError {
                 }
                 _ => Self::Refused(BackendError::Refused(with_missing_right(text))),
             },
-            // The provider of credentials may return credentials later.
+            // The provider of credentials can still return credentials later.
             ErrorKind::Extension if error.code() == Some(NO_CREDENTIALS) => Self::NotReady(text),
             // A server that becomes a replica ends a blocking command, such as `WAIT`, with this error.
             ErrorKind::Extension if error.code() == Some("UNBLOCKED") => Self::Demoted(text),
@@ -100,8 +100,8 @@ impl Redirect {
         Some(Self { slot, address })
     }
 
-    /// Returns the address of a server that the server at `asked` has named. If the named server does not know its own
-    /// name, `named` has no host, and the host of `asked` is used.
+    /// Returns the address of a server that the server at `asked` has named. If the answer names no host (`named` is
+    /// empty or `?`), the result has the host of `asked`.
     pub(crate) fn address(named: &str, port: u16, asked: &ConnectionAddr) -> ConnectionAddr {
         let host = |asked: &str| match named {
             "" | "?" => asked.to_owned(),

@@ -1,5 +1,5 @@
-//! One connection to the server: its identity on the server, its health, and its token floor (the server's time at its
-//! start).
+//! One connection to the server: its identity on the server, its health, and its token floor (the server's time when
+//! the connection was made).
 
 use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
@@ -33,9 +33,9 @@ use crate::{
 pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The token floor for a server that another server can replace: the greatest number that a script reads exactly. Every
-/// token is below this floor, so each grant raises the token counter to the server's time. Two such servers may both
-/// grant a lock, one after the other or side by side. Their tokens then rise in the order of the grants, as far as the
-/// clocks of the servers agree.
+/// token is below this floor, so each grant raises the token counter to the server's time. Two such servers can both
+/// grant a lock, one after the other or at the same time. Their tokens then rise in the order of the grants, as far as
+/// the clocks of the servers agree.
 const FLOOR_OF_ANY_TIME: u64 = (1 << 53) - 1;
 
 /// The identity of one connection on its server. A server never gives two connections the same ID during one run. After
@@ -70,7 +70,8 @@ pub(crate) struct Connection {
     clock_offset: i128,
     /// The connections to the same server on which calls wait for replicas.
     pub(crate) wait_connections: WaitConnections,
-    /// The connection to the same server for shard channels. Only locks in Redisson's layout in a Redis Cluster use it.
+    /// The connection to the same server for shard channels. Only locks in Redisson's layout in a Redis Cluster use
+    /// this connection.
     pub(crate) shard_channels: ShardChannels,
     /// The task that logs in again before the connection's credentials expire.
     _login: Option<AbortOnDropHandle<()>>,
@@ -100,8 +101,8 @@ pub(crate) struct Pushed {
 }
 
 impl Connection {
-    /// Makes a connection. Before it subscribes to `channel` and reads the token floor, closes the connection
-    /// `previous` on the server.
+    /// Makes a connection. First closes the connection `previous` on the server, then subscribes to `channel`, and then
+    /// reads the token floor.
     pub(crate) async fn open(
         connector: &Connector,
         channel: &str,
@@ -241,7 +242,7 @@ impl Connection {
         let (may_kill, run, id) = (may_kill(probed)?, run?, id?);
         subscribed?;
         if let Err(error) = loaded {
-            tracing::debug!(target: TARGET, server = %connector.address(), %error, "cannot load the scripts when connecting; each script is loaded at its first use");
+            tracing::debug!(target: TARGET, server = %connector.address(), %error, "cannot load the scripts when connecting; the client loads each script when it first runs the script");
         }
         let (seconds, micros) = time?;
         health.heard(sent, connector.context.now());
@@ -284,7 +285,7 @@ impl Connection {
         args: &[&str],
     ) -> BoxFuture<'a, Result<(Value, Moment), CallError>> {
         let by_hash = script.by_hash(keys, args);
-        // Boxed, so that the future of a caller stays small while the caller waits for its turn.
+        // The future is boxed, so that the future of a caller stays small while the caller waits for its turn.
         Box::pin(async move {
             let answer = self.send(&by_hash).await;
             let answer = match answer {
@@ -379,7 +380,7 @@ impl Connection {
         match &error {
             CallError::Moved(_) => {}
             // The slot of the lock is moving to another server. Until the move is over, commands for the locks of this
-            // slot may fail.
+            // slot can fail.
             CallError::Ask(_) => self.readiness.note(self.context.now()),
             CallError::Broken(detail) => self.health.mark_lost(detail),
             CallError::Demoted(detail) => {
@@ -506,8 +507,8 @@ pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(value).map(str::trim)
 }
 
-/// An ID that no connection has. The server's answer to a command that closes this ID shows whether the user may close
-/// connections.
+/// An ID that no connection has. The server's answer to a command that closes the connection with this ID shows whether
+/// the user is allowed to close connections.
 const NOBODY: i64 = i64::MAX;
 
 /// Returns the command that closes the connection with this ID. The command does nothing if no connection has this ID.

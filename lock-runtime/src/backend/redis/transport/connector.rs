@@ -27,7 +27,7 @@ use crate::{
     events::Counters,
 };
 
-/// The addresses of the servers, and the name that this program has in their lists of connections.
+/// The addresses of the servers, and the name of this program in the servers' lists of connections.
 pub(crate) struct Destination {
     pub(crate) place: Place,
     pub(crate) application: String,
@@ -72,7 +72,7 @@ enum Target {
 /// The options of the check whether a server can be used for locks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerCheck {
-    /// Whether the server may evict keys.
+    /// Whether the check accepts a server that evicts keys.
     pub(crate) allow_eviction: bool,
     /// A channel to which the Redis user must be able to subscribe, and on which the user must be able to publish.
     pub(crate) probe_channel: Option<&'static str>,
@@ -83,7 +83,7 @@ pub(crate) struct Connector {
     pub(crate) context: Arc<Context>,
     target: Target,
     pub(crate) access: Access,
-    /// The features for which the Redis user needs rights.
+    /// The settings that decide which rights the Redis user needs.
     pub(crate) needs: Needs,
     /// The commands that load the scripts of the connection's layout.
     pub(crate) scripts: redis::Pipeline,
@@ -293,7 +293,7 @@ impl Connector {
         }
     }
 
-    /// Makes a connection, and returns it with the address of its server.
+    /// Makes a connection. Returns the connection with the address of its server.
     pub(crate) async fn connect(
         &self,
         config: &AsyncConnectionConfig,
@@ -302,8 +302,8 @@ impl Connector {
         Ok((redis, address))
     }
 
-    /// Makes a connection. Returns it with the address of its server, and with the credentials of the provider, if
-    /// there is a provider.
+    /// Makes a connection. Returns the connection with the address of its server, and with the credentials of the
+    /// provider, if there is a provider.
     pub(crate) async fn log_in(
         &self,
         config: &AsyncConnectionConfig,

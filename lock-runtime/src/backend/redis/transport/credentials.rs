@@ -18,14 +18,15 @@ use crate::{
     events::TARGET,
 };
 
-/// The code of the error for credentials that the provider has not returned.
+/// The code of the error that is returned if the provider returns no credentials.
 pub(crate) const NO_CREDENTIALS: &str = "NOCREDENTIALS";
 /// The time limit for one call of the provider.
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
-/// How many calls of a provider may block their threads at the same time. The engine cannot stop a call that blocks,
+/// How many calls of a provider can block their threads at the same time. The engine cannot stop a call that blocks,
 /// and needs threads for other work, too.
 const BLOCKED_AT_MOST: usize = 4;
-/// How long a provider's answer is kept after every connection attempt that has waited for it has ended.
+/// The maximum age of an unused answer of the provider, counted from the moment at which the engine reads the answer.
+/// If the answer is older, the next connection calls the provider again.
 const UNCLAIMED_FOR: Duration = Duration::from_secs(5);
 /// The time limit for the answer to `AUTH`.
 const AUTH_PATIENCE: Duration = Duration::from_secs(1);
@@ -50,7 +51,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Creates the credentials of a Redis user. The user of a server that has only a password is `default`.
+    /// Creates the credentials of a Redis user. If the server has a password but no named users, the user is `default`.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self {
             user: user.into(),
@@ -105,7 +106,7 @@ pub(crate) struct Provider {
     call: Mutex<Option<Call>>,
     /// The user in the newest answer.
     user: Mutex<Option<String>>,
-    /// A permit for each thread on which the provider may run.
+    /// One permit for each thread on which a call of the provider can run.
     threads: Arc<Semaphore>,
 }
 
@@ -179,7 +180,7 @@ impl Provider {
             let answering = async {
                 let thread = threads.acquire_owned().await;
                 let engine = context.handle().clone();
-                // The provider runs on a thread of its own, because it may block, and the engine's thread renews all
+                // The provider runs on a thread of its own, because it can block, and the engine's thread renews all
                 // leases.
                 let asking = context.handle().spawn_blocking(move || {
                     let _thread = thread;
@@ -190,7 +191,8 @@ impl Provider {
                     Err(_) => Err("the provider has panicked".into()),
                 }
             };
-            // A provider that blocks its thread does not notice its own time limit.
+            // A provider that blocks its thread is not stopped by the time limit above, so this second time limit is
+            // needed.
             let answer = context.timeout_at(until, answering).await;
             (context.now(), answer.unwrap_or_else(no_answer))
         };

@@ -57,8 +57,8 @@ pub(crate) struct Health {
     answered: AtomicU64,
     /// The moment at which the newest reply came.
     heard: AtomicU64,
-    /// The moment since which the server has been silent: the moment of the newest reply, or the moment at which a
-    /// command was sent while no other command was under way, whichever is later.
+    /// The moment since which the server has been silent. It is the later of two moments: the moment of the newest
+    /// reply, and the newest moment at which a command was sent while no other command was under way.
     progress: AtomicU64,
     in_flight: AtomicUsize,
     broken: AtomicBool,
@@ -119,7 +119,7 @@ impl Health {
         self.heard.load(Ordering::Acquire) >= nanos(moment)
     }
 
-    /// Returns for how long no reply has come although commands are under way, or zero if no command is under way.
+    /// Returns the time for which commands have been under way without a reply, or zero if no command is under way.
     pub(crate) fn silent_for(&self, now: Moment) -> Duration {
         if self.in_flight.load(Ordering::Acquire) == 0 {
             return Duration::ZERO;
@@ -134,7 +134,8 @@ impl Health {
 
     /// Marks the connection as lost, because the server is gone, silent, or no longer a master.
     pub(crate) fn mark_lost(&self, reason: &str) {
-        // If this process has given up the connection, a later failure of the connection says nothing about the server.
+        // If this process has already given up the connection, a failure says nothing about the server, so it is not
+        // recorded.
         if !self.is_broken() {
             self.lost.get_or_init(|| reason.to_owned());
             self.mark_broken();

@@ -32,8 +32,8 @@ impl Readiness {
 /// The answer to a check, or `None` while the check is under way.
 type Answer = Arc<Watched<Option<bool>>>;
 
-/// The newest check of the server and its time limit. Callers that ask with the same time limit during this check share
-/// the answer to it.
+/// The newest check of the server and its time limit. If further callers request a check with the same time limit
+/// during this check, they share its answer.
 #[derive(Debug, Default)]
 pub(crate) struct Liveness(Mutex<Option<(Duration, Answer)>>);
 
@@ -73,7 +73,7 @@ impl Liveness {
         context.spawn(async move {
             let began = engine.now();
             let answered = engine.timeout_at(began + within, asking).await;
-            // On a busy machine, the answer to this check may come too late, although other sessions receive replies.
+            // On a busy machine, the answer to this check can come too late, although other sessions receive replies.
             answers.replace(Some(answered == Some(true) || has_heard_since(began)));
         });
         answer

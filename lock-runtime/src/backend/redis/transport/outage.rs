@@ -45,8 +45,8 @@ impl State {
         }
     }
 
-    /// Changes the connection state under which a session is counted. Returns the duration of the outage if the change
-    /// ends an outage.
+    /// Counts a session under a new connection state instead of its old one. Returns the duration of the outage if the
+    /// change ends an outage.
     fn change(&mut self, from: Presence, to: Presence, now: Moment) -> Option<Duration> {
         if let Some(count) = self.count(from) {
             *count -= 1;

@@ -24,7 +24,8 @@ use crate::{
 const ASK_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a client waits for the answers of the other Sentinels after the first Sentinel has answered.
 const REST_PATIENCE: Duration = Duration::from_millis(200);
-/// How long the Sentinels may disagree after a failover. Sentinels send one another the newest configuration every 2 s.
+/// The time for which the Sentinels can disagree after a failover. Sentinels send one another the newest configuration
+/// every 2 s.
 const SETTLED: Duration = Duration::from_secs(3);
 /// The pause before a lost connection to a Sentinel is made again.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
@@ -53,8 +54,8 @@ pub(crate) struct Sentinels {
     server: redis::ConnectionInfo,
     /// The credentials and the TLS settings for connections to the Sentinels.
     access: Access,
-    /// The address of the primary according to the newest message of a Sentinel. If no answer of a
-    /// Sentinel confirms this message, such an answer replaces the address. `None` before the first message.
+    /// The address of the primary according to the newest message of a Sentinel. If no Sentinel confirms this address
+    /// when the client asks, the address that most Sentinels then name replaces it. `None` before the first message.
     moved_to: Watched<Option<ConnectionAddr>>,
     /// The tasks that listen to the Sentinels.
     listening: Mutex<Vec<AbortHandle>>,
@@ -93,8 +94,8 @@ impl Sentinels {
 
     /// Asks all Sentinels for the address of the primary. Returns the address that more than half of them name, or the
     /// first answer that agrees with the newest message about a new primary. A Sentinel whose answer contradicts the
-    /// other Sentinels or this message may be cut off. The answer of such a Sentinel is therefore used only if too few
-    /// other Sentinels answer.
+    /// other Sentinels or this message is possibly cut off from the group. Such an answer is therefore used only if too
+    /// few other Sentinels answer.
     pub(crate) async fn primary(&self, context: &Arc<Context>) -> RedisResult<ConnectionAddr> {
         let moved_to = self.moved_to.get().clone();
         let mut until = context.now() + ASK_PATIENCE;
@@ -111,7 +112,8 @@ impl Sentinels {
                     }
                     until = until.min(context.now() + REST_PATIENCE);
                 }
-                // An error that a Sentinel returned says more about the cause than a failed connection does.
+                // An error that a Sentinel returned is preferred, because it says more about the cause than a failed
+                // connection does.
                 (Err(error), _) if error.code() == Some(UNKNOWN_GROUP) => failure = Some(error),
                 (Err(error), _) => failure = failure.or(Some(error)),
             }
@@ -143,8 +145,8 @@ impl Sentinels {
     }
 
     /// Finds out whether there is a new primary about which this client has missed the message. Uses only an address
-    /// that more than half of the Sentinels name. The Sentinels must still name it after [`SETTLED`], and no message
-    /// may have come in the meantime.
+    /// that more than half of the Sentinels name, and still name after [`SETTLED`]. If a message arrives in the
+    /// meantime, the address in the message is used instead.
     async fn catch_up(&self, context: &Arc<Context>) {
         let moved_to = self.moved_to.get().clone();
         let agreed = async || {

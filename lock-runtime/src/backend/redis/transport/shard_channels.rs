@@ -4,7 +4,7 @@
 //! Shard channels need a connection of their own. When a slot moves to another server, the old server ends the
 //! subscriptions to the slot's channels with a push message that looks like the answer to a command. The `redis` crate
 //! would take this message for the answer to the oldest command under way. From then on, each answer would reach the
-//! wrong caller. A caller could thus take a lock that another caller's request was granted.
+//! wrong caller. A caller could thus take a lock that the server has granted to another caller.
 
 use std::{
     collections::BTreeSet,
@@ -66,8 +66,8 @@ struct ShardConnection {
 /// The state of a connection for shard channels, according to the messages that the server has pushed so far.
 #[derive(Default)]
 struct State {
-    /// The channels to which the connection is subscribed. Only push messages change this set, because an answer may
-    /// belong to another command.
+    /// The channels to which the connection is subscribed. Only push messages change this set, because an answer
+    /// possibly belongs to another command.
     subscribed: Mutex<BTreeSet<String>>,
     is_closed: AtomicBool,
 }

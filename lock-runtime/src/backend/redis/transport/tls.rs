@@ -156,7 +156,8 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Returns the settings for the next connection, which also determine how it resolves the server's address.
+    /// Returns the settings for the next connection. These settings also determine how the connection resolves the
+    /// server's address.
     pub(crate) async fn prepare(
         self: &Arc<Self>,
         context: &Context,
@@ -170,7 +171,7 @@ impl Tls {
             match reading.await {
                 Ok(Ok(certificates)) => *lock(&self.certificates) = certificates,
                 Ok(Err(detail)) => {
-                    tracing::warn!(target: TARGET, %detail, "cannot read the TLS files again, using the last ones");
+                    tracing::warn!(target: TARGET, %detail, "cannot read the TLS files again, so the connection uses the certificates that were read last");
                 }
                 Err(error) => return Err(io::Error::other(error).into()),
             }

@@ -1,6 +1,6 @@
--- Third part of an acquisition. Runs if acquire_free.lua and acquire_queue.lua have not answered: the lock is free and
--- its queue has entries, the caller does not wait, the caller already holds the lock, or the server may have lost its
--- token counter.
+-- Third part of an acquisition. Runs if neither acquire_free.lua nor acquire_queue.lua has returned an answer. This
+-- happens in three cases: the lock is free but its queue has entries, another owner holds the lock and the caller does
+-- not wait, or the caller already holds the lock.
 
 local function take()
   if ARGV[7] then

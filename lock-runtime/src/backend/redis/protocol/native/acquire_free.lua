@@ -2,13 +2,14 @@
 -- Uses next_token.lua.
 --
 -- KEYS: grant, queue, fence (grant_next.lua describes the keys)
--- ARGV: 1 `lease|session_id|owner|words|since`, the part of the grant after its token
---       2 lease in ms
---       3 token floor (see next_token.lua)
---       4 the caller's wait in ms (0: the caller is not queued)
---       5 length of a claim in ms
---       6 time limit (server time in µs, '' if there is none); after it, the script does nothing
---       7 the queue entry `notify|session_id`, given only if the caller waits with the strategy `notify`
+-- ARGV:
+-- 1. `lease|session_id|owner|words|since`, the part of the grant after its token
+-- 2. lease in ms
+-- 3. token floor (see next_token.lua)
+-- 4. the caller's wait in ms (0: the caller is not queued)
+-- 5. length of a claim in ms
+-- 6. time limit (server time in µs, '' if there is none); after this limit, the script does nothing
+-- 7. the queue entry `notify|session_id`, given only if the caller waits with the strategy `notify`
 
 if ARGV[6] ~= '' then
   local time = redis.call('TIME')
@@ -16,7 +17,8 @@ if ARGV[6] ~= '' then
     return { 'late' } -- nothing was changed, because the caller no longer waits for this request
   end
 end
--- The common case comes before all further function definitions, because executing the definitions takes time.
+-- The most frequent case comes before the function definitions of the next parts, because executing those definitions
+-- takes time.
 if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 and ARGV[2] + 0 > 0 then
   local token = next_token(KEYS[3], ARGV[3], 1)
   redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', ARGV[2])

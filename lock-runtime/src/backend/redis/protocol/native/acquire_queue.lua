@@ -6,20 +6,22 @@ if not lease or lease ~= ARGV[2] or tonumber(lease) < 1 then
   return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- a lease of 0 would delete the key
 end
 
--- Lua hashes each string that a script makes, so the script makes few strings that contain the words.
+-- Lua hashes each string that a script creates. To save time, this script creates few strings that contain the words
+-- (where the caller runs).
 local words = string.sub(ARGV[1], rest, string.find(ARGV[1], '|', rest + 1, true) - 1)
 local member = owner .. '|' .. session_id .. '|' .. lease .. '|' .. ARGV[4] .. words
 local held = redis.call('GET', KEYS[1])
 
--- Queues the caller behind all owners.
+-- Queues the caller behind all queued owners.
 local function enqueue()
   local time = redis.call('TIME')
   local score = time[1] * 1000000 + time[2]
   local wait = tonumber(ARGV[4])
   -- The queue must not expire before its last waiter gives up. To save commands, not every caller sets the queue's
-  -- expiry. Time is divided into stretches that are as long as the caller's wait. If the last owner in the queue has the
-  -- same lease and wait, and was queued in the same stretch, the expiry was more than two waits ahead when the first such
-  -- owner of this stretch was queued. This expiry is late enough for the caller, too.
+  -- expiry. Time is divided into stretches, each as long as the caller's wait. When the first owner of a stretch is
+  -- queued, the script sets the expiry to at least two waits later. This expiry is also late enough for each owner that
+  -- is queued in the same stretch with the same wait. So the script does not set the expiry if the last owner in the
+  -- queue has the same lease and wait as the caller, and was queued in the same stretch.
   local extended = false
   local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
   if last[2] == 'inf' then
@@ -41,12 +43,13 @@ local function enqueue()
   if not extended and redis.call('PTTL', KEYS[2]) < 2 * wait + 1000 then
     redis.call('PEXPIRE', KEYS[2], 2 * wait + 1000)
   end
-  -- Returns the caller's place, and the time left of the holder's grant in ms. If the caller has to queue again, it asks
-  -- for the same place. The caller's session sends a probe when the time left has passed.
+  -- Returns the caller's place, and the time left of the holder's grant in ms. If the caller has to queue again, its
+  -- request contains this place. The caller's session sends a probe when the time left has passed.
   return { 'queued', place, held and redis.call('PTTL', KEYS[1]) or 0 }
 end
 
--- This case, too, is frequent, so it comes before the function definitions of grant_next.lua.
+-- This case is frequent, too, so it comes before the function definitions of grant_next.lua, which take time to
+-- execute.
 if held and ARGV[4] ~= '0' and not string.find(held, owner, 1, true) then
   return enqueue()
 end

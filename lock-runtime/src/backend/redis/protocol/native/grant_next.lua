@@ -1,53 +1,54 @@
--- Documents the stored state of a lock (grant, queue, claim, fence), and defines how the lock is granted to the next
--- waiter that is alive (its wait has not ended) and reachable (its session is listening). Shared by the scripts that
--- grant locks.
+-- Documents the stored state of a lock (grant, queue, claim, fence), and grants the lock to the next waiter that is
+-- alive and reachable. A waiter is alive until its wait ends, and reachable while its session is listening. Shared by
+-- the scripts that grant locks.
 --
--- The keys of a lock, all in one hash slot:
---   grant  string  token|lease|session_id|owner owner …|words|since   expires with the lease. Several owners are a
---                 cohort: neighbours in the queue with the same session and the same lease. They hold the lock one after
---                 another. The stored token is that of the first owner; the others have the tokens that follow.
---                 `words` and `since` are for people: where the first owner runs, and the time of the grant (words.rs)
---   queue  zset    owner|session_id|lease|wait|words      score: server time in µs at which the owner was queued. No
---                 two owners have the same score
---                 notify|session_id                      score: infinite, behind all owners. The session is woken when
---                 the lock is free and no owner is queued
---   claim  string  session_id                             the session whose waiter was last granted the lock. The key
---                 expires 500 ms after the time within which the waiter must confirm the grant
---   fence  string  the newest token of all locks that share this key
+-- A lock has four keys, all in one hash slot.
+--
+-- - grant, a string: `token|lease|session_id|owner owner …|words|since`. The key expires with the lease. Several owners
+--   are a cohort: neighbours in the queue with the same session and the same lease, which hold the lock one after
+--   another. The first owner has the stored token, and the others have the tokens that follow. `words` tell people
+--   where the first owner runs, and `since` tells them the time of the grant (see words.rs).
+-- - queue, a sorted set with two kinds of entries:
+--   - `owner|session_id|lease|wait|words` is a waiter. The score is the server time in µs at which the owner was
+--     queued. No two owners have the same score.
+--   - `notify|session_id` names a session that gets a message when the lock is free and no owner is queued. The score
+--     is infinite, so the entry is behind all owners.
+-- - claim, a string: the id of the session whose waiter was last granted the lock. The key expires 500 ms after the
+--   time within which the waiter must confirm the grant.
+-- - fence, a string: the newest token of all locks that share this key.
 
 local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)(.*)$'
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
 -- The shortest lease, in ms, for which a claim is stored. Until a member has taken its turn, its process renews the
--- grant only at its heartbeats, so a shorter lease may expire although the process is listening.
+-- grant only at its heartbeats, so a shorter lease can expire although the process is listening.
 local MIN_CLAIMED_LEASE = 500
--- The number of queue entries that one script examines before it stops. The server runs no other command while a script
--- runs.
+-- The number of queue entries that one script examines before it stops. The limit is needed because the server runs no
+-- other command while a script runs.
 local ENTRIES_AT_MOST = 2000
--- The number of entries that the server could examine in the time that it spends on a grant whose message nobody
--- receives.
+-- A grant whose message nobody receives takes the server as long as the examination of this many queue entries.
 local ENTRIES_PER_OFFER = 5
--- The number of queue entries that this script has examined, for all of its locks.
+-- The number of queue entries that this script has examined so far, in the queues of all its locks.
 local examined = 0
 
--- Returns the notification channel of a session. The channel's name does not reveal the session id, which signs the
--- messages on the channel.
+-- Returns the notification channel of a session. The channel's name contains only a hash of the session id, because the
+-- id signs the messages on the channel and must stay secret.
 local function channel_of(session_id)
   return 'lock:session:' .. redis.sha1hex(session_id)
 end
 
--- Returns whether a session may be granted a lock. In a Redis Cluster, a message also reaches a session that listens at
--- another server, but the result of PUBLISH does not count this session. The script would then grant the lock to the
--- next waiter as well, although the session has received its grant. So a session is granted a lock only if it listens
--- at this server.
+-- Returns whether the script can grant a lock to a session. In a Redis Cluster, PUBLISH also reaches a session that
+-- listens at another server, but the result of PUBLISH does not count that session. The script would then grant the
+-- lock to the next waiter as well. In a cluster, a script therefore grants a lock only to a session that listens at
+-- this server.
 local function is_reachable(channel, fence)
   local is_cluster = string.find(fence, '{', 1, true)
   return not is_cluster or tonumber(redis.call('PUBSUB', 'NUMSUB', channel)[2]) > 0
 end
 
 -- Caps the time left of a grant at its lease, and returns the time left, in ms. More time than the lease is left if the
--- server's clock was set back, or if the key's expiry was removed. The holder may have crashed, so the scripts that
--- waiting callers run call this function.
+-- server's clock was set back, or if the key's expiry was removed. The scripts of waiting callers call this function,
+-- because a crashed holder does not correct its expiry itself.
 local function clamp(grant, lease)
   local left = redis.call('PTTL', grant)
   lease = tonumber(lease)
@@ -63,17 +64,17 @@ local function left_of(grant, held)
   return math.max(math.min(redis.call('PTTL', grant), tonumber(string.match(held, '^%d+|(%d+)'))), 0)
 end
 
--- Returns a place before the places of all waiters. An owner that was granted the lock, but does not know its place,
--- gets this place.
+-- Returns a place before the places of all waiters. The script reports this place for an owner that already holds the
+-- lock, because such an owner is no longer in the queue.
 local function before_all(queue, now)
   local head = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2]
   return math.min(tonumber(head or now), now) - 1
 end
 
--- Forms a cohort. `owner`, `session_id`, `lease`, `wait` and `words` are those of the first waiter, which is no longer in
--- the queue. Removes up to COHORT_AT_MOST - 1 further entries from the front of the queue, as long as they have the same
--- session and the same lease. Returns the owners of the cohort, and their number. The owners are `owner`, and the
--- owners of the removed entries whose wait has not ended.
+-- Forms a cohort. `owner`, `session_id`, `lease`, `wait` and `words` describe the first waiter, which the calling
+-- function has already removed from the queue. Removes up to COHORT_AT_MOST - 1 further entries from the front of the
+-- queue, as long as they have the same session and the same lease. Returns the owners of the cohort, and their number.
+-- The owners are `owner`, and the owners of the removed entries whose wait has not ended.
 local function cohort(queue, owner, session_id, lease, wait, words, now)
   local tail = '|' .. session_id .. '|' .. lease .. '|'
   local first, last = #owner + 1, #owner + #tail
@@ -84,7 +85,8 @@ local function cohort(queue, owner, session_id, lease, wait, words, now)
   neighbours = redis.call('ZRANGE', queue, 0, COHORT_AT_MOST - 2)
   local owners, taken, terms = { owner }, 0, tail .. wait .. words
   for _, member in ipairs(neighbours) do
-    -- An entry with the same wait and words as the first waiter was queued later, so its wait ends later, too.
+    -- An entry with the same wait and words as the first waiter is alive: it was queued later, so its wait ends later,
+    -- too.
     local is_alive = string.sub(member, first) == terms
     if not is_alive then
       if string.sub(member, first, last) ~= tail then
@@ -104,11 +106,11 @@ end
 -- Grants the lock to the first waiter that is alive and reachable, and to its cohort, and returns the new owners. If
 -- there is no such waiter, deletes the grant and returns nil. The second result is true if the search stopped at
 -- ENTRIES_AT_MOST and the queue still has entries. The search removes the queue entries of sessions that are not
--- listening. Once such a session is listening again, it finds that its entries are gone, and queues its callers again.
--- The calling script passes the result of its ZPOPMIN as `head`, so the script's first write is ZPOPMIN or DEL. Redis
--- allows both commands when it is out of memory, and then allows all further writes of the script. `claimed` is the key
--- of the claim, or nil if the calling script does not know it. `aside` is the session that set_claimant_aside has
--- returned, or nil.
+-- listening. Once such a session is listening again, it notices that its entries are gone, and queues its callers
+-- again. The calling script passes the result of its ZPOPMIN as `head`, so the script's first write is ZPOPMIN or DEL.
+-- Redis allows both commands when it is out of memory, and then allows all further writes of the script. `claimed` is
+-- the key of the claim, or nil if the calling script does not know it. `aside` is the id of a session whose waiters are
+-- skipped (the result of set_claimant_aside), or nil.
 local function grant_next(head, grant, queue, claimed, fence, floor, claim, aside)
   local time, now
   local silent = aside and { [aside] = true } or {}
@@ -120,9 +122,9 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
     examined = examined + 1
     local owner, session_id, lease, wait, words = string.match(head[1], MEMBER)
     if not owner then
-      -- This entry is not a waiter: it names a session that asked to be woken. The message reserves nothing, so another
-      -- caller may take the lock first. A lost message does no harm, because the session's callers also try every 200
-      -- ms.
+      -- This entry is not a waiter. It names a session that wants a message when the lock is free. The message reserves
+      -- nothing, so another caller can take the lock first. A lost message does no harm, because the session's callers
+      -- also try every 200 ms.
       redis.pcall('PUBLISH', channel_of(string.sub(head[1], 8)), 'free|' .. grant)
     elseif not silent[session_id] and head[2] + wait * 1000 > now then
       local channel = channel_of(session_id)
@@ -164,9 +166,9 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
 end
 
 -- Removes the queue entries of the session in the claim, and returns the session's id. That session was granted the
--- lock, and did not confirm the grant in time, so it is not listening. Without its entries, it delays the other
--- sessions by only one claim, however many of its callers wait. `speaks` is the id of the session that runs this
--- script. If the claim names that session, it is alive, and keeps its entries.
+-- lock, and did not confirm the grant in time, so it is not listening. Because its entries are removed, that session
+-- delays the other sessions by only one claim, however many of its callers wait. `speaks` is the id of the session that
+-- runs this script. If the claim names `speaks`, that session is listening, so its entries stay and the result is nil.
 local function set_claimant_aside(queue, claimed, speaks)
   local session_id = redis.call('GET', claimed)
   if not session_id then
@@ -191,8 +193,9 @@ local function set_claimant_aside(queue, claimed, speaks)
 end
 
 -- Grants the lock to the next waiter after the grant has expired, or was deleted without a release. First removes the
--- queue entries of a session that did not confirm its grant in time. Returns the same values as grant_next. If the
--- script has already examined ENTRIES_AT_MOST entries for other locks, only returns nil and true.
+-- queue entries of the session that did not confirm its grant in time, if there is such a session. Returns the same
+-- values as grant_next. If the script has already examined ENTRIES_AT_MOST entries for other locks, only returns nil
+-- and true.
 local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   if examined >= ENTRIES_AT_MOST then
     return nil, true

@@ -1,11 +1,17 @@
--- Removes the caller from the queue. With 'abandon', also releases a grant that belongs to the caller alone. With
--- 'enter', grants the caller the lock if the caller was queued, the lock is free, and no earlier waiter is alive.
--- Returns the caller's place if the caller was queued, or a place before all waiters if its grant was released. If the
--- caller was queued, also returns the grant, and with 'enter' the number of entries before the caller's entry.
+-- Removes the caller from the queue. If ARGV[5] is 'abandon', also releases a grant that belongs to the caller alone.
+-- If ARGV[5] is 'enter', also grants the lock to a caller that was queued, if the lock is free and no earlier waiter is
+-- alive. Returns the caller's place if the caller was queued, or a place before all waiters if its grant was released.
+-- If the caller was queued, also returns the grant, and with 'enter' the number of entries before the caller's entry.
 --
 -- KEYS: grant, queue, fence, claim
--- ARGV: 1 owner, 2 the owner's entry in the queue, 3 token floor (see next_token.lua), 4 length of a claim in ms,
---       5 'enter' or 'abandon', 6 `lease|session_id|owner|words|since`, 7 session_id
+-- ARGV:
+-- 1. owner
+-- 2. the owner's entry in the queue
+-- 3. token floor (see next_token.lua)
+-- 4. length of a claim in ms
+-- 5. 'enter' or 'abandon'
+-- 6. `lease|session_id|owner|words|since`
+-- 7. session_id
 local score = redis.call('ZSCORE', KEYS[2], ARGV[2])
 local ahead = score and ARGV[5] == 'enter' and redis.call('ZRANK', KEYS[2], ARGV[2])
 redis.call('ZREM', KEYS[2], ARGV[2]) -- a server that cannot write reports an error at this command

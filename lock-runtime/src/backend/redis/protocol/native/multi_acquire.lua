@@ -2,8 +2,12 @@
 -- takes none.
 --
 -- KEYS: fence, then grant and queue of each lock
--- ARGV: 1 lease in ms, 2 token floor (see next_token.lua), 3 length of a claim in ms, 4 time limit (server time in µs,
---       '' if there is none), then for each lock `lease|session_id|owner|words|since`, the part of its grant after the token
+-- ARGV:
+-- 1. lease in ms
+-- 2. token floor (see next_token.lua)
+-- 3. length of a claim in ms
+-- 4. time limit (server time in µs, '' if there is none)
+-- 5. for each lock: `lease|session_id|owner|words|since`, the part of its grant after the token
 
 if ARGV[4] ~= '' then
   local time = redis.call('TIME')
@@ -17,7 +21,7 @@ for i = 2, #KEYS, 2 do
   local tail = ARGV[4 + i / 2]
   local held = redis.call('GET', KEYS[i])
   if not held and redis.call('EXISTS', KEYS[i + 1]) == 1 then
-    -- The first waiter that is alive and reachable gets the lock, if there is one.
+    -- If a waiter is alive and reachable, the first such waiter gets the lock.
     local queue = KEYS[i + 1]
     local given, more = grant_next(redis.call('ZPOPMIN', queue), KEYS[i], queue, nil, KEYS[1], ARGV[2], ARGV[3])
     if not given and more then
@@ -27,7 +31,7 @@ for i = 2, #KEYS, 2 do
   end
   if held then
     local token, rest = string.match(held, '^(%d+)|(.*)$')
-    -- A repeated request has another `since`.
+    -- Only the first three fields are compared, because a repeated request has another `since`.
     if not rest or string.match(rest, TERMS) ~= string.match(tail, TERMS) then
       return i / 2 -- the number of the first lock that is not free
     end

@@ -6,8 +6,9 @@
 -- because the counter rises by less than one per microsecond. If the clock has been set back since the connection was
 -- made, a counter below the floor may be greater than the current time. The tokens then continue from the counter.
 --
--- If another server can replace this one, `floor` is later than any time, so that each token is at least the current
--- time. A server that was replaced, and lacks the grants of its successor, then continues above their tokens.
+-- If another server can replace this server, `floor` is greater than any time, so that each token is at least the
+-- current time. A replaced server that becomes the primary again lacks the grants of its successor. Its next token is
+-- nevertheless higher than the tokens of those grants.
 local function next_token(fence, floor, count)
   local token = redis.call('INCRBY', fence, count) - count + 1
   if token < tonumber(floor) then

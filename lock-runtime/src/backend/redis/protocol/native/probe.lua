@@ -3,8 +3,12 @@
 -- entries the server has lost.
 --
 -- KEYS: fence, then grant, queue and claim of each lock
--- ARGV: 1 session_id, 2 token floor (see next_token.lua), 3 length of a claim in ms, 4 time until the next probe, in
---       ms, then for each lock the queue entry of one waiter of this session
+-- ARGV:
+-- 1. session_id
+-- 2. token floor (see next_token.lua)
+-- 3. length of a claim in ms
+-- 4. time until the next probe, in ms
+-- 5. for each lock: the queue entry of one waiter of this session
 local call, match = redis.call, string.match
 local found = {}
 for i = 2, #KEYS, 3 do
@@ -33,7 +37,7 @@ for i = 2, #KEYS, 3 do
     found[#found + 1] = { 'gone', number } -- the waiter has neither a place nor a grant: the server has lost state
   end
 end
--- Each entry names a lock by its number. `held` has a grant of this session, and its time left in ms. `ends` has the
--- time in ms after which the lock has to be probed again. `gone` means that the session's waiters for this lock have to
--- queue again.
+-- Each entry contains the number of a lock. An entry `held` also contains a grant of this session, and its time left in
+-- ms. An entry `ends` also contains the time in ms after which the session has to probe the lock again. An entry `gone`
+-- means that the session's waiters for this lock have to queue again.
 return found

@@ -2,9 +2,13 @@
 -- first waiter that is alive and reachable.
 --
 -- KEYS: grant, queue, fence, claim
--- ARGV: 1 session_id, 2 token floor (see next_token.lua), 3 length of a claim in ms, 4 time limit (server time in µs,
---       '' if there is none), then for each caller `owner|session_id|lease|wait|words`, and its place (the score from an
---       earlier reply, or '' if there is none)
+-- ARGV:
+-- 1. session_id
+-- 2. token floor (see next_token.lua)
+-- 3. length of a claim in ms
+-- 4. time limit (server time in µs, '' if there is none)
+-- 5. for each caller: `owner|session_id|lease|wait|words`, and then its place (the score from an earlier reply, or ''
+--    if there is none)
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if ARGV[4] ~= '' and now > tonumber(ARGV[4]) then
@@ -20,7 +24,7 @@ end
 if last and tonumber(last) >= place then
   place = tonumber(last) + 1
 end
--- `%d` is much faster than `%.0f`, but on a 32-bit server it cannot print a place.
+-- `%d` is much faster than `%.0f`, but on a 32-bit server `%d` cannot print a number as large as a place.
 local PLACE = string.format('%d', 2 ^ 53) == '9007199254740992' and '%d' or '%.0f'
 local added, places, longest = {}, {}, 0
 local terms, wait -- `|session_id|lease|wait|words` of the previous caller, which most callers share
@@ -40,8 +44,8 @@ for i = 5, #ARGV, 2 do
       or string.format('%.0f', before_all(KEYS[2], now) - (#ARGV - i))
   else
     local score = ARGV[i + 1]
-    -- If the clock has been set forward, a place from an earlier reply may look expired although its caller is still
-    -- waiting. The caller then gets a new place.
+    -- If the clock has been set forward, the wait that began at a place from an earlier reply may seem to be over,
+    -- although its caller is still waiting. The caller then gets a new place.
     if score == '' or score + wait * 1000 <= now then
       score = string.format(PLACE, place)
       place = place + 1

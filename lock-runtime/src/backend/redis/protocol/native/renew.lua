@@ -1,11 +1,15 @@
--- Extends the leases of several grants, each independently of the others. A lease becomes shorter only by a restart.
+-- Extends the leases of several grants, each independently of the others. Only a restart (see ARGV) makes a lease
+-- shorter.
 --
 -- KEYS: grants
--- ARGV: 1 `restart|`, or `restart|` and a time limit (server time in µs): each lease begins anew with the given length;
---         `touch`: each grant is written again without a change, so that WAIT can wait for this write;
---         '': each lease is extended if less than the given length is left;
---       then for each grant `token` (on a node of a Redlock `token owner`), and its lease in ms (0: only read the
---       time left)
+-- ARGV:
+-- 1. one of these texts:
+--    - '': extends each lease of which less than the given length is left
+--    - `touch`: like '', and also writes each other grant without a change, so that WAIT can wait for this write
+--    - `restart|`, or `restart|` and a time limit (server time in µs): sets the time left of each lease to the given
+--      length
+-- 2. for each grant: its token (on a node of a Redlock, `token owner`), and then its lease in ms (0: only read the time
+--    left)
 local function renew(grant, asked, wanted, restart)
   local fine, held = pcall(redis.call, 'GET', grant)
   if not fine then

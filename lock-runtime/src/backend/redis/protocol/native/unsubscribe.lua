@@ -1,5 +1,5 @@
--- Removes the queue entry by which a session asked to be woken. Sent when the session no longer has a caller that waits
--- for this lock with the strategy `notify`.
+-- Removes the queue entry because of which a session gets a message when the lock is free. Sent when the session no
+-- longer has a caller that waits for this lock with the strategy `notify`.
 --
 -- KEYS: queue
 -- ARGV: 1 `notify|session_id`

@@ -1,5 +1,5 @@
--- Reads the first waiters in the queue of a lock, for people. Returns the server's time in µs, and the entries with their
--- places.
+-- Reads the first waiters in the queue of a lock, for people. Returns the server's time in µs, and the entries with
+-- their places.
 --
 -- KEYS: queue
 -- ARGV: 1 the number of entries to read

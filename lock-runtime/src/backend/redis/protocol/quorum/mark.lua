@@ -1,17 +1,18 @@
 -- Shared by the scripts that use the mark of a node of a Redlock.
 --
--- The mark of a node is a string that never expires. A node that loses its other state loses the mark, too. Values:
---   lost|<since>|<run>     the node was seen without a mark at <since> (server time in µs), when its server had the run
---                          ID <run>. The node grants nothing. If the run ID changes, the node may have lost its state
---                          again
---   whole|<since>|<lease>  the node was readmitted after a loss that was seen at <since> (server time in µs), and has
---                          kept all state since then. <lease> is the longest lease in use that a client has reported,
---                          in ms
+-- The mark of a node is a string that never expires. A node that loses its other state loses the mark, too. The mark
+-- has one of two values:
 --
--- A node that is the primary of a group has one more field in each mark, because a promoted replica has the mark, but
--- may lack the newest grants:
---   lost|<since>|<history>|<lease>   <lease> is the longest lease in the mark that the promoted replica had, or 0
---   whole|<since>|<lease>|<history>  <history> is the primary's replication ID, which changes with each promotion
+-- - `lost|<since>|<run>`: a client noticed at <since> (server time in µs) that the node had no mark, and its server had
+--   the run ID <run>. The node grants nothing. If the run ID changes, the node may have lost its state again.
+-- - `whole|<since>|<lease>`: the node grants locks again after the loss that a client noticed at <since> (server time
+--   in µs), and has lost no state since then. <lease> is the longest lease, in ms, that a client has reported.
+--
+-- If the node is the primary of a group, each mark has one more field. A promoted replica has the mark, but may lack
+-- the newest grants, so the mark alone does not show whether the primary has all of its state.
+--
+-- - `lost|<since>|<history>|<lease>`: <lease> is the longest lease in the mark that the promoted replica had, or 0.
+-- - `whole|<since>|<lease>|<history>`: <history> is the primary's replication ID, which changes with each promotion.
 
 -- Returns the replication ID of a primary.
 local function replication_id()
@@ -19,9 +20,9 @@ local function replication_id()
   return id or error('INFO replication does not report master_replid', 0)
 end
 
--- Raises the longest lease in the mark to `lease`, if `lease` is longer. Returns the longest lease, and the time since
--- which the node has kept all state. Returns nil if the node is not marked as whole. `group` is 'group' for the primary
--- of a group, and '' for any other server.
+-- Raises the longest lease in the mark to `lease`, if `lease` is longer. Returns the longest lease, and the `<since>`
+-- of the mark. Returns nil if the node is not marked as whole. `group` is 'group' for the primary of a group, and ''
+-- for any other server.
 local function whole(mark, lease, group)
   local since, longest, history = string.match(redis.call('GET', mark) or '', '^whole|(%d+)|(%d+)(.*)$')
   if not longest then
@@ -38,8 +39,8 @@ local function whole(mark, lease, group)
 end
 
 -- Returns the time at which the loss of the node's state was first seen in this run of its server. Returns nil if the
--- node is not marked as lost in this run. If the client may not read the run ID, `run` is '', and a mark that this
--- client writes has '' as its run ID. A run ID of '' matches every run.
+-- node is not marked as lost in this run. If the client is not allowed to read the run ID, `run` is '', and a mark that
+-- this client writes has '' as its run ID. A run ID of '' matches every run.
 local function lost_since(mark, run)
   local since, marked = string.match(redis.call('GET', mark) or '', '^lost|(%d+)|([^|]*)')
   if marked == run or marked == '' or run == '' then

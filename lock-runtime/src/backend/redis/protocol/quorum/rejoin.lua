@@ -1,9 +1,13 @@
--- Copies a grant that a majority of the nodes has stored to this node, if the lock is free on this node and the node
+-- Stores on this node a grant that a majority of the nodes has stored, if the lock is free on this node and the node
 -- has all of its state.
 --
 -- KEYS: grant, fence, mark
--- ARGV: 1 token, 2 `lease|session_id|owner`, 3 lease in ms, 4 time limit (server time in µs), 5 'group' for the
---       primary of a group, '' for any other server
+-- ARGV:
+-- 1. token
+-- 2. `lease|session_id|owner`
+-- 3. lease in ms
+-- 4. time limit (server time in µs)
+-- 5. 'group' for the primary of a group, '' for any other server
 local now = server_micros()
 if now > tonumber(ARGV[4]) then
   return -1 -- late: nothing was changed

@@ -1,8 +1,13 @@
 -- Takes the lock if it is free.
 --
 -- KEYS: lock, counter, fence
--- ARGV: 1 `lease|session_id|owner|words|since`, 2 lease in ms, 3 token floor (see next_token.lua), 4 and 5 unused (only
---       the script of the native layout uses them), 6 time limit (server time in µs, '' if there is none)
+-- ARGV:
+-- 1. `lease|session_id|owner|words|since`
+-- 2. lease in ms
+-- 3. token floor (see next_token.lua)
+-- 4. unused (the native layout's script uses this argument)
+-- 5. unused (the native layout's script uses this argument)
+-- 6. time limit (server time in µs, '' if there is none)
 if ARGV[6] ~= '' then
   local time = redis.call('TIME')
   if time[1] * 1000000 + time[2] > tonumber(ARGV[6]) then

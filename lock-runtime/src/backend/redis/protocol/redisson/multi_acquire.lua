@@ -1,8 +1,12 @@
 -- Takes several locks if each of them is free, or held by the caller already. Otherwise takes none.
 --
 -- KEYS: fence, then lock and counter of each lock
--- ARGV: 1 lease in ms, 2 token floor (see next_token.lua), 3 unused, 4 time limit (server time in µs, '' if there is
---       none), then for each lock `lease|session_id|owner|words|since`
+-- ARGV:
+-- 1. lease in ms
+-- 2. token floor (see next_token.lua)
+-- 3. unused
+-- 4. time limit (server time in µs, '' if there is none)
+-- 5. for each lock: `lease|session_id|owner|words|since`
 if ARGV[4] ~= '' then
   local time = redis.call('TIME')
   if time[1] * 1000000 + time[2] > tonumber(ARGV[4]) then

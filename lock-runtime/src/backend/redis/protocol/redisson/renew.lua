@@ -1,10 +1,14 @@
--- Extends the leases of several locks, each independently of the others. A lease becomes shorter only by a restart.
+-- Extends the leases of several locks, each independently of the others. Only a restart (see ARGV) makes a lease
+-- shorter.
 --
 -- KEYS: locks
--- ARGV: 1 `restart|`, or `restart|` and a time limit (server time in µs): each lease begins anew with the given length;
---         `touch`: each lock is written again without a change, so that WAIT can wait for this write;
---         '': each lease is extended if less than the given length is left;
---       then for each lock its token, and its lease in ms (0: only read the time left)
+-- ARGV:
+-- 1. one of these texts:
+--    - '': extends each lease of which less than the given length is left
+--    - `touch`: like '', and also writes each other lock without a change, so that WAIT can wait for this write
+--    - `restart|`, or `restart|` and a time limit (server time in µs): sets the time left of each lease to the given
+--      length
+-- 2. for each lock: its token, and then its lease in ms (0: only read the time left)
 local function renew(lock, asked, lease, restart)
   local fine, field, _, token = pcall(ours, lock)
   if not fine then

@@ -1,9 +1,11 @@
 -- Keeps the lock taken after its holder has left, until the minimum hold time is over. During this time, nobody can
--- renew the lock, because it is stored with token 0.
+-- renew the lock, because the lock is stored with token 0.
 --
 -- KEYS: lock
--- ARGV: 1 token, 2 the end of the minimum hold time (server time in µs), 3 the longest time for which to retain the
---       lock, in ms
+-- ARGV:
+-- 1. token
+-- 2. the end of the minimum hold time (server time in µs)
+-- 3. the longest time for which to retain the lock, in ms
 local field, owner, token = ours(KEYS[1])
 if token ~= ARGV[1] then
   return 0 -- the lock is not held with this token: nothing was changed

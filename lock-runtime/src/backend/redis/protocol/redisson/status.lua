@@ -1,5 +1,5 @@
--- Reads the holder of a lock. Returns the same fields as native/status.lua. The grant contains only the token, if there is
--- one, and the owner.
+-- Reads the holder of a lock. Returns the same fields as native/status.lua. The grant contains only the owner and, for
+-- a lock of this library, the token.
 --
 -- KEYS: lock
 local _, owner, token = ours(KEYS[1])

@@ -30,7 +30,7 @@ use crate::{
 
 pub(crate) mod state;
 
-/// An acquisition under way on a Redis server.
+/// An acquisition on a Redis server that has not ended yet.
 pub(crate) struct RedisAttempt {
     server: Arc<Server>,
     request: Request,
@@ -43,16 +43,16 @@ pub(crate) struct RedisAttempt {
     pub(crate) sent: Option<Sent>,
     /// Receives the offer of a turn for this caller. The receiver is created before the caller is queued.
     offers: Option<oneshot::Receiver<OfferResult>>,
-    /// A shutdown of the client waits for this attempt and its clean-up while this task exists. `None` before the first
-    /// request.
+    /// While this task exists, a shutdown of the client waits for this attempt and its clean-up. `None` before the
+    /// first request.
     pub(crate) task: Option<TrackedTask>,
-    /// Whether the server may have granted the lock to an earlier owner name of this acquisition. Set to false when a
-    /// request is sent under the current owner name.
+    /// Whether it is possible that the server has granted the lock to an earlier owner name of this acquisition. Set to
+    /// false when a request is sent under the current owner name.
     may_hold: bool,
-    /// The runtime that polled the caller when its session was chosen.
+    /// The tokio runtime that polled the caller when the caller's session was chosen.
     runtime: Option<runtime::Id>,
     /// The request under the previous owner name, and a receiver that completes when the clean-up has removed that name
-    /// from the server. Set only if the caller may not have read the answer to that request.
+    /// from the server. Set only if it is possible that the caller has not read the answer to that request.
     cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
     /// What the server reported about the holder when it refused the lock to the last try under another owner name.
     held_by: Option<Box<HeldBy>>,
@@ -90,11 +90,11 @@ impl RedisAttempt {
         attempt
     }
 
-    /// Applies an answer that settles the attempt. When a settled attempt is dropped, nothing is given back. The
-    /// calling code must not await anything between reading the answer and calling this method.
+    /// Applies an answer that settles the attempt. When a settled attempt is dropped, the engine has nothing to give
+    /// back to the server. The calling code must not await anything between reading the answer and calling this method.
     pub(crate) fn settle(&mut self, event: Event) -> Step {
         if let Some(sent) = &self.sent {
-            // A request whose answer was read has been removed from `unanswered` already.
+            // If the answer was read, the request has already been removed from `unanswered`.
             if !sent.request.is_answered() {
                 sent.session.unanswered.remove(sent.request.owner);
             }
@@ -104,7 +104,7 @@ impl RedisAttempt {
     }
 
     /// Continues under a new owner name, which takes over the place of the old owner name in the queue. A late answer
-    /// to a request under the old name does not count for the new name. A background task gives back the turn that was
+    /// to a request under the old name has no effect on the new name. A background task gives back the turn that was
     /// offered to the old name, or removes the old name from the queue.
     pub(crate) fn start_over(&mut self) {
         let offer = self.take_offer();
@@ -115,8 +115,8 @@ impl RedisAttempt {
             old.session.waiters.remove(&old.request);
             if !old.request.is_revoked() && !self.state.is_not_carried_out() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
-                // The answer that contains the place of the old owner name may have arrived without being read, if the
-                // runtime of the session has ended.
+                // If the runtime of the session has ended, an answer that contains the place of the old owner name may
+                // have arrived, although nobody has read it.
                 let is_unsure = !old.request.is_settled()
                     || (place.is_none() && old.request.carried_by().is_some());
                 let request = is_unsure.then(|| old.request.clone());
@@ -134,7 +134,7 @@ impl RedisAttempt {
     }
 
     /// Waits until the clean-up has removed the previous owner name from the server. Before the removal, an unanswered
-    /// request may still get the lock for the previous name. A request under the new name would then find the lock
+    /// request can still get the lock for the previous name. A request under the new name would then find the lock
     /// taken. If the unanswered request got a place in the queue, the new owner name takes over this place.
     pub(crate) async fn cleaned(&mut self) {
         if let Some((old, is_gone)) = &mut self.cleaning {
@@ -178,7 +178,7 @@ impl RedisAttempt {
         Ok(Some((Sent { session, request }, connection)))
     }
 
-    /// Carries out a step, and returns the next step. The returned future may be dropped at any await.
+    /// Carries out a step, and returns the next step. The returned future can be dropped at any await without harm.
     async fn carry_out(&mut self, step: Step) -> Result<Step, BackendError> {
         match step {
             Step::AwaitTurn => return self.turn().await,
@@ -222,9 +222,9 @@ impl RedisAttempt {
         request.carry(&connection);
         let reply = request.acquire(&connection).await;
         if let Ok(Reply::Granted(_) | Reply::Busy) = reply {
-            // After this line, no request under this owner name is under way.
+            // When `end` returns, all earlier requests under this owner name have ended.
             request.end().await;
-            // The answer to another request may describe the same grant. The waiter is removed while this request still
+            // The answer to another request can describe the same grant. The waiter is removed while this request still
             // counts as unanswered, so that the other answer does not lead to a second offer of the grant.
             session.waiters.remove(request);
         }
@@ -250,13 +250,13 @@ impl RedisAttempt {
                 self.state.on(Event::Queued)
             }
             Ok(Reply::Late) => {
-                // The server's clock was set forward, or the request was delayed. The connection is given up, so that
-                // the engine reads the server's time again over the next connection.
+                // The server's clock was set forward, or the request was delayed. The engine gives up this connection,
+                // and reads the server's time again over the next connection.
                 connection.health.mark_demoted();
                 self.state.on(Event::NotReady)
             }
-            // The session sends requests only for callers that are queued, so no other request of this caller is under
-            // way.
+            // Without `offers`, the caller is not queued. The session sends requests only for queued callers, so this
+            // caller has no other unanswered request.
             Err(error) if error.is_not_carried_out() && self.offers.is_none() => {
                 self.server.note_failure(error)?;
                 self.state.on(Event::NotCarriedOut)
@@ -295,14 +295,14 @@ impl RedisAttempt {
     }
 
     /// Asks the cohort to let the caller take its turn. The cohort decides in the same poll in which the caller reads
-    /// the decision, so the turn cannot be passed on in between. If the grant has too little time left, a task of the
+    /// the decision, so nothing can pass the turn on in between. If the grant has too little time left, a task of the
     /// engine renews the grant first. The renewal thus does not depend on when this future is polled.
     async fn take_turn(&mut self, token: u64) -> Result<Step, BackendError> {
         let sent = self
             .sent
             .as_ref()
             .expect("a caller that was offered a turn has sent a request");
-        // After this line, no request under this owner name is under way.
+        // When `end` returns, all earlier requests under this owner name have ended.
         sent.request.end().await;
         loop {
             let name = &self.request.name;
@@ -406,7 +406,8 @@ impl RedisAttempt {
                     return Ok(Some(Leaving::Granted(grant)));
                 }
                 Ok(Left::Out { was_queued }) => {
-                    // If the caller was offered a turn, the server no longer has the grant of that turn.
+                    // The server has neither a place nor a grant for the caller. If the caller was offered a turn, the
+                    // server has therefore lost the grant of that turn.
                     if let Some(token) = self.take_offer() {
                         let token = FencingToken::new(token);
                         grants::lose(&self.server, &request.names.lock, token);
@@ -420,8 +421,8 @@ impl RedisAttempt {
                     grants::take_up(&self.server, &session, &request.names.lock, &grant);
                     return Ok(Some(match self.take_last_turn().await? {
                         Some(grant) => Leaving::Granted(grant),
-                        // The caller's turn is still to come, or has passed. When the attempt is dropped, its clean-up
-                        // removes the owner name from the cohort or from the server.
+                        // The caller does not get the lock, because its turn is still to come or has passed. When the
+                        // attempt is dropped, its clean-up removes the owner name from the cohort or from the server.
                         None => Leaving::Left,
                     }));
                 }
@@ -464,8 +465,8 @@ pub(crate) async fn try_once(
 const AWAY_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Completes when a tokio runtime other than `runtime` has polled the caller for [`AWAY_PATIENCE`]. The caller then
-/// needs a session of the other runtime, because the runtime of its present session may no longer run. If the runtime
-/// of the present session still runs, an answer that is under way usually arrives within [`AWAY_PATIENCE`].
+/// needs a session of the other runtime, because the runtime of its present session possibly no longer runs. If that
+/// runtime still runs, the answer to the caller's request usually arrives within [`AWAY_PATIENCE`].
 pub(crate) async fn runtime_changes(context: &Context, runtime: Option<runtime::Id>) {
     let mut away = None;
     poll_fn(|cx| {
@@ -508,8 +509,7 @@ impl Attempt for RedisAttempt {
 
     /// Leaves the queue. If another runtime polls the caller now, the runtime of the caller's session may have ended. A
     /// task of the engine then removes the owner name from the queue, and the caller tries once more to get the lock,
-    /// under a new owner name. The owner name is also removed, and the caller also tries once more, if the lock has
-    /// moved to another server.
+    /// under a new owner name. The engine and the caller do the same if the lock has moved to another server.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             if !self.may_hold {

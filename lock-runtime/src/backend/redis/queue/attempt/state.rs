@@ -8,12 +8,12 @@
 //! 2. An acquisition is settled when it has its final answer. It then has no place in the queue and no offered turn to
 //!    give back, and later events do not change it.
 //! 3. If a request is not answered, the server may have granted the lock. If the server then refuses a later request,
-//!    the acquisition fails, but is not settled. An acquisition that is dropped before it is settled gives back the
-//!    lock that it may have.
+//!    the acquisition fails, but is not settled. If an acquisition is dropped before it is settled, the engine releases
+//!    the lock that the server may have granted.
 //! 4. An owner name is the random name that identifies an acquisition on the server. An acquisition starts over if it
 //!    misses its turn, does not read an answer in time, or needs another session. It then continues under a new owner
 //!    name, which takes over the place of the old name in the queue. Answers to requests under the previous owner name
-//!    do not count for the new owner name.
+//!    have no effect on the new owner name.
 
 use lock_core::{
     backend::{Answer, BackendError},
@@ -51,8 +51,8 @@ pub(crate) enum Event {
     Queued,
     /// The server cannot carry out the acquisition's request now, or the request reached the server too late.
     NotReady,
-    /// The server cannot carry out the caller's own request now, and no other request of the caller is under way. If no
-    /// connection broke before, the server has carried out no request of the current owner name.
+    /// The server cannot carry out the caller's own request now, and the caller has no other unanswered request. If no
+    /// connection broke before, the server has carried out no request under the current owner name.
     NotCarriedOut,
     /// The connection broke before the answer came, so the server may have carried out the acquisition's request.
     Broken,
@@ -63,7 +63,7 @@ pub(crate) enum Event {
     Revoked,
     /// The cohort has offered the caller the turn with this token.
     Offered(u64),
-    /// The session has removed the caller from its waiters without offering it a turn.
+    /// The session has removed the caller from its list of waiters without offering the caller a turn.
     Dismissed,
     /// The cohort let the caller take its turn.
     Inside(Grant),
@@ -124,7 +124,7 @@ pub(crate) struct AttemptState {
     /// Whether a connection broke before the answer to a request under the current owner name came. The server may have
     /// carried out that request.
     unsure: bool,
-    /// Whether the caller has read an answer to its newest request, and the server has carried out no request of the
+    /// Whether an answer to the caller's newest request proves that the server has carried out no request under the
     /// current owner name.
     not_carried_out: bool,
 }
@@ -239,8 +239,8 @@ impl AttemptState {
             }
             Event::Left { was_queued } => {
                 // If the sender of a request stops waiting before the connection has written the request, the
-                // connection skips the request. After a skipped request, the caller does not know whether the lock is
-                // free.
+                // connection can skip the request. After a skipped request, the caller does not know whether the lock
+                // is free.
                 let was_skipped = self.phase == Phase::Asked && !was_queued;
                 self.phase = Phase::Settled;
                 if was_skipped {

@@ -40,8 +40,8 @@ pub(crate) struct Turn {
 /// The state of the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
-    /// The member may take its turn since `since`, and has not yet taken it. The first heartbeat after `until` passes the
-    /// turn to the next member.
+    /// The turn was offered to the member at `since`, and the member has not taken it yet. The first heartbeat after
+    /// `until` passes the turn to the next member.
     Offered { since: Moment, until: Moment },
     /// The member has taken its turn, and holds the lock.
     Inside,
@@ -109,7 +109,7 @@ pub(crate) struct Cohort {
     /// The local deadline of the grant. Before the local deadline, the server grants the lock to nobody else.
     until: Moment,
     /// The time that the grant had left when an answer of the server last changed the local deadline. Before the local
-    /// deadline changes for the first time, the value is that of [`GrantSnapshot::confirmed`]. A member may take its
+    /// deadline changes for the first time, the value is that of [`GrantSnapshot::confirmed`]. A member can take its
     /// turn only while the grant has at least two thirds of this time left.
     confirmed: Duration,
     /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
@@ -260,16 +260,16 @@ impl Cohort {
         (self.is_offered() && short).then_some(self.confirmed.min(self.lease))
     }
 
-    /// Returns whether the local deadline has passed while the turn is offered, or while a member holds the lock. A
-    /// retained lock is never late. The remaining members behind a retained lock wait for the end of the minimum hold
-    /// time, whatever the deadline is.
+    /// Returns whether the local deadline has passed while the turn is offered, or while a member holds the lock.
+    /// Returns false for a retained lock, because the remaining members then wait for the end of the minimum hold time,
+    /// even if the deadline has passed.
     pub(crate) fn is_late(&self, now: Moment) -> bool {
         matches!(self.state, State::Offered { .. } | State::Inside) && self.until <= now
     }
 
-    /// Applies the server's answer to a request of the member with this token. Returns false if the answer is ignored,
-    /// because that member no longer has the turn, or because that member holds the lock and the local deadline passed
-    /// before the answer came.
+    /// Applies the server's answer to a request of the member with this token. Returns false if the cohort ignores the
+    /// answer. The cohort does so if that member no longer has the turn, or if that member holds the lock and the local
+    /// deadline passed before the answer came.
     pub(crate) fn confirm(&mut self, token: u64, answer: Confirmation, now: Moment) -> bool {
         if !answer.restarted {
             self.note_extension(token, answer.asked, answer.until);
@@ -290,14 +290,14 @@ impl Cohort {
         }
         if newest && (answer.restarted || answer.until > self.until) {
             self.until = answer.until;
-            // The confirmed time counts from the moment at which the answer is read. A member that is polled at once
-            // thus has all of this time.
+            // `confirmed` counts from the moment at which the answer is read, not from the moment at which the request
+            // was sent. A member that is polled right after the answer thus has all of this time left.
             self.confirmed = answer.until.since(now);
         }
         true
     }
 
-    /// Records that the member with this token has asked at `asked` for a lease that ends at `until`.
+    /// Records that the member with this token has sent a request at `asked` for a lease that ends at `until`.
     pub(crate) fn note_extension(&mut self, token: u64, asked: Moment, until: Moment) {
         if self.contains(token) {
             let before = self.extension.map_or(until, |(_, before)| before);
@@ -319,8 +319,8 @@ impl Cohort {
         }
     }
 
-    /// Returns whether the server may keep the grant for longer than a member's lease, because a member has extended
-    /// the grant, or has asked for an extension whose answer was not read.
+    /// Returns whether the grant possibly lasts longer on the server than one lease from now. This is the case if a
+    /// member has extended the grant, or has requested an extension and has not read the answer.
     pub(crate) fn is_stretched(&self, now: Moment) -> bool {
         let extended = self.extension.map_or(self.until, |(_, until)| until);
         self.until.max(extended) > now + self.lease

@@ -104,8 +104,8 @@ fn with_less_than_two_thirds_of_the_claim_the_grant_is_confirmed_first() {
         "a member cannot take its turn after the deadline"
     );
     assert!(cohort.confirm(10, extended(31_000), at(1000)));
-    // The confirmed time counts from the moment at which the answer is read. A member that is polled right after the
-    // answer may therefore take its turn, even after a long round trip.
+    // The time that the grant has left counts from the moment at which the answer is read. A member that is polled
+    // right after the answer can therefore take its turn, even after a long round trip.
     assert!(matches!(
         cohort.clone().enter(10, at(1001)),
         Seat::Inside(_)
@@ -113,7 +113,7 @@ fn with_less_than_two_thirds_of_the_claim_the_grant_is_confirmed_first() {
     assert_eq!(
         cohort.enter(10, at(11_001)),
         Seat::Unconfirmed,
-        "too little of the renewed lease is left"
+        "less than two thirds of the renewed lease is left"
     );
 }
 
@@ -147,8 +147,8 @@ fn a_member_that_has_left_does_not_end_the_turn_before() {
     let mut cohort = inside(2);
     assert_eq!(cohort.leave(10), Departure::Free);
     assert_eq!(cohort.next(at(1)), Some(turn_of(11, 2)));
-    // No turn could be offered to the second member, and no other member is left. The cohort still stores the turn of
-    // the first member. Each time the first member leaves, it learns that the cohort has ended.
+    // The second member could not be offered its turn, and no further member is left. The cohort still stores the turn
+    // of the first member. Each time the first member leaves, it learns that the cohort has ended.
     cohort.end();
     assert_eq!(cohort.leave(10), Departure::Ended);
     assert_eq!(cohort.leave(10), Departure::Ended);
@@ -198,7 +198,7 @@ fn offers_are_kept_fresh() {
     assert_eq!(
         cohort.renewal_of_offer(at(700)),
         Some(CLAIM),
-        "the offer is renewed for a claim, not for a lease"
+        "the grant of an offer is renewed for the length of a claim, not for a lease"
     );
     assert!(cohort.confirm(10, extended(2600), at(600)));
     assert_eq!(cohort.renewal_of_offer(at(1200)), None);
@@ -206,7 +206,7 @@ fn offers_are_kept_fresh() {
     assert_eq!(
         cohort.renewal_of_offer(at(2000)),
         None,
-        "a hold is not renewed as an offer"
+        "after the member has taken its turn, there is no offer to renew"
     );
 }
 
@@ -221,11 +221,11 @@ fn an_answer_counts_for_the_turn_that_asked() {
     assert_eq!(cohort.until(), at(30_000));
     assert!(
         cohort.confirm(10, extended(20_000), at(6)),
-        "an older answer of the member with the turn is accepted"
+        "the cohort accepts each answer to the member that has the turn"
     );
     assert_eq!(cohort.until(), at(30_000), "an extension shortens no lease");
     assert!(cohort.confirm(10, restarted(10_000), at(7)));
-    assert_eq!(cohort.until(), at(10_000), "a restart may shorten a lease");
+    assert_eq!(cohort.until(), at(10_000), "a restart can shorten a lease");
     cohort.leave(10);
     offer_next(&mut cohort, at(8));
     assert!(
@@ -267,7 +267,7 @@ fn an_answer_after_the_deadline_revives_nothing() {
     assert_eq!(
         offer_next(&mut cohort, end),
         None,
-        "no time is left for the next member"
+        "the grant has no time left for the next member"
     );
 }
 
@@ -292,7 +292,7 @@ fn an_ended_cohort_is_known_until_its_release_is_confirmed() {
         assert_eq!(
             cohort.leave(10),
             Departure::Ended,
-            "the calling code sends the release again"
+            "the cohort has ended, so the calling code sends the release again"
         );
         assert!(!cohort.confirm(10, extended(30_000), at(1)));
         cohort.mark_released();
@@ -315,8 +315,8 @@ fn a_retained_lock_is_nobodys_turn() {
         "a retained lock is still renewed"
     );
     assert!(!cohort.is_overdue(at(60_000)));
-    // The minimum hold time may end after the local deadline. The waiting members do not queue again before the end of
-    // the minimum hold time.
+    // The minimum hold time can end after the local deadline. Until the minimum hold time ends, the waiting members do
+    // not queue again.
     assert!(!cohort.is_late(at(60_000)));
     assert_eq!(cohort.leave(10), Departure::Free);
     assert_eq!(offer_next(&mut cohort, at(3)), Some(turn_of(11, 2)));

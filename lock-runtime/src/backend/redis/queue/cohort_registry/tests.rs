@@ -347,7 +347,7 @@ fn a_grant_of_whose_member_the_server_knows_nothing_is_lost() {
     let lost = |granted, asked| fixture.cohorts.has_lost(&fixture.name, granted, asked);
     assert!(
         !lost(7, at(0)),
-        "the request was sent before the grant was known"
+        "the request was sent before this process knew the grant"
     );
     assert!(!lost(5, at(1)), "the owner belongs to an earlier grant");
     assert!(lost(7, at(1)));
@@ -355,8 +355,8 @@ fn a_grant_of_whose_member_the_server_knows_nothing_is_lost() {
     assert!(fixture.cohorts.to_come(&fixture.name).is_none());
 }
 
-/// The first member's token is also the grant's token. The departure of the first member must not be taken for the
-/// release of the grant, because only the last member releases the grant.
+/// The first member's token is also the grant's token. When the first member leaves, the registry must not conclude
+/// that the grant is released, because only the last member releases the grant.
 #[test]
 fn the_first_member_that_has_left_does_not_confirm_the_release() {
     let fixture = Fixture::new();
@@ -372,7 +372,8 @@ fn the_first_member_that_has_left_does_not_confirm_the_release() {
     // The background release of the first member is confirmed after the second member has left.
     let token = FencingToken::new(7);
     fixture.cohorts.forget_turn(&fixture.name, token);
-    // The second member's release was dropped before its end, so the release continues in the background.
+    // The future that releases for the second member was dropped before it completed, so the release continues in the
+    // background.
     assert!(matches!(pass(8), Passed::Ended(7)));
     fixture.cohorts.forget(&fixture.name, token);
     assert!(matches!(pass(8), Passed::Unknown | Passed::Stale));
