@@ -38,8 +38,8 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Builds the names of the keys of `lock`. `slotted` is true in a Redis Cluster, where each hash slot has a token
-    /// counter of its own, because a script can use only the keys of one slot.
+    /// Builds the names of the keys of `lock`. `slotted` is true in a Redis Cluster. Each hash slot of a cluster has a
+    /// token counter of its own, because a script can use only the keys of one slot.
     pub(crate) fn new(layout: Layout, lock: LockName, slotted: bool) -> Self {
         // Each name is built with a single allocation, because every acquisition and every release builds these names.
         let beside = |what: &str| -> Box<str> { [lock.as_str(), what].concat().into() };

@@ -71,7 +71,8 @@ pub(crate) struct AcquireRequest {
     /// What the server reported about the holder when it last refused the lock to this owner, or when the owner left
     /// the queue.
     held_by: sync::Mutex<Option<Box<HeldBy>>>,
-    /// The owner's place in the queue, or zero before the server has assigned a place. A retry asks for the same place.
+    /// The owner's place in the queue, or zero before the server has assigned a place. A repeated request contains the
+    /// same place.
     place: AtomicU64,
     /// Whether the caller waits with the strategy `notify`. If its request finds the lock taken, the server wakes the
     /// caller's session when the lock becomes free.
@@ -295,7 +296,7 @@ impl AcquireRequest {
     /// Stores what the server has reported about the holder.
     fn note_holder(&self, connection: &Connection, held: Option<Vec<u8>>, ahead: Option<usize>) {
         let now = connection.server_micros(self.context.now());
-        // Another program may have stored a text under the lock's name that is not UTF-8.
+        // The lock's key may contain bytes that are not UTF-8, because another program has written them.
         let held = held.as_deref().map(String::from_utf8_lossy);
         *lock(&self.held_by) = held.and_then(|held| {
             let holder = read_holder(&held, None, now)?;
@@ -382,8 +383,8 @@ impl AcquireRequest {
             }
             "queued" => {
                 let place = decode(next())?;
-                // The place is stored even if the caller reads this answer too late, so that a retry asks for the same
-                // place.
+                // The place is stored even if the caller reads this answer too late, so that a repeated request
+                // contains the same place.
                 self.learn_place(place);
                 Reply::Queued {
                     place,

@@ -12,7 +12,7 @@ const GRANT_NEXT: &str = include_str!("native/grant_next.lua");
 const MARK: &str = include_str!("quorum/mark.lua");
 /// Documents the stored state of a lock in Redisson's layout, and finds the owner of a lock.
 const REDISSON_OWNER: &str = include_str!("redisson/owner.lua");
-/// Names the channel of a lock in Redisson's layout.
+/// Returns the name of the channel of a lock in Redisson's layout.
 const REDISSON_CHANNEL: &str = include_str!("redisson/channel.lua");
 /// Announces a free lock in Redisson's layout.
 const REDISSON_TELL: &str = include_str!("redisson/tell.lua");

@@ -111,7 +111,7 @@ pub(crate) async fn until_closed(
     request: &AcquireRequest,
 ) {
     let closing = async {
-        // The loop also ends if the server no longer stores any lock, because it then refuses the old requests.
+        // The loop also ends if the server no longer stores any lock, because such a server refuses the old requests.
         while let Some(home) = server.sessions.home_beside(session) {
             if let Ok(home) = home.connection().await
                 && (!home.may_kill || home.kill(&connection.identity).await.is_ok())
@@ -140,8 +140,8 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
 }
 
 /// Removes everything that an acquisition may have left on the server. To do so, sends a request to leave:
-/// - If all requests are answered, the request to leave goes over the engine's home session, because the runtime of the
-///   acquisition's session is possibly blocked, or has ended.
+/// - If all requests are answered, the request to leave goes over the engine's home session. The runtime of the
+///   acquisition's session is not used, because it is possibly blocked, or has ended.
 /// - If a request is unanswered, the request to leave goes over the acquisition's own connection, so that it arrives
 ///   after the unanswered request. After 20 ms without an answer, the home session sends a request to leave, too.
 /// - If the acquisition's own connection does not answer, the engine closes this connection on the server. After that,

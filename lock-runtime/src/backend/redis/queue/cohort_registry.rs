@@ -238,8 +238,8 @@ impl Cohorts {
         Passed::Ended(first)
     }
 
-    /// Returns the lease of the cohort in which the member with this token has the turn, if the grant possibly lasts
-    /// longer than this lease and other members are still waiting. Returns `None` in all other cases.
+    /// Returns the lease of the cohort in which the member with this token has the turn. Returns `None` if there is no
+    /// such cohort, if the grant certainly ends within one such lease from now, or if no other member is still waiting.
     pub(crate) fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {
         self.with(name, |entry| {
             let cohort = &entry.cohort;

@@ -1,5 +1,5 @@
-//! Handles the events of a session: its start and its end, the messages that the server pushes to it, and waiters whose
-//! requests have to be sent.
+//! Handles the events of a session: the session starts or ends, the server pushes a message to the session, or the
+//! session has to send the requests of waiters.
 
 use std::sync::Arc;
 

@@ -58,8 +58,8 @@ pub(crate) fn take_up(
 }
 
 /// Accepts a grant of this session that the answer to a probe or to a batch has described. Does nothing if the grant
-/// has only one owner, and this owner has not read the answer to its own request yet, because that answer possibly
-/// describes the same grant. Returns true if the grant is new to this process, and a waiter was offered a turn.
+/// has only one owner, and this owner has not read the answer to its own request yet. That answer possibly describes
+/// the same grant. Returns true if the grant is new to this process, and a waiter was offered a turn.
 pub(crate) fn take_up_described(
     server: &Arc<Server>,
     session: &Arc<Session>,

@@ -170,8 +170,8 @@ impl Caller {
                 return;
             }
             if self.server.layout() == Layout::Redisson {
-                // Unsubscribes in any case, because a caller may have been dropped before it learnt that it was
-                // subscribed.
+                // Unsubscribes even if no subscription is recorded, because a caller may have been dropped before it
+                // recorded its subscription.
                 if let Some(Ok(connection)) = self.session.connection().now_or_never() {
                     unsubscribe(&self.server, &connection, &mut listening, &self.topic).await;
                 }

@@ -326,8 +326,8 @@ impl Waiters {
         with_some.collect()
     }
 
-    /// Returns a receiver that completes when the next request for the lock has to be sent. The request has to be sent
-    /// when no caller of this session has a place in the lock's queue any longer, or when enough callers for one
+    /// Returns a receiver that completes when the next request for the lock has to be sent. The session has to send the
+    /// request when none of its callers has a place in the lock's queue any longer, or when enough callers for one
     /// request have joined. Returns `None` if one of these conditions already holds.
     pub(crate) fn batch_ready(&self, name: &LockName) -> Option<oneshot::Receiver<()>> {
         let mut waiters = lock(&self.0);

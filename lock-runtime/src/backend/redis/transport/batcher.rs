@@ -48,8 +48,8 @@ impl Batcher {
     }
 
     /// Sends a command after all earlier commands. `others` is the number of other commands under way. If the future is
-    /// dropped before the answer comes, the command is possibly not sent: the connection skips a command that is not
-    /// part of a batch and that has not been written yet.
+    /// dropped before the answer comes, the command is possibly not sent. The connection skips a command that has not
+    /// been written yet, unless the command is part of a batch.
     ///
     /// If `asking` is set, sends `ASKING` right before the command.
     pub(crate) async fn send(

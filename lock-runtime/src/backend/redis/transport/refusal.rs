@@ -1,4 +1,4 @@
-//! Reads from a server's refusal which right the Redis user lacks, and names the right.
+//! Parses a server's refusal of a command: finds out which right the Redis user lacks, and names this right.
 
 /// The kind of right that the Redis user lacks, according to a server's refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,7 +27,7 @@ const REST_PATIENCE: Duration = Duration::from_millis(200);
 /// The time for which the Sentinels can disagree after a failover. Sentinels send one another the newest configuration
 /// every 2 s.
 const SETTLED: Duration = Duration::from_secs(3);
-/// The pause before a lost connection to a Sentinel is made again.
+/// The pause before the client replaces a lost connection to a Sentinel.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// The channel on which a Sentinel announces a new primary.
 const SWITCHED: &str = "+switch-master";
@@ -128,8 +128,8 @@ impl Sentinels {
         Err(failure.unwrap_or_else(|| RedisError::from(nobody)))
     }
 
-    /// Asks all Sentinels for the address of the primary until `until`. Returns their answers in the order in which the
-    /// answers arrive.
+    /// Asks all Sentinels for the address of the primary. Returns their answers in the order in which the answers
+    /// arrive, and waits for an answer until `until` at the latest.
     fn answers<'a>(
         &'a self,
         context: &'a Arc<Context>,

@@ -208,7 +208,7 @@ impl Tls {
     }
 }
 
-/// A resolver that resolves every name to the addresses of this host.
+/// A resolver that resolves every name to the addresses of the host in this field.
 struct ResolvesTo(String);
 
 impl AsyncDNSResolver for ResolvesTo {

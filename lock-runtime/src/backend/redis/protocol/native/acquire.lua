@@ -1,6 +1,9 @@
--- Third part of an acquisition. Runs if neither acquire_free.lua nor acquire_queue.lua has returned an answer. This
--- happens in three cases: the lock is free but its queue has entries, another owner holds the lock and the caller does
--- not wait, or the caller already holds the lock.
+-- Third part of an acquisition. Runs if neither acquire_free.lua nor acquire_queue.lua has returned an answer. There
+-- are three such cases:
+--
+-- - The lock is free, but its queue has entries.
+-- - Another owner holds the lock, and the caller does not wait.
+-- - The caller already holds the lock.
 
 local function take()
   if ARGV[7] then
@@ -12,7 +15,7 @@ local function take()
 end
 
 if not held then
-  -- The lock is free. If owners are queued, only the first of them may take the lock.
+  -- The lock is free. If owners are queued, only the first queued owner is allowed to take the lock.
   local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
   if head == member then
     redis.call('ZREM', KEYS[2], member)

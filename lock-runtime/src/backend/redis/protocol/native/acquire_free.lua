@@ -2,12 +2,13 @@
 -- Uses next_token.lua.
 --
 -- KEYS: grant, queue, fence (grant_next.lua describes the keys)
+--
 -- ARGV:
 -- 1. `lease|session_id|owner|words|since`, the part of the grant after its token
 -- 2. lease in ms
 -- 3. token floor (see next_token.lua)
 -- 4. the caller's wait in ms (0: the caller is not queued)
--- 5. length of a claim in ms
+-- 5. time within which a session must confirm a grant (a claim), in ms
 -- 6. time limit (server time in µs, '' if there is none); after this limit, the script does nothing
 -- 7. the queue entry `notify|session_id`, given only if the caller waits with the strategy `notify`
 

@@ -20,8 +20,8 @@ local function enqueue()
   -- The queue must not expire before its last waiter gives up. To save commands, not every caller sets the queue's
   -- expiry. Time is divided into stretches, each as long as the caller's wait. When the first owner of a stretch is
   -- queued, the script sets the expiry to at least two waits later. This expiry is also late enough for each owner that
-  -- is queued in the same stretch with the same wait. So the script does not set the expiry if the last owner in the
-  -- queue has the same lease and wait as the caller, and was queued in the same stretch.
+  -- is queued in the same stretch with the same wait. So the script does not set the expiry if the last queued owner
+  -- has the caller's lease and wait, and was queued in the same stretch.
   local extended = false
   local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
   if last[2] == 'inf' then

@@ -4,11 +4,12 @@
 -- If the caller was queued, also returns the grant, and with 'enter' the number of entries before the caller's entry.
 --
 -- KEYS: grant, queue, fence, claim
+--
 -- ARGV:
 -- 1. owner
 -- 2. the owner's entry in the queue
 -- 3. token floor (see next_token.lua)
--- 4. length of a claim in ms
+-- 4. time within which a session must confirm a grant (a claim), in ms
 -- 5. 'enter' or 'abandon'
 -- 6. `lease|session_id|owner|words|since`
 -- 7. session_id
@@ -50,6 +51,6 @@ if ARGV[5] == 'abandon' and not string.find(held, ' ', 1, true) then
   grant_next(redis.call('ZPOPMIN', KEYS[2]), KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[4])
   return { 'left', string.format('%.0f', place) }
 end
--- The caller was granted the lock before it could leave. The caller's process decides what to do with the grant,
--- because another member of the cohort may hold the lock.
+-- The caller was granted the lock before it could leave. The script keeps the grant, and the caller's process decides
+-- what to do with it, because another member of the cohort may hold the lock now.
 return { 'held', held, left_of(KEYS[1], held) }

@@ -2,10 +2,11 @@
 -- takes none.
 --
 -- KEYS: fence, then grant and queue of each lock
+--
 -- ARGV:
 -- 1. lease in ms
 -- 2. token floor (see next_token.lua)
--- 3. length of a claim in ms
+-- 3. time within which a session must confirm a grant (a claim), in ms
 -- 4. time limit (server time in µs, '' if there is none)
 -- 5. for each lock: `lease|session_id|owner|words|since`, the part of its grant after the token
 

@@ -7,8 +7,8 @@
 -- made, a counter below the floor may be greater than the current time. The tokens then continue from the counter.
 --
 -- If another server can replace this server, `floor` is greater than any time, so that each token is at least the
--- current time. A replaced server that becomes the primary again lacks the grants of its successor. Its next token is
--- nevertheless higher than the tokens of those grants.
+-- current time. A replaced server that becomes the primary again lacks the grants of its successor, but its next token
+-- is still higher than the tokens of those grants.
 local function next_token(fence, floor, count)
   local token = redis.call('INCRBY', fence, count) - count + 1
   if token < tonumber(floor) then

@@ -3,10 +3,11 @@
 -- entries the server has lost.
 --
 -- KEYS: fence, then grant, queue and claim of each lock
+--
 -- ARGV:
 -- 1. session_id
 -- 2. token floor (see next_token.lua)
--- 3. length of a claim in ms
+-- 3. time within which a session must confirm a grant (a claim), in ms
 -- 4. time until the next probe, in ms
 -- 5. for each lock: the queue entry of one waiter of this session
 local call, match = redis.call, string.match
@@ -18,7 +19,7 @@ for i = 2, #KEYS, 3 do
   -- If the server has lost the waiter's entry, this script does not grant the lock. The session's waiters first queue
   -- again with their old places, so that no later waiter is granted the lock before them.
   if not held and is_queued then
-    -- Grants the lock to the next waiter, which may belong to this session.
+    -- Grants the lock to the next waiter, which possibly belongs to this session.
     more = select(2, grant_expired(grant, queue, KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], ARGV[1]))
     held, is_queued = call('GET', grant), call('ZSCORE', queue, member)
   end

@@ -2,10 +2,11 @@
 -- first waiter that is alive and reachable.
 --
 -- KEYS: grant, queue, fence, claim
+--
 -- ARGV:
 -- 1. session_id
 -- 2. token floor (see next_token.lua)
--- 3. length of a claim in ms
+-- 3. time within which a session must confirm a grant (a claim), in ms
 -- 4. time limit (server time in µs, '' if there is none)
 -- 5. for each caller: `owner|session_id|lease|wait|words`, and then its place (the score from an earlier reply, or ''
 --    if there is none)
@@ -44,8 +45,8 @@ for i = 5, #ARGV, 2 do
       or string.format('%.0f', before_all(KEYS[2], now) - (#ARGV - i))
   else
     local score = ARGV[i + 1]
-    -- If the clock has been set forward, the wait that began at a place from an earlier reply may seem to be over,
-    -- although its caller is still waiting. The caller then gets a new place.
+    -- A place is the time at which the caller's wait began. If the clock has been set forward, the wait may seem to be
+    -- over, although the caller is still waiting. The caller then gets a new place.
     if score == '' or score + wait * 1000 <= now then
       score = string.format(PLACE, place)
       place = place + 1
@@ -72,7 +73,7 @@ if not held then
   held = redis.call('GET', KEYS[1])
 end
 -- Returns, in this order: the present grant (false unless it belongs to this session), its time left in ms (0 if the
--- lock is free), and the place of each caller. If the lock is granted at once, an idle session cannot tell when the
--- message about the grant was sent, so it learns from this answer how long the grant lasts.
+-- lock is free), and the place of each caller. The grant and its time left are returned because an idle session cannot
+-- tell when the message about a grant was sent, and thus how long the grant lasts.
 local mine = held and string.match(held, '^%d+|%d+|([^|]+)|') == ARGV[1]
 return { mine and held or false, held and left_of(KEYS[1], held) or 0, unpack(places) }

@@ -2,10 +2,11 @@
 -- first entry, `head`, from the queue, and release.lua continues.
 --
 -- KEYS: grant, queue, fence, claim
+--
 -- ARGV:
 -- 1. `token|`, with which the stored grant begins
 -- 2. token floor (see next_token.lua)
--- 3. length of a claim in ms
+-- 3. time within which a session must confirm a grant (a claim), in ms
 local held = redis.call('GET', KEYS[1])
 if not held or string.find(held, ARGV[1], 1, true) ~= 1 then
   return 0 -- the lock is not held with this token: nothing was changed

@@ -2,6 +2,7 @@
 -- shorter.
 --
 -- KEYS: grants
+--
 -- ARGV:
 -- 1. one of these texts:
 --    - '': extends each lease of which less than the given length is left

@@ -3,12 +3,13 @@
 -- session.
 --
 -- KEYS: grant, queue, fence, claim
+--
 -- ARGV:
 -- 1. token
 -- 2. the end of the minimum hold time (server time in µs)
 -- 3. the longest time for which to retain the lock, in ms
 -- 4. token floor (see next_token.lua)
--- 5. length of a claim in ms
+-- 5. time within which a session must confirm a grant (a claim), in ms
 local held = redis.call('GET', KEYS[1])
 local token, owners = string.match(held or '', '^(%d+)|%d+|[^|]*|(.*)$')
 if token ~= ARGV[1] then

@@ -2,5 +2,6 @@
 -- longer has a caller that waits for this lock with the strategy `notify`.
 --
 -- KEYS: queue
--- ARGV: 1 `notify|session_id`
+--
+-- ARGV: `notify|session_id`, the entry to remove
 return redis.call('ZREM', KEYS[1], ARGV[1])

@@ -2,7 +2,8 @@
 -- their places.
 --
 -- KEYS: queue
--- ARGV: 1 the number of entries to read
+--
+-- ARGV: the number of entries to read
 local time = redis.call('TIME')
 local found = redis.call('ZRANGE', KEYS[1], 0, ARGV[1] - 1, 'WITHSCORES')
 local entries = {}

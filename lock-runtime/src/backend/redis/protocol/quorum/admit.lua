@@ -1,12 +1,13 @@
 -- Lets a node grant locks again, if enough time has passed since a client noticed that the node had lost its state.
 --
 -- KEYS: mark, fence
+--
 -- ARGV:
 -- 1. the time at which a client noticed the loss of the node's state (server time in µs)
--- 2. the time that must have passed since then, in ms
+-- 2. the time that must have passed since the time in ARGV[1], in ms
 -- 3. the longest lease in use, in ms
 -- 4. the server's run ID
--- 5. 'group' for the primary of a group, '' for any other server
+-- 5. 'group' if this server is the primary of a group that Sentinels watch, otherwise ''
 local now = server_micros()
 local history = ARGV[5] ~= '' and replication_id() or nil
 if lost_since(KEYS[1], history or ARGV[4]) ~= ARGV[1] or now - tonumber(ARGV[1]) < ARGV[2] * 1000 then

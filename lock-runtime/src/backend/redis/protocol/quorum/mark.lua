@@ -8,8 +8,8 @@
 -- - `whole|<since>|<lease>`: the node grants locks again after the loss that a client noticed at <since> (server time
 --   in µs), and has lost no state since then. <lease> is the longest lease, in ms, that a client has reported.
 --
--- If the node is the primary of a group, each mark has one more field. A promoted replica has the mark, but may lack
--- the newest grants, so the mark alone does not show whether the primary has all of its state.
+-- If the node is the primary of a group that Sentinels watch, each mark has one more field. The field is needed because
+-- a promoted replica has the mark, but may lack the newest grants.
 --
 -- - `lost|<since>|<history>|<lease>`: <lease> is the longest lease in the mark that the promoted replica had, or 0.
 -- - `whole|<since>|<lease>|<history>`: <history> is the primary's replication ID, which changes with each promotion.
@@ -21,8 +21,8 @@ local function replication_id()
 end
 
 -- Raises the longest lease in the mark to `lease`, if `lease` is longer. Returns the longest lease, and the `<since>`
--- of the mark. Returns nil if the node is not marked as whole. `group` is 'group' for the primary of a group, and ''
--- for any other server.
+-- of the mark. Returns nil if the node is not marked as whole. `group` is 'group' if the server is the primary of a
+-- group that Sentinels watch, and otherwise ''.
 local function whole(mark, lease, group)
   local since, longest, history = string.match(redis.call('GET', mark) or '', '^whole|(%d+)|(%d+)(.*)$')
   if not longest then

@@ -1,11 +1,12 @@
 -- Returns whether the node has all of its state. If state is missing, marks the node as lost.
 --
 -- KEYS: mark, fence
+--
 -- ARGV:
 -- 1. a lease in use, in ms
--- 2. the newest token that, as the client knows, the fence has had
+-- 2. the newest token that the fence has had, as far as the client knows
 -- 3. the server's run ID
--- 4. 'group' for the primary of a group, '' for any other server
+-- 4. 'group' if this server is the primary of a group that Sentinels watch, otherwise ''
 local fence = redis.call('GET', KEYS[2]) or '0'
 if tonumber(fence) >= tonumber(ARGV[2]) then -- otherwise, the node has restarted with an older state
   local longest, since = whole(KEYS[1], ARGV[1], ARGV[4])

@@ -2,7 +2,8 @@
 -- that token, so that the node's next grant has a higher token. Does not change the lease.
 --
 -- KEYS: grant, fence
--- ARGV: 1 owner, 2 token
+--
+-- ARGV: the owner, and the token on which the nodes agreed
 local held = redis.call('GET', KEYS[1])
 local rest, owner = string.match(held or '', '^%d+(|%d+|[^|]*|(%x+).*)$')
 if owner ~= ARGV[1] then

@@ -1,13 +1,14 @@
--- Stores on this node a grant that a majority of the nodes has stored, if the lock is free on this node and the node
--- has all of its state.
+-- A majority of the nodes has stored a grant, and this node lacks it. Stores the grant on this node, if the lock is
+-- free on this node and the node has all of its state.
 --
 -- KEYS: grant, fence, mark
+--
 -- ARGV:
 -- 1. token
 -- 2. `lease|session_id|owner`
 -- 3. lease in ms
 -- 4. time limit (server time in µs)
--- 5. 'group' for the primary of a group, '' for any other server
+-- 5. 'group' if this server is the primary of a group that Sentinels watch, otherwise ''
 local now = server_micros()
 if now > tonumber(ARGV[4]) then
   return -1 -- late: nothing was changed

@@ -1,12 +1,13 @@
 -- Takes the lock on this node if the lock is free on this node and the node has all of its state.
 --
 -- KEYS: grant, fence, mark
+--
 -- ARGV:
 -- 1. `lease|session_id|owner|words|since`, the part of the grant after its token
 -- 2. lease in ms
 -- 3. token floor (see next_token.lua)
 -- 4. time limit (server time in µs); after this limit, the script does nothing
--- 5. 'group' for the primary of a group, '' for any other server
+-- 5. 'group' if this server is the primary of a group that Sentinels watch, otherwise ''
 local now = server_micros()
 if now > tonumber(ARGV[4]) then
   return -1 -- late: nothing was changed, because the caller no longer waits for this request

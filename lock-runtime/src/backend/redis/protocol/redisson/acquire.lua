@@ -1,6 +1,7 @@
 -- Takes the lock if it is free.
 --
 -- KEYS: lock, counter, fence
+--
 -- ARGV:
 -- 1. `lease|session_id|owner|words|since`
 -- 2. lease in ms

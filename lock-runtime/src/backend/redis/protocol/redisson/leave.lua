@@ -2,6 +2,7 @@
 -- grant if ARGV[5] is 'enter'.
 --
 -- KEYS: lock
+--
 -- ARGV:
 -- 1. owner
 -- 2. `owner|session_id|lease|wait|words`

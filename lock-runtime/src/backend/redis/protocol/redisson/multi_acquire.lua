@@ -1,6 +1,7 @@
 -- Takes several locks if each of them is free, or held by the caller already. Otherwise takes none.
 --
 -- KEYS: fence, then lock and counter of each lock
+--
 -- ARGV:
 -- 1. lease in ms
 -- 2. token floor (see next_token.lua)

@@ -2,6 +2,7 @@
 -- shorter.
 --
 -- KEYS: locks
+--
 -- ARGV:
 -- 1. one of these texts:
 --    - '': extends each lease of which less than the given length is left

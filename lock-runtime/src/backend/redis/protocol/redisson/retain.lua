@@ -2,6 +2,7 @@
 -- renew the lock, because the lock is stored with token 0.
 --
 -- KEYS: lock
+--
 -- ARGV:
 -- 1. token
 -- 2. the end of the minimum hold time (server time in µs)

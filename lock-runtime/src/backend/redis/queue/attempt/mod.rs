@@ -360,8 +360,8 @@ impl RedisAttempt {
                 return Ok(Some(Leaving::Granted(grant)));
             }
             let Some(Sent { session, request }) = self.sent.clone() else {
-                // No request was sent to the server. If the server can be reached now, the caller's wait was only too
-                // short, which is not an error.
+                // No request was sent to the server. If the server can be reached now, the caller did not get the lock
+                // only because its wait was too short. This is not an error.
                 self.server.sessions.connected(&self.request.name).await?;
                 return Ok(Some(Leaving::Left));
             };
@@ -383,7 +383,7 @@ impl RedisAttempt {
                 self.settle(Event::Unsent);
                 return self.try_once().await.map(Some);
             }
-            // The server may grant the lock in its answer to the request to leave, or in its answer to an earlier
+            // The server can grant the lock in its answer to the request to leave, or in its answer to an earlier
             // request. The caller then gets the lock if it reads that answer in time.
             if !request.ask() {
                 return Ok(Some(Leaving::Left));
@@ -508,8 +508,8 @@ impl Attempt for RedisAttempt {
     }
 
     /// Leaves the queue. If another runtime polls the caller now, the runtime of the caller's session may have ended. A
-    /// task of the engine then removes the owner name from the queue, and the caller tries once more to get the lock,
-    /// under a new owner name. The engine and the caller do the same if the lock has moved to another server.
+    /// task of the engine then removes the owner name from the queue. The caller tries once more to get the lock, under
+    /// a new owner name. The engine and the caller do the same if the lock has moved to another server.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             if !self.may_hold {
