@@ -51,7 +51,7 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// Returns the templates of the keys, under which spans and metrics group the calls of the function.
+    /// Returns the templates of the keys as one label. Spans and metrics group the calls of the function by this label.
     pub(crate) fn label(&self) -> String {
         match self {
             Self::One(key) => key.literal.value(),
@@ -70,7 +70,7 @@ pub(crate) struct Key {
 }
 
 impl Args {
-    /// Reads all options. Continues after a mistake in an option, so that every mistake is reported.
+    /// Reads all options. Continues after a mistake in an option, so that the user sees every mistake at once.
     pub(crate) fn read(tokens: TokenStream, mistakes: &mut Mistakes) -> Self {
         let mut args = Self {
             key: None,
@@ -100,8 +100,8 @@ impl Args {
             Ok(())
         };
         match read.parse2(tokens) {
-            // The parser fails if tokens are left unread. If a mistake was found before, the unread tokens belong to
-            // that mistake, and need no error of their own.
+            // The parser also fails if tokens are left unread. After an earlier mistake, unread tokens are a
+            // consequence of that mistake, so they get no error of their own.
             Err(error) if mistakes.is_empty() => mistakes.add_at(error.span(), error),
             _ => {}
         }
@@ -179,12 +179,12 @@ impl Args {
     }
 
     /// Refuses literals that contradict each other or exceed a limit. This method calls `LockOptions::complete` of
-    /// lock-core. The engine calls the same function again at run time, when all values are known.
+    /// lock-core. The engine calls `complete` again at run time, when all values are known.
     fn agree(&mut self, mistakes: &mut Mistakes) {
         let mut options = LockOptions {
             wait: self.wait.as_ref().and_then(Length::known),
-            // This method assumes that a lease which is not a literal is within the limits. Such a lease is checked
-            // when the user's crate is compiled or runs.
+            // The value of a lease is known here only if the lease is a literal. For any other lease, this method
+            // assumes the default, and the value is checked later: when the user's crate is compiled, or at run time.
             lease: self
                 .lease
                 .as_ref()
@@ -198,7 +198,7 @@ impl Args {
             strategy: None,
             release: None,
             replicas: None,
-            // If the lease is not a literal, `hold_at_least` is compared with the lease only at run time.
+            // If the lease is not a literal, `hold_at_least` is not compared with the lease here, but at run time.
             hold_at_least: match &self.lease {
                 Some(Length::Value(_)) => None,
                 _ => self.hold_at_least.as_ref().and_then(Length::known),

@@ -15,7 +15,7 @@ pub(crate) enum Length {
 }
 
 impl Length {
-    /// Returns the duration if its value is known when the macro runs.
+    /// Returns the duration if it is a literal, because only then the macro knows its value.
     pub(crate) fn known(&self) -> Option<Duration> {
         match self {
             Self::Literal(duration, _) => Some(*duration),
@@ -45,8 +45,8 @@ impl Length {
     /// block. rustc evaluates such a block only if the user's function is used.
     pub(crate) fn expand(&self, option: &TokenStream) -> TokenStream {
         let span = Span::mixed_site().located_at(self.tokens().span());
-        // The path of the checking function gets the span of the option's value, so rustc reports a failed check at
-        // that value.
+        // The path of the checking function gets the span of the option's value. rustc therefore reports a failed check
+        // at that value.
         let option = option.clone().into_iter().map(|mut token| {
             token.set_span(token.span().located_at(span));
             token
@@ -143,8 +143,8 @@ fn can_be_duration(value: &Expr) -> bool {
     }
 }
 
-/// Returns the duration that was probably meant, if the text is a number and an unsupported spelling of a unit, such as
-/// `5min`.
+/// Returns the duration that the user probably meant, if the text is a number with an unsupported spelling of a unit,
+/// such as `5min`.
 fn meant(text: &str) -> Option<String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

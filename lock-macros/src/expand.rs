@@ -18,7 +18,8 @@ use crate::{
     value::OnBusy,
 };
 
-/// Generates the locked function. If this function finds a mistake, the caller discards the generated code.
+/// Generates the locked function. If this function adds a mistake to `mistakes`, the caller discards the generated
+/// code.
 pub(crate) fn expand(args: &Args, mut function: Function, mistakes: &mut Mistakes) -> TokenStream {
     let arguments = match function.body {
         Body::Async(_) => Arguments::take(&mut function.sig),
@@ -115,10 +116,11 @@ impl Guarded<'_> {
     /// `KEY`, `CALL`, `FAKE_RETURN` and `FAILED` stand for the code that [`ResolvedKeys::expand`], [`call`],
     /// [`fake_return`] and [`failed`] generate.
     ///
-    /// The key is rendered first, before any argument is moved. The key and the call are created in separate
-    /// statements, so the borrows in these statements end before the `.await`, and the future does not store them. The
-    /// macro generates the braces of the `async move` block, so this block is in the macro's edition, 2024. In edition
-    /// 2024, temporaries of the body's tail expression are dropped before the arguments, as in a plain `async fn`.
+    /// The generated code renders the key first, before it moves any argument. The key and the call are created in
+    /// separate statements, so the borrows in these statements end before the `.await`, and the future does not store
+    /// them. The macro generates the braces of the `async move` block, so rustc compiles this block in the macro's
+    /// edition, 2024. In edition 2024, temporaries of the body's tail expression are dropped before the arguments, as
+    /// in a plain `async fn`.
     fn async_body(&self, key: &ResolvedKeys<'_>, body: &Group) -> TokenStream {
         let rendered = key.expand(&private(self.args));
         let mut names = key.used().into_iter().map(|name| name.to_string());
@@ -173,10 +175,10 @@ impl Guarded<'_> {
     /// }
     /// ```
     ///
-    /// The key is rendered before the `async move` block, because `#[async_trait]` renames `self` to `__self` inside
-    /// that block. The tail expression keeps the form `Box::pin(async move { … })`, because other attributes look for a
-    /// tail expression of this form, too. The block needs no bindings for the arguments, because `async move` moves the
-    /// captured arguments into the block.
+    /// The generated code renders the key before the `async move` block, because `#[async_trait]` renames `self` to
+    /// `__self` inside that block. The tail expression keeps the form `Box::pin(async move { … })`, because other
+    /// attributes also look for this form. The block needs no bindings for the arguments, because `async move` moves
+    /// the captured arguments into the block.
     fn boxed_body(
         &self,
         key: &ResolvedKeys<'_>,
@@ -218,9 +220,9 @@ impl Guarded<'_> {
     /// }
     /// ```
     ///
-    /// The generated code has the span of the return type, so if that type cannot carry a lock error, rustc reports the
-    /// mistake at the return type. The braces around the body are the user's own tokens, with the user's spans and
-    /// edition, so incomplete code in the body is reported only once.
+    /// The generated code has the span of the return type. If that type cannot carry a lock error, rustc therefore
+    /// reports the mistake at the return type. The braces around the body are the user's own tokens, with the user's
+    /// spans and edition. rustc therefore reports incomplete code in the body only once.
     fn run(&self, move_in: &TokenStream, body: &Group) -> TokenStream {
         let Self { args, output, .. } = self;
         let private = private(args);
@@ -244,9 +246,9 @@ impl Guarded<'_> {
         let (inside, error) = (made("__inside"), made("__error"));
         let handed = self.arguments.hand_over();
         let at_path = Span::mixed_site().located_at(path.span());
-        // The path of the fallback is bound to a variable first, so that rustc gives the right hint if the path names a
-        // method without `Self::`. For a variable, rustc suggests `Self::later`, which is right. For a direct call,
-        // rustc suggests `self.later`, which is wrong.
+        // The generated code binds the path of the fallback to a variable before it calls the fallback. If the user
+        // wrote the name of a method without `Self::`, such as `later`, rustc then suggests `Self::later`, which is
+        // right. For a direct call, rustc would suggest `self.later`, which is wrong.
         let fallback = quote_spanned!(at_path=> {
             let __fallback = #path;
             __fallback(#(#handed,)* #error).await
@@ -262,8 +264,9 @@ impl Guarded<'_> {
     }
 }
 
-/// Generates the function that converts a lock error into the result of the user's function. By default, this function
-/// is a pointer to `LockResult::from_lock_error`, so that rustc reports an unsuitable error type only once.
+/// Generates the function that converts a lock error into the result of the user's function. By default, the generated
+/// code is `LockResult::from_lock_error`, cast to a function pointer, so that rustc reports an unsuitable error type
+/// only once.
 ///
 /// ```text
 ///                              <OUTPUT as ROOT::LockResult>::from_lock_error as fn(ROOT::LockError) -> _
@@ -280,8 +283,8 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
     let output = inferable(output);
     let failed = match &args.map_err {
         Some(function) => {
-            // The call of `__map_err` has the span of the value of `map_err`, so rustc reports a wrong error type at
-            // that value.
+            // The call of `__map_err` has the span of the option's value. If the user's function returns a wrong error
+            // type, rustc therefore reports the mistake at that value.
             let at_function = Span::mixed_site().located_at(function.span());
             let mapped = quote_spanned!(at_function=> __map_err(__error));
             let (map_err, error) = (
@@ -321,8 +324,8 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
 /// }
 /// ```
 ///
-/// A separate statement binds a reference to the value of `client`, so the value can have any type that dereferences to
-/// a client.
+/// A separate statement binds a reference to the value of `client`. The value can therefore have any type that
+/// dereferences to a client.
 fn call(args: &Args, name: &Ident) -> TokenStream {
     let Args {
         wait,
@@ -458,8 +461,8 @@ impl VisitMut for InferHidden {
     }
 }
 
-/// Generates the declaration of the variable that `guard` names. The variable contains the hold of the lock, or the
-/// holds of several locks.
+/// Generates the declaration of the variable whose name the option `guard` gives. The variable contains the hold of the
+/// lock, or the holds of several locks.
 ///
 /// ```text
 /// key = "…"       let hold = ROOT::__private::v1::hold();
@@ -474,7 +477,8 @@ pub(crate) fn hold(args: &Args, guard: &Ident) -> TokenStream {
     quote!(let #guard = #private::#hold();)
 }
 
-/// Returns the path of the module that the generated code uses, in the version that belongs to this macro.
+/// Returns the path of the lock-runtime module that the generated code uses. The module has a version (`v1`), which
+/// belongs to this version of the macro.
 fn private(args: &Args) -> TokenStream {
     let root = &args.root;
     quote!(#root::__private::v1)
@@ -485,7 +489,7 @@ fn made(name: &str) -> Ident {
 }
 
 /// Generates a block whose braces have the hygiene of the call site. An attribute below `#[distributed_lock]`, such as
-/// `#[instrument(err)]`, may generate names that have the span of these braces. Such names resolve only if the braces
+/// `#[instrument(err)]`, sometimes generates names with the span of these braces. Such names resolve only if the braces
 /// have the hygiene of the call site.
 fn braced(place: Span, stream: TokenStream) -> TokenStream {
     let mut group = Group::new(Delimiter::Brace, stream);

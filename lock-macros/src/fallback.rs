@@ -1,5 +1,5 @@
-//! Generates the expansion for incorrect input: the errors and the annotated item itself. The item is kept, so that
-//! uses of the item cause no further errors.
+//! Generates the expansion for incorrect input: the errors and the annotated item itself. The expansion keeps the item,
+//! so that uses of the item cause no further errors.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::quote;
@@ -22,13 +22,14 @@ use crate::{attribute_args::Args, expand};
 pub(crate) fn expand(item: TokenStream, args: &Args, errors: &syn::Error) -> TokenStream {
     let item = with_guard(item, args);
     let errors = errors.to_compile_error();
-    // An argument may be used only in the key, which this expansion leaves out, so rustc would report the argument as
-    // unused.
+    // Some arguments are used only in the key. This expansion leaves the key out, so rustc would report these arguments
+    // as unused.
     quote!(#[allow(unused_variables)] #item #errors)
 }
 
-/// Declares the variable named by `guard`, which the body uses. If the signature contains this name, the name can be
-/// that of an argument that the body uses, so the item stays unchanged.
+/// Adds a declaration of the variable whose name the option `guard` gives, because the body uses this variable. If the
+/// signature already contains the name, the function leaves the item unchanged, because the body may use an argument of
+/// that name.
 fn with_guard(item: TokenStream, args: &Args) -> TokenStream {
     let Some(guard) = &args.guard else {
         return item;

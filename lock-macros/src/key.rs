@@ -24,7 +24,7 @@ pub(crate) enum Part<'a> {
     },
 }
 
-/// The argument that a placeholder refers to.
+/// The argument, or the part of an argument, that a placeholder refers to.
 pub(crate) enum Source<'a> {
     Receiver(&'a Receiver),
     Argument(&'a Argument),
@@ -176,7 +176,8 @@ impl<'a> Resolved<'a> {
     }
 
     /// Generates the code of an iterator that borrows the items of a list. The macro does not know the type of the
-    /// list, so the generated code is the same for all types, and method resolution picks the trait for the type.
+    /// list. The generated code is therefore the same for all types, and rustc's method resolution picks the trait that
+    /// fits the type.
     ///
     /// ```text
     /// {
@@ -200,8 +201,8 @@ impl<'a> Resolved<'a> {
     }
 
     /// Returns the span for errors about a value in the key. For a whole argument, this span is that of the argument's
-    /// type. The signature does not contain the type of a field or of a name in a pattern, so the value of a field or
-    /// of such a name has the span of the key's literal.
+    /// type. For a field, or for a name in a pattern, the signature does not show the type. The span is then that of
+    /// the key's literal.
     fn place(&self, placeholder: &Placeholder, source: &Source<'_>) -> Span {
         match source {
             Source::Argument(argument) if placeholder.fields.is_empty() => argument.ty.span(),
@@ -244,8 +245,9 @@ impl<'a> Resolved<'a> {
         quote_spanned!(generated=> &#name #(.#fields)*)
     }
 
-    /// Returns the name or the index of a field of the user's type. The member has the span of generated code, because
-    /// otherwise rustc would suggest replacing the key's literal with the name of another field.
+    /// Returns the name or the index of a field of the user's type. The returned member has the span of generated code.
+    /// With the span of the key's literal, rustc would suggest replacing the whole literal with the name of another
+    /// field.
     fn member(&self, field: &str) -> Member {
         let place = Span::mixed_site().located_at(self.literal);
         match field.parse() {
@@ -263,7 +265,7 @@ impl<'a> Resolved<'a> {
     }
 }
 
-/// Returns the generated variable that is bound to one item of a list.
+/// Returns the name of the generated variable that is bound to one item of a list.
 fn item(place: Span) -> Ident {
     Ident::new("__item", Span::mixed_site().located_at(place))
 }

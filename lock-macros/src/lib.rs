@@ -7,7 +7,7 @@
 //! function still compile.
 
 // `lock-fuzz` compiles the files of this crate as an ordinary library, because a macro crate cannot export the checks
-// in `robustness`. An ordinary library cannot use `proc_macro`.
+// in `robustness`. An ordinary library cannot use `proc_macro`, so all modules use `proc_macro2`.
 #[cfg(not(fuzzing))]
 use proc_macro::TokenStream;
 
@@ -81,10 +81,10 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// A nested call can re-enter a lock that an enclosing call holds. On entry, the nested call extends the lock's lease
 /// if less time is left than the nested call's own lease time. Re-entry never shortens a lease, so the lease keeps its
-/// later deadline after the nested call has ended. If only the nested call has the lease renewed automatically, the
-/// renewal stops when the nested call ends. For example, a nested call without `lease` extends the lease of an
-/// enclosing call with `lease = "1s"` to 30 s (the client's default). After the nested call has ended, the enclosing
-/// call can have up to 30 s left.
+/// later deadline after the nested call has ended. If only the nested call renews the lease automatically, the renewal
+/// stops when the nested call ends. For example, a nested call without `lease` extends the lease of an enclosing call
+/// with `lease = "1s"` to 30 s (the client's default). After the nested call has ended, the enclosing call can have up
+/// to 30 s left.
 ///
 /// # Keys
 ///
@@ -108,22 +108,23 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// The call sorts its `keys` and removes duplicates, so `transfer(1, 2)` and `transfer(2, 1)` take their locks in the
 /// same order and never deadlock. If all locks are free, they are taken in one step. If one of the locks is not free,
 /// the call takes the locks one after another, within one `wait`. A lock that is already taken stays held while the
-/// call waits for the next lock, and a fixed lease begins when the last lock is taken. If a lock is lost before the
-/// last lock is taken, the call starts over within its `wait`. With `wait = "0s"`, the call takes either all locks or
-/// no lock. If one of the locks is lost while the body runs, the body is dropped, unless `on_lost = continue` is set.
+/// call waits for the next lock. A lease that is not renewed begins when the call has taken the last lock. If a lock is
+/// lost before the last lock is taken, the call starts over within its `wait`. With `wait = "0s"`, the call takes
+/// either all locks or no lock. If one of the locks is lost while the body runs, the body is dropped, unless `on_lost =
+/// continue` is set.
 ///
 /// `<ids..>` stands for each item of a list. The list is an argument, or a field of an argument: a slice, an array, a
 /// `Vec` or any other type that can be iterated over by reference, with items that implement `Display`. `keys =
 /// "item:<ids..>"` takes one lock for each item. A key has at most one list placeholder. With `guard = hold`, the holds
 /// are in the order of the keys. The holds of one list are in the order of its items. Two items that give the same key
-/// share one lock, and the hold of that lock appears at both positions. If all lists are empty and no other key is
-/// named, the call fails with `LockError::InvalidKey(KeyError::NoKeys)`, and its body does not run.
+/// share one lock, and the hold of that lock appears at both positions. If all lists are empty and the attribute names
+/// no other key, the call fails with `LockError::InvalidKey(KeyError::NoKeys)`, and its body does not run.
 ///
 /// The order of locks matters for nested calls too. Waiting could deadlock if the nested call needs a lock whose name
 /// sorts before the name of a lock that the enclosing call holds. If one of the two calls has several keys, the nested
-/// call therefore does not wait for such a lock: it tries once, and returns `Busy` if the lock is not free. If each of
-/// the two calls has one key, the nested call waits, whatever the order of the names. Two tasks that nest such calls in
-/// opposite orders can deadlock, but only until a `wait` ends.
+/// call therefore does not wait for such a lock: the nested call tries once, and returns `Busy` if the lock is not
+/// free. If each of the two calls has one key, the nested call waits, whatever the order of the names. Two tasks that
+/// nest one-key calls in opposite orders can deadlock, but only until the `wait` of one nested call ends.
 ///
 /// # Busy locks and minimum holds
 ///
@@ -133,8 +134,8 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// Use `hold_at_least` for jobs that several machines start at about the same time. The call returns as soon as its
 /// body has ended, but the lock stays taken until the time of `hold_at_least` has passed, so that no other machine
-/// repeats the job. The time of `hold_at_least` counts from the grant, and applies whether the body returns `Ok` or
-/// `Err`. If the body panics, is dropped or loses its lease, the lock is free at once.
+/// repeats the job. The time of `hold_at_least` begins with the grant. It applies both if the body returns `Ok` and if
+/// the body returns `Err`. If the body panics, is dropped or loses its lease, the lock is free at once.
 ///
 /// # How to wait
 ///
@@ -211,15 +212,15 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///     }
 /// ```
 ///
-/// The expansion renders the key before the body can move the values that the key names. The body owns every argument,
-/// including unused ones. The arguments are dropped in the same order as in a plain function, before the lock is
-/// released. The future of the call is `Send` if the body's future is `Send`.
+/// The generated code renders the key before the body can move the values that the key uses. The body owns every
+/// argument, including unused ones. The arguments are dropped in the same order as in a plain function, before the lock
+/// is released. The future of the call is `Send` if the body's future is `Send`.
 ///
 /// # Errors
 ///
-/// Returns the errors of the body, and every `LockError`, converted by `From`: `Busy` after `wait`, `Lost` if the lease
-/// was lost, and the other reasons why a lock could not be acquired. If the attribute is used incorrectly, a compile
-/// error says what to write instead.
+/// Returns the errors of the body. Also returns every `LockError`, converted by `From`: `Busy` if the lock is not
+/// granted within `wait`, `Lost` if the lease is lost, and other variants for other reasons why a lock cannot be
+/// acquired. If the attribute is used incorrectly, a compile error says what to write instead.
 ///
 /// # Fairness
 ///
@@ -228,10 +229,11 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// # Cancel safety
 ///
-/// Dropping the future of a call that waits gives up the call's place in the queue. Dropping the future of a call that
-/// holds its lock drops the body and then releases the lock. Every early exit (`return`, `?`) releases the lock too.
-/// While the server cannot be reached, the grant of a dropped call stays until its lease ends (at most 2 s if the grant
-/// was not confirmed yet). The place of a dropped call in the queue stays until `wait` ends.
+/// If the future of a waiting call is dropped, the call gives up its place in the queue. If the future of a call that
+/// holds its lock is dropped, first the body is dropped, and then the lock is released. An early exit from the body
+/// (`return`, `?`) releases the lock too. While the server cannot be reached, the grant of a dropped call stays until
+/// its lease ends (at most 2 s if the grant was not confirmed yet). The place of a dropped call in the queue stays
+/// until `wait` ends.
 ///
 /// # Panics
 ///
@@ -239,7 +241,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// # Examples
 ///
-/// A method with a client and the fencing token:
+/// A method that uses a client of its own and the fencing token:
 ///
 /// ```ignore
 /// impl Ledger {
@@ -259,7 +261,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// }
 /// ```
 ///
-/// Two accounts at once, with a fallback if one of them is busy:
+/// A call that locks two accounts at once, with a fallback if one of the two locks is busy:
 ///
 /// ```ignore
 /// #[distributed_lock(keys = ["account:<from.0>", "account:<to.0>"], wait = "2s", on_busy = fallback(later))]
@@ -272,7 +274,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// }
 /// ```
 ///
-/// A cart and all of its items:
+/// A call that locks a cart and all of its items:
 ///
 /// ```ignore
 /// #[distributed_lock(keys = ["cart:<cart.id>", "item:<cart.items..>"], guard = holds)]

@@ -48,8 +48,8 @@ impl Named {
 fn braced(text: &str, names: &Named) -> Option<String> {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {
-        // A hash tag that contains a placeholder is closed in another piece of the key. If this piece has no closing
-        // brace, the search ends.
+        // If a hash tag contains a placeholder, its closing brace is in a later piece of the key. If this piece has no
+        // closing brace, the search therefore ends.
         let (inside, next) = after.split_once('}')?;
         if let Some(sign) = before.chars().last().filter(|sign| "#$".contains(*sign)) {
             let path = inside.trim_start_matches('#');
@@ -123,9 +123,9 @@ fn is_path(text: &str) -> bool {
     text.split('.').all(|name| is_name(name) || name == "self")
 }
 
-/// Returns why no key of this template can be stored, whatever the values are: for example, the braces of the template
-/// are not one hash tag, or the template ends with a reserved suffix. Only templates without raw values are checked,
-/// because a raw value, unlike an escaped value, can turn an invalid key into a valid one.
+/// Returns the error if every key of this template is invalid, whatever the values are. For example, the braces of the
+/// template are not one hash tag, or the template ends with a reserved suffix. Only templates without raw values are
+/// checked, because a raw value, unlike an escaped value, can turn an invalid key into a valid one.
 pub(crate) fn unusable(pieces: &[Piece]) -> Option<KeyError> {
     let mut sample = String::new();
     for piece in pieces {

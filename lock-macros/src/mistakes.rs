@@ -6,17 +6,17 @@ use std::fmt::Display;
 use proc_macro2::Span;
 use quote::ToTokens;
 
-/// Collects mistakes, so that a user sees all mistakes of one attribute at once.
+/// A collection of mistakes, so that a user sees all mistakes of one attribute at once.
 #[derive(Default)]
 pub(crate) struct Mistakes(Option<syn::Error>);
 
 impl Mistakes {
-    /// Adds a mistake that is reported at these tokens.
+    /// Adds a mistake that rustc reports at these tokens.
     pub(crate) fn add(&mut self, place: impl ToTokens, message: impl Display) {
         self.push(syn::Error::new_spanned(place, prefixed(message)));
     }
 
-    /// Adds a mistake that is reported at this span.
+    /// Adds a mistake that rustc reports at this span.
     pub(crate) fn add_at(&mut self, place: Span, message: impl Display) {
         self.push(syn::Error::new(place, prefixed(message)));
     }

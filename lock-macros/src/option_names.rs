@@ -1,4 +1,4 @@
-//! The names of the attribute's options, and the names that other libraries use for these options.
+//! The names of the attribute's options, and the names that other lock libraries use for the same options.
 
 use crate::suggest;
 

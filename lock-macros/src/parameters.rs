@@ -15,8 +15,8 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) struct Argument {
-    /// The argument's name in the generated code before the body: its own name, the only name that its pattern binds,
-    /// or a generated name.
+    /// The argument's name in the generated code before the body. This is the argument's own name, or the only name
+    /// that its pattern binds, or otherwise a generated name.
     pub(crate) outer: Ident,
     /// The name that the whole argument is bound to, if there is one.
     pub(crate) name: Option<Ident>,
@@ -26,7 +26,7 @@ pub(crate) struct Argument {
     pattern: Pat,
     /// Whether the pattern in the signature has been replaced by the name `outer`.
     taken: bool,
-    /// The argument's `cfg` attributes, which the code that is generated for the argument repeats.
+    /// The argument's `cfg` attributes. The code that the macro generates for the argument repeats them.
     conditions: Vec<Attribute>,
     /// The argument's lint attributes, such as `#[allow(..)]`, which move into the body together with the argument's
     /// binding.
@@ -118,8 +118,8 @@ impl Arguments {
         names.filter(|name| !is_hidden_pattern(name)).collect()
     }
 
-    /// Returns whether another attribute has moved the user's patterns into the body. This macro does not read patterns
-    /// in the body.
+    /// Returns whether another attribute has moved the user's patterns into the body. This macro does not look for
+    /// patterns in the body.
     pub(crate) fn has_hidden_patterns(&self) -> bool {
         let names = self
             .typed
@@ -154,9 +154,9 @@ impl Arguments {
         }
     }
 
-    /// Moves every argument into the body's block, as rustc itself does for an `async fn`. The arguments move in the
-    /// order of the signature, so they are dropped in reverse order, each after the variables that its pattern binds.
-    /// Unused arguments are moved too, including arguments with the pattern `_`.
+    /// Generates the bindings that move every argument into the body's block, as rustc itself does for an `async fn`.
+    /// The arguments move in the order of the signature, so they are dropped in reverse order, each after the variables
+    /// that its pattern binds. Unused arguments are moved too, including arguments with the pattern `_`.
     ///
     /// ```text
     /// (self, mut id: u64, (a, _): Pair, _: Guard)
@@ -181,7 +181,7 @@ impl Arguments {
     }
 
     /// Generates a binding for each name that occurs both in an argument's pattern and in the options. Without these
-    /// bindings, only whole arguments have names outside the body.
+    /// bindings, the options could use only whole arguments, because the patterns are bound inside the body.
     ///
     /// ```text
     /// (Path((user, mut id)): Path<(u64, u64)>, Pair { left, .. }: Pair)
@@ -215,12 +215,14 @@ impl Argument {
         let (outer, conditions) = (&self.outer, &self.conditions);
         let mut pattern = self.pattern.clone();
         Lent(used).visit_pat_mut(&mut pattern);
-        // `used` contains every identifier in the options, including the names of methods and fields. A variable that
-        // only shares its name with a method or a field is unused, and rustc must not report that variable.
+        // `used` contains every identifier in the options, including the names of methods and fields. This pattern
+        // therefore also binds a variable that only shares its name with a method or a field. Such a variable is
+        // unused, and rustc must not report it.
         quote!(#(#conditions)* #[allow(unused_variables)] let #pattern = &#outer;)
     }
 
-    /// Returns whether the expansion has no name for the whole argument, because the signature stays unchanged.
+    /// Returns whether the generated code has no name for the whole argument. This is the case if the argument is a
+    /// pattern, and the signature stays unchanged.
     fn is_bound_by_pattern(&self) -> bool {
         !self.taken && !matches!(&self.pattern, Pat::Ident(pattern) if is_plain(pattern))
     }
@@ -240,8 +242,8 @@ impl Argument {
                 let used = used
                     .contains(outer)
                     .then(|| quote!(#[allow(unused_variables)]));
-                // clippy reports each use of a name with a leading `_`. The generated move of the argument is not a use
-                // by the user's code, so the lint is off.
+                // clippy reports each use of a name with a leading `_`. Here only generated code uses the name, so the
+                // lint is off.
                 let hidden = outer.to_string().starts_with('_');
                 let hidden = hidden.then(|| {
                     quote!(#[allow(clippy::used_underscore_binding, clippy::no_effect_underscore_binding)])
@@ -265,7 +267,8 @@ impl Argument {
     }
 }
 
-/// Returns whether this is a name that `#[async_trait]` gives to an argument that the user wrote as a pattern.
+/// Returns whether this name is of the form that `#[async_trait]` gives to an argument that the user wrote as a
+/// pattern.
 fn is_hidden_pattern(name: &str) -> bool {
     name.starts_with("__arg")
 }
@@ -313,7 +316,7 @@ impl VisitMut for Lent<'_> {
         }
     }
 
-    /// Rewrites `Pair { left }` to `Pair { left: _ }` if `left` is not to be bound.
+    /// Rewrites `Pair { left }` to `Pair { left: _ }` if the new pattern must not bind `left`.
     fn visit_field_pat_mut(&mut self, field: &mut FieldPat) {
         syn::visit_mut::visit_field_pat_mut(self, field);
         if !matches!(*field.pat, Pat::Ident(_)) {

@@ -1,8 +1,8 @@
 //! Checks of properties that hold for any input: no two argument lists give the same key, and the macro never panics.
 //!
-//! The checks take bytes as input, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` runs a
-//! coverage-guided fuzzer and stores the inputs that the fuzzer finds, and the tests in this file run the checks on the
-//! stored inputs. The property tests in `cases` build inputs from words that the macro recognises.
+//! The checks take bytes as input, so that a coverage-guided fuzzer can search for counterexamples. `lock-fuzz` runs
+//! such a fuzzer, and stores the inputs that reach new code. The tests in this file run the checks on the stored
+//! inputs. The property tests in `cases` build inputs from words that the macro recognises.
 
 use std::fmt;
 
@@ -24,8 +24,8 @@ const NO_TEXT: u8 = 0xFF;
 /// The input consists of a template, the values of a first list, the values of a second list, and a namespace. Each
 /// list has one value for each placeholder of the template. The byte FF separates each text, including each single
 /// value, from the next text. If the input ends early, a missing value of the first list is `0`, and a missing value of
-/// the second list is copied from the first list. Returns whether the input was a useful test, that is, whether the two
-/// lists differed and both gave a key.
+/// the second list is copied from the first list. Returns whether the input was a useful test: the two lists differed,
+/// and both gave a key.
 ///
 /// # Panics
 /// Panics if different values give the same key, or equal values give different keys.
@@ -37,7 +37,8 @@ pub fn keys(data: &[u8]) -> bool {
         return false;
     };
     let holes: Vec<_> = pieces.iter().filter_map(hole).collect();
-    // The value of a placeholder with `:raw` is not escaped, so different values can give the same key.
+    // The value of a placeholder with `:raw` is not escaped. Different values can then give the same key, so the check
+    // does not apply.
     if holes.iter().any(|hole| hole.raw) {
         return false;
     }
@@ -110,8 +111,8 @@ impl fmt::Display for ByCharacter<'_> {
 }
 
 /// Checks that the values can be read back from the key, so no other values give the same key. Reading values back is a
-/// stronger check than comparing two keys, which finds a fault only if the input happens to have two lists of values
-/// that collide.
+/// stronger check than comparing two keys. A comparison finds a fault only if the input happens to contain two lists of
+/// values that give the same key.
 fn read_back(pieces: &[Piece], values: &[String], key: &LockKey) {
     let mut rest = values.iter();
     let mut expected = String::new();
@@ -169,7 +170,8 @@ fn unescaped(part: &str) -> Vec<u8> {
 /// Returns the number of ways in which a key can be split into the texts of its template and the values between them.
 fn readings(pieces: &[Piece], key: &str) -> usize {
     let key = key.as_bytes();
-    // For each position in the key, the number of ways in which the pieces before the current piece can end there.
+    // For each position in the key, the number of ways to read the bytes before it as the pieces before the current
+    // piece.
     let mut ways = vec![0_usize; key.len() + 1];
     ways[0] = 1;
     for piece in pieces {
@@ -196,15 +198,15 @@ fn readings(pieces: &[Piece], key: &str) -> usize {
     ways[key.len()]
 }
 
-/// The word that, before a group in an input, stands for invisible delimiters like those around a `macro_rules`
-/// fragment. Plain text cannot express invisible delimiters.
+/// A word for invisible delimiters, which plain text cannot express. In an input, a group after this word becomes a
+/// group with invisible delimiters, like those around a `macro_rules` fragment.
 const INVISIBLE: &str = "invisible";
 
 /// The maximum depth of nested groups. Deeper nesting overflows the stack of any recursive parser, such as syn.
 const DEPTH: usize = 32;
 
-/// The maximum number of `..` in an input. With more `..`, syn can take minutes to print an expression: for `-..-.._..`
-/// the time doubles with each `-..`.
+/// The maximum number of `..` in an input. With more `..`, syn can take minutes to print an expression. For example,
+/// for `-..-.._..` the time doubles with each `-..`.
 const RANGES: usize = 8;
 
 /// Checks that the macro generates valid tokens for any input, and that each error message comes from the macro.
@@ -253,9 +255,9 @@ pub fn tokens(data: &[u8]) -> bool {
     messages.is_empty()
 }
 
-/// Checks that the macro locks an accepted function, and that the function's name, return type and number of arguments
-/// stay the same. Parses the function in each place where a function can be written: as a free item, in an `impl` and
-/// in a trait.
+/// Checks that the expansion of an accepted function contains the lock, and that the function's name, return type and
+/// number of arguments stay the same. Parses the function in each context where a function can be written: as a free
+/// item, in an `impl` and in a trait.
 fn locked(item: &TokenStream, output: &TokenStream) {
     assert!(names(output, "__private"), "no lock: {output}");
     for (before, after) in signatures(item).into_iter().zip(signatures(output)) {
@@ -273,9 +275,9 @@ fn locked(item: &TokenStream, output: &TokenStream) {
     }
 }
 
-/// Whether a type ends with a `+`. A type that ends with a `+` is not checked: the expansion writes `as` after the
-/// type, and syn would parse this `as` as another bound. Only a trait object can end with a `+`, and no function can
-/// return a trait object.
+/// A visitor that finds out whether a type ends with a `+`. Such a type is not checked, because the generated code has
+/// `as` after the type, and syn would parse this `as` as another bound. Only a trait object can end with a `+`, and no
+/// function can return a trait object.
 struct Sums(bool);
 
 impl<'ast> Visit<'ast> for Sums {

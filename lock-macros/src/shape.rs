@@ -1,4 +1,5 @@
-//! Determines from the signature and the end of the body whether a function is an `async fn` or returns a boxed future.
+//! Determines whether a function is an `async fn` or returns a boxed future, from the signature and from the end of the
+//! body.
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use syn::{
@@ -72,7 +73,8 @@ pub(crate) fn asynchronous(
             };
             return Some((body, output));
         }
-        // The type may be an alias of a boxed future, so the output type is taken from the `Future` trait.
+        // The return type can be an alias of a boxed future. The generated code therefore names the output type through
+        // the `Future` trait.
         if matches!(ungrouped(returned), Type::Path(_))
             && let Some(body) = tail(&body)
         {
@@ -119,7 +121,7 @@ fn names(tokens: TokenStream, word: &str) -> bool {
 /// Returns the return type of a function. If the tokens show that this type is not a `Result`, reports a mistake and
 /// returns `None`.
 fn result(output: &ReturnType, name: Span, mistakes: &mut Mistakes) -> Option<Type> {
-    const NOTHING: &str = "the function returns nothing, so a lock that fails could not be told: write `-> Result<(), lock_runtime::LockError>`";
+    const NOTHING: &str = "the function returns nothing, so it cannot report that a lock failed: write `-> Result<(), lock_runtime::LockError>`";
     match output {
         ReturnType::Default => mistakes.add_at(name, NOTHING),
         ReturnType::Type(_, output) => match ungrouped(output) {
@@ -127,7 +129,7 @@ fn result(output: &ReturnType, name: Span, mistakes: &mut Mistakes) -> Option<Ty
             Type::Never(never) => mistakes.add(never, NOTHING),
             Type::ImplTrait(hidden) => mistakes.add(
                 hidden,
-                "a hidden return type could not carry a lock's failure: write `-> Result<impl …, E>` with `E: From<LockError>`",
+                "this return type hides whether it can carry a lock's error: write `-> Result<impl …, E>` with `E: From<LockError>`",
             ),
             known => return Some(known.clone()),
         },

@@ -33,7 +33,8 @@ impl Function {
         let read = |input: ParseStream<'_>| Ok(function(input, mistakes));
         match read.parse2(tokens) {
             Ok(function) => function,
-            // The parser fails if tokens are left unread. Unread tokens are reported only if there is no other mistake.
+            // The parser also fails if tokens are left unread. This error is reported only if there is no other
+            // mistake.
             Err(_) if !mistakes.is_empty() => None,
             Err(error) => {
                 mistakes.add_at(
@@ -160,7 +161,7 @@ fn begins_function(ahead: ParseStream<'_>) -> bool {
     true
 }
 
-/// Reads a block, which `macro_rules` may have put into an invisible group.
+/// Reads a block. `macro_rules` puts a `block` fragment into an invisible group, which this function removes.
 pub(crate) fn braces(input: ParseStream<'_>) -> syn::Result<Group> {
     let place = input.span();
     let mut tree: TokenTree = input.parse()?;
@@ -179,7 +180,8 @@ pub(crate) fn braces(input: ParseStream<'_>) -> syn::Result<Group> {
 }
 
 /// Moves inner attributes out of the body. Inner attributes are allowed only at the start of a body, where the
-/// expansion puts its own code. An attribute in front of the function has the same meaning as an inner attribute.
+/// expansion puts its own code. An attribute in front of the function has the same meaning, so this method puts each
+/// inner attribute there.
 ///
 /// ```text
 /// fn f() { #![allow(lint)] … }   ⇒   #[allow(lint)] fn f() { … }

@@ -7,7 +7,7 @@ use std::{error::Error, fmt};
 /// A piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// Literal text of the key. `<<` and `>>` are already replaced by `<` and `>`.
+    /// Literal text of the key. The parser has already replaced `<<` and `>>` by `<` and `>`.
     Text(String),
     Placeholder(Placeholder),
 }
@@ -153,8 +153,8 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Piece>, TemplateError> {
     if text.is_empty() {
         return Err(TemplateError::Empty);
     }
-    // The check for control characters comes before the check for blanks, because a line break at an end of the key is
-    // also a blank, and "control character" is the better message.
+    // The check for control characters comes before the check for blanks. A line break at the start or the end of the
+    // key fails both checks, and "control character" is the better message.
     if text.chars().any(lock_core::key::is_control) {
         return Err(TemplateError::ControlCharacter);
     }

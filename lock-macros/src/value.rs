@@ -47,7 +47,7 @@ pub(crate) fn key(value: &Expr, mistakes: &mut Mistakes) -> Option<LitStr> {
     None
 }
 
-/// The message for a value of `keys` that is not a list.
+/// The error message for a value of `keys` that is not a list.
 pub(crate) const NO_LIST: &str = "`keys` is a list: write `keys = [\"account:<from>\", \"account:<to>\"]`, `keys = \"account:<ids..>\"` for each item of the argument `ids`, or `key = \"…\"` for one lock";
 
 /// Returns the elements of a list of keys, or reports a mistake and returns `None`.
@@ -68,7 +68,7 @@ pub(crate) fn keys<'a>(value: &'a Expr, mistakes: &mut Mistakes) -> Option<Vec<&
     None
 }
 
-/// The alternative to an error for a call whose lock is busy.
+/// What a call does instead of returning an error if its lock is busy.
 pub(crate) enum OnBusy {
     Skip,
     /// Calls this function instead of returning an error.

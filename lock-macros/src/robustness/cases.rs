@@ -1,4 +1,5 @@
-//! Property tests of `robustness`, on random templates, attributes and functions that are nearly valid.
+//! Property tests that run the checks of `robustness` on random templates, attributes and functions. Most of them are
+//! valid or nearly valid.
 
 use std::{cell::Cell, fmt::Debug};
 
@@ -14,7 +15,7 @@ use super::{NO_TEXT, keys, tokens};
 const CASES: u32 = 3000;
 
 /// Runs a check on random inputs. The check returns `true` if an input was a useful test. Panics if fewer than
-/// `telling` inputs were useful tests.
+/// `telling` of the inputs were useful tests.
 #[track_caller]
 fn tried<T: Debug>(cases: impl Strategy<Value = T>, check: impl Fn(&T) -> bool, telling: u32) {
     let seen = Cell::new(0);
@@ -79,7 +80,7 @@ fn mostly(
 
 const ARGUMENTS: &str = "id¦req¦größe¦r#type¦_x";
 
-/// Generates a template that parses most of the time.
+/// Generates a template that is valid most of the time.
 fn sound_template() -> impl Strategy<Value = String> {
     let between = || mostly(one(":¦/¦|¦x:y¦é¦<<¦}"), one("-¦%¦"));
     let holes = vec((one("<a>¦<b.0>¦<self.c>"), between()), 1..5);
