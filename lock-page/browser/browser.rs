@@ -41,13 +41,13 @@ const PHONE: Size = Size {
     is_phone: true,
 };
 
-/// A browser, and the driver that steers it.
+/// A Chromium, and the driver process through which the tests control it.
 struct Browser {
     client: Client,
     _driver: Mortal,
 }
 
-/// A command that only Chromium's driver has.
+/// A WebDriver command that only Chromium's driver has.
 #[derive(Debug)]
 struct Special {
     path: &'static str,
@@ -169,12 +169,12 @@ impl Browser {
             .unwrap();
     }
 
-    /// Waits until `fits` accepts the text of an element. Returns how long the wait took.
+    /// Waits until `fits` returns true for the text of an element. Returns how long the wait took.
     async fn until(&self, selector: &str, fits: impl Fn(&str) -> bool) -> Duration {
         let began = Instant::now();
         let mut last = String::new();
         while began.elapsed() < 2 * MINUTE {
-            // The element may be replaced between the two commands.
+            // The page's script can replace the element between the two commands.
             if let Ok(found) = self.client.find(Locator::Css(selector)).await
                 && let Ok(text) = found.text().await
             {
@@ -258,7 +258,7 @@ async fn fill(server: &RedisServer) -> (Vec<LockGuard>, Vec<tokio::task::JoinHan
     for number in 0..1000_usize {
         let seconds = 30 + (number as u32 * 37) % 90;
         let lock = clients[number % 3].lock(format!("order:{number:04}"));
-        // Two thirds of the leases are renewed. The other leases run out.
+        // Two thirds of the leases are renewed. The other leases are not renewed.
         let lock = match number % 3 {
             1 => lock.lease(2 * seconds * SECOND + MINUTE),
             _ => lock.lease(seconds * SECOND).renew(true),
@@ -310,7 +310,7 @@ async fn a_thousand_locks_are_shown_and_searched() {
         .await;
 
     browser.screenshot(DESKTOP, "page-desktop.png").await;
-    // The page has the colours that the system prefers.
+    // The page uses light or dark colours, as the system prefers.
     let mut backs = Vec::new();
     for scheme in ["light", "dark"] {
         let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
@@ -322,7 +322,7 @@ async fn a_thousand_locks_are_shown_and_searched() {
     assert_ne!(backs[0], backs[1]);
     let light = json!({ "features": [] });
     browser.devtools("Emulation.setEmulatedMedia", light).await;
-    // Nothing is cut off at the right on a phone.
+    // On the narrow screen of a phone, nothing is cut off at the right edge.
     browser.resize(PHONE).await;
     let wide = browser
         .client
@@ -331,7 +331,7 @@ async fn a_thousand_locks_are_shown_and_searched() {
     assert_eq!(wide.unwrap(), 390);
     browser.resize(DESKTOP).await;
 
-    // The list is searched while the user types, and the page is not loaded again.
+    // The page searches the list while the user types, and the browser does not load the page again.
     let search = browser.client.find(Locator::Css("#q")).await.unwrap();
     search.send_keys("order:099").await.unwrap();
     let took = browser.until("#held", |text| text == "10").await;
@@ -368,7 +368,7 @@ async fn a_thousand_locks_are_shown_and_searched() {
     assert!(browser.text("#hold").await.contains("shop::orders::pay"));
     browser.screenshot(PHONE, "page-phone.png").await;
 
-    // The bar that shows the remaining lease moves between two readings of the lock.
+    // The bar that shows the remaining lease moves even between two readings of the lock from the server.
     let script = "return document.querySelector('#hold progress').value";
     let value = async || {
         browser
@@ -408,7 +408,8 @@ async fn a_hold_and_a_release_appear_within_a_second() {
     browser
         .until("#rows tr:nth-child(100)", |text| !text.contains("reading"))
         .await;
-    // Reading the text of the table takes the driver longer than the page takes to change.
+    // The test runs a script in the page, because the driver needs longer to read the text of the table than the page
+    // needs to change.
     let appears = async |is_shown: bool| {
         let script = "return document.querySelector('#rows tr[data-id=nightly-report]') !== null";
         let began = Instant::now();
@@ -455,7 +456,7 @@ async fn a_hold_and_a_release_appear_within_a_second() {
     drop(guards);
 }
 
-/// A forced release by mouse: from the list to the lock, to the form, and to the history.
+/// A user releases a lock by force with the mouse: from the list to the lock, to the form, and to the history.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forced_release_asks_for_the_key() {
     let server = RedisServer::start().await;
@@ -518,7 +519,7 @@ async fn the_page_recovers_when_the_lock_server_comes_back() {
         server.restart().await;
         let recovered = browser.until("#banner", str::is_empty).await;
         println!(
-            "the page told of the outage after {told:.2?}, and of its end after {recovered:.2?}"
+            "the page showed the outage after {told:.2?}, and its end after {recovered:.2?}"
         );
         assert!(browser.text("#rows").await.contains("order:1"));
     }
@@ -586,7 +587,8 @@ async fn the_keyboard_is_enough() {
     browser.press("order").await;
     browser.until("#held", |text| text == "1").await;
     tab_to("#rows a.key").await;
-    // A row keeps the focus while its contents change. The row changes here because it contains the number of waiters.
+    // A row keeps the focus while its contents change. Here the contents change because the row shows the number of
+    // waiters.
     let waiting = tokio::spawn(holder.lock("order:7").wait(MINUTE).acquire());
     browser
         .until("#rows td:last-child", |text| text == "1")
@@ -648,7 +650,7 @@ async fn the_page_works_without_scripts() {
             text.contains("order:119") && !text.contains("reading")
         })
         .await;
-    // The page loads itself again.
+    // After some seconds the page loads itself again, and then shows the new state.
     let late = holder
         .lock("order:200")
         .lease(MINUTE)

@@ -25,7 +25,7 @@ if ! command -v redis-server >/dev/null 2>&1; then
     echo 'These tests need redis-server: sh tests/check.sh installs it.' >&2
     exit 1
 fi
-# The crates that the workspace has compiled are not compiled again. One test at a time, because the tests measure how
-# fast the page is.
+# Uses the main workspace's target folder, so that the crates compiled there are not compiled again. The tests run one
+# at a time, because they measure how fast the page is.
 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target} exec cargo test --manifest-path lock-page/browser/Cargo.toml \
     -- --test-threads 1 "$@"

@@ -1,4 +1,4 @@
-//! Who may see the page, and which requests may change something.
+//! Decides who is allowed to see the page, and which requests are allowed to release a lock.
 
 use axum::http::{
     HeaderMap, Uri,
@@ -14,12 +14,12 @@ pub(crate) struct Access {
     token: Option<String>,
 }
 
-/// The purpose of a signature. A signature for one purpose is not valid for another purpose.
+/// The purpose of a signature. A signature that was made for one purpose is not valid for another purpose.
 #[derive(Debug, Clone, Copy)]
 enum Purpose {
-    /// A signature of a token, which is only compared with the signature of another token.
+    /// The signature of a token. It is compared with the signature of another token, and never leaves the process.
     Token,
-    /// The cookie of a visitor who has shown the token.
+    /// The cookie of a visitor who has sent the token.
     Visitor,
     /// The hidden field of a form, which is valid only with the cookie of the visitor who opened the form.
     Form,
@@ -55,7 +55,8 @@ impl Access {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Returns whether the signature is right. The comparison takes the same time wherever the signatures differ.
+    /// Returns whether the signature is right. The comparison always takes the same time, so its duration does not show
+    /// how many characters are right.
     fn is_signed(&self, purpose: Purpose, value: &str, signature: &str) -> bool {
         let digits = signature.as_bytes().chunks(2);
         let bytes = digits.map(|pair| {
@@ -69,15 +70,15 @@ impl Access {
     /// Returns whether a text is the page's token.
     fn is_token(&self, given: &str) -> bool {
         let token = self.token.as_deref();
-        // Comparing the texts would take longer the more of the first characters are right. Therefore the signatures of
-        // the texts are compared.
+        // This method compares signatures instead of the texts themselves. A comparison of the texts would take longer
+        // if more of the first characters are right, so an attacker could measure how many are right.
         token.is_some_and(|token| {
             let given = self.sign(Purpose::Token, given);
             self.is_signed(Purpose::Token, token, &given)
         })
     }
 
-    /// Returns whether the headers of a request prove that the visitor may see the page.
+    /// Returns whether the headers of a request prove that the visitor is allowed to see the page.
     pub(crate) fn knows(&self, headers: &HeaderMap) -> bool {
         let Some(token) = &self.token else {
             return true;
@@ -110,7 +111,7 @@ impl Access {
         }
     }
 
-    /// Returns whether a form was sent from a page of this origin, by the visitor to whom the page was shown.
+    /// Returns whether a form was sent from a page of this origin, and by the same visitor who opened the form.
     pub(crate) fn may_change(&self, headers: &HeaderMap, field: &str) -> bool {
         let host = header(headers, HOST);
         let origin = header(headers, ORIGIN).and_then(|origin| origin.split_once("://"));

@@ -1,4 +1,4 @@
-//! The page as HTML. Each text is escaped by the template engine.
+//! The page as HTML. The template engine `maud` escapes each text.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use crate::state::{
 /// The parts of a page that change while the page is shown.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
-    /// The identifiers of the page's elements that change, each with the element's new HTML.
+    /// The `id` attributes of the page's elements that change, each with the element's new HTML.
     pub(crate) regions: Vec<(&'static str, String)>,
     /// The identities of the table's rows, each with the row's HTML.
     pub(crate) rows: Vec<(String, String)>,
@@ -24,12 +24,12 @@ pub(crate) struct Parts {
     is_complete: bool,
 }
 
-/// Where and when a page is shown.
+/// The path under which a page is mounted, and the moment at which it is shown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) base: &'a str,
-    /// The present moment, or `None` for a part that is sent to the page's script. Such a part does not contain the
-    /// times that change from second to second: the script writes them.
+    /// The present moment, or `None` for a part of the page that is sent to the page's script. Such a part leaves out
+    /// the times that change from second to second, because the script writes them.
     pub(crate) now: Option<Ms>,
 }
 
@@ -53,13 +53,13 @@ impl Place<'_> {
         self.link("lock", &[("key", key)])
     }
 
-    /// How long ago a moment was.
+    /// Returns an element that shows how long ago a moment was.
     fn ago(&self, since: Ms) -> Markup {
         let text = self.now.map(|now| people(now.saturating_sub(since)));
         html! { span data-since=(since) { @if let Some(text) = text { (text) } } }
     }
 
-    /// How far away a moment is.
+    /// Returns an element that shows how much time is left until a moment.
     fn left(&self, ends: Ms) -> Markup {
         let text = self.now.map(|now| people(ends.saturating_sub(now)));
         html! { span data-ends=(ends) { @if let Some(text) = text { (text) } } }
@@ -293,16 +293,16 @@ pub(crate) fn message(title: &str, text: &str, place: Place<'_>) -> String {
     layout(title, None, None, main, place)
 }
 
-/// What the form of a forced release shows.
+/// The values that the form of a forced release shows.
 pub(crate) struct ReleaseForm<'a> {
     pub(crate) key: &'a str,
     pub(crate) token: FencingToken,
     pub(crate) holder: &'a Holder,
     pub(crate) waiting: usize,
     pub(crate) field: &'a str,
-    /// The name of the visitor, or `None` if the visitor is to type it.
+    /// The name of the visitor, or `None` if the visitor has to type a name.
     pub(crate) by: Option<&'a str>,
-    /// Why the last attempt was refused.
+    /// The reason why the page refused the visitor's last attempt, if it did.
     pub(crate) refusal: Option<&'a str>,
 }
 
@@ -319,8 +319,8 @@ pub(crate) fn release(form: &ReleaseForm<'_>, place: Place<'_>) -> String {
             dt { "Waiting" } dd { (form.waiting) }
         }
         p {
-            "The holder may still be at work. It is told of the loss at its next renewal or check, at most a third of its lease later. "
-            strong { "Until then it works beside the next holder." }
+            "The holder may still be at work. It learns of the loss at its next renewal or check, at most a third of its lease later. "
+            strong { "Until then it can work at the same time as the next holder." }
         }
         form method="post" action=(place.link("release", &[])) autocomplete="off" {
             input type="hidden" name="key" value=(form.key);
@@ -401,7 +401,7 @@ fn holder(caller: Option<&Caller>, owner: &dyn fmt::Display) -> Markup {
     }
 }
 
-/// Shows where a call runs.
+/// Shows in which process and function a call runs.
 fn called(caller: &Caller) -> Markup {
     html! {
         span .process { (process(caller)) }
@@ -526,7 +526,7 @@ fn queue_row(index: usize, queued: &Queued, place: Place<'_>) -> Markup {
     html! {
         tr data-id=(queued.owner) .(colour(&queued.session)) {
             // In a live page, the script writes the position of each row. The HTML of a row therefore stays the same
-            // when the queue moves.
+            // when the waiter's position changes.
             td .place data-label="Place" { @if place.now.is_some() { (index + 1) } }
             td .process data-label="Process" { (waiting_process(queued)) }
             td data-label="Caller" {
@@ -561,7 +561,7 @@ fn event_row(event: &Event, place: Place<'_>) -> Markup {
     }
 }
 
-/// Returns a duration as a text for people.
+/// Returns a duration as readable text.
 pub(crate) fn people(time: Ms) -> String {
     let seconds = time / 1000;
     match seconds {

@@ -1,4 +1,5 @@
-//! The page's views as JSON documents. Most fields are named as in the JSON output of the command-line tool `lockctl`.
+//! The page's views as JSON documents. Most fields have the same names as in the JSON output of the command-line tool
+//! `lockctl`.
 
 use std::time::{Duration, UNIX_EPOCH};
 

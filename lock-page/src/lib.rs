@@ -1,8 +1,8 @@
 //! A web page that shows the locks of `lock-runtime`, as an axum router.
 //!
 //! The page lists the locks that are held and the callers that wait for them, and shows changes as they happen. One
-//! task asks the lock server for all viewers, with at most 50 commands a second, and only while somebody looks at the
-//! page.
+//! task reads the locks from the lock server on behalf of all viewers. The task sends at most 50 commands a second, and
+//! runs only while somebody looks at the page.
 //!
 //! ```no_run
 //! use axum::Router;
@@ -37,7 +37,7 @@ type Identify = Arc<dyn Fn(&HeaderMap) -> Option<String> + Send + Sync>;
 
 /// A page that shows the locks of a client's namespace.
 ///
-/// By default, the page shows locks to everybody who reaches the router, and releases none.
+/// By default, the page shows locks to everybody who can reach the router, and nobody can release a lock through it.
 ///
 /// Each address of the page also answers with JSON (`Accept: application/json`, or `?format=json`). The page is a plain
 /// table with links and forms in a browser without scripts. The page loads nothing from other hosts.
@@ -79,7 +79,8 @@ impl fmt::Debug for LockPage {
 }
 
 impl LockPage {
-    /// Creates a page that shows the locks of this client's namespace. Everybody who reaches the page may see it.
+    /// Creates a page that shows the locks of this client's namespace. By default, everybody who can reach the page is
+    /// allowed to see it.
     ///
     /// A client with [`AccessMode::ReadOnly`](lock_runtime::AccessMode::ReadOnly) suffices for a page without
     /// [`allow_release`](Self::allow_release).
@@ -104,15 +105,16 @@ impl LockPage {
 
     /// Refuses visitors without this token.
     ///
-    /// A visitor adds `?token=TOKEN` to the address once, and then has a cookie. A program sends the header
-    /// `Authorization: Bearer TOKEN`. An empty token admits everybody who adds `?token=`.
+    /// A visitor adds `?token=TOKEN` to the address once. The page then sets a cookie, so later addresses do not need
+    /// the token. A program sends the header `Authorization: Bearer TOKEN`. With an empty token, everybody who adds
+    /// `?token=` to the address is admitted.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
     }
 
-    /// Sets the secret that signs cookies and forms. If several processes serve the page at one address, they need the
-    /// same secret. By default, the secret is the token; without a token, each page has a random secret.
+    /// Sets the secret that signs cookies and forms. If several processes serve the page at one address, all of them
+    /// need the same secret. By default, the secret is the token; without a token, each page has a random secret.
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.secret = Some(secret.into());
         self
@@ -139,7 +141,8 @@ impl LockPage {
     /// Returns the router that serves the page. The router can be nested under any path, or served alone.
     ///
     /// A request for a page starts a task in the tokio runtime that serves the request, unless this task runs already.
-    /// The task asks the lock server for all viewers, and ends 15 s after the last viewer has left.
+    /// The task reads the locks from the lock server on behalf of all viewers, and ends 15 s after the last viewer has
+    /// left.
     pub fn into_router<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
         routes::router(routes::Site {
             poller: Arc::new(poller::Poller::new(self.client)),
@@ -151,7 +154,7 @@ impl LockPage {
     }
 }
 
-/// The code of the guide, which is compiled and run with the documentation tests.
+/// The guide's code examples, which the documentation tests compile and run.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guides/page.md")]
 struct Guide;

@@ -1,5 +1,5 @@
-//! The task that reads the locks from the lock server. One task reads for all viewers, and it runs only while somebody
-//! looks at a page.
+//! The task that reads the locks from the lock server. One task reads the locks on behalf of all viewers. The task runs
+//! only while somebody looks at a page.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,24 +17,24 @@ use tokio::{
 
 use crate::state::{Ask, Ms, QUEUE, State, View, millis};
 
-/// The least time between two questions to the lock server. The page therefore asks at most 50 questions a second.
+/// The shortest time between two questions to the lock server. The page therefore sends at most 50 questions a second.
 const PACE: Duration = Duration::from_millis(20);
 /// How long the lock server may take to answer one question.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Asks the lock server, and keeps what the server has answered.
+/// Sends questions to the lock server, and stores the answers.
 pub(crate) struct Poller {
     client: LockClient,
     state: Mutex<State>,
     is_running: Mutex<bool>,
-    /// The number of questions that were answered, or have failed, so far.
+    /// The number of questions so far that were answered or have failed.
     answers: watch::Sender<u64>,
-    /// Lets one question pass in each interval of [`PACE`].
+    /// A timer that allows one question in each interval of [`PACE`].
     pace: tokio::sync::Mutex<Option<Interval>>,
     started: (Instant, Ms),
 }
 
-/// Counts a stream of changes as a viewer of its view, until this value is dropped.
+/// A registration of a stream of changes. The stream counts as a viewer of its view until this value is dropped.
 pub(crate) struct Watching {
     poller: Arc<Poller>,
     view: View,
@@ -71,7 +71,8 @@ impl Poller {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the present moment, which never goes back, even if the system's clock is set back.
+    /// Returns the present moment. A later call never returns an earlier moment, even if the system's clock is set
+    /// back.
     pub(crate) fn now(&self) -> Ms {
         self.started.1 + millis(self.started.0.elapsed())
     }
@@ -80,7 +81,7 @@ impl Poller {
         self.answers.subscribe()
     }
 
-    /// Returns an error if no lock can have the key, or the prefix, of a view.
+    /// Returns an error if the key of a view is invalid, or if its prefix is longer than a key can be.
     pub(crate) fn check(&self, view: &View) -> Result<(), LockError> {
         match view {
             View::Lock { key } => LockKey::new(key.as_str()).map(drop)?,
@@ -93,8 +94,8 @@ impl Poller {
         Ok(())
     }
 
-    /// Has a view read by the task, and waits at most `patience` until everything that the view shows was read, or
-    /// until there is a trouble to show. Returns false if too many views are watched.
+    /// Lets the task read what a view shows, and waits for at most `patience`. The wait ends when everything that the
+    /// view shows was read, or when there is a problem to show. Returns false if too many different views are watched.
     pub(crate) async fn look(self: &Arc<Self>, view: &View, patience: Duration) -> bool {
         let mut answers = self.answers();
         if !self.state().watch(view, false, self.now()) {
@@ -118,7 +119,8 @@ impl Poller {
         true
     }
 
-    /// Has a view read by the task until the returned value is dropped. Returns `None` if too many views are watched.
+    /// Lets the task read what a view shows, until the returned value is dropped. Returns `None` if too many views or
+    /// streams are watched.
     pub(crate) fn follow(self: &Arc<Self>, view: &View) -> Option<Watching> {
         let may_watch = self.state().watch(view, true, self.now());
         may_watch.then(|| {
@@ -130,7 +132,7 @@ impl Poller {
         })
     }
 
-    /// Reads the state of one lock now, without the task.
+    /// Reads the state of one lock at once, without the task.
     pub(crate) async fn status(&self, key: &str) -> Result<Status, LockError> {
         self.permit().await;
         self.client.lock(key).wait(PATIENCE).status().await
@@ -152,7 +154,7 @@ impl Poller {
         Ok(outcome)
     }
 
-    /// Waits until the next question may be sent to the lock server.
+    /// Waits until the pace allows the next question to the lock server.
     async fn permit(&self) {
         let mut pace = self.pace.lock().await;
         let pace = pace.get_or_insert_with(|| {
@@ -198,7 +200,7 @@ impl Poller {
         }
     }
 
-    /// Asks the lock server one question, and notes the answer.
+    /// Sends one question to the lock server, and records the answer.
     async fn ask(&self, question: Ask, scan: &mut Option<LockScan>) {
         let asked = match &question {
             Ask::Walk(begin) => self.walk(begin.as_deref(), scan).await,
@@ -236,8 +238,8 @@ impl Poller {
         }
     }
 
-    /// Takes the next step of the walk that finds the held locks. Returns `Err(None)` if the server has not answered in
-    /// time.
+    /// Takes the next step of the walk, which is the scan that finds the held locks. Returns `Err(None)` if the server
+    /// has not answered in time.
     async fn walk(
         &self,
         begin: Option<&str>,
@@ -246,7 +248,8 @@ impl Poller {
         let scan = match (begin, scan) {
             (None, Some(scan)) => scan,
             (begin, scan) => {
-                // A visitor may search for text that is in no key, such as a control character.
+                // A visitor can search for text that no key contains, such as a control character. No scan can begin
+                // with such a text, so the walk then covers all locks.
                 let begun = self.client.scan(begin.unwrap_or_default());
                 scan.insert(begun.or_else(|_| self.client.scan(""))?)
             }

@@ -33,12 +33,13 @@ use crate::{
     state::{LOCKS_AT_MOST, PAGE, View},
 };
 
-/// How long a request for an HTML page waits until everything that the page shows was read. What is still missing then
-/// follows live, or, in a browser without scripts, when the page loads itself again.
+/// How long a request for an HTML page waits until everything that the page shows was read. After this time, the page
+/// is sent with what was read so far. The stream of changes adds the rest; in a browser without scripts, the page loads
+/// itself again.
 const PAGE_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a request for a JSON document waits until the document is complete.
+/// How long a request for a JSON document waits until everything in the document was read.
 const JSON_PATIENCE: Duration = Duration::from_secs(5);
-/// The least time between two events of a stream.
+/// The shortest time between two events of a stream.
 const EVENTS_APART: Duration = Duration::from_millis(150);
 /// How often a silent stream sends a comment, so that proxies keep it open.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -50,7 +51,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     ),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    // With `no-referrer`, browsers would not name the origin of a form.
+    // The value is not `no-referrer`, because browsers would then not send the origin of a form.
     (REFERRER_POLICY, "same-origin"),
     (CACHE_CONTROL, "no-store"),
     (VARY, "Accept, Cookie"),
@@ -128,7 +129,8 @@ async fn guard(
     response
 }
 
-/// Gives a visitor whose address has the token a cookie, and leads them to the same address without the token.
+/// If the address contains the right token, sets the visitor's cookie, and redirects to the same address without the
+/// token.
 fn admit(site: &Site, base: &str, original: &Uri, request: &Request) -> Option<Response> {
     let pairs = form_urlencoded::parse(request.uri().query()?.as_bytes());
     let (tokens, rest): (Vec<_>, Vec<_>) = pairs.partition(|(name, _)| name == "token");
@@ -241,7 +243,7 @@ async fn history(site: Site_, visit: Visit, Query(params): Query<Params>) -> Res
     show(site, visit, View::History, params).await
 }
 
-/// Answers with a view in the format that was asked for.
+/// Answers with a view in the format that the request asks for.
 async fn show(Shared(site): Site_, visit: Visit, view: View, params: Params) -> Response {
     let base = visit.base();
     let poller = &site.poller;
@@ -298,7 +300,7 @@ struct Stream {
     watching: Watching,
     base: String,
     answers: watch::Receiver<u64>,
-    /// What the stream has sent to the viewer so far.
+    /// What the stream has sent to the viewer so far, or `None` before the first event.
     sent: Option<Sent>,
 }
 
@@ -312,7 +314,7 @@ struct Sent {
 #[derive(Serialize)]
 struct Change<'a> {
     now: u64,
-    /// The regions of the page whose HTML has changed.
+    /// The elements of the page whose HTML has changed, by their `id` attributes.
     regions: BTreeMap<&'a str, &'a str>,
     /// The identities of the rows in their new order, or `None` if the order has not changed.
     order: Option<Vec<&'a str>>,
@@ -362,7 +364,7 @@ impl Stream {
         }
     }
 
-    /// Returns an event with what the viewer does not have yet, or `None` if the viewer has everything.
+    /// Returns an event with the parts that the viewer does not have yet, or `None` if the viewer has everything.
     fn change(&mut self, parts: Parts) -> Option<sse::Event> {
         let order: Vec<_> = parts.rows.iter().map(|(id, _)| id.clone()).collect();
         let rows: BTreeMap<_, _> = parts.rows.into_iter().collect();
@@ -495,7 +497,7 @@ async fn release(Shared(site): Site_, visit: Visit, Form(form): Form<Released>) 
         Err(error) => failed(&error, place),
         Ok(ForcedRelease::Released) => {
             let text = format!(
-                "The hold with token {token} has ended. Its holder is told at its next renewal or check."
+                "The hold with token {token} has ended. Its holder learns of this at its next renewal or check."
             );
             Html(html::released(&form.key, "Released", &text, place)).into_response()
         }

@@ -1,5 +1,5 @@
-//! What the page knows about the locks, and what it asks the lock server next. This file does no I/O, and reads no
-//! clock.
+//! What the page knows about the locks, and which question it sends to the lock server next. This file does no I/O, and
+//! reads no clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -8,35 +8,36 @@ use std::{
 
 use lock_runtime::{Caller, FencingToken, Holder, Status, Waiter};
 
-/// The number of locks on one page.
+/// The largest number of locks on one page of the list.
 pub(crate) const PAGE: usize = 100;
-/// The number of waiters that the page of one lock shows.
+/// The largest number of waiters that the page of one lock shows.
 pub(crate) const QUEUE: usize = 1000;
-/// The number of locks that are kept in memory. The page says that there are more, and a longer prefix selects fewer.
+/// The largest number of locks that are kept in memory. If there are more locks, the page says so, and a visitor can
+/// search for a longer prefix, which selects fewer locks.
 pub(crate) const LOCKS_AT_MOST: usize = 20_000;
-/// The number of events that the history keeps.
+/// The largest number of events that the history keeps.
 const HISTORY: usize = 200;
-/// The number of different views that are served at the same time.
+/// The largest number of different views that are served at the same time, and of streams.
 const VIEWS_AT_MOST: usize = 256;
-/// For how long a view counts as watched after a single request, in ms. A page without scripts loads itself again
-/// within this time.
+/// For how long, in ms, a view counts as watched after a single request. In a browser without scripts, the page loads
+/// itself again within this time.
 const LINGERS: Ms = 15_000;
-/// The least time, in ms, from the start of one walk to the start of the next walk. A walk finds the keys of all held
-/// locks, in many steps.
+/// The shortest time, in ms, from the start of one walk to the start of the next walk. A walk scans the server, in many
+/// steps, for the keys of all held locks.
 const WALK_EVERY: Ms = 400;
-/// The number of steps that a walk takes before the states of single locks are read. Later steps of the walk and such
-/// readings alternate.
+/// The number of steps that a walk takes before the states of single locks are read. After these steps, the further
+/// steps of the walk alternate with readings of single locks.
 const STEPS_AT_ONCE: usize = 10;
-/// The age, in ms, at which a lock's state is read again. The three ages are for a lock whose own page is watched, for
-/// a lock in a watched list, and for any other lock.
+/// The age, in ms, at which a lock's state is read again. The first age is for a lock whose own page is watched, the
+/// second for a lock in a watched list, and the third for any other lock.
 const STALE: [Ms; 3] = [500, 2_000, 10_000];
 /// The number of locks that are examined in one step, so that no step takes long.
 const EXAMINED: usize = 100;
-/// How often, in ms, the locks that the watched pages need are determined.
+/// How often, in ms, the page determines which locks to read for the watched pages.
 const AGENDA_EVERY: Ms = 200;
-/// How long before the end of its lease a lock is read again, in ms, to learn whether the lease was renewed.
+/// How long, in ms, before the end of its lease a lock is read again, because the lease can have been renewed.
 const NEAR_END: Ms = 1_500;
-/// The pause, in ms, after a command that the lock server refused or did not answer.
+/// The pause, in ms, after a question that the lock server refused or did not answer.
 const RETRY: Ms = 500;
 /// Each reading of a lock gives a slightly different moment for the same event, because the network delays answers. Two
 /// moments that differ by less than this time, in ms, count as the same moment.
@@ -45,7 +46,7 @@ const JITTER: Ms = 300;
 /// A moment, in milliseconds since 1970.
 pub(crate) type Ms = u64;
 
-/// What a visitor looks at.
+/// What a visitor looks at: the list of locks, one lock, or the history.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum View {
     List {
@@ -67,7 +68,7 @@ pub(crate) struct Hold {
     pub(crate) token: Option<FencingToken>,
     pub(crate) owner: String,
     pub(crate) caller: Option<Caller>,
-    /// When the hold began. If the server does not store this moment: when this page first saw the hold.
+    /// When the hold began. If the server does not store this moment, this is when the page first saw the hold.
     pub(crate) since: Since,
     pub(crate) ends: Option<Ms>,
     /// The longest remaining time of the lease, in ms, that was ever read during this hold.
@@ -102,16 +103,16 @@ pub(crate) struct Reading {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Lock {
-    /// The number of the last walk that has found the lock.
+    /// The number of the latest walk that has found the lock.
     walk: u64,
-    /// When the lock was last known to be held.
+    /// The latest moment at which the lock was known to be held.
     present: Ms,
     pub(crate) reading: Option<Reading>,
 }
 
 impl Lock {
-    /// Returns whether the list shows the lock. A lock that a walk has found, but whose state was not read yet, counts
-    /// as held.
+    /// Returns whether the list shows the lock. A lock whose state was not read yet counts as held, because a walk has
+    /// found it.
     fn is_held(&self) -> bool {
         let reading = self.reading.as_ref();
         reading.is_none_or(|reading| reading.hold.is_some())
@@ -142,9 +143,9 @@ pub(crate) struct Event {
 pub(crate) enum EventKind {
     /// A visitor has released the lock by force through this page.
     Forced { by: String },
-    /// The lease has ended without a release: the holder has crashed, or was cut off.
+    /// The lease has ended without a release, because the holder has crashed or was cut off from the server.
     LeaseEnded,
-    /// The hold existed before the server stopped answering, and no longer existed when the server answered again.
+    /// The hold existed before the server stopped answering, and was gone when the server answered again.
     GoneAfterOutage,
 }
 
@@ -189,11 +190,11 @@ struct Walk {
     began: Ms,
     steps: usize,
     is_under_way: bool,
-    /// Whether the walk has found more locks than are kept.
+    /// Whether the walk has found more locks than memory keeps.
     is_cut: bool,
-    /// The prefixes of the locks that the current walk looks for.
+    /// The prefixes of the keys that the current walk looks for.
     prefixes: Vec<String>,
-    /// The prefixes of the locks that the last complete walk looked for.
+    /// The prefixes of the keys that the latest complete walk looked for.
     complete: Vec<String>,
 }
 
@@ -203,12 +204,12 @@ pub(crate) struct State {
     locks: BTreeMap<String, Lock>,
     queues: BTreeMap<String, (Ms, Vec<Queued>)>,
     walk: Walk,
-    /// Whether more locks were found than the [`LOCKS_AT_MOST`] that are kept.
+    /// Whether the current or the last walk has found more locks than [`LOCKS_AT_MOST`].
     pub(crate) is_cut: bool,
     history: VecDeque<Event>,
     events: u64,
     troubles: BTreeMap<&'static str, Trouble>,
-    /// When the server last answered after a time without answers.
+    /// When the server last answered again after an outage.
     back: Ms,
     turn: usize,
     readings: usize,
@@ -217,8 +218,8 @@ pub(crate) struct State {
     unread: VecDeque<String>,
     /// Locks on watched pages whose readings are old, and locks whose lease is about to end.
     stale: VecDeque<String>,
-    /// The key at which the last search for an old reading among all locks ended. The next search continues after this
-    /// key.
+    /// The search for old readings examines a part of all locks at a time. It continues after this key, at which the
+    /// last search ended.
     cursor: String,
 }
 
@@ -236,8 +237,8 @@ pub(crate) struct Listed<'a> {
 }
 
 impl State {
-    /// Notes that a visitor looks at a view, once or through a stream of changes. Returns false if too many views are
-    /// watched.
+    /// Records that a visitor looks at a view, once or through a stream of changes. Returns false if too many views or
+    /// streams are watched.
     pub(crate) fn watch(&mut self, view: &View, is_stream: bool, now: Ms) -> bool {
         self.views
             .retain(|_, interest| interest.streams > 0 || interest.until > now);
@@ -252,15 +253,15 @@ impl State {
         true
     }
 
-    /// Notes that one of the streams of this view's changes has ended.
+    /// Records that one of the streams of this view's changes has ended.
     pub(crate) fn leave(&mut self, view: &View) {
         if let Some(interest) = self.views.get_mut(view) {
             interest.streams -= 1;
         }
     }
 
-    /// Returns whether anybody looks at a view. If nobody does, forgets the locks, because nothing reads their changes
-    /// from now on.
+    /// Returns whether anybody looks at a view. If nobody does, forgets the locks, because the task stops, and the
+    /// stored states would become wrong.
     pub(crate) fn is_watched(&mut self, now: Ms) -> bool {
         let watched = |interest: &Interest| interest.streams > 0 || interest.until > now;
         if self.views.values().any(watched) {
@@ -274,7 +275,7 @@ impl State {
         false
     }
 
-    /// Returns the prefixes of the locks that the watched lists and histories need.
+    /// Returns the prefixes of the keys that the watched lists and the watched history need.
     fn prefixes(&self) -> Vec<String> {
         let prefixes = self.views.keys().filter_map(|view| match view {
             View::List { prefix, .. } => Some(prefix.clone()),
@@ -299,7 +300,7 @@ impl State {
             let trouble: Option<&Trouble> = self.troubles.get(kind);
             trouble.is_none_or(|trouble| trouble.retry <= now)
         };
-        // After a question that the server did not answer, no question of any kind is asked for the time `RETRY`.
+        // After a question that the server did not answer, no question of any kind is sent for the time `RETRY`.
         let mut troubles = self.troubles.values();
         if troubles.any(|trouble| trouble.is_away && trouble.retry > now) {
             return None;
@@ -339,8 +340,8 @@ impl State {
         Ask::Walk(Some(common.unwrap_or_default()))
     }
 
-    /// Returns the next question about a single lock. The four classes of locks take turns, so that no class starves
-    /// another class.
+    /// Returns the next question about a single lock. The four classes of locks take turns, so that each class gets a
+    /// share of the questions.
     fn next_reading(&mut self, now: Ms, may_queue: bool) -> Option<Ask> {
         if self.agenda + AGENDA_EVERY <= now {
             self.plan(now);
@@ -363,7 +364,7 @@ impl State {
         })
     }
 
-    /// Determines which locks have to be read for the watched pages.
+    /// Determines which locks have to be read next for the watched pages.
     fn plan(&mut self, now: Ms) {
         self.agenda = now;
         let watched: BTreeSet<String> = self.watched_keys().cloned().collect();
@@ -392,7 +393,7 @@ impl State {
         });
         let ending: BTreeSet<_> = ending.take(EXAMINED).collect();
         self.unread = unread.into_iter().collect();
-        // The two kinds take turns.
+        // Locks with an old reading and locks near the end of their lease take turns.
         let mut ending = ending.into_iter();
         let mut mixed = VecDeque::new();
         for one in stale {
@@ -433,7 +434,7 @@ impl State {
         None
     }
 
-    /// Notes the keys that a step of the walk has found.
+    /// Records the keys that a step of the walk has found.
     pub(crate) fn found(&mut self, keys: impl Iterator<Item = String>, now: Ms) {
         self.answered("walk", now);
         let prefixes = self.prefixes();
@@ -451,8 +452,8 @@ impl State {
             if self.locks.len() >= LOCKS_AT_MOST {
                 self.is_cut = true;
                 self.walk.is_cut = true;
-                // A lock that a longer prefix selects replaces one that only shorter prefixes select, so that a search
-                // finds its locks.
+                // Memory is full. A lock that a longer prefix selects replaces a lock that only shorter prefixes
+                // select, so that a search for the longer prefix finds its locks.
                 let mut last = self.locks.keys().rev().take(EXAMINED);
                 let replaced = last.find(|other| rank(other) < Some(wanted)).cloned();
                 let Some(replaced) = replaced else { continue };
@@ -467,13 +468,13 @@ impl State {
         }
     }
 
-    /// Notes the end of a walk. Locks that the walk has not found are no longer held.
+    /// Records the end of a walk, and removes the locks that the walk has not found, because they are no longer held.
     pub(crate) fn walked(&mut self, now: Ms) {
         let prefixes = self.prefixes();
         let watched: BTreeSet<String> = self.watched_keys().cloned().collect();
         let is_wanted = |key: &str| prefixes.iter().any(|prefix| key.starts_with(prefix));
         let number = self.walk.number;
-        // A lock that was read as held after this walk began stays, even if the walk has not found it.
+        // A lock stays if it was read as held after this walk began, even if the walk has not found it.
         let began = self.walk.began;
         let gone = self.locks.iter().filter(|(key, lock)| {
             let was_read = lock.present >= began;
@@ -493,8 +494,8 @@ impl State {
         self.walk.complete = std::mem::take(&mut self.walk.prefixes);
     }
 
-    /// Notes the answer to a question about a lock's status. `None` means that the key is not valid, or that the server
-    /// stores other data under the lock's name.
+    /// Records the answer to a question about a lock's status. `None` means that the key is not valid, or that the
+    /// server stores other data under the lock's name.
     pub(crate) fn read(&mut self, key: &str, status: Option<&Status>, now: Ms) {
         self.answered("status", now);
         let before = self.locks.get(key).cloned();
@@ -533,7 +534,7 @@ impl State {
         self.locks.insert(key.to_owned(), lock);
     }
 
-    /// Notes the queue of a lock.
+    /// Records the queue of a lock.
     pub(crate) fn queued(&mut self, key: &str, waiters: &[Waiter], now: Ms) {
         self.answered("queue", now);
         let last = self.queues.remove(key).map(|(_, queue)| queue);
@@ -561,7 +562,7 @@ impl State {
         self.queues.insert(key.to_owned(), (now, queue.collect()));
     }
 
-    /// Notes that the lock server did not answer a question, or refused to answer it.
+    /// Records that the lock server did not answer a question, or refused to answer it.
     pub(crate) fn failed(&mut self, ask: &Ask, is_away: bool, text: String, now: Ms) {
         let since = self
             .troubles
@@ -584,7 +585,7 @@ impl State {
             .retain(|of, trouble| !trouble.is_away && *of != kind);
     }
 
-    /// Notes a forced release.
+    /// Records a forced release.
     pub(crate) fn forced(&mut self, key: &str, token: FencingToken, by: String, now: Ms) {
         let hold = self.lock(key).and_then(|reading| reading.hold.as_ref());
         let owner = hold.map(|hold| hold.owner.clone()).unwrap_or_default();
@@ -595,8 +596,9 @@ impl State {
     fn note_end(&mut self, key: &str, lock: &Lock, now: Ms) {
         let Some(reading) = &lock.reading else { return };
         let Some(hold) = &reading.hold else { return };
-        // A renewed lease always has more than half of its length left. If a walk has found the lock after the end that
-        // was last read, the lease was renewed after that reading.
+        // A renewed lease always has more than half of its length left. If the last reading showed less, nobody renews
+        // the lease. If a walk has found the lock after the end that was last read, however, the lease was renewed
+        // after that reading.
         let has_ended = hold.ends.is_some_and(|ends| {
             let was_not_renewed = ends.saturating_sub(reading.at) < hold.lease / 2;
             was_not_renewed && ends + JITTER >= lock.present && ends <= now + JITTER
@@ -631,12 +633,12 @@ impl State {
         });
     }
 
-    /// Returns the events, the newest first.
+    /// Returns the events of the history, the newest first.
     pub(crate) fn history(&self) -> impl Iterator<Item = &Event> {
         self.history.iter()
     }
 
-    /// Returns why a view is not up to date.
+    /// Returns the reason why a view is not up to date, if it is not.
     pub(crate) fn trouble(&self, view: &View) -> Option<&Trouble> {
         let unused = match view {
             View::List { .. } | View::History => "queue",
@@ -649,7 +651,7 @@ impl State {
             .max_by_key(|trouble| (trouble.is_away, trouble.since))
     }
 
-    /// Returns what is known of a lock.
+    /// Returns the last reading of a lock.
     pub(crate) fn lock(&self, key: &str) -> Option<&Reading> {
         self.locks.get(key)?.reading.as_ref()
     }
@@ -661,7 +663,7 @@ impl State {
             .map_or(&[][..], |(_, queue)| queue.as_slice())
     }
 
-    /// Returns what a page of the list shows. Other views have no rows.
+    /// Returns what a page of the list shows. For any other view, the result has no rows.
     pub(crate) fn list(&self, view: &View) -> Listed<'_> {
         let mut listed = Listed {
             rows: Vec::new(),
@@ -802,7 +804,7 @@ mod tests {
         assert!(!state.is_cut);
         state.found(keys(LOCKS_AT_MOST + 1), BEGAN);
         assert!(state.is_cut);
-        // A search finds its locks even so.
+        // Although memory is full, a search finds its locks.
         assert!(state.watch(&list("a"), false, BEGAN));
         state.found(["a1", "b1"].map(str::to_owned).into_iter(), BEGAN);
         assert_eq!(state.list(&list("a")).held, 1);
@@ -815,7 +817,7 @@ mod tests {
         }
         assert!(!state.watch(&lock(0), false, BEGAN));
         assert!(state.watch(&lock(2), false, BEGAN));
-        // A view that nobody has requested again within `LINGERS` makes room for another view.
+        // If nobody requests a view again within `LINGERS`, another view can take its room.
         assert!(state.watch(&lock(0), false, BEGAN + LINGERS));
         for _ in 0..VIEWS_AT_MOST {
             assert!(state.watch(&lock(0), true, BEGAN));
@@ -845,8 +847,8 @@ mod tests {
         assert_eq!(state.next_question(BEGAN + LINGERS), None);
     }
 
-    /// The walk, the watched locks, the shown rows and the other locks each get a share of the questions, even if each
-    /// of them could use all questions.
+    /// The walk, the watched locks, the locks in shown rows and the other locks each get a share of the questions, even
+    /// if each of them alone could use all questions.
     #[test]
     fn no_kind_of_question_starves_another() {
         let mut state = State::default();

@@ -1,4 +1,4 @@
-//! Tests of the page that shows locks, without a browser, on real Redis processes.
+//! Tests of the page that shows locks. They need no browser, and use real Redis processes.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use uuid::Uuid;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Keys that contain HTML or URL syntax, and would break a page that does not escape them.
+/// Keys that contain HTML or URL syntax. They would break a page that does not escape them.
 const HOSTILE: [&str; 6] = [
     "<script>alert(1)</script>",
     "\"quoted\" 'key'",
@@ -145,7 +145,7 @@ impl Live {
         }
     }
 
-    /// Waits for an event that `fits` accepts. Returns how long the event took to arrive.
+    /// Waits for an event for which `fits` returns true. Returns how long the event took to arrive.
     async fn until(&mut self, mut fits: impl FnMut(&Value) -> bool) -> Duration {
         let began = Instant::now();
         let waiting = async {
@@ -212,7 +212,7 @@ async fn hostile_keys_are_shown_as_text() {
 }
 
 /// A text that is no valid key is never the key of a lock. However, another program can store data under such a name,
-/// and a visitor can request the text as a key.
+/// and a visitor can ask for the page of such a key.
 #[tokio::test(flavor = "multi_thread")]
 async fn text_that_is_no_key_is_refused_or_skipped() {
     let server = RedisServer::start().await;
@@ -243,7 +243,7 @@ async fn text_that_is_no_key_is_refused_or_skipped() {
     }
     let long = get(&app, &format!("/ops/locks?q={}", "x".repeat(2000))).await;
     assert_eq!(long.status, StatusCode::BAD_REQUEST);
-    // The beginning of a valid key with a hash tag is not always a valid key itself.
+    // A prefix of a valid key is not always a valid key itself, for example if it ends inside a hash tag.
     for path in ["?q=%7Bord", "?q=new%0Aline", "/lock?key=a%7Bb"] {
         let app = mounted(LockPage::new(client.clone())); // a page that has no other viewers
         let json = json(&app, &format!("/ops/locks{path}")).await;
@@ -271,7 +271,7 @@ async fn a_page_without_the_permission_releases_nothing() {
         get(&app, "/ops/locks/release?key=k").await.status,
         StatusCode::FORBIDDEN
     );
-    // A form of another process of the same service, which may release locks, is refused here, too.
+    // This page also refuses a form of another process of the same service that does allow releases.
     let form = Form::open(&releasing).await;
     assert_eq!(form.send(&app).await.status, StatusCode::FORBIDDEN);
     assert!(is_held_by(&client, &guard).await);
@@ -434,7 +434,7 @@ async fn a_forced_release_needs_the_form_of_this_page() {
     assert_eq!(free.status, StatusCode::CONFLICT);
 }
 
-/// If a service's `identify` function names the visitor, the form does not ask for a name, and the page ignores a name
+/// If a service's `identify` function names the visitor, the form does not ask for a name. The page then ignores a name
 /// in the sent form.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_can_name_its_visitors() {
@@ -680,15 +680,15 @@ async fn a_page_of_the_list_has_100_locks() {
     }
 }
 
-/// The number of viewers does not change how many commands the lock server gets. A page at which nobody looks sends no
-/// commands.
+/// The lock server gets at most 50 commands a second from a page, whatever the number of viewers. A page at which
+/// nobody looks sends no commands.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_viewers_together_cost_50_commands_a_second() {
     let server = RedisServer::start().await;
     let holder = LockClient::connect(server.url()).await.unwrap();
     let guards = hold_all(&holder, (0..1200).map(|number| format!("order:{number}"))).await;
-    // The guards are forgotten, so their grants stay on the server, and their client sends no renewals that would count
-    // as commands of the page.
+    // The test forgets the guards, so that their grants stay on the server without a release. A lease that the caller
+    // sets is not renewed, so their client sends no further commands, which would count as commands of the page.
     drop(guards.into_iter().map(std::mem::forget).collect::<Vec<_>>());
     let client = LockClient::connect(server.url()).await.unwrap();
     let app = mounted(LockPage::new(client).allow_release());
@@ -767,7 +767,7 @@ async fn a_hold_and_a_release_are_told_within_a_second() {
         let held = list.until(has_token).await;
         guard.release().await;
         let released = list.until(is_empty).await;
-        println!("a hold is told after {held:.2?}, a release after {released:.2?}");
+        println!("the stream reported a hold after {held:.2?}, a release after {released:.2?}");
         assert!(held < SECOND && released < SECOND, "{held:?}, {released:?}");
     }
 }
@@ -839,7 +839,7 @@ async fn a_server_that_is_away_is_told_and_found_again() {
         json(&app, "/ops/locks/history").await["history"],
         Value::Array(Vec::new())
     );
-    // If a server restarts without its data, the hold is lost.
+    // The server restarts without its data, so the hold is lost.
     server.kill();
     live.until(told).await;
     std::fs::remove_dir_all(server.folder().join("appendonlydir")).unwrap();
@@ -902,7 +902,7 @@ async fn a_lease_that_ends_without_a_release_is_told() {
     drop(client);
 }
 
-/// In-process locks cannot be listed, and the page shows the error that says so.
+/// Locks of the in-memory backend cannot be listed. The page shows the error that says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_that_cannot_be_listed_are_told() {
     let client = LockClient::connect("memory:").await.unwrap();

@@ -83,7 +83,7 @@ pub(crate) async fn release(
     };
     write_one(format, &report, || match (outcome, token) {
         (ForcedRelease::Released, Some(token)) => format!(
-            "released `{}`: the hold with token {token} has ended, and its holder is told at its next renewal or check",
+            "released `{}`: the hold with token {token} has ended, and its holder learns of this at its next renewal or check",
             args.key
         ),
         (ForcedRelease::NotHeld, Some(token)) => {
