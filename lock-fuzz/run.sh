@@ -48,9 +48,9 @@ for target in keys tokens; do
     [ ! -e "$target.dict" ] || set -- "$@" "-dict=$target.dict"
     fuzz "$found corpus/$target seeds/$target" "$@"
 
-    # Keep a small set of inputs that reach every edge of the code that the seeds do not reach. How often an input
-    # reaches an edge does not matter. If there are more than 400 inputs, keep the 400 longest, because long inputs
-    # reach most edges.
+    # From the inputs found, keep a small set that reaches each edge of the control flow that the seeds do not reach.
+    # The count of how often an input reaches an edge is ignored. If more than 400 inputs remain, keep the 400 longest,
+    # because long inputs reach most edges.
     rm -rf "$kept"
     mkdir -p "$kept"
     cp "seeds/$target"/* "$kept"

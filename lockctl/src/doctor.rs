@@ -1,4 +1,5 @@
-//! `lockctl doctor` checks whether the servers are fit for locks, and says what to do if they are not.
+//! `lockctl doctor` checks whether the servers are set up well for locks, and says what to do if they are not. A failed
+//! check is a finding.
 
 use std::{
     collections::BTreeMap,
@@ -21,13 +22,13 @@ use crate::{
 
 /// The oldest version of Redis whose commands the scripts use.
 const OLDEST: (u32, u32) = (6, 2);
-/// The share of `maxmemory`, in percent, above which the memory in use is a finding.
+/// The share of `maxmemory`, in percent, from which on the memory in use is a finding.
 const FULL: u64 = 90;
 /// The largest difference between the clocks of the server and of this machine that is not a finding.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(1);
 /// The longest round trip to a server that is not a finding.
 const SLOW: Duration = Duration::from_millis(50);
-/// The number of keys that one step of the search for left-over queues examines.
+/// The number of keys that one `SCAN` of the search for left-over queues examines.
 const KEYS_PER_STEP: usize = 200;
 /// The largest number of left-over queues whose names the report contains.
 const NAMED: usize = 10;
@@ -111,7 +112,7 @@ pub(crate) async fn doctor(servers: &ServerArgs, format: Format) -> Result<Exit,
                     examine(&member, servers, &mut report).await;
                 }
             }
-            // `connect` has already reported why the client cannot connect. The next line reports the error of this
+            // `connect` has already reported that the client cannot connect. This finding adds the error for the single
             // URL.
             Err(error) => report.find("address", error, "check the URL, and that the server runs"),
         }
@@ -163,7 +164,7 @@ fn cure(error: &ConnectError) -> String {
     advice.unwrap_or_else(|| "see the server's message".into())
 }
 
-/// Takes and releases a lock that no service uses.
+/// Acquires and releases a lock that no service uses.
 async fn acquire(client: &LockClient, report: &mut Report) {
     let key = format!("lockctl:doctor:{}", std::process::id());
     let began = Instant::now();
@@ -195,7 +196,7 @@ async fn acquire(client: &LockClient, report: &mut Report) {
     }
 }
 
-/// Returns a plain URL for each primary that stores locks of a client with this URL.
+/// Returns a `redis://` or `rediss://` URL for each primary that stores the locks of a client with the given URL.
 async fn members(url: &str, patience: Duration) -> Result<Vec<String>, String> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Ok(vec![url.to_owned()]); // a URL without `://`, such as `unix:/path`
@@ -242,7 +243,7 @@ fn primaries(nodes: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Sends a command to one server after another, and returns the first answer.
+/// Sends a command to one server after another until a server answers, and returns this answer.
 async fn first<T: FromRedisValue>(
     urls: impl Iterator<Item = String>,
     command: &Cmd,
@@ -274,9 +275,9 @@ async fn open(url: &str, patience: Duration) -> Result<MultiplexedConnection, St
     connecting.await.map_err(|error| error.to_string())
 }
 
-/// Examines one server, and reports the results.
+/// Runs the checks of one server, and adds the results to the report.
 async fn examine(url: &str, servers: &ServerArgs, report: &mut Report) {
-    // The report names the server by its URL without the user and the password.
+    // The report shows the server's URL without the user and the password.
     report.server = url
         .rsplit('@')
         .next()
@@ -380,7 +381,7 @@ fn megabytes(bytes: u64) -> String {
     format!("{}.{} MB", tenths / 10, tenths % 10)
 }
 
-/// Formats a short duration with three digits.
+/// Formats a short duration precisely, in hundredths of a millisecond.
 fn exact(time: Duration) -> String {
     if time < Duration::from_secs(1) {
         format!("{:.2} ms", time.as_secs_f64() * 1000.0)
@@ -412,7 +413,7 @@ async fn examine_clock(redis: &mut MultiplexedConnection, report: &mut Report) {
     let Some((difference, is_behind)) = difference else {
         return report.find(
             "clock",
-            "the server does not tell its time",
+            "the server does not answer the command TIME",
             "grant +time, see docs/guides/acl.md",
         );
     };
@@ -468,7 +469,10 @@ async fn examine_queues(
     if left.is_empty() {
         report.pass("queues", format!("{queues} in use"));
     } else {
-        let found = format!("no lock needs the queues {}", left.join(" "));
+        let found = format!(
+            "these queues are left over, because no lock needs them: {}",
+            left.join(" ")
+        );
         report.find(
             "queues",
             found,
@@ -478,8 +482,8 @@ async fn examine_queues(
     Ok(())
 }
 
-/// Returns whether a queue is left over: the queue never expires, or nobody holds its lock and the `wait` of each entry
-/// is over.
+/// Returns whether a queue is left over. This is so if the queue never expires, or if nobody holds its lock and each
+/// waiter's `wait` is over.
 async fn is_left_over(redis: &mut MultiplexedConnection, queue: &str) -> redis::RedisResult<bool> {
     let mut reading = redis::pipe();
     reading.cmd("TIME").cmd("PTTL").arg(queue);

@@ -1,4 +1,4 @@
-//! The exit codes, and the failures that lead to them.
+//! The exit codes of `lockctl`, and the failures that cause them.
 
 use std::{
     error::Error,
@@ -8,7 +8,7 @@ use std::{
 
 use lock_runtime::{ConnectError, LockError};
 
-/// The table of exit codes, as the help of the command and the manual page show it.
+/// The table of exit codes, which the command's help and the manual page contain.
 pub(crate) const TABLE: &str = "\
 Exit codes:
   0    done
@@ -36,9 +36,9 @@ pub(crate) enum Exit {
     Lost,
     NotPermitted,
     BadSettings,
-    /// The exit code of the command that `run` has run.
+    /// `lockctl run` exits with the exit code of its command.
     Command(u8),
-    /// The signal that ended the command, or the wait for the lock.
+    /// A signal ended the command of `lockctl run`, or its wait for the lock.
     Signal(u8),
 }
 
@@ -69,7 +69,7 @@ impl Termination for Exit {
 /// The reason why a subcommand did not complete.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The reader of the output has closed the pipe, as `head` does, so `lockctl` ends without an error message.
+    /// The reader of the output has closed the pipe, as `head` does. `lockctl` then ends without an error message.
     OutputClosed,
     /// Any other failure. The text says what went wrong and what to do.
     Text(Exit, String),
@@ -92,13 +92,13 @@ impl Failure {
     }
 }
 
-/// Writes a message to stderr. Ignores a closed stderr, because there is nobody left to tell.
+/// Writes a message to stderr. Ignores an error, because nobody reads a closed stderr.
 pub(crate) fn complain(text: &(impl fmt::Display + ?Sized)) {
     use std::io::Write;
     let _ = writeln!(io::stderr(), "lockctl: {text}");
 }
 
-/// Returns the text of an error, followed by its causes and its advice.
+/// Returns the text of an error and of its sources. The last source often advises what to do.
 pub(crate) fn with_advice(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

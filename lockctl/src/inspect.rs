@@ -85,7 +85,7 @@ fn text(report: &Report, waiters: &[Waiter]) -> String {
         let _ = writeln!(text, "{title:<12}{value}");
     };
     match &report.holder {
-        // A key may contain these characters, but the user may also have meant a pattern.
+        // A key can contain these characters, but the user has possibly meant a pattern.
         None if report.key.contains(['*', '?']) => line(
             "state",
             "free (`inspect` takes one key; `lockctl list` takes a pattern)",

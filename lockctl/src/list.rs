@@ -11,7 +11,7 @@ use crate::{
     output::{Format, List, Row, millis, people},
 };
 
-/// The number of locks whose states `list` requests at the same time, with one command for each lock.
+/// The number of locks whose states `list` requests at the same time. It sends one command for each lock.
 const AT_A_TIME: usize = 64;
 
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ impl From<&str> for Pattern {
     }
 }
 
-/// Where a call runs that holds a lock or waits for it.
+/// The process and the function of a call that holds a lock or waits for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Origin {
     application: String,
@@ -70,8 +70,8 @@ impl From<&Caller> for Origin {
 }
 
 impl Origin {
-    /// Returns for instance ``shop@web-3 (pid 4711) `shop::orders::pay` ``. A caller of which only the owner is known is
-    /// shown by its owner.
+    /// Returns a text such as ``shop@web-3 (pid 4711) `shop::orders::pay` ``. If the server does not store where the
+    /// caller runs, the text shows the owner name.
     pub(crate) fn text(origin: Option<&Self>, owner: &str) -> String {
         let Some(origin) = origin else {
             return format!("owner {owner}");
@@ -91,11 +91,11 @@ impl Origin {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Held {
     pub(crate) key: String,
-    /// Where the holder runs; absent for a holder that does not say so, such as a Redisson lock.
+    /// Where the holder runs. Absent if the server does not store this, as for a Redisson lock.
     pub(crate) caller: Option<Origin>,
     /// The time since the grant.
     pub(crate) held_for_ms: Option<u64>,
-    /// The fencing token; absent for a holder without a token, such as a Redisson lock.
+    /// The fencing token. Absent for a holder without a token, such as a Redisson lock.
     pub(crate) token: Option<u64>,
     pub(crate) lease_left_ms: Option<u64>,
     pub(crate) waiting: usize,
@@ -117,7 +117,7 @@ impl Held {
         })
     }
 
-    /// Returns where the holder runs, as people read it.
+    /// Returns where the holder runs, as readable text.
     pub(crate) fn holder_text(&self) -> String {
         Origin::text(self.caller.as_ref(), &self.owner)
     }
@@ -157,8 +157,8 @@ pub(crate) fn time(ms: Option<u64>) -> String {
     )
 }
 
-/// Walks through all locks, and passes the held locks whose keys match the pattern to `each`. An error that `each`
-/// returns ends the walk.
+/// Scans all locks, and passes the held locks whose keys match the pattern to `each`. An error that `each` returns ends
+/// the scan.
 pub(crate) async fn walk(
     client: &LockClient,
     pattern: &Pattern,
@@ -182,7 +182,7 @@ pub(crate) async fn walk(
 async fn held(client: &LockClient, key: &LockKey) -> Result<Option<Held>, LockError> {
     match client.lock(key.as_str()).status().await {
         Ok(status) => Ok(Held::of(key.as_str(), &status)),
-        // Another program uses this key for other data, although the key looks like the name of a lock.
+        // The key looks like the name of a lock, but another program stores other data under it.
         Err(LockError::WrongLayout { .. }) => Ok(None),
         Err(error) => Err(error),
     }

@@ -30,14 +30,14 @@ struct Cli {
     /// The format of the output
     #[arg(long, short, global = true, value_enum, default_value_t)]
     output: Format,
-    /// Refuses `run`, `release` and `serve --allow-release`, and needs only the rights of a viewer
+    /// Refuses `run`, `release` and `serve --allow-release`; the user on the server then needs only the right to read
     #[arg(long, global = true, env = "LOCKCTL_READ_ONLY", value_parser = clap::builder::FalseyValueParser::new())]
     read_only: bool,
     #[command(subcommand)]
     command: Command,
 }
 
-/// The options that say where the locks are stored.
+/// The options that say where and how the locks are stored.
 #[derive(Debug, Clone, Args)]
 struct ServerArgs {
     /// The URL of the server: `redis://`, `rediss://`, `unix:`, `redis+sentinel://`, `redis+cluster://` or
@@ -47,10 +47,10 @@ struct ServerArgs {
     /// The namespace of the locks
     #[arg(long, short, global = true, env = "LOCK_NAMESPACE")]
     namespace: Option<String>,
-    /// How the locks are stored
+    /// The format in which the locks are stored
     #[arg(long, global = true, value_enum, default_value_t)]
     layout: LayoutName,
-    /// How long to wait for an answer of the server
+    /// How long to wait for an answer from the server
     #[arg(long, global = true, default_value = "3s", value_parser = humantime::parse_duration)]
     patience: Duration,
 }
@@ -70,15 +70,15 @@ enum Command {
     List(list::ListArgs),
     /// Shows the holder and the queue of a lock
     Inspect(inspect::InspectArgs),
-    /// Shows the locks that are held as they change: a table on a terminal, otherwise a line for each change
+    /// Shows the held locks and their changes: a table on a terminal, otherwise a line for each change
     Watch(watch::WatchArgs),
     /// Runs a command while holding a lock
     Run(run::RunArgs),
-    /// Ends the present hold of a lock by force
+    /// Ends the current hold of a lock by force
     Release(release::ReleaseArgs),
     /// Serves a page that shows the locks, until SIGINT or SIGTERM
     Serve(serve::ServeArgs),
-    /// Checks whether the servers are fit for locks, and says what to do
+    /// Checks whether the servers are set up well for locks, and says what to do if they are not
     Doctor,
     /// Writes the completions for a shell to stdout
     Completions {
@@ -96,7 +96,8 @@ fn main() -> Exit {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // If the user asked for help, the text goes to stdout. An error is ignored, because the pipe may be closed.
+            // If the user asked for help, `print` writes the help to stdout. An error of `print` is ignored, because
+            // the reader may have closed the pipe.
             let _ = error.print();
             return if error.use_stderr() {
                 Exit::Usage
@@ -111,7 +112,7 @@ fn main() -> Exit {
 fn execute(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
         Command::Completions { shell } => {
-            // The completions are rendered first, because the generator panics if stdout is closed.
+            // The completions are generated into memory first, because the generator panics if stdout is closed.
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "lockctl", &mut script);
             write(&script)

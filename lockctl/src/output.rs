@@ -31,7 +31,7 @@ pub(crate) trait Row: Serialize {
     /// Returns the texts of the row's columns.
     fn cells(&self) -> Vec<String>;
 
-    /// Returns the text by which the rows of one table are sorted.
+    /// Returns the text by which the table's rows are sorted.
     fn order(&self) -> &str;
 }
 
@@ -39,11 +39,11 @@ pub(crate) trait Row: Serialize {
 /// `lockctl` stores at most this many rows in memory.
 const ROWS_PER_TABLE: usize = 1000;
 
-/// Writes a list row by row.
+/// A list that is written row by row.
 pub(crate) struct List<R> {
     format: Format,
     out: io::BufWriter<io::Stdout>,
-    /// The rows of the next table.
+    /// The rows of the next table, which are not written yet.
     rows: Vec<R>,
     written: usize,
 }
@@ -81,12 +81,12 @@ impl<R: Row> List<R> {
         Ok(())
     }
 
-    /// Writes the buffered output, so that a reader of JSON sees the rows that were added so far.
+    /// Writes the buffered JSON, so that its reader sees the rows that were added so far.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         Ok(self.out.flush()?)
     }
 
-    /// Writes the rows that are not written yet. Returns the number of rows of the whole list.
+    /// Writes the remaining rows. Returns the number of rows in the whole list.
     pub(crate) fn end(mut self) -> Result<usize, Failure> {
         match self.format {
             Format::Table => self.write_table()?,
@@ -114,8 +114,8 @@ impl<R: Row> List<R> {
     }
 }
 
-/// Lays out a table. The function shortens no line, so a text can be selected and searched as a whole. A narrow
-/// terminal wraps the long lines.
+/// Lays out a table. The function does not shorten long texts, so that a user can select and search a whole text. A
+/// narrow terminal wraps the long lines.
 pub(crate) fn table(titles: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(titles);
@@ -132,7 +132,7 @@ pub(crate) fn table(titles: &[&str], rows: impl IntoIterator<Item = Vec<String>>
     lines.join("\n")
 }
 
-/// Writes one value as JSON, or as the text that `text` returns.
+/// Writes one value as JSON or, in the format for people, as the text that `text` returns.
 pub(crate) fn write_one(
     format: Format,
     value: &impl Serialize,
@@ -154,7 +154,7 @@ pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Formats a duration for people.
+/// Formats a duration as readable text.
 pub(crate) fn people(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {

@@ -1,4 +1,4 @@
-//! `lockctl release --force`: ends the present hold of a lock.
+//! `lockctl release --force`: ends the current hold of a lock.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -72,7 +72,8 @@ pub(crate) async fn release(
             );
             return Err(Failure::Text(Exit::Refused, text));
         }
-        // The token names the hold that the user has confirmed, so a later holder keeps the lock.
+        // The token identifies the hold that the user has confirmed. If another caller holds the lock by now, it keeps
+        // the lock.
         (Some(_), Some(token)) => lock.force_release(token, &by).await?,
     };
     let report = Report {
@@ -100,7 +101,7 @@ pub(crate) async fn release(
     })
 }
 
-/// Asks a person at a terminal to type the key.
+/// Asks the user at a terminal to type the key.
 fn confirm(held: &Held) -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
         return Err(Failure::usage(

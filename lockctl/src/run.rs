@@ -1,8 +1,8 @@
 //! `lockctl run`: runs a command while holding a lock.
 //!
 //! The command runs in a process group of its own, so that a signal reaches all its processes. If `lockctl` runs in the
-//! foreground of a terminal, the group of the command becomes the foreground group: it gets the keys, the interrupts and
-//! the resizes of the terminal. If the command is stopped (Ctrl-Z), `lockctl` stops with it.
+//! foreground of a terminal, it makes the command's group the foreground group. The command then gets the terminal's
+//! input, interrupts and changes of size. If the command is stopped (Ctrl-Z), `lockctl` stops with it.
 
 use std::{
     ffi::OsString,
@@ -33,9 +33,9 @@ use crate::{
     output::people,
 };
 
-/// The first argument of a `lockctl` process that replaces itself with the command.
+/// The first argument of the `lockctl` process that `run` starts, and that replaces itself with the command.
 const SHIM: &str = "__under-lock";
-/// The interval at which `run` checks whether the processes that the command has left behind have ended.
+/// The interval at which `run` checks whether all processes that the command has left behind have ended.
 const LOOK: Duration = Duration::from_millis(10);
 /// How long `run` waits for the end of processes that it has killed with SIGKILL.
 const KILLED_WITHIN: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ pub(crate) struct RunArgs {
     /// the lease
     #[arg(long, short, default_value = "30s", value_parser = humantime::parse_duration)]
     lease: Duration,
-    /// How long the command may take to end after SIGTERM, before it is killed
+    /// How long the command has to end after SIGTERM, before it is killed
     #[arg(long, short, default_value = "5s", value_parser = humantime::parse_duration)]
     grace: Duration,
     /// The command and its arguments. The command's environment has the variables LOCK_KEY and LOCK_TOKEN
@@ -61,10 +61,10 @@ pub(crate) struct RunArgs {
 }
 
 /// If the first argument of this process is [`SHIM`], replaces this process with the command that `run` runs. Returns
-/// `None` for all other arguments, and an exit code if the command cannot be started. On Linux, the kernel kills the
-/// command if the `lockctl` process that holds the lock ends before the command, for instance because it is killed.
+/// `None` for any other first argument, and an exit code if the command cannot be started. On Linux, the kernel kills
+/// the command if the `lockctl` process that holds the lock ends first, for instance because that process is killed.
 ///
-/// `SHIM` is not part of the command line that users see, so it does not appear in completions.
+/// The command-line parser does not know `SHIM`, so `SHIM` does not appear in the help or in completions.
 pub(crate) fn become_command(words: impl IntoIterator<Item = OsString>) -> Option<Exit> {
     let mut words = words.into_iter().skip(1);
     if words.next()? != SHIM {
@@ -114,7 +114,8 @@ async fn supervise(
             event = group.events.recv() => match event {
                 Some(Event::Ended(exit)) => break exit,
                 Some(Event::Stopped(signal)) => group.stopped(signal),
-                // The thread that waits for the command has failed, so `run` kills the command.
+                // The channel is closed, because the thread that waits for the command has failed. `run` then kills the
+                // command.
                 None => {
                     group.send(Signal::SIGKILL);
                     break Exit::Signal(number(Signal::SIGKILL));
@@ -144,7 +145,7 @@ async fn supervise(
     };
     group.give_terminal_back();
     group.end_the_rest(args.grace).await;
-    // If the command ended before `run` noticed a loss of the lease, the result is the command's own exit code.
+    // If the command has ended before `run` notices a loss of the lease, the result is the command's own exit code.
     Ok(if is_lost { Exit::Lost } else { status })
 }
 
@@ -186,7 +187,7 @@ enum Event {
 struct Group {
     id: Pid,
     events: mpsc::UnboundedReceiver<Event>,
-    /// Whether the group is, or should be, the foreground group of the terminal.
+    /// Whether `run` was started in the foreground, so that this group becomes the foreground group of the terminal.
     is_foreground: bool,
 }
 
@@ -222,20 +223,21 @@ impl Group {
         let _ = killpg(self.id, signal); // fails only if all processes of the group have ended
     }
 
-    /// Handles a stop of the command: also stops this process, so that the shell takes the terminal. Continues the
+    /// Handles a stop of the command. Stops this process too, so that the shell takes the terminal, and continues the
     /// command when this process is continued.
     fn stopped(&mut self, signal: Signal) {
         if !self.is_foreground {
             return; // the program that has stopped the command also continues it
         }
         if matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU) && owns_terminal() {
-            // The command was stopped because it used the terminal before `run` handed the terminal to its group.
+            // The command was stopped because it used the terminal before `run` made the command's group the foreground
+            // group.
             hand_terminal_to(self.id);
         } else {
             self.give_terminal_back();
             let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
-            // If this process was continued in the foreground, the shell has given the terminal to this process's
-            // group.
+            // This process runs again. If the user continued it in the foreground, the shell has given the terminal to
+            // this process's group.
             if owns_terminal() {
                 hand_terminal_to(self.id);
             }
@@ -249,7 +251,8 @@ impl Group {
         }
     }
 
-    /// Ends the processes that the command has left behind in its group, because they would work without the lock.
+    /// Ends the processes that the command has left behind in its group, because they would otherwise run on without
+    /// the lock.
     async fn end_the_rest(&self, grace: Duration) {
         for (signal, patience) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, KILLED_WITHIN)] {
             if self.is_empty() {
@@ -266,13 +269,13 @@ impl Group {
 
     fn is_empty(&self) -> bool {
         // If `lockctl` is the first process of a container, it becomes the parent of processes whose parents have
-        // ended, so it has to collect their exit codes.
+        // ended. It then has to collect their exit codes, because ended processes otherwise stay in the group.
         let _ = waitpid(Pid::from_raw(-self.id.as_raw()), Some(WaitPidFlag::WNOHANG));
         killpg(self.id, None).is_err()
     }
 }
 
-/// Returns the command line that starts the command.
+/// Returns a `Command` that starts the user's command, on Linux through a `lockctl` process with the argument [`SHIM`].
 fn command(args: &RunArgs) -> Result<Command, Failure> {
     let (program, words) = args
         .command
@@ -322,7 +325,7 @@ fn owns_terminal() -> bool {
 
 /// Makes a group the foreground group of the terminal.
 fn hand_terminal_to(group: Pid) {
-    // A process in the background is stopped by SIGTTOU when it changes the foreground group, unless it blocks the
+    // A background process that changes the foreground group gets SIGTTOU, which stops the process unless it blocks the
     // signal.
     let mut ttou = SigSet::empty();
     ttou.add(Signal::SIGTTOU);

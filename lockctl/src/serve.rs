@@ -24,18 +24,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::exit::{Exit, Failure, complain};
 
-/// The least length of a visitor's token. A shorter token could be guessed.
+/// The shortest allowed token. Attackers could guess a shorter token.
 const SHORTEST_TOKEN: usize = 16;
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The address of the page. An address that other machines reach needs `--token`
+    /// The address on which to serve the page. An address that other machines can reach needs `--token`
     #[arg(long, default_value = "127.0.0.1:8642")]
     listen: SocketAddr,
     /// Lets visitors release locks by force
     #[arg(long)]
     pub(crate) allow_release: bool,
-    /// Visitors need this token, of at least 16 characters: they add `?token=TOKEN` to the address at their first visit
+    /// Shows the page only to visitors with this token of at least 16 characters; they add `?token=TOKEN` to the
+    /// address at their first visit
     #[arg(long, env = "LOCKCTL_TOKEN", hide_env_values = true)]
     token: Option<String>,
 }
@@ -56,7 +57,7 @@ impl ServeArgs {
     }
 }
 
-/// How long requests in progress may take after the signal to end.
+/// How long requests in progress have to complete after SIGINT or SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn serve(client: &LockClient, args: &ServeArgs) -> Result<Exit, Failure> {
@@ -100,7 +101,7 @@ pub(crate) async fn serve(client: &LockClient, args: &ServeArgs) -> Result<Exit,
     let serving = axum::serve(listener, app).with_graceful_shutdown(signalled);
     tokio::select! {
         served = serving => served.map_err(cannot)?,
-        // A client that has sent only a part of a request would keep the process for ever.
+        // Without this limit, a client that has sent only a part of a request would keep the process running for ever.
         () = async {
             late.cancelled().await;
             tokio::time::sleep(GRACE).await;
@@ -109,8 +110,8 @@ pub(crate) async fn serve(client: &LockClient, args: &ServeArgs) -> Result<Exit,
     Ok(Exit::Done)
 }
 
-/// Refuses requests whose header `Host` does not name this machine. A foreign web site could give its own name the
-/// address of this machine, and its scripts could then read this page (DNS rebinding).
+/// Refuses requests whose header `Host` does not name this machine. Otherwise a foreign web site could let its own name
+/// resolve to the address of this machine, and its scripts could then read this page (DNS rebinding).
 async fn only_local_names(request: Request, next: Next) -> Response {
     let host = request.headers().get(HOST);
     let host = host.and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());

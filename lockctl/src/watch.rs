@@ -1,4 +1,4 @@
-//! `lockctl watch`: the locks that are held, as they change.
+//! `lockctl watch`: shows the held locks and their changes.
 
 use std::{
     collections::BTreeMap,
@@ -24,11 +24,11 @@ pub(crate) struct WatchArgs {
     /// Selects keys, as for `list`
     #[arg(default_value = "*")]
     pattern: Pattern,
-    /// The time between two looks at the server. If a look takes more than half of this time, a pause of the same
-    /// length as the look follows
+    /// The time from one look at the server to the next. A look reads all locks. If a look takes more than half of this
+    /// time, the pause after the look is as long as the look
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
-    /// Ends after this many looks at the server
+    /// Ends after this number of looks at the server
     #[arg(long)]
     looks: Option<u64>,
 }
@@ -45,7 +45,7 @@ struct Change<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
-    /// The lock was held at the first look.
+    /// The lock was already held at the first look.
     Held,
     Acquired,
     /// The lock was passed from one holder to the next.
@@ -81,7 +81,7 @@ pub(crate) async fn watch(
                 }
                 last = Some(now);
             }
-            // If the server restarts or a replica replaces it, the next look may succeed.
+            // The server is possibly restarting, or a replica replaces it. The next look can then succeed.
             Err(Failure::Text(Exit::Unreachable, text)) if last.is_some() => complain(&text),
             Err(failure) => return Err(failure),
         }
@@ -126,7 +126,7 @@ fn write_changes(format: Format, last: Option<&Seen>, now: &Seen) -> Result<(), 
                 lock.holder_text(),
                 kind = kind.word(),
             ),
-            // The stream of changes has no end, so both JSON formats write one document in each line.
+            // The list of changes has no end, so both JSON formats write one document in each line.
             Format::Json | Format::Jsonl => serde_json::to_string(&change)?,
         };
         println_or_close(&line)?;
@@ -169,7 +169,7 @@ impl Kind {
     }
 }
 
-/// Draws the table of locks over the previous table. Shows as many locks as the terminal has lines.
+/// Draws the table of locks over the previous table. Shows only as many locks as fit on the terminal.
 fn draw(now: &Seen) -> Result<(), Failure> {
     let height = terminal_size::terminal_size().map_or(24, |(_, height)| usize::from(height.0));
     let shown = height.saturating_sub(4).max(1);
@@ -180,7 +180,7 @@ fn draw(now: &Seen) -> Result<(), Failure> {
         text.push_str(&format!(", {} of them not shown", now.len() - shown));
     }
     let mut out = io::stdout().lock();
-    // Moves the cursor to the top, and clears each line before it is overwritten, and all lines below the table.
+    // Moves the cursor to the top, clears the rest of each line, and clears all lines below the table.
     write!(
         out,
         "\x1b[H{}\x1b[J",

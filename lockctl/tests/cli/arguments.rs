@@ -1,4 +1,4 @@
-//! Invalid arguments, settings, help, completions and the manual page of `lockctl`.
+//! Tests of `lockctl` with invalid arguments and settings, and of its help, completions and manual page.
 
 use support::server::{RedisServer, shared_server};
 

@@ -1,4 +1,4 @@
-//! The subcommand `doctor`, on a server that is fit for locks and on servers that are not.
+//! Tests of the subcommand `doctor`, on a server that is set up well for locks, and on servers that are not.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use tokio::{
 
 use crate::tool::output;
 
-/// Returns the settings of a server that is fit for locks.
+/// Returns the settings of a server with which `doctor` finds no fault.
 fn good() -> ServerBuilder {
     RedisServer::builder().aof_always()
 }
 
-/// Runs `doctor` on an unfit server. Panics unless one finding has the name `check` and contains the texts `found` and
-/// `cure`.
+/// Runs `doctor` on a server that is not set up well. Panics unless one finding has the name `check` and contains the
+/// texts `found` and `cure`.
 #[track_caller]
 fn finds(url: &str, check: &str, found: &str, cure: &str) {
     let report = output(url, &["doctor", "-o", "json"]).with_code(1).json();
@@ -138,7 +138,8 @@ async fn a_cluster_node_by_a_plain_url_is_found() {
     );
 }
 
-/// Passes bytes between a client and a server, and replaces one text in these bytes by another text of the same length.
+/// Forwards the bytes between a client and a server, and replaces one text in these bytes by another text of the same
+/// length.
 async fn replacing(
     server: &RedisServer,
     asked: [&'static str; 2],

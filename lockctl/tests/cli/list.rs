@@ -1,4 +1,4 @@
-//! The subcommands `list` and `inspect`.
+//! Tests of the subcommands `list` and `inspect`.
 
 use std::{process::Stdio, time::Duration};
 
@@ -71,7 +71,7 @@ async fn every_topology_lists_and_inspects_its_locks() {
         tagged.release().await;
         output(url, &["-n", &namespace, "inspect", "order:42"]).with_code(1);
     }
-    // Several URLs stand for the nodes of a Redlock.
+    // If several URLs are given, each of them names a node of a Redlock.
     let urls: Vec<_> = nodes
         .trim_start_matches("redlock://")
         .split(',')
@@ -206,7 +206,7 @@ async fn the_queue_is_shown_in_its_order() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// If the reader of the output ends early, the tool ends too, without a message.
+/// If the program that reads the output ends early, `lockctl` ends too, without an error message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_pipe_is_no_error() {
     let server = RedisServer::start().await;
@@ -230,7 +230,7 @@ async fn a_closed_pipe_is_no_error() {
     }
 }
 
-/// Stores grants as the engine stores them, so that a test has many locks.
+/// Stores many grants directly on the server, in the engine's format.
 async fn store_locks(server: &RedisServer, count: usize) {
     let mut redis = server.connection().await;
     let mut fill = lock_runtime::redis::pipe();
@@ -245,7 +245,7 @@ async fn store_locks(server: &RedisServer, count: usize) {
     let _: () = fill.query_async(&mut redis).await.unwrap();
 }
 
-/// Returns how many locks `list` finds, and the peak of its memory in kB.
+/// Returns how many locks `list` finds, and its peak memory in kB.
 async fn measure(server: &RedisServer) -> (usize, u64) {
     let url = server.url();
     let listing = tokio::task::spawn_blocking(move || {
@@ -264,7 +264,7 @@ async fn measure(server: &RedisServer) -> (usize, u64) {
     (count, peak.await.unwrap())
 }
 
-/// Returns the highest peak of the memory of `list` that was seen while it ran.
+/// Returns the peak memory of `list`, in kB, as last read from `/proc` while `list` ran.
 fn peak_of_list(url: &str) -> u64 {
     let mut child = lockctl(url, &["list", "-o", "jsonl"])
         .stdout(Stdio::null())
@@ -282,8 +282,8 @@ fn peak_of_list(url: &str) -> u64 {
     peak
 }
 
-/// A server stores a million keys, of which 10,000 are locks. No command of `list` takes long, and the tool needs no
-/// more memory than for few locks.
+/// A server stores a million keys, of which 10,000 are locks. No command that `list` sends takes long, and `list` needs
+/// hardly more memory than for 100 locks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_million_keys_cost_the_server_little_at_a_time() {
     let server = RedisServer::builder()
@@ -321,8 +321,8 @@ async fn a_million_keys_cost_the_server_little_at_a_time() {
     }
     let calls = costs["scan"].calls + costs["evalsha"].calls;
     assert!(costs["scan"].calls > 2000, "{costs:?}");
-    // The server's clock also counts the time in which another process has its core, so a few commands may look slow on a
-    // busy machine.
+    // The server's timing of a command includes the time in which another process has the server's core. On a busy
+    // machine, a few commands therefore look slow.
     let slow: u64 = ask(&mut redis, cmd("SLOWLOG").arg("LEN")).await;
     println!("{slow} of {calls} commands took more than 1 ms");
     assert!(
@@ -335,8 +335,8 @@ async fn a_million_keys_cost_the_server_little_at_a_time() {
     );
 }
 
-/// A lock that the JVM holds is shown without a caller and without a token, keeps others out, and cannot be released by
-/// force.
+/// A lock that a Redisson program on the JVM holds is shown without a caller and without a token. The lock keeps others
+/// out, and cannot be released by force.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_in_redissons_layout_are_shown() {
     let server = RedisServer::start().await;

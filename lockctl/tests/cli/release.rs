@@ -1,4 +1,4 @@
-//! The subcommand `release` with the option `--force`.
+//! Tests of the subcommand `release` with the option `--force`.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn the_holder_is_told_and_the_next_has_a_higher_token() {
     let next = tokio::spawn(next.lock(&key).wait(20 * SECOND).acquire());
     until_waiting(&client, &key, 1).await;
 
-    // Without a terminal and without `--yes`, nobody confirms the release.
+    // Without a terminal and without `--yes`, nobody can confirm the release, so `lockctl` refuses it.
     let refused = output(&url, &["release", &key, "--force"]).with_code(2);
     assert!(refused.stderr.contains("--yes"), "{refused:?}");
     output(&url, &["release", &key, "--yes"]).with_code(2);

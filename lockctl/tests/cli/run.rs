@@ -1,4 +1,4 @@
-//! The subcommand `run`: the lock, the command, its signals and the exit codes.
+//! Tests of the subcommand `run`: of the lock, the command, its signals and the exit codes.
 
 use std::time::{Duration, Instant};
 
@@ -67,7 +67,7 @@ async fn a_busy_lock_is_told_with_its_holder() {
     let holder = client.lock(&key).status().await.unwrap().holder.unwrap();
     let held_by = format!("held by {} for ", holder.caller.unwrap());
     assert!(ran.stderr.contains(&held_by), "{ran:?}");
-    // A lock that becomes free in time is taken.
+    // If the lock becomes free within `--wait`, `run` acquires it.
     let mut run = start(&url, &key, &["--wait", "1m"], "echo run");
     until_waiting(&client, &key, 1).await;
     guard.release().await;
@@ -111,7 +111,7 @@ async fn a_command_that_cannot_run_is_told_as_by_a_shell() {
     assert!(is_free(&client, &key).await);
 }
 
-/// The lease is lost, and the command and all its processes end.
+/// If the lease is lost, `run` ends the command and all its processes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_lock_stops_the_command() {
     let server = RedisServer::start().await;
@@ -130,7 +130,7 @@ async fn a_lost_lock_stops_the_command() {
     assert!(!is_alive(&pid), "the process {pid} was left behind");
 }
 
-/// The server goes away, and the lease ends.
+/// If the server stops answering, `run` stops the command when the lease ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_server_stops_the_command_at_the_end_of_the_lease() {
     let server = RedisServer::start().await;
@@ -182,12 +182,13 @@ async fn signals_are_passed_on() {
     }
 }
 
-/// Processes that a command leaves behind end before the release, because they would otherwise work without the lock.
+/// `run` ends the processes that a command leaves behind before it releases the lock, because they would otherwise work
+/// without the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_command_leaves_behind_ends_before_the_release() {
     let (client, url) = connected().await;
     let key = key();
-    // The process that is left behind checks the lock when it gets SIGTERM.
+    // The process that is left behind checks, when it gets SIGTERM, that the lock is still held.
     let script = r#"
         ready=$(mktemp -u)
         (
@@ -245,8 +246,8 @@ async fn a_signal_ends_the_wait_for_the_lock() {
     guard.release().await;
 }
 
-/// In the foreground of a terminal, the command reads the keyboard and is interrupted by Ctrl-C, and the script that has
-/// called `lockctl` has the terminal again afterwards.
+/// In the foreground of a terminal, the command reads the keyboard, and Ctrl-C interrupts it. Afterwards the script
+/// that has called `lockctl` has the terminal again.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_has_the_terminal() {
     let (_, url) = connected().await;

@@ -24,7 +24,7 @@ pub(crate) fn serve(url: &str, words: &[&str]) -> (Running, String) {
     (page, address)
 }
 
-/// Sends a request, and returns the whole answer.
+/// Sends an HTTP request, and returns the whole answer.
 pub(crate) fn ask(address: &str, path: &str, headers: &str) -> String {
     let mut connection = TcpStream::connect(address).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
@@ -51,14 +51,14 @@ async fn the_page_shows_locks_until_it_is_told_to_end() {
         );
         let form = ask(&address, &format!("/release?key={key}"), &host);
         assert!(form.starts_with("HTTP/1.1 403"), "{form}");
-        // A viewer's open stream does not keep the process.
+        // A viewer's open stream does not prevent the process from ending.
         let mut stream = TcpStream::connect(&address).unwrap();
         let request = format!("GET / HTTP/1.1\r\n{host}Accept: text/event-stream\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let mut first = [0; 15];
         stream.read_exact(&mut first).unwrap();
         assert_eq!(&first, b"HTTP/1.1 200 OK");
-        // Neither do clients that have sent nothing, or a part of a request.
+        // Clients that have sent nothing, or only a part of a request, do not prevent it either.
         let _silent = TcpStream::connect(&address).unwrap();
         let mut half = TcpStream::connect(&address).unwrap();
         half.write_all(b"GET / HT").unwrap();
@@ -84,7 +84,8 @@ async fn a_page_for_releases_shows_the_form() {
     assert!(form.contains("Type the key to confirm"), "{form}");
 }
 
-/// The name of a foreign web site can have the address of this machine.
+/// The owner of a foreign web site can let its name resolve to the address of this machine. Requests with such a name
+/// are refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_without_a_token_answers_only_to_local_names() {
     let url = shared_server().await.url();
@@ -108,7 +109,7 @@ async fn a_token_opens_the_page() {
     let url = shared_server().await.url();
     let token = "a-token-of-24-characters";
     let (_page, address) = serve(&url, &["--token", token]);
-    // A proxy may give the page another name.
+    // With a token, the page also answers to other names, because a proxy can give the page another name.
     let host = "Host: locks.test\r\n";
     assert!(ask(&address, "/", host).starts_with("HTTP/1.1 401"));
     let first = ask(&address, &format!("/?token={token}"), host);

@@ -1,4 +1,4 @@
-//! Runs `lockctl`, and looks at what it writes and at what it leaves behind.
+//! Helpers that run `lockctl`, and read its output and its exit code.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -24,12 +24,12 @@ pub(crate) fn lockctl(url: &str, words: &[&str]) -> Command {
     command
 }
 
-/// Runs `lockctl` to its end.
+/// Runs `lockctl`, and waits until it has ended.
 pub(crate) fn output(url: &str, words: &[&str]) -> Ran {
     Ran::from(lockctl(url, words).output().expect("`lockctl` starts"))
 }
 
-/// What a process has written, and its exit code.
+/// The output of a process that has ended, and its exit code.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -126,7 +126,7 @@ impl Drop for Running {
     }
 }
 
-/// Returns whether a process exists and has not ended.
+/// Returns whether a process still runs.
 pub(crate) fn is_alive(pid: &str) -> bool {
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     state.is_ok_and(|stat| {
@@ -169,8 +169,8 @@ impl Terminal {
         Self { folder }
     }
 
-    /// Runs a script in a terminal of its own. Each time the script creates the file `$READY`, removes the file and types
-    /// the next of these texts.
+    /// Runs a script in a new terminal. Each time the script creates the file `$READY`, removes the file and types the
+    /// next text of `typed`.
     pub(crate) fn run(&self, url: &str, script: &str, typed: &[&str]) -> (Option<i32>, String) {
         let path = self.folder.join("script");
         std::fs::write(&path, script).unwrap();

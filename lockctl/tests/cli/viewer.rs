@@ -1,4 +1,4 @@
-//! `--read-only`, and a user who may only read.
+//! Tests of the option `--read-only`, with a Redis user who is only allowed to read.
 
 use lock_runtime::{LockClient, redis::cmd};
 use support::server::{RedisServer, ask};
@@ -49,7 +49,7 @@ async fn a_viewer_lists_and_inspects_and_the_server_refuses_the_rest() {
         // With `--read-only`, the tool refuses the subcommand.
         let ran = output(&url, &[&["--read-only"], words].concat()).with_code(77);
         assert!(ran.stderr.contains("--read-only"), "{ran:?}");
-        // Without `--read-only`, the server refuses a command that the subcommand sends.
+        // Without `--read-only`, the subcommand sends a command, and the server refuses it.
         let ran = output(&url, words).with_code(77);
         assert!(ran.stderr.contains("ACL SETUSER"), "{ran:?}");
         assert_eq!(ran.stdout, "");

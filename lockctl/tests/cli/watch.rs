@@ -80,7 +80,7 @@ async fn a_server_that_comes_back_is_watched_again() {
     let mut watching = Running::start(lockctl(&url, &words));
     assert!(watching.line().contains("\"held\""));
     server.kill();
-    // The outage lasts longer than a single look waits for the server.
+    // The outage is longer than the time that a single look waits for the server.
     tokio::time::sleep(Duration::from_millis(600)).await;
     server.restart().await;
     let b = client.lock("b").wait(MINUTE).acquire().await.unwrap();
@@ -91,7 +91,7 @@ async fn a_server_that_comes_back_is_watched_again() {
     );
 }
 
-/// On a terminal, the table is drawn again at each look.
+/// On a terminal, `watch` draws the table again at each look.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_shows_a_table() {
     let server = RedisServer::start().await;
@@ -108,7 +108,7 @@ async fn a_terminal_shows_a_table() {
     );
 }
 
-/// After the terminal has become larger, the table shows more locks.
+/// When the terminal becomes larger, the table shows more locks.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_follows_the_size_of_the_terminal() {
     let server = RedisServer::start().await;
