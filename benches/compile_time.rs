@@ -27,8 +27,8 @@ const COMMANDS: [(&str, &[&str]); 3] = [
     ("cargo build --release", &["build", "--release"]),
 ];
 
-/// Returns the source of a crate with many functions that are typical of a service. Each function has some arguments,
-/// some awaits, and an error type of the service. If `attribute` is set, each function has the attribute
+/// Returns the source of a crate with many functions like those of a typical service. Each function has some arguments,
+/// some awaits, and the service's own error type. If `attribute` is set, each function has the attribute
 /// `#[distributed_lock]`.
 fn source(attribute: bool) -> String {
     let mut source = String::from(
@@ -63,7 +63,8 @@ fn source(attribute: bool) -> String {
              }}"
         );
     }
-    // The compiler generates no code for a future that nobody polls, so `all` polls the futures of all functions.
+    // The compiler generates no code for a future that nobody polls. The function `all` therefore polls the futures of
+    // all functions.
     source.push_str("pub async fn all() -> Result<u64, PayError> {\n    let mut sum = 0;\n");
     for number in 0..FUNCTIONS {
         let _ = writeln!(
@@ -139,7 +140,7 @@ fn run(rounds: usize) -> Result<(), String> {
     let progress = Progress::of_steps(COMMANDS.len() * (1 + rounds));
     for (name, arguments) in COMMANDS {
         progress.begin(format_args!("{name}, the dependencies"));
-        // The first run of a command also compiles the dependencies, so its time does not count.
+        // The first run of a command also compiles the dependencies, so the results leave out its time.
         compile(&plain, arguments)?;
         compile(&annotated, arguments)?;
         let (mut without, mut with) = (Vec::new(), Vec::new());

@@ -4,11 +4,11 @@
 //!
 //! `cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]`
 //!
-//! The benchmark starts a Redis server. The benchmark measures the memory both with this server and with the in-process
-//! backend, and the renewals only with the server. The memory is the number of bytes that the process has requested
-//! from its allocator and has not freed. With `--quick`, the benchmark acquires fewer locks and observes them for a
-//! shorter time. A run without the argument `--bench` is quick too, because `cargo test --all-targets` starts the
-//! benchmark without that argument.
+//! The benchmark starts a Redis server. It measures memory both with this server and with the in-memory backend, and
+//! renewals only with the server. The memory is the number of bytes that the process has requested from its allocator
+//! and has not freed. With `--quick`, the benchmark acquires fewer locks and observes them for a shorter time. A run
+//! without the argument `--bench` is quick too, because `cargo test --all-targets` starts the benchmark without that
+//! argument.
 //!
 //! The benchmark prints whether each target was reached. A missed target does not fail the run, because machines
 //! differ. If a lease is lost, the run ends with status 1.

@@ -3,12 +3,12 @@
 //! `cargo bench --bench locks -- [--quick] [--only w3,w5] [--json FILE]`
 //!
 //! This project's locks and the baselines (minimal locks in `baselines.rs`) run one after another on a server that the
-//! benchmark starts. The tasks of a lock run in one process with two worker threads. In the workload W5, they run in
-//! four processes with two worker threads each. A figure is the median of all rounds. A ratio is first computed within
-//! each round, because a machine that slows down slows all locks of the round. The printed ratio is the median of all
-//! rounds. `--quick` runs one round without the largest number of tasks. A run without the argument `--bench` is quick
-//! too, because `cargo test --all-targets` starts the benchmark without that argument. The benchmark prints its tables,
-//! and writes them as JSON, by default to `bench/locks.json` in the target folder.
+//! benchmark starts. The tasks that use a lock run in one process with two worker threads. In the workload W5, the
+//! tasks run in four processes with two worker threads each. A figure is the median of all rounds. A ratio is first
+//! computed within each round, because a machine that slows down slows all locks of the round. The printed ratio is the
+//! median of all rounds. `--quick` runs one round without the largest number of tasks. A run without the argument
+//! `--bench` is quick too, because `cargo test --all-targets` starts the benchmark without that argument. The benchmark
+//! prints its tables, and writes them as JSON, by default to `bench/locks.json` in the target folder.
 //!
 //! The workload `cluster` compares a Redis Cluster of three primaries with one server. A run that is not quick writes the
 //! results of this workload into `docs/performance.md`.

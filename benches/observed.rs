@@ -3,8 +3,8 @@
 //!
 //! `cargo bench -p lock-tests --features metrics --bench observed`
 //!
-//! Each run is a process of its own, because a process can install only one subscriber and one recorder. The runs of
-//! all settings take turns. A ratio is first computed within each round. The printed ratio is the median of the rounds.
+//! Each run is a process of its own, because a process can install only one subscriber and one recorder. In each round,
+//! every setting runs once. The benchmark computes a ratio within each round, and prints the median of these ratios.
 
 use std::{
     env, io,
@@ -31,7 +31,7 @@ const TASKS: usize = 64;
 const RUN: &str = "run";
 const WORKLOADS: [(&str, &str); 2] = [("w1", "one task, its own key"), ("w3", "64 tasks, one key")];
 
-/// The settings of a run: which listeners to spans and metrics are installed.
+/// The possible settings of a run. A setting says which listeners to spans and metrics are installed.
 const SETTINGS: [(&str, &str); 4] = [
     ("nobody", "nobody listens"),
     ("spans", "spans, as text"),

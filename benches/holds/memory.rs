@@ -11,8 +11,8 @@ use crate::{ALLOCATOR, Scale, renewals::take, targets::Targets};
 /// The `wait` of the waiting calls, which is far longer than a run of the benchmark.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The number of kinds of waiting calls that [`waiting`] measures: calls of two methods, each with one key and with a
-/// key for each call.
+/// The number of combinations that [`waiting`] measures: calls of two methods (`acquire` and `run`), each with one key
+/// for all calls and with a key for each call.
 pub(crate) const KINDS: usize = 4;
 
 fn live() -> f64 {
@@ -20,7 +20,7 @@ fn live() -> f64 {
     stats.bytes_allocated as f64 - stats.bytes_deallocated as f64
 }
 
-/// Waits until the memory of this process hardly changes any more. Before that, the memory still includes commands that
+/// Waits until the memory of this process hardly changes any more. Until then, the memory still includes commands that
 /// the server has not answered yet.
 async fn quiet() {
     let mut before = live();
@@ -137,7 +137,7 @@ pub(crate) async fn waiting(
     client.shutdown().await;
 }
 
-/// Polls all calls until each of them is queued.
+/// Polls all calls until each of them waits in the server's queue.
 async fn until_all_wait(calls: &mut [Call<'_>], client: &LockClient, keys: &[String]) {
     let mut next = keys.to_vec();
     next.dedup();

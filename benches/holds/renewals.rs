@@ -39,9 +39,9 @@ pub(crate) async fn take(client: &LockClient, count: usize, lease: Duration) -> 
     guards
 }
 
-/// A hold, and the longest time between two of its renewals so far. A renewal sets the local deadline to one lease
-/// after the moment at which the renewal was sent. Each renewal thus moves the deadline by the time since the previous
-/// renewal.
+/// A hold, and the longest time between two of its renewals so far. A renewal sets the local deadline to the moment at
+/// which the renewal was sent, plus one lease. The time between two renewals is therefore the difference of two
+/// deadlines.
 struct Watched {
     guard: LockGuard,
     deadline: Instant,
@@ -67,7 +67,7 @@ impl Watched {
         }
     }
 
-    /// Ends the observation. The time since the newest renewal counts like a time between two renewals.
+    /// Ends the observation. The time since the last renewal counts as a time between two renewals.
     fn end(&mut self, lease: Duration) {
         self.look();
         let since = lease.saturating_sub(self.guard.remaining());
@@ -93,7 +93,7 @@ pub(crate) async fn measure(
     let took = began.elapsed();
     suspend(|| println!("{holds} locks taken in {took:.1?}"));
     let mut watched: Vec<_> = guards.into_iter().map(Watched::of).collect();
-    // The measurement starts when the first renewals are due: a third of the lease after the grants.
+    // The measurement starts when the first renewals are due, which is a third of the lease after the grants.
     look_for(&mut watched, lease / 3).await;
     let (stats, sent) = (client.stats(), Sent::so_far(server, &[]).await);
     let (began, engine, process) = (

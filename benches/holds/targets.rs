@@ -1,4 +1,4 @@
-//! The targets (upper limits of measured values) of the benchmark, and whether the measured values reach them.
+//! The targets of the benchmark. A target is an upper limit; it is reached if the measured value is at most the limit.
 
 /// A measured value and its upper limit. `what` describes the value, and names the unit of the value and of the limit.
 #[derive(Debug)]

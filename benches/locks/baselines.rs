@@ -2,8 +2,8 @@
 //! multiplexed connection.
 //!
 //! The connections of the baselines have the same settings as this project's connections: `TCP_NODELAY` is set, and the
-//! client library has no time-outs. `baseline-sha` also runs with the library's default settings, to show how much
-//! these settings matter.
+//! client library has no time-outs. The baseline `baseline-sha` is measured a second time with the library's default
+//! settings, to show how much the settings matter.
 
 use std::{
     collections::HashMap,
@@ -110,8 +110,8 @@ impl ShaBaseline {
         }
     }
 
-    /// Tries to acquire the lock, at least once, until the lock is acquired or the time `until` has passed. Returns
-    /// whether the lock was acquired.
+    /// Tries to acquire the lock until it succeeds or the time `until` has passed. Tries at least once. Returns whether
+    /// the lock was acquired.
     pub(crate) async fn enter(&mut self, seat: &Seat, until: u64) -> bool {
         loop {
             let others: Option<i64> = redis::cmd("EVALSHA")
@@ -165,8 +165,8 @@ impl SetBaseline {
         }
     }
 
-    /// Tries to acquire the lock, at least once, until the lock is acquired or the time `until` has passed. Returns
-    /// whether the lock was acquired.
+    /// Tries to acquire the lock until it succeeds or the time `until` has passed. Tries at least once. Returns whether
+    /// the lock was acquired.
     pub(crate) async fn enter(&mut self, seat: &Seat, until: u64) -> bool {
         loop {
             let done: Option<String> = redis::cmd("SET")

@@ -99,13 +99,14 @@ pub(crate) trait Cycle: Clone + Send + Sync + 'static {
         body: F,
     ) -> impl Future<Output = bool> + Send;
 
-    /// Returns the commands that this lock sends directly, but that other locks run only within scripts.
+    /// Returns the commands that this lock sends to the server directly. Other locks run these commands only within
+    /// scripts.
     fn plain(&self) -> &'static [&'static str] {
         &[]
     }
 }
 
-/// Takes and releases a lock once, so that the additional work of a first call is not measured.
+/// Acquires and releases a lock once, so that the benchmark does not measure the additional work of a first call.
 pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
     let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
     // The first call runs on a worker thread, like the measured calls.
@@ -137,8 +138,8 @@ pub(crate) enum Candidate {
 }
 
 impl Candidate {
-    /// Connects a lock of this kind. Takes and releases the lock once, so that the additional work of a first call is
-    /// not measured.
+    /// Connects a lock of this kind. Acquires and releases the lock once, so that the benchmark does not measure the
+    /// additional work of a first call.
     pub(crate) async fn connect(who: Who, url: &str) -> Self {
         let ours = async |release| Self::Ours(ours(url, Strategy::Handoff, release).await);
         warm(match who {

@@ -1,6 +1,6 @@
-//! Compares a Redis Cluster of three primaries with one server, and with a cluster of one primary. A cluster of one
-//! primary has no other primaries to which it would send its messages. All servers and all clients share the machine.
-//! The rates therefore show what a cluster costs, and not what it gains on machines of its own. `cpu_us` is the
+//! Compares a Redis Cluster of three primaries with one server, and with a cluster of one primary. In a cluster of one
+//! primary, no messages go to other primaries. All servers and all clients share one machine. The rates therefore show
+//! the cost of a cluster, and not the gain of a cluster whose servers have machines of their own. `cpu_us` is the
 //! processor time of all servers together for one acquisition and its release.
 
 use std::{sync::Arc, time::Duration};
@@ -23,8 +23,9 @@ pub(crate) const ID: &str = "C";
 const PRIMARIES: usize = 3;
 /// The number of tasks in the workload in which each task has a key of its own.
 const KEYS: usize = 1_000;
-/// The number of parts of a round. Each part is measured like a round, and has its own ratio. One server and the
-/// cluster take turns, so that a machine that is slow for a moment seldom changes the median of the ratios.
+/// The number of parts into which a round is divided. In each part, the single server and the cluster run once, and the
+/// benchmark computes one ratio. A machine that is slow for a moment therefore changes only some ratios, and seldom
+/// their median.
 const PARTS: u32 = 6;
 
 const ONE_SERVER: &str = "one server";

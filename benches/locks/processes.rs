@@ -1,8 +1,9 @@
 //! The workload with several processes. The benchmark starts its own executable again, once for each worker.
 //!
-//! A worker connects, writes `ready`, and reads three times: when its run begins, when the measured window begins, and
-//! when both end. During the run, the worker runs its tasks, and writes a line for each task with the times of the
-//! task's visits. The results count only the part of the window in which every worker was served.
+//! A worker connects, writes `ready`, and reads three points in time: when its run begins, when the measured window
+//! begins, and when both end. During the run, the worker's tasks lock and unlock in a loop. One such cycle is a visit.
+//! After the run, the worker writes a line for each task with the times of the task's visits. The results count only
+//! the part of the window in which the tasks of every worker got the lock.
 
 use std::{
     io::{self, BufRead, BufReader, Lines, Write},
@@ -31,7 +32,7 @@ const READY: &str = "ready";
 pub(crate) const PROCESSES: usize = 4;
 pub(crate) const TASKS: usize = 16;
 
-/// The time that the workers have to prepare: from the message that contains the times of their run until the run
+/// The time that the workers have to prepare. It begins when they get the times of their run, and ends when the run
 /// begins.
 pub(crate) const LEAD: Duration = Duration::from_millis(200);
 
@@ -102,8 +103,8 @@ fn numbers(line: &str) -> Vec<u64> {
 
 fn write_visits(visits: &[Visit]) -> String {
     let fields = visits.iter().map(|visit| {
-        // A task that gave up did not enter the lock. The line then contains 0 in place of the time at which the task
-        // left.
+        // If the task gave up, it has never held the lock. The line then contains 0 instead of the time at which the
+        // task left.
         format!(
             "{} {} {}",
             visit.asked,
@@ -124,8 +125,8 @@ fn parse_visits(line: &str) -> Vec<Visit> {
     visits.collect()
 }
 
-/// Returns the part of the measured window in which every process was served. The part begins once every process has
-/// entered the lock, and ends as soon as one process has made its last entry.
+/// Returns the part of the measured window in which every process got the lock. This part begins when the last of the
+/// processes has got the lock for the first time. It ends when one process gets the lock for its last time.
 fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
     let served = |tasks: &Vec<Vec<Visit>>| {
         let visits = tasks.iter().flatten();
@@ -136,7 +137,7 @@ fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
         entered.sort_unstable();
         entered.first().copied().zip(entered.last().copied())
     };
-    // If a process was never served, the part of the window in which every process was served is empty.
+    // If a process never got the lock, the part is empty.
     let served = workers
         .iter()
         .map(|tasks| served(tasks).unwrap_or((u64::MAX, 0)));
@@ -171,7 +172,7 @@ pub(crate) async fn run(server: &RedisServer, who: &str, plain: &[&str], span: D
     run
 }
 
-/// The workers of a run. All of them are ready to begin.
+/// The workers of a run, which have all started and connected.
 pub(crate) struct Workers(Vec<Worker>);
 
 impl Workers {

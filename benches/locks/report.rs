@@ -232,7 +232,7 @@ fn join(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(",")
 }
 
-/// A target: the highest or the lowest value that a figure should have.
+/// A target, which is the highest or the lowest value that a figure should have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
     AtMost(f64),

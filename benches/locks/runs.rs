@@ -13,13 +13,13 @@ use crate::{
     waiters::{Detector, Visit, Waiters},
 };
 
-/// The number of parts of a round in the workloads whose tasks have separate keys. Each part is measured like a round,
-/// and has its own ratio. The speed of a part depends on whether a task shares a thread with its connection. Under any
-/// of the locks, one part may be two or three times as fast as another, so a round needs many parts.
+/// The number of parts into which a round is divided in the workloads whose tasks have separate keys. The benchmark
+/// computes one ratio for each part. The speed depends on whether a task happens to share a thread with its connection.
+/// For each of the locks, one part can be two or three times as fast as another part, so a round needs many parts.
 pub(crate) const SLICES: u32 = 10;
 
-/// The number of concurrent tasks in the workload W2. The workload W3 runs with several numbers of tasks, of which this
-/// number is the one for most targets.
+/// The number of concurrent tasks in the workload W2. The workload W3 runs with several numbers of tasks, and most
+/// targets of W3 refer to this number.
 pub(crate) const WAITERS: usize = 64;
 
 /// The number of concurrent callers of one guarded function.
@@ -118,9 +118,9 @@ impl Callers {
         }
     }
 
-    /// Returns the figures of the callers and of the commands that they sent. A timer may end a body up to a
-    /// millisecond late, or later on a busy machine. The total time of the bodies, `bodies_s`, is therefore measured,
-    /// and not computed from the number of bodies.
+    /// Returns the figures of the callers and of the commands that they sent. A timer can end a body up to a
+    /// millisecond late, and even later on a busy machine. The total time of the bodies, `bodies_s`, is therefore
+    /// measured, and not computed from the number of bodies.
     pub(crate) fn run(&self, sent: Sent) -> Run {
         let seconds = |nanos| Duration::from_nanos(nanos).as_secs_f64();
         let wall = seconds(self.done - self.begin);

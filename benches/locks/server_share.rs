@@ -26,18 +26,18 @@ const LANES: usize = 4;
 /// The number of lock-unlock pairs in a pipeline. Each pair consists of two commands.
 const DEPTH: u64 = 250;
 
-/// How many times shorter a run of this workload is than a run of the other workloads. The shorter time is enough,
-/// because these figures do not depend on which thread runs which task.
+/// The factor by which a run of this workload is shorter than a run of the other workloads. The shorter time is enough,
+/// because the figures of this workload do not depend on which thread runs which task.
 const PARTS: u32 = 4;
 
-/// The parts of the script with which `lock_runtime` acquires a lock: only the first parts, which take a free lock.
+/// The first parts of the script with which `lock_runtime` acquires a lock. These parts take a free lock.
 const ACQUIRE: &str = concat!(
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/next_token.lua"),
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/acquire_free.lua"),
     "return redis.error_reply('not free')"
 );
-/// The part of the script with which `lock_runtime` releases a lock: only the first part, which frees a lock that
-/// nobody waits for.
+/// The first part of the script with which `lock_runtime` releases a lock. This part frees a lock for which nobody
+/// waits.
 const RELEASE: &str = concat!(
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/release_last.lua"),
     "return redis.error_reply('somebody waits')"
@@ -132,7 +132,7 @@ fn edited(script: &str, edits: &[Edit]) -> String {
     })
 }
 
-/// The two commands of a lock and unlock. Each `Arc<str>` is the hash of a script.
+/// The two commands of a lock and unlock. Each `Arc<str>` is the SHA-1 hash of a script, which `EVALSHA` takes.
 #[derive(Debug, Clone)]
 enum Pair {
     Empty(Arc<str>),

@@ -18,17 +18,18 @@ const LEAD: Duration = Duration::from_millis(10);
 /// The time that each spawned task adds to [`LEAD`].
 const LEAD_OF_ONE: Duration = Duration::from_micros(5);
 
-/// The time that each task adds to the warm-up. The warm-up lasts until every task can have entered once, because the
-/// waits before that are not typical.
+/// The time that each task adds to the warm-up. The warm-up is long enough for every task to get the lock once, because
+/// the first waits are not typical.
 const FIRST_TURN: Duration = Duration::from_micros(50);
 
-/// The number of tasks for each span (measured time) of a run. A run with many tasks thus lasts longer, so that each
-/// task is served several times. A run has at most [`LONGEST_SPANS`] spans.
+/// The number of tasks for which a run is extended by one span (the measured time of a run with few tasks). A run with
+/// many tasks thus lasts longer, so that each task gets the lock several times. A run has at most [`LONGEST_SPANS`]
+/// spans.
 const WATCHED_FOR_A_SPAN: usize = 2_500;
 /// The largest number of spans in a run.
 const LONGEST_SPANS: usize = 4;
 
-/// Detects two bodies that hold the lock at the same time.
+/// Detects whether two bodies hold the lock at the same time.
 #[derive(Debug, Default)]
 pub(crate) struct Detector {
     inside: AtomicBool,
@@ -106,7 +107,7 @@ pub(crate) struct Visit {
     pub(crate) left: Option<u64>,
 }
 
-/// Locks and unlocks repeatedly, from the beginning of the window to its end. Returns the visits.
+/// Locks and unlocks repeatedly, from the beginning of the window to the window's end. Returns the visits.
 pub(crate) async fn sit<C: Cycle>(
     mut candidate: C,
     seat: Seat,
@@ -157,11 +158,11 @@ pub(crate) fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
 pub(crate) struct Waiters {
     tasks: usize,
     pub(crate) rate: f64,
-    /// The number of visits of the task that was served least within the window.
+    /// The smallest number of times that any task got the lock within the window.
     pub(crate) least: u64,
-    /// The number of visits of the task that was served most within the window.
+    /// The largest number of times that any task got the lock within the window.
     pub(crate) most: u64,
-    /// The waits in ns, in ascending order. The wait of a task that gives up ends when the task gives up.
+    /// The waits of all visits in ns, in ascending order. If a task gives up, its wait ends at that moment.
     waits: Vec<u64>,
     /// The number of visits in which the task got the lock, including visits outside the window.
     pub(crate) served: u64,
@@ -221,7 +222,7 @@ impl Waiters {
 }
 
 /// Runs one task for each seat (the names that a task uses), and returns the results of the tasks. All tasks share the
-/// overlap detector `detector`. If `detector` is `None`, each task has its own detector.
+/// overlap detector `detector`; if `detector` is `None`, each task has a detector of its own.
 pub(crate) async fn gather<C: Cycle>(
     candidate: &C,
     seats: Vec<Seat>,

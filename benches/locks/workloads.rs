@@ -1,4 +1,4 @@
-//! The workloads. A workload runs all locks that it compares, and fills one table.
+//! The workloads. The workloads. Each workload runs all locks that it compares, and fills one table of results.
 
 use std::{sync::Arc, time::Instant};
 
@@ -28,8 +28,8 @@ pub(crate) const NAMES: [&str; 8] = [
     ONE_BY_ONE, OWN_KEYS, ONE_KEY, CALLERS, PROCESSES, REENTRY, SERVER, CLUSTER,
 ];
 
-/// Returns the number of steps of which a workload reports the beginning: its rounds, or one for the workload
-/// [`SERVER`].
+/// Returns the number of steps that a workload shows in the progress bar. A step is a round; the workload [`SERVER`] is
+/// a single step.
 pub(crate) fn steps(workload: &str, pace: Pace) -> usize {
     match workload {
         CALLERS => pace.rounds.min(CALLER_ROUNDS),
@@ -44,7 +44,7 @@ const OURS: &str = "ours";
 const CALLER_ROUNDS: usize = 3;
 
 /// The smallest number of tasks that want one key. If many tasks wait, much of a lock's own work runs while the tasks
-/// wait anyway. With few waiting tasks, more of this work lowers the rate.
+/// wait anyway. With few tasks, more of this work shows in the rate.
 const SMALLEST: usize = 8;
 
 /// The number of tasks from which on the baselines run only in the first round, because runs with many tasks are long.

@@ -36,8 +36,8 @@ const HOLDING: u32 = 100;
 /// lease, so no key disappears only because its lease ends.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// The lease that the work outlasts. rslock renews half a second before a lease ends, so a much shorter lease would not
-/// suit rslock.
+/// The lease in the tests in which the work takes longer than the lease. The lease is not shorter, because rslock
+/// renews only half a second before a lease ends.
 const LEASE: Duration = Duration::from_secs(2);
 /// The length of the work: three times the lease.
 const WORK: Duration = Duration::from_secs(6);
@@ -45,7 +45,8 @@ const WORK: Duration = Duration::from_secs(6);
 /// The time for which a holder works before the benchmark deletes the holder's lock.
 const TAKEN_AFTER: Duration = Duration::from_millis(500);
 
-/// The number of keys that dropped callers left on the server (`left`), and the number of dropped callers.
+/// The number of keys that dropped callers have left on the server (`left`), and the number of dropped callers
+/// (`dropped`).
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Leak {
     pub(crate) left: usize,
@@ -73,8 +74,8 @@ fn marked(marker: &str, count: u32) -> Vec<Seat> {
         .collect()
 }
 
-/// Requests a lock, and drops the call if it has not entered its body within `time`. Returns whether the call was
-/// dropped. The call is polled in a busy loop, because a timer is not precise enough.
+/// Requests a lock, and drops the call if its body has not begun within `time`. Returns whether the call was dropped.
+/// The function polls the call in a busy loop, because a timer is not precise enough.
 async fn drop_after(peer: &mut Peer, seat: &Seat, time: Duration) -> bool {
     let entered = AtomicBool::new(false);
     let body = async { entered.store(true, Ordering::SeqCst) };
@@ -96,8 +97,8 @@ async fn drop_after(peer: &mut Peer, seat: &Seat, time: Duration) -> bool {
     .await
 }
 
-/// Drops each caller after 0 to 500 µs, unless the caller has the lock by then. Counts the keys that the dropped
-/// callers leave behind.
+/// Drops each caller after a time between 0 and 500 µs, unless the caller has the lock by then. Counts the keys that
+/// the dropped callers leave behind.
 pub(crate) async fn while_acquiring(server: &RedisServer, peer: &Peer) -> Leak {
     let marker = fresh_key();
     let (mut peer, seats) = (peer.clone(), marked(&marker, ASKING));
@@ -114,8 +115,8 @@ pub(crate) async fn while_acquiring(server: &RedisServer, peer: &Peer) -> Leak {
     Leak::count(server, &marker, dropped).await
 }
 
-/// Cancels each asynchronous call of Redisson after 0 to 500 µs, unless the call has ended by then. Counts the keys
-/// that the cancelled calls leave behind.
+/// Cancels each asynchronous call of Redisson after a time between 0 and 500 µs, unless the call has ended by then.
+/// Counts the keys that the cancelled calls leave behind.
 pub(crate) async fn while_redisson_acquires(
     server: &RedisServer,
     redisson: &mut Redisson,
@@ -151,8 +152,8 @@ pub(crate) async fn while_holding(server: &RedisServer, peer: &Peer) -> Leak {
     Leak::count(server, &marker, dropped).await
 }
 
-/// The result of a contest. In a contest, a second caller waits for the lock. While this caller waits, the holder works
-/// for longer than its lease, or the holder's lock is deleted.
+/// The result of a contest between a holder and a second caller that waits for the lock. The holder works for longer
+/// than its lease, or the benchmark deletes the holder's lock.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Contest {
     pub(crate) told: Told,
@@ -171,8 +172,8 @@ impl Drop for UntilDrop<'_> {
     }
 }
 
-/// Lets a holder work for three leases while another caller waits. If `taken` is set, the holder's lock is deleted
-/// during the work.
+/// Lets a holder work for three leases while another caller waits. If `taken` is set, deletes the holder's lock during
+/// the work.
 async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> Contest {
     let peer = peer.with_lease(&server.url(), LEASE).await;
     let terms = Terms {
@@ -224,8 +225,8 @@ async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> 
     }
 }
 
-/// Runs both contests concurrently. Returns two results: of the contest in which the work outlasts its lease, and of
-/// the contest in which the lock is deleted.
+/// Runs both contests concurrently. First returns the result of the contest in which the work takes longer than the
+/// lease, and second the result of the contest in which the lock is deleted.
 pub(crate) async fn contests(server: &RedisServer, peer: &Peer, renew: bool) -> [Contest; 2] {
     let of = |taken| contest(server, peer.clone(), renew, taken);
     let (outlasted, taken) = tokio::join!(of(false), of(true));

@@ -1,5 +1,5 @@
-//! Redisson in a separate Java process. The process reads one order from each line of its input, and writes one line of
-//! JSON as the answer to each order; see `tests/redisson/src/main/java/Harness.java`.
+//! Redisson in a separate Java process. The process reads an order from each line of its input, and answers each order
+//! with a line of JSON. `tests/redisson/src/main/java/Harness.java` describes the orders.
 
 use std::{
     fmt::Write as _,
@@ -173,9 +173,9 @@ impl Redisson {
         }
     }
 
-    /// Requests the lock of each seat, one after another, and cancels each request. The request with the index N is
-    /// cancelled N × `pause` after it was sent. Returns the number of requests that were cancelled before they were
-    /// answered.
+    /// Requests the lock of each seat, one after another, and cancels each request. The cancellation of the request
+    /// with the index N follows N × `pause` after the request. Returns the number of requests that were cancelled
+    /// before they were answered.
     pub(crate) fn cancel(&mut self, asking: Asking, pause: Duration, seats: &[Seat]) -> u64 {
         let order = format!("cancel {} {}", asking.name(), nanos(pause));
         self.obey::<Cancelled>(order, seats).cancelled

@@ -90,8 +90,8 @@ pub(crate) const AT_ONE_KEY: [&str; 16] = [
     REDISSON_FAIR,
 ];
 
-/// The participants that run with every number of tasks that they can serve, and with several processes. Each of these
-/// participants runs with its documented settings.
+/// The participants that run with every number of tasks that they can serve, and with several processes. They run with
+/// their documented settings.
 pub(crate) const EVERY_SIZE: [&str; 11] = [
     SHA,
     GATE,
@@ -109,10 +109,10 @@ pub(crate) const EVERY_SIZE: [&str; 11] = [
 /// The participants that run a thread for each task.
 pub(crate) const THREADED: [&str; 2] = [REDISSON, REDISSON_FAIR];
 
-/// Returns whether the participant serves this many tasks in a reasonable time. Redisson's fair lock searches its whole
-/// queue at each try: several minutes were not enough to serve 512 threads. Redisson's plain lock would need ten
-/// thousand threads for ten thousand tasks. With ten thousand tasks under this project's strategies without a queue,
-/// some tasks had not entered after a minute.
+/// Returns whether this number of tasks can use the participant in a reasonable time. Redisson's fair lock searches its
+/// whole queue at each try: several minutes were not enough to serve 512 threads. Redisson's plain lock would need ten
+/// thousand threads for ten thousand tasks. With this project's strategies without a queue (`notify` and `spin`), some
+/// of ten thousand tasks had not got the lock after a minute.
 pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
     match name {
         REDISSON_FAIR => tasks <= WAITERS,
@@ -154,7 +154,8 @@ pub(crate) const DROPPED: [&str; 7] = [
     DISTRIBUTED_LOCK_REDIS,
 ];
 
-/// The participants in the contests. In a contest, a holder works for longer than its lease, or its lock is deleted.
+/// The participants in the contests. In a contest, a holder works for longer than its lease, or the benchmark deletes
+/// its lock, while another caller waits.
 pub(crate) const OUTLASTING: [&str; 7] = [
     OURS,
     OURS_RENEWED,
@@ -179,7 +180,7 @@ pub(crate) const FAULT_ROWS: [&str; 10] = [
     REDISSON_TIMED,
 ];
 
-/// Returns the number of round trips for which a caller has to wait during one lock and unlock.
+/// Returns the number of round trips that a caller has to await for one lock and unlock.
 pub(crate) fn awaited(name: &str) -> f64 {
     if name == OURS_BACKGROUND { 1.0 } else { 2.0 }
 }

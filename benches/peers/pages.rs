@@ -68,7 +68,8 @@ pub(crate) fn shares(measured: &Measured) -> Vec<(&'static str, Shares)> {
         .collect()
 }
 
-/// The name of the bar for two round trips. Their time is the lower bound for a lock that waits for two answers.
+/// The name of the bar for two round trips. A lock that waits for two answers cannot take less time than these round
+/// trips.
 pub(crate) const TWO_PINGS: &str = "two PINGs, redis crate";
 
 impl Measured {
@@ -114,8 +115,8 @@ impl Measured {
             });
         }
         if let Some(table) = self.report.of("W4") {
-            // On a busy machine the bodies end late, which is not the lock's fault. The cell therefore also shows the
-            // total time of the bodies.
+            // On a busy machine, the bodies take longer than 20 ms, which is not the lock's fault. The cell therefore
+            // also shows the total time of the bodies.
             let title = "100 callers × 20 ms: s (of which in the bodies) · commands";
             costs.column(title, |row| {
                 let wall = known(table.median(row, Figure::Wall))?;
@@ -155,8 +156,8 @@ impl Measured {
         grid
     }
 
-    /// Returns the generated tables of `docs/performance.md`. Each table comes with the name of the markers that
-    /// enclose it in the page.
+    /// Returns the generated tables of `docs/performance.md`. The result has a name for each table, and the page has
+    /// markers with this name around the table.
     pub(crate) fn performance_page(&self) -> [(&'static str, String); 4] {
         let of = |id| self.report.of(id);
         let setting = |text: String| format!("{}\n\n{text}", self.setting);

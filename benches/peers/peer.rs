@@ -1,4 +1,5 @@
-//! The peers: the locks of other Rust crates. Each peer acquires, waits and releases as the peer's documentation shows.
+//! The peers, which are the locks of other Rust crates. The benchmark calls each peer in the way that the peer's
+//! documentation shows.
 //!
 //! All peers that have settings for the lease and for the longest wait get the same values. All other settings of the
 //! peers keep their defaults.
@@ -43,7 +44,7 @@ pub(crate) enum Poll {
     Quick,
 }
 
-/// How a library notifies a holder whose lock is lost while the holder works.
+/// How a holder learns from its library that its lock was lost while the holder worked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Told {
@@ -55,8 +56,8 @@ pub(crate) enum Told {
     Nothing,
 }
 
-/// The lease of a lock, and whether the lease is renewed. Only this project's lock uses `renew`. A peer renews its
-/// lease if its documented use does so.
+/// The lease of a lock, and whether the lease is renewed. Only this project's lock uses the field `renew`. A peer
+/// renews its lease if its documentation shows a use that renews.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
@@ -126,8 +127,8 @@ impl Peer {
         warm(Self::DistributedLockRedis(provider, every(poll))).await
     }
 
-    /// Runs `work` under the lock. If the lock was lost, returns how the holder was notified of the loss. The work may
-    /// outlast the lease.
+    /// Runs `work` under the lock. If the lock was lost, returns how the holder was notified of the loss. The work can
+    /// take longer than the lease.
     pub(crate) async fn work<F: Future<Output = ()> + Send>(
         &self,
         key: &str,
@@ -196,7 +197,7 @@ impl Peer {
     }
 
     /// Returns the peer with this lease. If the lease is a setting of the peer's connection, connects the peer again.
-    /// Any other peer gets the lease with each call.
+    /// The other peers get the lease as an argument of each call.
     pub(crate) async fn with_lease(self, url: &str, lease: Duration) -> Self {
         match self {
             Self::DistributedLockRedis(_, poll) => {
@@ -235,8 +236,8 @@ async fn provider(url: &str, lease: Duration) -> Arc<RedisLockProvider> {
     Arc::new(provider.expect("distributed-lock-redis connects"))
 }
 
-/// Tries until the lock is granted, and returns the handle of the lock. Returns `None` if the lock is not granted by
-/// the time `until`.
+/// Tries again and again until the lock is granted, and returns the handle of the lock. Returns `None` if the lock is
+/// not granted by the time `until`.
 async fn poll_for(
     provider: &RedisLockProvider,
     key: &str,
@@ -257,8 +258,8 @@ async fn poll_for(
     }
 }
 
-/// Runs `work` under a lock of redis-lock. redis-lock accepts only bodies that borrow nothing. The body for redis-lock
-/// therefore only reports that the lock is held, and waits until `work` is done.
+/// Runs `work` under a lock of redis-lock. redis-lock accepts only bodies without borrows. The body that redis-lock
+/// gets therefore only reports that the lock is held, and waits until `work` is done.
 async fn lock_across<F: Future<Output = ()> + Send>(
     connection: &MultiplexedConnection,
     key: &str,
@@ -316,7 +317,7 @@ impl Cycle for Peer {
         match self {
             Self::Own(candidate) => return candidate.cycle(seat, until, body).await,
             Self::Rslock(manager) => {
-                // rslock's `acquire` has no time limit, so the benchmark adds one.
+                // rslock's `acquire` has no time limit, so the benchmark adds a time limit.
                 let asking = timeout(patience(until), manager.acquire(key, LEASE));
                 let Ok(guard) = asking.await else {
                     return false;

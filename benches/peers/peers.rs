@@ -1,5 +1,5 @@
-//! Compares this project's locks with their peers (the locks of other libraries) on a real Redis server. The locks run
-//! under the workloads of `cargo bench --bench locks`, and under faults.
+//! Compares this project's locks with their peers (the locks of other libraries) on a real Redis server. The benchmark
+//! measures all locks in the workloads of `cargo bench --bench locks`, and tests how they react to faults.
 //!
 //! `cargo bench --manifest-path benches/peers/Cargo.toml -- [--quick] [--only w3,faults] [--json FILE]`
 //!
@@ -10,8 +10,8 @@
 //! `docs/performance.md`, and draws `docs/performance.svg`. Every run writes JSON, by default to `bench/peers.json` in
 //! the target folder.
 //!
-//! Some results are known in advance. If a measurement contradicts such a result, the run ends with a panic. The
-//! benchmark asserts nothing about the behaviour of a peer.
+//! Some results of this project's own locks and of the baselines are known in advance. If a measurement contradicts
+//! such a result, the benchmark panics. It asserts nothing about the behaviour of a peer.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 

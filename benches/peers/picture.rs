@@ -23,7 +23,7 @@ const BARS_LEFT: f64 = 740.0;
 const BARS_RIGHT: f64 = WIDTH - 70.0;
 const BAR: u32 = 16;
 
-/// The distance from the vertical middle of a line of text to the baseline of the text.
+/// The vertical distance from the middle of a line of text to the line on which its letters stand.
 const FOOT: f64 = 4.0;
 
 const INK: &str = "#1d2430";
@@ -78,7 +78,7 @@ fn lines(measured: &Measured) -> Vec<Line> {
     lines.filter(|(_, points)| !points.is_empty()).collect()
 }
 
-/// A logarithmic axis: the powers of ten at its two ends, and the positions of these ends.
+/// A logarithmic axis, described by the powers of ten at its two ends and by the positions of these ends.
 struct Axis {
     powers: (i32, i32),
     places: (f64, f64),
@@ -150,15 +150,16 @@ fn draw_lines(svg: &mut Svg, lines: &[Line]) {
         let end = places[places.len() - 1];
         ends.push((end.1, end, name));
     }
-    // From the top down, each name is moved down until it is at least `APART` below the name above it.
+    // First, from the top to the bottom, the loop moves each name down until it is at least `APART` below the name
+    // above it.
     ends.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut above = f64::MIN;
     for (y, _, _) in &mut ends {
         above = y.max(above + APART);
         *y = above;
     }
-    // After that, from the bottom up, each name is moved up if it is below the picture or too close to the name below
-    // it.
+    // Then, from the bottom to the top, the loop moves each name up if it is below the picture or too close to the name
+    // below it.
     let mut below = BOTTOM + APART;
     for (y, _, _) in ends.iter_mut().rev() {
         below = y.min(below - APART);

@@ -23,8 +23,8 @@ fn times(span: Duration) -> [u64; 2] {
     [from, from + nanos(span)]
 }
 
-/// Returns the time of a round trip over a tokio socket, in µs. The time includes the network, the kernels at both
-/// ends, and the wake-up of the task.
+/// Returns the time of a round trip over a tokio socket, in µs. The time includes the network, the kernel's work at
+/// both ends, and the wake-up of the task.
 pub(crate) async fn of_a_socket(server: &RedisServer, span: Duration) -> f64 {
     let port = server.port();
     let asking = async move {

@@ -1,4 +1,4 @@
-//! The workloads. A workload runs all its participants (the locks that it compares).
+//! The workloads. The workloads. Each workload runs all its participants (the locks that it compares).
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,7 +41,8 @@ const CALLER_ROUNDS: usize = 3;
 /// [`WAITERS`] tasks, W3 runs in every round.
 const OTHER_ROUNDS: usize = 3;
 
-/// The number of tasks from which on only this project's lock with its default strategy runs after the first round.
+/// With this number of tasks or more, all participants run in the first round, and only this project's lock with its
+/// default strategy runs in the later rounds.
 const LARGE: usize = 1_000;
 
 /// The time for which the Redisson processes of the workload W5 warm up under each kind of lock.
@@ -58,7 +59,7 @@ enum Part<'a> {
     Jvm(&'a mut Redisson, Kind),
 }
 
-/// The results of one participant under the faults. A result is `None` if the participant was not tried under this
+/// The results of one participant under the faults. A result is `None` if the participant was not tested under this
 /// fault.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
@@ -88,8 +89,8 @@ fn steps(workload: &str, pace: Pace) -> usize {
     }
 }
 
-/// Returns the number of parts of all rounds together. A round is divided into parts in the workloads in which each
-/// task has its own key.
+/// Returns the total number of parts in all rounds. In the workloads in which each task has its own key, a round is
+/// divided into parts.
 fn slices(pace: Pace) -> usize {
     pace.rounds * SLICES as usize
 }
@@ -219,7 +220,7 @@ impl Bench {
             trips.add(names::CRATE, [(Figure::Cycle, library)]);
         }
         measured.report.table(trips);
-        // Each of the following locks is known to send one command to lock and one command to unlock.
+        // Each of the following locks must send exactly one command to lock and one command to unlock.
         for name in [SHA, SET, OURS, OURS_BACKGROUND] {
             let sent = table.median(name, Figure::Sent);
             assert!(
@@ -358,8 +359,8 @@ impl Bench {
                 "no caller was dropped while it acquired"
             );
             match name {
-                // Two results are known in advance: this project's lock leaves no key behind, and a hand-written lock
-                // leaves the key of each dropped holder.
+                // Two results are known in advance. This project's lock leaves no key behind, and the baseline leaves
+                // the key of each dropped holder.
                 OURS => assert_eq!(
                     (acquiring.left, holding.left),
                     (0, 0),
@@ -383,8 +384,7 @@ impl Bench {
                 measured.faults_of(name).acquiring = Some(leak);
             }
         }
-        // The contests run concurrently. The contests spend nearly all their time waiting, so they do not disturb each
-        // other.
+        // The contests run concurrently. They spend nearly all their time waiting, so they do not disturb each other.
         let contests = names::OUTLASTING.map(|name| {
             let (peer, renew) = match name {
                 OURS_RENEWED => (self.peer(OURS), true),

@@ -518,9 +518,7 @@ async fn the_page_recovers_when_the_lock_server_comes_back() {
             .await;
         server.restart().await;
         let recovered = browser.until("#banner", str::is_empty).await;
-        println!(
-            "the page showed the outage after {told:.2?}, and its end after {recovered:.2?}"
-        );
+        println!("the page showed the outage after {told:.2?}, and its end after {recovered:.2?}");
         assert!(browser.text("#rows").await.contains("order:1"));
     }
     let other = holder
