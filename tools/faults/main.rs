@@ -1,8 +1,8 @@
 //! Runs the fault matrix many times, and writes the results into `docs/faults.md`: `cargo run --release --bin faults --
 //! --write`. Without `--write`, the program prints the table. `--runs N` runs each scenario N times instead of 20
 //! times. `--again row_36` repeats row 36, and keeps the results of the other rows. `--mutants` runs no scenario, and
-//! writes only the column of the mutants. Run `cargo run --bin mutants -- row_` first, because the table lists the
-//! mutants of each row, and marks the mutants that are not recorded as caught.
+//! writes only the column of the mutants. Run `cargo run --bin mutants -- row_` first: this command records which
+//! mutants were caught. The table lists the mutants of each row, and marks each mutant that is not recorded as caught.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use support::{
     page,
 };
 
-/// Three scenarios run at once, because most scenarios spend most of their time waiting.
+/// Three scenarios run at the same time, because a scenario spends most of its time waiting.
 const THREADS: &str = "--test-threads=3";
 
 fn main() -> ExitCode {
@@ -107,7 +107,7 @@ fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool
     let mut progress = None;
     for line in BufReader::new(output).lines().map_while(Result::ok) {
         progress::suspend(|| println!("{line}"));
-        // Cargo draws its own bar until the tests are compiled and begin.
+        // Until the tests have been compiled, cargo draws its own bar, so this program does not draw one.
         if let Some(tests) = number_of_tests(&line) {
             progress = Some(Progress::of_steps(tests));
         }
@@ -122,8 +122,8 @@ fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool
     outcomes
 }
 
-/// Returns the table, and whether every row has passed. A row without a test is accepted only if `NOT_YET` lists the
-/// row.
+/// Returns the table, and whether every row has passed. If a row has no test, it counts as passed only if `NOT_YET`
+/// lists the row.
 fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (String, bool) {
     let mut text = format!(
         "{runs} runs of each scenario; ε = 250 ms.\n\n\
@@ -161,7 +161,7 @@ fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (Strin
     (text, all_green)
 }
 
-/// Returns the mutants of a row of the fault matrix. Marks the mutants that are not recorded as caught.
+/// Returns the mutants of a row of the fault matrix. Marks each mutant that is not recorded as caught.
 fn mutants_of(row: &str) -> String {
     let patches = patches::all().expect("the mutants are in the checkout");
     let caught = patches::caught().expect("the record of caught mutants is in the checkout");

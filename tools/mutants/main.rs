@@ -1,14 +1,14 @@
 //! Tries the mutants: makes one small change at a time to a copy of the engine's sources, and checks that tests fail
-//! with the change. Each mutant names tests. Only these tests run, and they must fail. For a mutant of the suite
-//! `promises`, the tests of all promises run, and only the named tests may fail.
+//! with the change. Each mutant names the tests that must fail. Only these tests run. For a mutant of the suite
+//! `promises`, however, the tests of all promises run, and no test but the named tests is allowed to fail.
 //!
 //! `cargo run --bin mutants` tries all mutants. With `-- row_2`, the command tries the mutants that name a test
 //! beginning with `row_2`. `-- --draw 10 SEED` tries ten mutants that the seed selects from the suites `unit`,
-//! `options` and `faults`, whose tests take only seconds. Without SEED, the hash of the newest commit is the seed. With
-//! `-- --simulate`, the command runs the simulation for up to two minutes of two cores on each mutant of code that the
-//! simulation uses. The command prints whether the simulation detects the mutant. `-- --simulate row_2` does the same
-//! for the mutants of `row_2`, and `-- --simulate --draw 10 SEED` for ten mutants that the seed selects. With `--write`,
-//! the command also writes all results that are known on this machine to `docs/simulation.md`.
+//! `options` and `faults`, whose tests take only seconds. Without SEED, the hash of the newest commit is the seed. `--
+//! --simulate` selects all mutants of code that the simulation uses. For each of them, the command runs the simulation
+//! on two cores for up to two minutes, and prints whether the simulation detects the mutant. `-- --simulate row_2` does
+//! the same for the mutants of `row_2`, and `-- --simulate --draw 10 SEED` for ten mutants that the seed selects. With
+//! `--write`, the command also writes all results that are known on this machine to `docs/simulation.md`.
 
 use std::{
     borrow::Borrow,
@@ -67,7 +67,8 @@ fn simulate(mut args: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Tries the mutants that name a test beginning with `only`. First checks that these tests pass without a mutant.
+/// Tries the mutants that name a test beginning with `only`. First checks that the tests of these mutants pass without
+/// a mutant.
 fn try_all(only: &str) -> Result<(), String> {
     let copy = fresh_copy();
     let mut chosen = patches::all()?;
@@ -94,9 +95,9 @@ fn try_all(only: &str) -> Result<(), String> {
     try_each(&copy, &chosen, 1)
 }
 
-/// Tries `count` mutants that the seed selects from those whose tests take only seconds. Does not check that these
-/// tests pass without a mutant. A mutant that is not caught is tried a second time, because some mutants do not make a
-/// test fail in every run.
+/// Tries `count` mutants that the seed selects from those whose tests take only seconds. Does not check that the tests
+/// pass without a mutant. Tries a mutant a second time if it was not caught, because some mutants do not make a test
+/// fail in every run.
 fn draw(count: &str, seed: &str) -> Result<(), String> {
     let count = count
         .parse()
@@ -129,7 +130,7 @@ fn newest_commit() -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// Brings the copy of the sources up to date, and returns its folder.
+/// Updates the copy of the sources, and returns the folder of the copy.
 fn fresh_copy() -> PathBuf {
     let source = support::root();
     let copy = source.join("target/mutants/tree");
@@ -176,7 +177,7 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     patch.revert(copy)?;
     let own = |red: &str, test: &str| match patch.suite {
         Suite::Faults | Suite::Unit => red.contains(test),
-        // A mutant of any other suite names a test by the beginning of its path, which includes the module.
+        // In the other suites, a mutant names a test by the beginning of the test's path, which includes the module.
         _ => red.starts_with(test),
     };
     let asleep = |test: &&str| !outcome.failed.iter().any(|red| own(red, test));
@@ -211,7 +212,7 @@ fn copy_sources(source: &Path, copy: &Path) {
         let (from, to): (PathBuf, PathBuf) = (source.join(file), copy.join(file));
         if let (true, Some(folder)) = (from.is_file(), to.parent()) {
             std::fs::create_dir_all(folder).expect("the folders of the copy can be created");
-            // A file that is already equal keeps its time stamp, so that cargo does not compile it again.
+            // If a file has not changed, its copy keeps its time stamp, so that cargo does not compile it again.
             if std::fs::read(&from).ok() != std::fs::read(&to).ok() {
                 std::fs::copy(&from, &to).expect("a source file can be copied");
             }
@@ -219,7 +220,7 @@ fn copy_sources(source: &Path, copy: &Path) {
     }
 }
 
-/// How many of the last lines of cargo's errors are shown.
+/// The number of lines at the end of cargo's error output that this program shows.
 const ERRORS_SHOWN: usize = 12;
 
 struct Outcome {
@@ -299,7 +300,8 @@ fn cargo(tree: &Path, args: &[&str]) -> String {
         .output()
         .expect("cargo can be started");
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    // Failed tests are reported on the standard output. Other errors appear only on the standard error.
+    // Cargo reports failed tests on the standard output. Other errors appear only on the standard error, so this
+    // function shows them.
     if !output.status.success() && !printed.contains("test result:") {
         let errors = String::from_utf8_lossy(&output.stderr);
         let last = errors.lines().rev().take(ERRORS_SHOWN).collect::<Vec<_>>();

@@ -19,10 +19,10 @@ use std::{
     process::Command,
 };
 
-/// A suite: a group of tests. Each mutant is tried with the tests of one group.
+/// A suite, which is a group of tests. Each mutant is tested with one suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suite {
-    /// The tests of all promises. Only the tests that the patch names may fail.
+    /// The tests of all promises. No test but those that the patch names is allowed to fail.
     Promises,
     /// The rows of the fault matrix that the patch names.
     Faults,
@@ -60,8 +60,8 @@ impl Suite {
         Self::Soak,
     ];
 
-    /// Returns the name of the suite, as the header of a patch file contains it. Except for `unit` and `soak`, a
-    /// suite's name is also the name of its test target.
+    /// Returns the name of the suite in the header of a patch file. Except for `unit` and `soak`, this is also the name
+    /// of the suite's test target.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ pub struct Patch {
     /// The suite that has to notice the change.
     pub suite: Suite,
     /// The tests that must notice the change, each named by the beginning of its path. In the suites `faults` and
-    /// `unit`, a name may be any part of the path.
+    /// `unit`, a name can be any part of the path.
     pub caught_by: Vec<String>,
     /// How the changed engine behaves.
     pub what: String,
@@ -172,8 +172,8 @@ impl Patch {
             .args(options)
             .arg(&self.file)
             .current_dir(sources)
-            // This setting hides a git repository that contains the folder. Inside a repository, git would skip the
-            // files of the patch that are outside the current folder.
+            // With this setting, git does not find a repository that contains the folder. Inside a repository, `git
+            // apply` would skip the files of the patch that are outside the current folder.
             .env("GIT_CEILING_DIRECTORIES", sources.join(".."))
             .output()
             .map_err(|error| format!("git: {error}"))?;
@@ -200,13 +200,13 @@ pub fn all() -> Result<Vec<Patch>, String> {
     files.into_iter().map(Patch::read).collect()
 }
 
-/// The path of the file that lists the mutants that were caught when they were last tried. Each line contains the
-/// description of one mutant.
+/// The path of the file that lists the caught mutants. A mutant is in the list if it was caught when it was last tried.
+/// Each line contains the description of one mutant.
 fn caught_file() -> PathBuf {
     support::root().join("tools/mutants/caught")
 }
 
-/// Returns the descriptions of the mutants that were caught when they were last tried.
+/// Returns the descriptions of the caught mutants, from the file that records them.
 ///
 /// # Errors
 /// If the file cannot be read.

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Lets the tool cargo-mutants make one small change at a time to lock-core and to those files of the engine that do no
-# I/O. Lists the changes with which all unit tests of these sources still pass: sh tools/mutants/pure.sh
+# I/O. Lists each change that no unit test of these sources detects. Usage: sh tools/mutants/pure.sh
 #
 # This script needs cargo-mutants (`cargo install cargo-mutants`), and takes five minutes. A repeated run tries only the
 # changes that no test has detected so far.

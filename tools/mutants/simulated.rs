@@ -1,5 +1,5 @@
-//! Finds out which mutants the simulation detects without a scenario that was made for them, and how long each
-//! detection takes.
+//! Finds out which mutants the simulation detects with random seeds only, and how long each detection takes. No
+//! scenario is written for a mutant.
 
 use std::{
     collections::BTreeMap,
@@ -16,11 +16,12 @@ use support::page;
 
 use crate::{copy_sources, target_of};
 
-/// For how many seconds of processor time the simulation tries new seeds on one mutant: two minutes on two cores. On a
-/// busy machine, the same number of seeds takes longer.
+/// The processor time, in seconds, for which the simulation tries new seeds on one mutant. The time corresponds to two
+/// minutes on two cores. It is processor time, so that a busy machine tries as many seeds as an idle machine.
 const PATIENCE: u64 = 240;
 
-/// What the simulation does not run, and why. A mutant is left out if it changes a file whose path contains the text.
+/// The code that the simulation does not run: a part of a file's path, and the reason. A mutant is left out if it
+/// changes a file whose path contains the text.
 const ELSEWHERE: [(&str, &str); 19] = [
     ("lock-macros/", "the attribute decides at compile time"),
     (
@@ -84,7 +85,8 @@ const ELSEWHERE: [(&str, &str); 19] = [
 
 const COST: &str = "the change costs commands or time, and breaks no promise";
 
-/// The same for tests. A mutant is left out if all tests that must notice it begin with one of these texts.
+/// Tests whose mutants the simulation cannot notice: the beginning of a test's name, and the reason. A mutant is left
+/// out if all tests that must notice it begin with one of these texts.
 const TESTED_ELSEWHERE: [(&str, &str); 21] = [
     (
         "callers::",
@@ -130,15 +132,15 @@ const TESTED_ELSEWHERE: [(&str, &str); 21] = [
 /// How the mutants are chosen, and what becomes of the results.
 #[derive(Debug, Default)]
 pub(crate) struct Options<'a> {
-    /// Only mutants that name a test beginning with this text.
+    /// Selects only mutants that name a test beginning with this text.
     pub(crate) only: &'a str,
-    /// The number of mutants to draw, and the seed of the draw.
+    /// The number of mutants to draw at random, and the seed of the draw.
     pub(crate) draw: Option<(usize, String)>,
     /// Whether all results that are known on this machine are written to the page.
     pub(crate) writes: bool,
 }
 
-/// What the simulation has found in a mutant.
+/// The result of the simulation for a mutant.
 #[derive(Debug, Clone)]
 struct Seen {
     /// The seed that failed and the promise that it broke; `None` if no seed failed.
@@ -147,7 +149,7 @@ struct Seen {
     seconds: u64,
 }
 
-/// Tries the chosen mutants of code that the simulation runs.
+/// Runs the simulation on the chosen mutants of code that the simulation runs.
 pub(crate) fn run(options: &Options<'_>) -> Result<(), String> {
     let source = support::root();
     let copy = source.join("target/mutants/tree");
@@ -206,7 +208,7 @@ pub(crate) fn run(options: &Options<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns why the simulation cannot notice this mutant, or `None` if it should.
+/// Returns the reason why the simulation cannot notice this mutant, or `None` if the simulation should notice it.
 fn reason(patch: &Patch) -> Option<&str> {
     if let Some(reason) = &patch.unsimulated {
         return Some(reason);
@@ -261,7 +263,8 @@ fn table(all: &[Patch], known: &BTreeMap<String, Seen>) -> String {
 
 /// Builds the simulation of the sources in `tree`. Returns whether the sources compile.
 fn build(tree: &Path) -> Result<bool, String> {
-    // The library of the other tests is part of the build, but the simulation calls little of it.
+    // The build includes the library of the other tests. The simulation calls little of this library, so the library is
+    // compiled without optimisation, which is faster.
     let built = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--release"])
         .args(["-p", "lock-simulation", "--example", "simulate"])
@@ -277,7 +280,7 @@ fn program(tree: &Path) -> PathBuf {
     target_of(tree).join("release/examples/simulate")
 }
 
-/// Returns whether a seed keeps all promises without a mutant.
+/// Returns whether the simulation of the unchanged sources keeps all promises with this seed.
 fn holds(tree: &Path, unchanged: &Path, seed: u64) -> Result<bool, String> {
     let mut run = Command::new(unchanged);
     run.args(["--seed", &seed.to_string()]).current_dir(tree);
@@ -285,7 +288,7 @@ fn holds(tree: &Path, unchanged: &Path, seed: u64) -> Result<bool, String> {
     Ok(run.status.success())
 }
 
-/// Runs the simulation that was built of the sources in `tree`.
+/// Runs the simulation that was built from the sources in `tree`.
 fn simulate(tree: &Path) -> Result<Seen, String> {
     let (patience, began) = (PATIENCE.to_string(), Instant::now());
     let run = Command::new(program(tree))
@@ -303,7 +306,7 @@ fn simulate(tree: &Path) -> Result<Seen, String> {
     let seconds = printed
         .lines()
         .find_map(|line| line.strip_prefix("processor seconds: "));
-    // A run that makes no progress is ended by its watchdog, which prints no time.
+    // If a run makes no progress, its watchdog ends the run, and no time is printed.
     let seconds = seconds.and_then(|seconds| seconds.parse().ok());
     if seconds.is_none() && failure.is_none() {
         let errors = String::from_utf8_lossy(&run.stderr);

@@ -1,6 +1,6 @@
-//! The progress of a long command, on the standard error. On a terminal, one bar is redrawn. Elsewhere, plain lines
-//! without escape codes are written, such as `12 of 99, 3 minutes left: row_28`. Nothing is written to the standard
-//! output, which is for the results of the command.
+//! Shows the progress of a long command on the standard error. On a terminal, the library draws a bar. Elsewhere, the
+//! library writes plain lines without escape codes, such as `12 of 99, 3 minutes left: row_28`. It writes nothing to
+//! the standard output, which is for the results of the command.
 
 use std::{
     fmt,
@@ -13,11 +13,12 @@ use indicatif::{
     HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, WeakProgressBar,
 };
 
-/// The shortest time between two plain lines of a command whose length is a time.
+/// The shortest time between two plain lines of a command whose length is known as a time.
 const QUIET: Duration = Duration::from_secs(10);
-/// How often the bar is redrawn while nothing else happens, so that the times on it stay right.
+/// How often the bar is redrawn while nothing is reported, so that the bar shows the right times.
 const REDRAW: Duration = Duration::from_secs(1);
-/// The length of the bar of a command whose length is a time. The bar has no more columns than this number.
+/// The number of parts into which a bar is divided if the length of the command is known as a time. It is larger than
+/// the number of columns of the bar.
 const PARTS: u64 = 1000;
 
 /// The bar that this process draws.
@@ -64,7 +65,7 @@ impl Progress {
 
     fn on_stderr(state: State) -> Self {
         let target = ProgressDrawTarget::stderr();
-        // The target is also hidden on a terminal that does not understand escape codes.
+        // `is_hidden` returns true unless the standard error is a terminal that understands escape codes.
         if target.is_hidden() {
             return Self::with_lines(state, Box::new(io::stderr()));
         }
@@ -93,7 +94,7 @@ impl Progress {
         let state = Arc::new(Mutex::new(state));
         let shown = state.clone();
         let position = move |bar: &ProgressState, text: &mut dyn fmt::Write| {
-            // The bar ignores errors of this closure's writer, which is a `String`.
+            // The error is ignored, because `text` is a `String`, to which a write cannot fail.
             let _ = write!(text, "{}", locked(&shown).position(bar.elapsed()));
         };
         let style =
@@ -111,12 +112,12 @@ impl Progress {
         }
     }
 
-    /// Reports that a step begins. If another step was running, it has ended.
+    /// Reports that a step begins. If another step was running, that step counts as ended.
     pub fn begin(&self, what: impl fmt::Display) {
         self.report(|state, elapsed| state.begin(what.to_string(), elapsed));
     }
 
-    /// Reports that a step has ended, in a command that runs several steps at once.
+    /// Reports that a step has ended. For commands that run several steps at the same time.
     pub fn end(&self, what: impl fmt::Display) {
         self.report(|state, elapsed| state.end(what.to_string(), elapsed));
     }
@@ -127,10 +128,10 @@ impl Progress {
         self.report(|state, elapsed| state.reach(share, what.to_string(), elapsed));
     }
 
-    /// Changes the state, and shows the change. The change returns the line to write.
+    /// Applies `change` to the state, and shows the new state. `change` returns the plain line to write, if one is due.
     fn report(&self, change: impl FnOnce(&mut State, Duration) -> Option<String>) {
-        // The bar locks its own state before it locks this state, so this state must not be locked while the bar is
-        // called.
+        // The bar locks its own state first and this state second. To avoid a deadlock, this function must not call the
+        // bar while it holds the lock of this state.
         let (line, what, done) = {
             let mut state = locked(&self.state);
             let line = change(&mut state, self.began.elapsed());
@@ -143,7 +144,7 @@ impl Progress {
             }
             Output::Lines(lines) => {
                 if let Some(line) = line {
-                    // The command goes on if nobody reads its progress any more.
+                    // The error is ignored, because the command goes on even if nobody reads its progress.
                     let _ = locked(lines).write_all(format!("{line}\n").as_bytes());
                 }
             }
@@ -162,7 +163,7 @@ impl Drop for Progress {
 /// Removes the bar from the terminal while `print` writes to the standard output or the standard error. If no bar is
 /// drawn, only calls `print`.
 ///
-/// A call inside of another call of this function never returns.
+/// This function must not be called inside of `print`, because the inner call would never return.
 pub fn suspend<T>(print: impl FnOnce() -> T) -> T {
     let bar = locked(&DRAWN).as_ref().and_then(WeakProgressBar::upgrade);
     match bar {
@@ -203,7 +204,8 @@ impl Extent {
         }
     }
 
-    /// Returns the share that is done when the running step ends, or `None` if the command has no steps.
+    /// Returns the share of the command that will be done when the running step ends, or `None` if the command has no
+    /// steps.
     fn next_share(self) -> Option<f64> {
         match self {
             Self::Steps { all, ended, .. } => Some(Self::share_of(ended + 1, all)),
@@ -229,11 +231,11 @@ impl Extent {
 #[derive(Debug)]
 struct State {
     extent: Extent,
-    /// The time of the newest report.
+    /// The time of the last report.
     reported: Duration,
     /// What runs now.
     what: String,
-    /// The time of the newest plain line.
+    /// The time of the last plain line.
     told: Option<Duration>,
 }
 
@@ -303,8 +305,9 @@ impl State {
         }
     }
 
-    /// Estimates the time left: all shares of the command take as long as the share that is done. A step that takes
-    /// longer than its share makes the estimate of the other steps longer. Returns `None` if no share is done.
+    /// Estimates the time left, on the assumption that the rest of the command is as fast as the part that is done. If
+    /// the running step already takes longer than the average step, the estimate for the other steps rises too. Returns
+    /// `None` if nothing is done yet.
     fn left(&self, elapsed: Duration) -> Option<Duration> {
         let done = self.extent.share();
         if done <= 0.0 {

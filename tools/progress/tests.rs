@@ -14,7 +14,7 @@ fn steps(all: u64) -> State {
     })
 }
 
-/// A writer and a terminal whose output the test reads.
+/// A writer that is also a terminal, and whose output the test reads.
 #[derive(Debug, Clone, Default)]
 struct Captured(Arc<Mutex<Vec<u8>>>);
 
@@ -95,7 +95,7 @@ fn a_step_that_takes_long_makes_the_estimate_of_the_next_steps_longer() {
     let mut state = steps(4);
     state.begin("a".into(), seconds(0));
     state.begin("b".into(), seconds(100));
-    // Two steps have taken 600 s together at least, so the last two steps take at least as long.
+    // The first two steps take at least 600 s together, so the estimate for the last two steps is 600 s.
     assert_eq!(state.left(seconds(600)), Some(seconds(600)));
 }
 
@@ -106,7 +106,7 @@ fn the_time_left_follows_from_the_share_that_is_done() {
     state.reach(0.25, "some".into(), seconds(100));
     assert_eq!(state.left(seconds(100)), Some(seconds(300)));
     assert_eq!(state.left(seconds(110)), Some(seconds(290)));
-    // A run may last longer than its time, for example until its last failover is over.
+    // A run can last longer than planned, for example until its last failover is over.
     state.reach(1.5, "all".into(), seconds(600));
     assert_eq!(state.left(seconds(600)), Some(seconds(0)));
 }
@@ -147,7 +147,8 @@ fn lines_of_a_command_with_a_known_time_are_ten_seconds_apart() {
     assert_eq!(lines, expected);
 }
 
-/// Checks that each of two steps has one plain line. The time left depends on the speed of the machine.
+/// Checks that each of two steps has one plain line. Does not check the time left, because it depends on the speed of
+/// the machine.
 fn assert_two_lines(text: &str) {
     let printable = |char: char| char == '\n' || !char.is_control();
     assert!(text.chars().all(printable), "{text:?}");
@@ -194,7 +195,7 @@ fn a_bar_is_removed_while_the_command_prints_and_when_the_command_ends() {
     assert!(!text.contains("<up>"), "the bar has one line: {text:?}");
 }
 
-/// Runs in the process that [`a_command_whose_standard_error_is_a_pipe_writes_plain_lines`] starts.
+/// The command that [`a_command_whose_standard_error_is_a_pipe_writes_plain_lines`] starts in a process of its own.
 #[test]
 #[ignore = "another test starts this test in a separate process"]
 fn a_command() {
@@ -208,7 +209,7 @@ fn a_command() {
 fn a_command_whose_standard_error_is_a_pipe_writes_plain_lines() {
     let this = std::env::current_exe().expect("a test knows its executable");
     let command = ["--exact", "tests::a_command", "--ignored", "--nocapture"];
-    // The variables ask for colors, which are escape codes, even if the output is no terminal.
+    // These variables ask for colors even if the output is no terminal. Colors are escape codes.
     let output = Command::new(this)
         .args(command)
         .envs([("TERM", "xterm-256color"), ("CLICOLOR_FORCE", "1")])

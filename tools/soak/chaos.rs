@@ -44,8 +44,8 @@ const ALL: [Fault; 12] = [
     Fault::KeysDeleted,
 ];
 
-/// Injects one fault at a time. Every kind of fault is injected once, in random order, before the kinds are repeated in
-/// another random order.
+/// Injects one fault at a time. It injects every kind of fault once, in random order, and then begins again in another
+/// random order.
 pub(crate) struct Chaos {
     dice: Dice,
     deck: Vec<Fault>,
@@ -111,7 +111,7 @@ impl Chaos {
             Fault::WorkerStopped => {
                 let pid = crew.pid(index);
                 process::signal(pid, "STOP");
-                // Some pauses of a stopped process are longer than the lease of 3 s.
+                // The process is stopped for up to 4 s, which is longer than the lease of 3 s.
                 sleep(self.within(50, 4000)).await;
                 process::signal(pid, "CONT");
             }

@@ -1,4 +1,4 @@
-//! Random choices that depend only on the seed of the run.
+//! A source of random choices that depend only on the seed of the run.
 
 /// A SplitMix64 random number generator.
 #[derive(Debug)]

@@ -23,11 +23,11 @@ use crate::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-/// How long a killed server may take until it is an up-to-date replica of the new primary. Sentinels take about 10 s to
-/// turn a returning primary into a replica.
+/// The longest time that a killed server may need to become an up-to-date replica of the new primary. Sentinels take
+/// about 10 s to turn a returning primary into a replica.
 const RETURN_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The keys whose primary failed.
+/// The keys that a failover affects, because their primary was killed.
 #[derive(Debug, Clone)]
 pub(crate) enum Affected {
     All,
@@ -39,12 +39,12 @@ pub(crate) enum Affected {
 pub(crate) struct Failover {
     /// The time just before the primary was killed.
     pub(crate) killed: u64,
-    /// The time at which the host has seen that a replica was promoted, or `u64::MAX` before that.
+    /// The time at which the host saw that a replica had been promoted, or `u64::MAX` until then.
     pub(crate) promoted: u64,
     affected: Affected,
-    /// The times of the call and of the entry of each delayed prompt caller. A prompt caller was delayed if it waited
-    /// for an affected lock when the primary was killed, or called before the host has seen that a replica was
-    /// promoted.
+    /// For each delayed caller, the time of its call and the time at which it got the lock. Only callers of the kind
+    /// `Poller::Prompt` count. A caller is delayed if it waits for an affected lock when the primary is killed, or if
+    /// it calls before the host sees that a replica was promoted.
     waits: Vec<(u64, u64)>,
 }
 
@@ -68,8 +68,8 @@ impl Failover {
         }
     }
 
-    /// Records the wait of a caller, if the failover delayed it. Leaves out callers for the keys of slow pollers with
-    /// long pauses, because these callers also wait for the slow pollers.
+    /// Records the wait of a caller if the failover delayed the caller. Leaves out callers that want a key of the slow
+    /// pollers with long pauses, because these callers also wait for the slow pollers.
     pub(crate) fn note_wait(&mut self, key: u32, asked: u64, entered: u64) {
         let waited = asked > 0 && asked <= self.promoted && self.killed < entered;
         if waited && key < SLOW_FROM && self.affects(key) {
@@ -77,11 +77,12 @@ impl Failover {
         }
     }
 
-    /// Returns how long each delayed caller waited for its entry, in ns. The wait begins at the kill, or at the
-    /// caller's request if the request came after the kill.
+    /// Returns, in ns, how long each delayed caller waited for the lock. The wait begins when the primary is killed, or
+    /// when the caller calls if that is later.
     pub(crate) fn stood(&self) -> impl Iterator<Item = u64> {
         let waits = self.waits.iter();
-        // A visit may have been reported before the host has seen the promotion.
+        // When a visit is reported, the host has possibly not seen the promotion yet. The condition is therefore
+        // checked again here.
         let delayed = waits.filter(|(asked, _)| *asked <= self.promoted);
         delayed.map(|(asked, entered)| entered - asked.max(&self.killed))
     }
@@ -93,8 +94,8 @@ pub(crate) struct Failovers {
     left: u64,
     /// The numbers of the servers that were primaries after the last failover.
     primaries: BTreeSet<usize>,
-    /// The number of failovers that the host has not caused. The cluster or the Sentinels have replaced a primary that
-    /// was silent for too long.
+    /// The number of failovers that the host has not caused. In such a failover, the cluster or the Sentinels replace a
+    /// primary that has not answered for too long.
     pub(crate) unplanned: u64,
 }
 
@@ -108,7 +109,7 @@ impl Failovers {
         }
     }
 
-    /// Compares the present primaries with the primaries after the last failover.
+    /// Compares the current primaries with the primaries after the last failover.
     fn expect(&mut self, now: impl IntoIterator<Item = usize>) {
         let now = now.into_iter().collect();
         if !self.primaries.is_empty() && self.primaries != now {
@@ -157,8 +158,8 @@ impl Failovers {
                 group.servers[server].kill();
                 let promoted = group.promoted_instead_of(server).await;
                 record.promoted(now());
-                // The killed server must not return, without its data, before all Sentinels know the new primary. A
-                // Sentinel that does not know the new primary would accept the killed server as the primary.
+                // The killed server is restarted only when all Sentinels know the new primary. Otherwise, a Sentinel
+                // could still accept the killed server, which has lost its data, as the primary.
                 for sentinel in &group.sentinels {
                     until(async || named(group, sentinel).await == promoted).await;
                 }

@@ -33,32 +33,32 @@ use crate::{
     site::{Site, Trouble},
 };
 
-/// The longest time from a caller's entry into a lock until the host has the report of this visit.
+/// The longest time from the moment at which a caller gets a lock until the host has the report of this visit.
 const LAG: Duration = Duration::from_secs(60);
-/// A caller may enter before an earlier caller only if the two callers called within this time, in ns. On a busy
-/// machine, a debug build may take more than a second to send a request, so requests may reach the server in another
-/// order than the calls were made.
+/// The limit, in ns, for callers that get the lock in another order than they called. Such a change of order is allowed
+/// only if the two calls are less than this time apart. On a busy machine, a debug build can take more than a second to
+/// send a request, so requests can reach the server in another order.
 const ORDER: u64 = 3_000_000_000;
-/// How long, in ns, a slow poller may keep other callers from entering the lock of a key. The limit is the sum of a
-/// claim (2 s), a probe interval (200 ms), and 1 s for the delays of a loaded machine.
+/// The longest time, in ns, for which a slow poller is allowed to keep other callers from a lock. The limit is the sum
+/// of a claim (2 s), a probe interval (200 ms), and 1 s for the delays of a loaded machine.
 const STANDS: u64 = 2_000_000_000 + 200_000_000 + 1_000_000_000;
-/// The interval in which the host checks the visits that are complete.
+/// The interval at which the host checks those visits whose reports have certainly arrived.
 const SETTLE: Duration = Duration::from_secs(10);
-/// The interval in which the host checks whether the run is over.
+/// The interval at which the host checks whether the run is over.
 const TICK: Duration = Duration::from_millis(200);
-/// How long the remaining keys may take to disappear after a run. The shorter time is for runs in which all workers
-/// clean up before they end. The longer time is for runs with faults or failovers, after which the last leases and
-/// queues must expire.
+/// How long the host waits, after a run, for the remaining keys to disappear. The shorter time is for runs in which all
+/// workers clean up before they end. The longer time is for runs with faults or failovers, after which the last leases
+/// and queues must expire.
 const DRAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How much later than a third of its lease a holder may learn of a loss. The loss is caused by the promotion of a
-/// replica that lacks the holder's grant. This time allows for the delays of a loaded machine.
+/// A holder loses its lock if a replica without the holder's grant is promoted. The holder must learn of the loss
+/// within a third of its lease plus this time, which allows for the delays of a loaded machine.
 const LATE: Duration = Duration::from_secs(1);
 
 /// The reports of all workers.
 #[derive(Debug)]
 struct Seen {
     ledger: Ledger,
-    /// For each process: its newest report, and whether it has reported that it ended regularly.
+    /// For each process, the last report of its counts, and whether the process has reported a regular end.
     outcomes: Vec<(BTreeMap<String, u64>, bool)>,
     waits: Waits,
 }
@@ -79,7 +79,7 @@ impl Record {
         self.lock().ledger.failovers.push(failover);
     }
 
-    /// Records that a replica of the primary that was killed last has been promoted.
+    /// Records that a replica of the last killed primary was promoted.
     pub(crate) fn promoted(&self, at: u64) {
         if let Some(failover) = self.lock().ledger.failovers.last_mut() {
             failover.promoted = at;
@@ -87,11 +87,10 @@ impl Record {
     }
 }
 
-/// How long callers that queued waited for their locks.
+/// Statistics of how long callers waited in the queue for their locks.
 #[derive(Debug, Default)]
 struct Waits {
-    /// The number of waits for each power of two, in µs. Each wait is counted under the lowest power of two that is
-    /// above the wait.
+    /// The number of waits for each power of two, in µs. Each wait is counted under the next higher power of two.
     below: BTreeMap<u64, u64>,
     longest: u64,
 }
@@ -108,7 +107,7 @@ impl Waits {
         }
     }
 
-    /// Returns the lowest power of two, in µs, that exceeds at least this share of the waits.
+    /// Returns the lowest power of two, in µs, such that at least this share of the waits is shorter.
     fn most(&self, share: f64) -> u64 {
         let all: u64 = self.below.values().sum();
         let mut seen = 0;
@@ -252,8 +251,8 @@ pub(crate) async fn run(options: Options) -> bool {
         url: site.url(&options, index),
         options: options.clone(),
     });
-    // Start every worker before the first fault. A worker that has not started has the PID 0, and a signal to the PID 0
-    // would reach every process of this process group.
+    // Every worker is started before the first fault. A worker that has not started yet would have the PID 0, and a
+    // signal to the PID 0 would reach every process of the host's process group.
     let hired: Vec<_> = places.map(|place| (place.start(0), place)).collect();
     let pids = hired.iter().map(|((worker, _), _)| worker.pid().into());
     let crew = Arc::new(Crew {
@@ -309,8 +308,8 @@ pub(crate) async fn run(options: Options) -> bool {
     report(&options, &seen, &trouble, took, memory, &left)
 }
 
-/// Checks the visits and shows the progress, until the run has taken its time or has made its number of acquisitions.
-/// At the end, sets `enough`. Reads the memory of the host and of a worker after a tenth of the run.
+/// Checks the visits and shows the progress, until the planned time or the planned number of acquisitions is reached.
+/// Then sets `enough`. Also measures the memory of the host and of a worker after a tenth of the run.
 async fn watch_run(
     options: &Options,
     record: &Record,
@@ -366,7 +365,7 @@ async fn drained(site: &Site, patience: Duration) -> Vec<String> {
 /// The memory of the host and of a worker, in KiB.
 type Memory = (u64, u64);
 
-/// Formats the results of the disturbances.
+/// Describes the disturbances of the run and their results.
 fn describe(trouble: &Trouble, found: Found, failovers: &[Failover]) -> String {
     let mut text = String::new();
     match trouble {
@@ -416,7 +415,7 @@ fn describe(trouble: &Trouble, found: Found, failovers: &[Failover]) -> String {
     text
 }
 
-/// Formats how long callers waited in failovers.
+/// Describes how long callers waited in failovers.
 fn stood(mut times: Vec<u64>) -> String {
     times.sort_unstable();
     let ms = |time: Option<&u64>| time.map_or(0, |time| time / 1_000_000);
@@ -541,14 +540,13 @@ fn report(
             trouble.unplanned_failovers() == 0,
             "a primary was silent and was replaced, so the results are not those of the planned failovers",
         ),
-        // Under faults, callers are not checked for starvation, because a waiting caller may have to reconnect again
-        // and again.
+        // Under faults, this check is left out, because a waiting caller possibly has to reconnect again and again.
         (
             options.course == Course::Faults || starved == 0,
             "callers waited for their whole `wait` without entering",
         ),
-        // The next two checks are also left out under faults and failovers. A waiting caller may have to reconnect, and
-        // then enters late.
+        // The next two checks are left out under faults and failovers, because a waiting caller that has to reconnect
+        // gets the lock late.
         (
             !is_clean || overtaken < ORDER,
             "a caller entered long before an earlier caller",

@@ -1,5 +1,6 @@
-//! The ledger: the record of all visits of callers to locks. The ledger checks the visits during the run. After the
-//! check, the ledger keeps only the newest visit of each key, so that its memory does not grow over hours.
+//! The ledger records all visits. A visit is one stay of a caller inside a lock. The ledger checks the visits during
+//! the run. After the check, the ledger keeps only the newest visit of each key, so that its memory does not grow over
+//! hours.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,13 +11,13 @@ use crate::{
     plan::{BUFFERED, BUFFERED_FROM, Poller},
 };
 
-/// A visit: one stay of a caller inside a lock. All times of a visit are read from a clock that all processes share.
+/// One stay of a caller inside a lock. All times of a visit are read from a clock that all processes share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Visit {
     pub(crate) key: u32,
     pub(crate) token: u64,
     pub(crate) poller: Poller,
-    /// The time just before the call, in ns. The time is 0 if the caller's wait is not checked.
+    /// The time just before the call, in ns. The time is 0 if the ledger must not check how long the caller waited.
     pub(crate) asked: u64,
     /// The time just after the grant, in ns.
     pub(crate) entered: u64,
@@ -54,26 +55,28 @@ impl Visit {
     }
 }
 
-/// The shortest gap that the ledger prints, in ns. A gap is the time for which a caller waits for a lock that nobody
-/// holds. The limit is longer than the sum of a claim (2 s) and a probe interval (200 ms).
+/// The ledger prints only gaps that are longer than this time, in ns. A gap is a time in which a caller waits for a
+/// lock although nobody holds the lock. The limit is longer than the sum of a claim (2 s) and a probe interval (200
+/// ms).
 const REMARKABLE: u64 = 2_500_000_000;
 
 /// The visits and the gaps of one key.
 #[derive(Debug, Default)]
 struct Track {
-    /// The visits that the ledger has not checked yet, by token. Reports of visits with lower tokens may still arrive.
+    /// The visits that the ledger has not checked yet, by token. They wait here, because reports of visits with lower
+    /// tokens can still arrive.
     pending: BTreeMap<u64, Visit>,
     newest: Option<Visit>,
-    /// The latest time `asked` of all checked visits.
+    /// The latest call time (`asked`) of all checked visits.
     latest_asked: u64,
-    /// The gaps in which nobody held the lock, each with its beginning and its end. Only a gap is stored that can raise
-    /// the longest time that [`Track::stands`] has found so far.
+    /// The gaps in which nobody held the lock, each with its beginning and its end. A gap is stored only if it is
+    /// longer than the longest time that [`Track::stands`] has found so far.
     gaps: Vec<(u64, u64)>,
 }
 
 impl Track {
-    /// Raises `longest` to the longest time for which nobody held the lock while the caller of this visit waited. A
-    /// caller that queued behind other callers may have waited through earlier gaps as well.
+    /// Computes the longest time for which nobody held the lock while the caller of this visit waited, and raises
+    /// `longest` to this time. The caller has possibly waited through earlier gaps too, behind other callers.
     fn stands(&mut self, visit: &Visit, longest: &mut u64) {
         let since = self.newest.map_or(visit.entered, |last| last.ended);
         if visit.entered.saturating_sub(since) > *longest {
@@ -102,30 +105,29 @@ impl Track {
 pub(crate) struct Found {
     /// The number of visits.
     pub(crate) visits: u64,
-    /// The number of callers that entered while the previous caller still held the lock.
+    /// The number of callers that got the lock while the previous caller still held it.
     pub(crate) overlaps: u64,
-    /// The number of overlaps, and of entries that came after an entry with a higher token, on keys that an operator
-    /// deletes. Such events are not faults on these keys, because a holder learns of the deletion only at its next
-    /// renewal. Until this renewal, the next holder may overlap with the holder, and a call with two keys may begin its
-    /// body although one of its locks is deleted.
+    /// The number of overlaps on keys that an operator deletes, and of visits to these keys that began after a visit
+    /// with a higher token. These events are allowed, because a holder learns of the deletion only at its next renewal.
+    /// Until this renewal, the next holder can overlap with the holder, and a call with two keys can begin its body
+    /// although one of its locks is deleted.
     pub(crate) allowed: u64,
-    /// The number of overlaps, and of entries that came after an entry with a higher token, after a failover whose new
-    /// primary lacked the grant of the earlier holder. Such events are not faults, because Redis replicates
-    /// asynchronously: the earlier holder learns of its loss at its next renewal.
+    /// The same two numbers for failovers whose new primary lacks the grant of the earlier holder. These events are
+    /// allowed too, because Redis replicates asynchronously. The earlier holder learns of its loss at its next renewal.
     pub(crate) unreplicated: u64,
-    /// The number of visits with a token that another visit had.
+    /// The number of visits with the token of another visit.
     pub(crate) repeated: u64,
     /// The number of visits whose token is lower than the token of an earlier visit to the same key.
     pub(crate) fallen: u64,
-    /// The longest time, in ns, by which a caller that called later entered before a caller that called earlier. If the
-    /// queue is in order, this time is no longer than a request takes.
+    /// For two callers that get the lock in another order than they called, this is the time between their calls. The
+    /// field has the longest such time, in ns. In a fair queue, it is no longer than the time that a request takes.
     pub(crate) overtaken: u64,
     /// The longest time, in ns, for which nobody held a lock while a caller with [`Poller::Prompt`] waited for it.
     pub(crate) stood: u64,
-    /// Like `stood`, but for the keys of buffers of futures. Several futures of one buffer may miss their turns one
-    /// after another, so the gaps at these keys may be longer.
+    /// Like `stood`, but for keys that tasks lock with buffers of futures (`Poller::Buffered`). Several futures of one
+    /// buffer can miss their turns one after another, so the gaps at these keys can be longer.
     pub(crate) stood_buffered: u64,
-    /// The time, in ns, of the first visit that is counted in `overlaps` or `fallen`.
+    /// The time, in ns, at which the first visit began that is counted in `overlaps` or `fallen`.
     pub(crate) first_fault: Option<u64>,
 }
 
@@ -155,7 +157,7 @@ impl Ledger {
         }
     }
 
-    /// Records a visit. Visits may arrive in any order.
+    /// Records a visit. Visits can arrive in any order.
     pub(crate) fn add(&mut self, visit: Visit) {
         self.found.visits += 1;
         *self.by_poller.entry(visit.poller).or_default() += 1;
@@ -170,8 +172,8 @@ impl Ledger {
             self.found.repeated += 1;
             suspend(|| eprintln!("the token of this visit was granted twice: {visit:?}"));
         } else if visit.token < newest {
-            // The ledger has already checked a visit with a higher token. The reports of all visits that began before
-            // that visit had arrived by then. The visit `visit` therefore began later, although its token is lower.
+            // The ledger has already checked a visit with a higher token. It checks a visit only after the reports of
+            // all earlier visits have arrived. The new visit therefore began later, although its token is lower.
             self.found.fallen += 1;
             self.found.first_fault.get_or_insert(visit.entered);
             track.pending.remove(&visit.token);
@@ -179,7 +181,7 @@ impl Ledger {
         }
     }
 
-    /// Checks all visits that began before this time. The calling code must already have added all of these visits.
+    /// Checks all visits that began before this time. The caller of this method must have added all of these visits.
     pub(crate) fn settle(&mut self, before: u64) {
         for track in self.tracks.values_mut() {
             while let Some(first) = track.pending.first_entry() {
@@ -189,7 +191,7 @@ impl Ledger {
                 let visit = first.remove();
                 let overlaps = |last: &Visit| visit.entered < last.ended;
                 if let Some(last) = track.newest.filter(overlaps) {
-                    // This failover may have lost the grant of `last`, whose token is lower.
+                    // Returns whether the grant of `last`, whose token is lower, was possibly lost in this failover.
                     let lost_in = |failover: &Failover| {
                         let told = failover.promoted.saturating_add(self.told_within);
                         failover.affects(visit.key)

@@ -1,5 +1,5 @@
-//! The soak: many processes acquire locks for as long as requested, without faults or under random faults. A host
-//! process checks every visit of a caller to a lock.
+//! The soak is a long test in which many processes acquire locks, without faults or under random faults. A host process
+//! checks every visit, that is, every stay of a caller inside a lock.
 
 mod chaos;
 mod dice;
@@ -128,8 +128,8 @@ impl Options {
         time.into_iter().chain(count).fold(0.0, f64::max)
     }
 
-    /// Returns which fraction of the run is done if `part` of its time or its acquisitions is done, and this number of
-    /// failovers has begun. The run ends when its time or its acquisitions, and its failovers, are done.
+    /// Returns which fraction of the run is done. `part` is the fraction of its time or of its acquisitions, and
+    /// `failovers` is the number of failovers that have begun. The run ends when both are complete.
     pub(crate) fn part_with_failovers(&self, part: f64, failovers: usize) -> f64 {
         match self.failovers {
             0 => part,

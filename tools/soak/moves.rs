@@ -13,7 +13,8 @@ use crate::{
 
 /// The number of primaries.
 const PRIMARIES: u64 = 3;
-/// One of this number of moves is slow. In a slow move, the slot stays between two primaries for up to [`SLOWEST`].
+/// On average, one in this number of moves is slow. In a slow move, the slot is in migration between two primaries for
+/// up to [`SLOWEST`].
 const SLOW_ONE_IN: u64 = 8;
 const SLOWEST: Duration = Duration::from_millis(500);
 

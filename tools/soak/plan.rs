@@ -1,5 +1,5 @@
-//! The numbers of the keys, the kinds of pollers (callers that poll their futures in a certain way), and the outcomes
-//! of calls. The host of the soak and its workers share these definitions.
+//! Definitions that the host of the soak shares with its workers: the numbers of the keys, the kinds of pollers
+//! (callers that poll their futures in a certain way), and the outcomes of calls.
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +31,7 @@ pub(crate) const BUFFERED: u32 = 4;
 /// The lowest number of a key that an operator deletes from time to time. There are `WARM` such keys.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
 
-/// The course of a run: the servers on which the run takes place, and how they are disturbed.
+/// The kind of a run: on which servers it takes place, and how the host disturbs them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Course {
     /// The run takes place on one server, without disturbances.
@@ -60,7 +60,7 @@ impl Course {
         Self::Failovers(Servers::Sentinels),
     ];
 
-    /// Returns the name of the course, as the page of results and the arguments of a worker contain it.
+    /// Returns the name of the course, which the page of results and the arguments of a worker contain.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Calm => "calm",
@@ -81,26 +81,26 @@ impl Course {
             // The lease is long, because no lock should become free by the end of a lease in these runs.
             Self::Calm | Self::Moves => 30,
             Self::Faults => 3,
-            // The lease is longer than a failover. A lock whose release is lost still becomes free during the `wait` of
-            // the callers.
+            // The lease is longer than a failover, but shorter than the callers' `wait`. If a release is lost, the lock
+            // therefore still becomes free while callers wait.
             Self::Failovers(_) => 10,
         })
     }
 
-    /// Returns whether workers keep their connections with the servers that store their locks. All callers are then
-    /// served in time.
+    /// Returns whether workers never lose their connections with the servers that store their locks. All callers then
+    /// get their locks in time.
     pub(crate) fn is_clean(self) -> bool {
         matches!(self, Self::Calm | Self::Moves)
     }
 
-    /// Returns whether the queues of the hot keys are seldom empty. A caller that does not queue may then get no lock
-    /// during its whole `wait`.
+    /// Returns whether the queues of the hot keys are seldom empty. If so, a caller that does not queue possibly gets
+    /// no lock during its whole `wait`.
     pub(crate) fn has_long_queues(self) -> bool {
         matches!(self, Self::Failovers(_))
     }
 
-    /// Returns how long a body takes between two of its steps at this key, or `None` if the body only yields. When a
-    /// disturbance happens, some callers should hold the lock, and others should be in the queue.
+    /// Returns how long a body at this key pauses between two of its steps, or `None` if the body only yields. Bodies
+    /// pause so that some callers hold the lock, and others are in the queue, when a disturbance happens.
     pub(crate) fn step_at(self, key: u32) -> Option<Duration> {
         Some(Duration::from_millis(match self {
             _ if key >= SLOW_FROM => 20,
@@ -121,15 +121,16 @@ pub(crate) fn slot_of(key: u32) -> u16 {
 pub(crate) enum Poller {
     /// The caller polls its future as soon as the future is woken.
     Prompt,
-    /// The caller polls in a `buffer_unordered` stream, whose consumer works on each item for a while.
+    /// The caller polls its future in a `buffer_unordered` stream. The consumer of the stream works on each item for a
+    /// while, and polls nothing meanwhile.
     Buffered,
-    /// The caller polls in a `select!` loop, which works between two polls. Sometimes this work is a second call for
-    /// the same lock.
+    /// The caller polls its future in a `select!` loop. The loop does other work between two polls, and sometimes this
+    /// work is a second call for the same lock.
     Selected,
     /// The caller polls at random intervals.
     ByHand,
-    /// The caller polls a few times and pauses. After the pause, the caller drops the future, polls it to its end, or
-    /// lets another task poll it.
+    /// The caller polls its future a few times, and then pauses. After the pause, the caller drops the future, polls it
+    /// to its end, or lets another task poll it.
     Forgotten,
 }
 
@@ -142,7 +143,7 @@ impl Poller {
         Self::Forgotten,
     ];
 
-    /// Returns the number that stands for the poller in a worker's reports.
+    /// Returns the number that identifies the kind of poller in a worker's reports.
     pub(crate) fn number(self) -> u64 {
         self as u64
     }
@@ -166,8 +167,7 @@ macro_rules! outcomes {
             pub(crate) fn line(&self) -> String {
                 let mut line = "o".to_owned();
                 $(line += &format!(" {}={}", stringify!($name), self.$name.load(Ordering::Relaxed));)+
-                // `begun` is read last. The line thus never reports more calls that have ended than calls that have
-                // begun.
+                // `begun` is read last. The counts in the line therefore never show more ended calls than begun calls.
                 line += &format!(" begun={}", self.begun.load(Ordering::Relaxed));
                 line
             }
@@ -191,9 +191,9 @@ impl Outcomes {
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the counter for the result of a call. `may_be_busy` is set if the result `Busy` is acceptable: for a
-    /// call that makes only one attempt, that does not queue, or that may miss its turns. If `may_be_busy` is not set,
-    /// `Busy` counts as `starved`.
+    /// Returns the counter for the result of a call. `may_be_busy` says that the result `Busy` is acceptable, because
+    /// the call makes only one attempt, does not queue, or can miss its turns. If `may_be_busy` is not set, `Busy`
+    /// counts as `starved`.
     pub(crate) fn of(&self, result: &Result<(), LockError>, may_be_busy: bool) -> &AtomicU64 {
         match result {
             Ok(()) => &self.completed,

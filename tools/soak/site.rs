@@ -97,7 +97,7 @@ impl Trouble {
         }
     }
 
-    /// Causes the next disturbance, and waits until it is over.
+    /// Causes the next disturbance, and waits until the disturbance is over.
     pub(crate) async fn strike(&mut self, site: &mut Site, crew: &Crew, record: &Record) {
         match (self, site) {
             (Self::Chaos(chaos), Site::Single(server, proxies)) => {
@@ -111,7 +111,7 @@ impl Trouble {
         }
     }
 
-    /// Returns whether the run may end.
+    /// Returns whether the run is allowed to end, because all planned failovers are over.
     pub(crate) fn is_over(&self) -> bool {
         match self {
             Self::Failovers(failovers) => failovers.are_over(),

@@ -1,4 +1,4 @@
-//! Slow pollers: callers whose futures are polled late, rarely, by another task, or never again.
+//! Slow pollers, which are callers that poll their futures late or rarely, let another task poll them, or drop them.
 
 use std::{future::Future, pin::Pin, task::Poll, time::Duration};
 
@@ -13,13 +13,13 @@ use crate::{
 };
 
 const MICRO: Duration = Duration::from_micros(1);
-/// The claim: how long an offered turn remains valid if the caller does not take it.
+/// The claim, which is the time within which a caller has to take an offered turn.
 const CLAIM: Duration = Duration::from_secs(2);
 
 /// Which keys a slow poller locks, and how long it pauses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pace {
-    /// The poller locks the same keys as callers that are polled without delay, and pauses for a few ms.
+    /// The poller locks the same keys as the callers that poll without delay, and pauses for a few ms.
     Brief,
     /// The poller locks a key that has no other slow poller, and pauses for up to three claims.
     Claims { key: u32 },
@@ -57,7 +57,7 @@ impl<'a> Begun<'a> {
         }
     }
 
-    /// Records the result of the call. `Busy` is an acceptable result, because a slow poller may miss its turns until
+    /// Records the result of the call. `Busy` is an acceptable result, because a slow poller can miss its turns until
     /// its `wait` is over.
     fn end(mut self, result: &Result<(), LockError>) {
         self.ended = true;
@@ -79,19 +79,18 @@ async fn poll_once(call: &mut Call) -> bool {
 }
 
 impl Task {
-    /// Runs one slow poller until its calls have ended or were dropped.
+    /// Makes the calls of one slow poller, and returns when they have ended or were dropped.
     pub(crate) async fn poll_slowly(&self, pace: Pace, dice: &mut Dice) {
         let kind = match pace {
             Pace::Buffers => Poller::Buffered,
-            // A poller of this pace leaves only one future unpolled at a time, so it delays other callers by at most
-            // one claim (2 s).
+            // All of these kinds leave only one future unpolled at a time, so they delay other callers by at most one
+            // claim (2 s).
             Pace::Claims { .. } => match dice.below(3) {
                 0 => Poller::Selected,
                 1 => Poller::ByHand,
                 _ => Poller::Forgotten,
             },
-            // A buffer makes about ten calls. A buffer is therefore chosen a tenth as often as each other kind of
-            // poller.
+            // A buffer makes about ten calls. It is therefore chosen a tenth as often as each of the other kinds.
             Pace::Brief => match dice.below(31) {
                 0 => Poller::Buffered,
                 1..11 => Poller::Selected,
@@ -143,7 +142,7 @@ impl Task {
     /// Returns a call that has not been polled yet.
     fn call(&self, pace: Pace, key: u32, dice: &mut Dice) -> Call {
         let awaits = match pace {
-            // This body ends when it is polled first. A longer body would hold the lock during the long pause.
+            // This body ends at its first poll. A longer body would hold the lock during the long pause.
             Pace::Claims { .. } => 0,
             Pace::Brief | Pace::Buffers => u32::try_from(dice.below(3)).unwrap_or(0),
         };
@@ -210,7 +209,7 @@ impl Task {
         match dice.below(3) {
             0 => drop(call),
             1 => call.await,
-            // Another task polls the call.
+            // A new task polls the call to its end.
             _ => tokio::spawn(call).await.expect("a call does not panic"),
         }
     }

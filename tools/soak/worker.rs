@@ -1,4 +1,4 @@
-//! A worker process of the soak: its tasks acquire locks in many ways, and report their visits.
+//! A worker process of the soak. Its tasks acquire locks in many ways, and report their visits to the host.
 
 use std::{
     io::{BufRead, Write},
@@ -27,8 +27,8 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// The number of witnesses: tasks that lock only the keys of slow pollers with long pauses. Witnesses poll their futures
-/// without delay.
+/// The number of witnesses. A witness is a task that polls its futures without delay, and locks only the keys of slow
+/// pollers with long pauses.
 const WITNESSES: u64 = 6;
 /// The greatest absolute value of [`Task::balance`]. If the balance exceeds this limit, the pollers that have made too
 /// many visits pause.
@@ -41,10 +41,10 @@ pub(crate) struct Task {
     out: Arc<Mutex<Vec<u8>>>,
     pub(crate) outcomes: Arc<Outcomes>,
     pub(crate) poller: Poller,
-    /// The number of processes, each of which has slow pollers with their own keys.
+    /// The number of worker processes. Each process has slow pollers with keys of their own.
     processes: u32,
-    /// Twice the number of visits of slow pollers, minus the number of visits of prompt pollers (`Poller::Prompt`). The
-    /// balance is zero if prompt pollers have made two thirds of the visits.
+    /// Twice the number of visits of slow pollers, minus the number of visits of prompt pollers (`Poller::Prompt`). If
+    /// prompt pollers have made two thirds of the visits, the balance is zero.
     balance: Arc<AtomicI64>,
     pub(crate) stop: watch::Receiver<bool>,
     course: Course,
@@ -70,7 +70,7 @@ pub(crate) async fn work(url: &str, orders: Orders) {
         seed,
         course,
     } = orders;
-    // Some bodies panic on purpose, and their panics are not printed.
+    // Some bodies panic on purpose. This hook does not print their panics.
     std::panic::set_hook(Box::new(|panic| {
         if panic.payload().downcast_ref::<&str>() != Some(&PANIC) {
             eprintln!("{panic}");
@@ -80,7 +80,7 @@ pub(crate) async fn work(url: &str, orders: Orders) {
         let builder = LockClient::builder().url(url).namespace(NAMESPACE);
         match builder.lease(course.lease()).connect().await {
             Ok(client) => break client,
-            // The server is down at the moment, so the worker tries again.
+            // A fault has stopped the server, so the worker tries again.
             Err(error) => eprintln!("{error}"),
         }
     };
@@ -120,7 +120,7 @@ pub(crate) async fn work(url: &str, orders: Orders) {
             }
         });
     }
-    // Each of the `tasks` tasks above is matched by two slow pollers with pauses of a few ms. In addition, `SLOW` slow
+    // For each of the prompt tasks above, two slow pollers with pauses of a few ms run. In addition, `SLOW` slow
     // pollers pause for up to three claims (6 s), and one slow poller makes buffers of futures.
     let slow = u32::try_from(2 * tasks).unwrap_or(u32::MAX) + SLOW + 1;
     for number in 0..slow {
@@ -156,7 +156,8 @@ pub(crate) async fn work(url: &str, orders: Orders) {
 
 const PANIC: &str = "a body panics on purpose";
 
-/// A caller inside its body, from the first instruction of the body to the last, or until the hold is lost.
+/// A caller inside its body. The value is created at the beginning of the body, and dropped at the body's end or when
+/// the hold is lost.
 struct Inside {
     task: Task,
     hold: Hold,
@@ -183,7 +184,7 @@ impl Inside {
             hold,
             stands_until: AtomicU64::new(entered),
         };
-        // The hold may have ended, because a fault may have stopped the process after the grant.
+        // The hold has possibly ended already, because a fault can stop the process after the grant.
         inside.look().then_some(inside)
     }
 
@@ -253,7 +254,8 @@ impl Task {
         *self.stop.borrow()
     }
 
-    /// Waits while this kind of poller has made too many visits. Slow pollers thus make a third of all visits.
+    /// Waits as long as pollers of this kind have made more than their share of the visits. Slow pollers thus make a
+    /// third of all visits.
     async fn is_its_turn(&self) {
         loop {
             let balance = self.balance.load(Ordering::Relaxed);
@@ -308,7 +310,7 @@ impl Task {
         inside.look();
     }
 
-    /// Makes one call that is polled without delay, for a key of slow pollers with long pauses.
+    /// Makes one call for a key of slow pollers with long pauses, and polls the call without delay.
     async fn witness(&self, dice: &mut Dice) {
         let key = match dice.below(2) {
             0 => BUFFERED_FROM + u32::try_from(dice.below(BUFFERED.into())).unwrap_or(0),
@@ -345,7 +347,7 @@ impl Task {
                 }
                 0..50 => guarded(&self, key, awaits, asked).await,
                 50..60 => lock.run(self.body(key, awaits, asked)).await,
-                // Acquires a guard of the lock, and enters the lock again by a call inside the guard.
+                // Acquires a guard of the lock, and then makes a nested call for the same lock inside the guard.
                 60..68 => match lock.acquire().await {
                     Ok(guard) => {
                         let twice = guarded(&self, key, awaits, asked);
@@ -385,7 +387,7 @@ impl Task {
                     lock.run(self.body(key, awaits, 0)).await
                 }
                 90..92 => {
-                    // The body takes longer than its lease.
+                    // This body takes longer than its lease.
                     let lock = lock.lease(20 * MS);
                     let late = async {
                         self.body(key, 1, asked).await;
@@ -418,7 +420,8 @@ impl Task {
     }
 
     /// Returns a random key: one of the few hot keys that all callers want, of the warm keys, or of the many cold keys,
-    /// which are nearly always free. In a run with faults, an operator may delete the key.
+    /// which are nearly always free. In a run with faults, also returns keys that an operator deletes from time to
+    /// time.
     pub(crate) fn key(&self, dice: &mut Dice) -> u32 {
         let (from, count) = match dice.below(10) {
             0 => (0, HOT),
