@@ -5,8 +5,8 @@
 //! cargo run --example orders -- --redis redis://127.0.0.1/      the same locks, shared by all processes
 //! ```
 //!
-//! The example exits with 0 only if no two payments of an order overlapped, callers entered in the order in which they
-//! asked, and each call had its expected result.
+//! The example exits with 0 only if no two payments of an order overlapped, callers got the lock in the order in which
+//! they called, and each call had its expected result.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,8 +24,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Pays an order. While the body of this guarded function runs, no other caller that uses the same locks pays the same
-/// order.
+/// Pays an order. While the body of this function runs, no other caller of these functions pays the same order.
 #[distributed_lock(key = "order:<id>", wait = "5s", lease = "30s", guard = hold)]
 async fn pay<B: Future>(
     id: u64,
@@ -47,8 +46,8 @@ async fn pay_at_once<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// Pays an order under the same lock as `pay`, for a caller whose connection may hang. A body that runs for more than
-/// 300 ms is dropped, and the next caller gets the lock of the order.
+/// Pays an order under the same lock as `pay`, for a caller whose connection possibly hangs. A body that runs for more
+/// than 300 ms is dropped, and the next caller gets the lock of the order.
 #[distributed_lock(key = "order:<id>", wait = "5s", lease = "300ms", guard = hold)]
 async fn pay_by_phone<B: Future>(
     id: u64,
@@ -59,7 +58,7 @@ async fn pay_by_phone<B: Future>(
     shop.take_payment(id, who, &hold, bank).await
 }
 
-/// Runs the three scenarios of the example. The scenarios wait for events, and not for fixed times. Only the simulated
+/// Runs the three scenarios of the example. The scenarios wait for events instead of fixed times. Only the simulated
 /// bank takes a fixed time.
 async fn open(shop: &Arc<Shop>) -> Result<(), PayError> {
     let bank_takes = || async { sleep(Duration::from_millis(50)).await };
@@ -151,7 +150,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Returns the URL of the lock server, or `memory:` (locks of this process) if there are no arguments. Fails if the
+/// Returns the URL of the lock server, or `memory:` (locks in this process) if there are no arguments. Fails if the
 /// arguments are not valid.
 fn lock_url(mut arguments: impl Iterator<Item = String>) -> Result<String, String> {
     let url = match arguments.next() {
@@ -173,7 +172,7 @@ type Caller = &'static str;
 /// The proof of a payment. The fencing token shows which of two payments came later.
 struct Receipt(FencingToken);
 
-/// The reason why an order was not paid. The error type of a guarded function only has to implement a conversion from
+/// The reason why an order was not paid. The error type of a guarded function needs only one thing: a conversion from
 /// [`LockError`].
 #[derive(Debug)]
 enum PayError {
@@ -218,8 +217,8 @@ struct Book {
     mistakes: Vec<String>,
 }
 
-/// Marks a caller as inside its body. The body owns this value. When the body ends or is dropped, the value is dropped
-/// too, and its `Drop` removes the mark.
+/// A mark that says that a caller is inside its body. The body owns this value. When the body ends or is dropped, the
+/// value is dropped too, and its `Drop` removes the mark.
 struct Inside {
     shop: Arc<Shop>,
     id: u64,
@@ -261,7 +260,7 @@ impl Shop {
         println!("{ms:>6} ms  order:{id}  token {token:<16}  {event}");
     }
 
-    /// Does the work of a payment under the lock, and detects other callers inside the same lock.
+    /// Does the work of a payment under the lock, and detects whether another caller is inside the same lock.
     async fn take_payment<B: Future>(
         self: &Arc<Self>,
         id: u64,
@@ -279,7 +278,8 @@ impl Shop {
         let token = hold.token();
         {
             let mut book = self.book();
-            // A caller whose lease has ended is no longer inside the lock, because its body is never polled again.
+            // If the lease of a caller has ended, the caller is no longer inside the lock, because its body is never
+            // polled again.
             if let Some((other, held)) = book.inside.insert(id, (who, hold.clone()))
                 && held.loss().is_none()
             {
@@ -380,7 +380,7 @@ impl Shop {
         }
     }
 
-    /// Checks that the expected number of payments was made, each payment under a grant of its own.
+    /// Checks that the expected number of payments was made, and that each payment had its own fencing token.
     fn expect_receipts(&self, expected: usize) {
         let tokens: HashSet<_> = self
             .book()

@@ -56,7 +56,7 @@ fn explain(url: &str, database: &str) {
     println!("Press Enter alone to end the servers.");
 }
 
-/// Kills or restarts the server whose port is typed, until an empty line is typed.
+/// Reads ports that the user types, and kills or restarts the server with this port. Returns at an empty line.
 async fn obey(servers: &mut [RedisServer]) {
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         if line.trim().is_empty() {

@@ -27,7 +27,7 @@ pub(crate) struct Sale {
     pub(crate) stock: u64,
     /// The number of buyers in each worker process.
     pub(crate) buyers: u64,
-    /// How long each buyer holds the lock between reading the stock and buying.
+    /// How long each buyer pauses, while it holds the lock, between reading the stock and buying.
     pub(crate) think: Duration,
     pub(crate) guarded: bool,
     pub(crate) place: Place,
@@ -56,8 +56,8 @@ pub(crate) enum Place {
 /// The servers of a sale.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Servers {
-    /// Servers that already run. `locks` is the URL of the server of the locks, and `database` is the URL of the server
-    /// of the stock.
+    /// Servers that already run. Servers that already run. `locks` is the URL of the server that stores the locks, and
+    /// `database` is the URL of the server that stores the stock.
     Running { locks: String, database: String },
     /// Servers that this process starts.
     Own(Topology),
@@ -70,7 +70,7 @@ pub(crate) enum Topology {
     Sentinel,
 }
 
-/// The process that the host kills in the middle of the sale.
+/// Which process the host kills in the middle of the sale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kill {
     Nobody,
@@ -259,8 +259,8 @@ pub(crate) fn read(args: impl Iterator<Item = String>) -> Result<Role, String> {
     }))
 }
 
-/// The largest number of buyers of one process that share a grant. The buyers that share a grant still take their turns
-/// after the primary was killed.
+/// The largest number of buyers of one process that share a grant. These buyers still take their turns after the
+/// primary was killed, because turns inside a grant need no server.
 const COHORT: u64 = 64;
 
 fn topology_of(name: &str) -> Result<Topology, String> {

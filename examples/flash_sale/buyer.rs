@@ -36,7 +36,7 @@ pub(crate) struct Crowd<'a> {
     pub(crate) prefix: &'a str,
     pub(crate) buyers: u64,
     pub(crate) guarded: bool,
-    /// How long each buyer thinks between reading the stock and buying.
+    /// How long each buyer pauses between reading the stock and buying.
     pub(crate) think: Duration,
 }
 
@@ -78,7 +78,7 @@ impl Buyer {
     }
 
     /// Buys an item under the lock. A buyer whose lock is lost does not know whether it has bought the item, and calls
-    /// again. The second call finds the receipt of the first call, so no buyer gets two items.
+    /// again. If the first call has bought the item, the second call finds its receipt, so no buyer gets two items.
     async fn buy_once<S: Store>(self, sale: &str, store: &S) -> Result<Purchase, SaleError> {
         loop {
             match buy_guarded(sale, store, self.clone()).await {
@@ -92,14 +92,15 @@ impl Buyer {
     }
 }
 
-/// Buys an item under the lock. The lease is short, so that the sale continues within about 2 s after a buyer was
-/// killed. The lease is renewed, so that a slow buyer keeps the lock.
+/// Buys an item under the lock. The lease is short, so that the sale continues about 2 s after a buyer was killed. The
+/// lease is renewed, so that a slow buyer keeps the lock.
 #[distributed_lock(key = "flash-sale:<sale>", wait = "60s", lease = "2s", renew = true, guard = hold)]
 async fn buy_guarded<S: Store>(sale: &str, store: &S, buyer: Buyer) -> Result<Purchase, SaleError> {
     buyer.buy(store, Some(hold.token())).await
 }
 
-/// Returns the key that [`buy_guarded`] locks. A sale's name is hexadecimal, so the attribute escapes no part of it.
+/// Returns the key that [`buy_guarded`] locks. A sale's name is hexadecimal, so the attribute does not have to escape
+/// any part of it.
 pub(crate) fn lock_key(sale: &str) -> String {
     format!("flash-sale:{sale}")
 }

@@ -1,5 +1,5 @@
-//! The host: the process that starts the workers, follows their messages, kills a process if the sale asks for it, and
-//! audits the sale after all workers have ended.
+//! The host is the process that starts the workers and reads their messages. If the command line asks for a kill, the
+//! host kills a process. It audits the sale after all workers have ended.
 
 use std::{
     process::Stdio,
@@ -27,14 +27,15 @@ use crate::{
     worker::FATAL_PURCHASE,
 };
 
-/// The longest time from the end of a killed worker's lease until the next sale.
+/// The longest time that is allowed between the end of a killed worker's lease and the next sale.
 const CRASH_MARGIN: Duration = Duration::from_millis(250);
 
-/// The shortest time after which a replica takes over from a killed primary. The sale must last longer than this time.
+/// The shortest time that a replica needs to take over from a killed primary. The sale must last longer than this time
+/// after the kill.
 const SHORTEST_FAILOVER: Duration = Duration::from_millis(500);
 
-/// How long the keys of the locks may take to disappear if a server was killed. The last release may not have reached
-/// the promoted replica. The grant then stays on the promoted replica until the grant's lease ends.
+/// How long the host waits for the locks' keys to disappear if a server was killed. The promoted replica possibly lacks
+/// the last release, and then keeps the grant until the grant's lease ends.
 const KEYS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts the processes of a sale whose locks are on a Redis server, and waits for the end of the sale. Returns whether
@@ -125,8 +126,8 @@ enum Word {
     Ended,
 }
 
-/// Starts a process of this program that runs as a worker. Sends each of the worker's messages to `lines`, together
-/// with the worker's number.
+/// Starts a process of this program that runs as a worker. A task sends each of the worker's messages to `lines`,
+/// together with the worker's number.
 fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<Child, Failure> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(worker.to_args())
@@ -151,7 +152,7 @@ fn start(worker: &Worker, lines: mpsc::UnboundedSender<(u64, Word)>) -> Result<C
 /// Sends a line to each worker. The worker's buyers begin when this line arrives.
 async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
     for worker in workers {
-        // The worker's stdin stays open, because the worker ends when its stdin is closed.
+        // The host keeps the worker's stdin open, because the worker ends when its stdin is closed.
         let stdin = worker.stdin.as_mut().ok_or("a worker has no stdin")?;
         stdin.write_all(b"go\n").await?;
     }
@@ -161,12 +162,13 @@ async fn open_doors(workers: &mut [Child]) -> Result<(), Failure> {
 /// The time without sales after a worker was killed.
 struct Gap {
     since: Instant,
-    /// The token of the killed worker's hold, and the part of the lease that was left at the kill. `None` until the
-    /// killed worker has ended. A sale with a higher token was made after the kill.
+    /// The token of the killed worker's hold, and the time that was left of its lease when it was killed. `None` until
+    /// the killed worker has ended. The host compares tokens, because a sale with a higher token was made after the
+    /// kill.
     allowed: Option<(u64, Duration)>,
 }
 
-/// All workers of a sale that is in progress, and the results so far.
+/// A sale in progress, with its workers and its results so far.
 struct Floor {
     report: Report,
     workers: Vec<Child>,
@@ -178,8 +180,8 @@ struct Floor {
     kill: Kill,
     /// The time at which the lock's primary was killed.
     primary_killed: Option<Instant>,
-    /// The number of waiters that the server reports once all remaining buyers are queued behind the buyer that holds
-    /// the lock.
+    /// The number of waiters at which the host kills the victim. When the server reports this number, all remaining
+    /// buyers are queued behind the buyer that holds the lock.
     queued_at_kill: usize,
     gap: Option<Gap>,
     killed: bool,
@@ -280,7 +282,7 @@ impl Floor {
             return Ok(());
         }
         let since = self.gap.take().map_or_else(Instant::now, |gap| gap.since);
-        // Two times add up to at most the lease that was left at the kill: the time since the kill, and the rest of the
+        // The lease that was left at the kill is the sum of two times: the time since the kill, and the rest of the
         // lease that the server reports now.
         let passed = since.elapsed();
         let holder = self.lock.status().await?.holder;
@@ -294,8 +296,8 @@ impl Floor {
         Ok(())
     }
 
-    /// Handles a sale under `token`. If this sale is the first sale after the kill, checks the gap: the time for which
-    /// nothing was sold.
+    /// Handles a sale under `token`. If this is the first sale after the kill, checks the gap, which is the time for
+    /// which nothing was sold.
     fn measure(&mut self, token: u64) {
         let Some(Gap {
             since,
@@ -317,7 +319,7 @@ impl Floor {
         if gap > rest + CRASH_MARGIN {
             let late = (gap - rest).as_millis();
             self.report.fail(format!(
-                "the crash held the sale up for {late} ms more than its lease"
+                "after the crash, the sale stopped for {late} ms longer than the lease"
             ));
         }
     }
@@ -347,8 +349,8 @@ impl Floor {
         } else if self.kill == Kill::Primary {
             self.report.fail("no primary was killed".into());
         }
-        // If a worker was killed at the end of the sale, its lock is still taken. Such a lock becomes free when its
-        // lease ends. The host waits for the end of the lease before it looks for keys that are left.
+        // If a worker was killed at the end of the sale, its lock is still taken until its lease ends. The host waits
+        // for the end of the lease before it looks for keys that the locks have left.
         while self.killed
             && let Some(holder) = self.lock.status().await?.holder
         {
@@ -360,7 +362,7 @@ impl Floor {
             self.report.print_waits();
             self.report.print_commands(self.commands, self.acquired);
             if self.killed {
-                println!("            (those of the killed are not known)");
+                println!("            (those of the killed worker are not known)");
             }
         }
         let reader = RedisStore::open(&self.rack.database, &name).await?;

@@ -11,8 +11,9 @@
 //! ```
 //!
 //! The last two commands start a Redis Cluster, or a primary with replicas and Sentinels, and kill the primary of the
-//! lock in the middle of the sale. The stock is on another server, as a shop has its stock in a database. The server
-//! with the stock recognizes a buyer that has lost the lock by the buyer's fencing token, and refuses this buyer.
+//! lock in the middle of the sale. The stock is on another server, just as a shop has its stock in a database. If a
+//! buyer has lost the lock, the server with the stock recognizes this by the buyer's fencing token, and refuses the
+//! buyer.
 //!
 //! The program exits with 0 if the sale was exact, with 2 if the arguments are wrong, and with 1 otherwise.
 

@@ -6,7 +6,7 @@ use crate::buyer::Purchase;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// The worker is connected, and the sale may begin.
+    /// The worker is connected and ready for the beginning of the sale.
     Ready,
     /// A buyer of the victim (the worker that the host will kill) holds the lock and waits for the kill.
     Inside,
@@ -26,7 +26,7 @@ impl fmt::Display for Message {
                 token,
                 waited,
             }) => {
-                // No fencing token is 0, so 0 stands for the missing token of an unguarded sale.
+                // A fencing token is never 0, so 0 stands for the missing token of an unguarded sale.
                 let token = token.unwrap_or(0);
                 write!(f, "sold {item} {token} {}", waited.as_micros())
             }

@@ -36,7 +36,8 @@ impl Report {
         }
     }
 
-    /// Starts a new record, whose time begins now. The host calls this method when it lets the buyers begin.
+    /// Discards the record, and starts a new one whose time begins now. The host calls this method when it lets the
+    /// buyers begin.
     pub(crate) fn reopen(&mut self) {
         *self = Self::open(self.stock);
     }

@@ -1,6 +1,6 @@
-//! The inventory: the remaining stock, and the receipts. The inventory does not prevent buyers from writing at the same
-//! time. The inventory refuses a buyer whose fencing token is lower than a token that it has seen, because this buyer
-//! has lost the lock.
+//! The inventory consists of the remaining stock and the receipts. The inventory does not prevent buyers from writing
+//! at the same time. If the inventory has seen a higher fencing token than the token of a buyer, it refuses the buyer,
+//! because this buyer has lost the lock.
 
 use std::{
     collections::BTreeMap,
@@ -63,7 +63,8 @@ impl fmt::Display for StoreError {
     }
 }
 
-/// An inventory that may be reached over a network. Buyers without the lock have no token, and are never refused.
+/// An inventory that is possibly reached over a network. Buyers in an unguarded sale have no token, and are never
+/// refused.
 pub(crate) trait Store: Send + Sync + 'static {
     /// Stores the token, and returns what the buyer finds in the inventory.
     fn look(
@@ -72,8 +73,8 @@ pub(crate) trait Store: Send + Sync + 'static {
         buyer: &str,
     ) -> impl Future<Output = Result<Shelf, StoreError>> + Send;
 
-    /// Writes the remaining stock and the receipt of a sale in one step. A buyer may be killed at any point, so either
-    /// both are written or nothing is written.
+    /// Writes the remaining stock and the receipt of a sale in one step. One step is needed because a buyer can be
+    /// killed at any point: either both are written or nothing is written.
     fn sell(
         &self,
         token: Option<FencingToken>,
@@ -195,8 +196,8 @@ pub(crate) struct RedisStore {
     newest_token: String,
 }
 
-/// How long the store waits for an answer of the server. The time is long, because a slow server should not make the
-/// sale fail. The example tests the lock and not the store.
+/// How long the store waits for an answer of the server. The time is long, so that a slow server does not make the sale
+/// fail. The example tests the lock and not the store.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl RedisStore {

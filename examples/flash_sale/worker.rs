@@ -19,8 +19,7 @@ use crate::{
     store::{Receipt, RedisStore, Shelf, Store, StoreError},
 };
 
-/// The number of the victim's purchase, counted from 1, during which the victim (the worker that the host kills) is
-/// killed.
+/// The host kills the victim (one of the workers) during the victim's purchase with this number, counted from 1.
 pub(crate) const FATAL_PURCHASE: u64 = 10;
 
 pub(crate) async fn work(worker: Worker) -> Result<(), Failure> {
@@ -67,7 +66,7 @@ fn opening() -> oneshot::Receiver<()> {
     thread::spawn(move || {
         let mut lines = io::stdin().lock().lines();
         if let Some(Ok(_)) = lines.next() {
-            // Sending the signal fails only if the worker has failed.
+            // An error means that the worker has failed, so nobody waits for the signal.
             let _ = open.send(());
             lines.next();
         }

@@ -1,5 +1,5 @@
 //! The accidents: a buyer that dies during its purchase, and a buyer that is slower than its lease. In both cases, the
-//! buyer with the accident runs in a separate process, and other buyers want to buy during its purchase.
+//! unlucky buyer runs in a separate process, and other buyers want to buy during its purchase.
 
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,8 @@ const THINKING: Duration = Duration::from_millis(5);
 
 /// How long the other buyers wait before the example checks whether the lock has an expiry.
 const WATCHED: Duration = Duration::from_secs(2 * SHORT_LEASE.as_secs());
-/// The largest number of checks whether the lock has an expiry. If every check finds an expiry, but no other buyer gets
-/// the lock, the example fails.
+/// How many times the example checks whether the lock has an expiry. If every check finds an expiry, but no other buyer
+/// gets the lock, the example fails.
 const PATIENCE: u32 = 30;
 
 /// The effect of a buyer's death on the other buyers.
@@ -38,9 +38,9 @@ const PATIENCE: u32 = 30;
 pub(crate) enum Aftermath {
     /// The dead buyer held no lock.
     NothingHeld,
-    /// The next buyer entered this long after the kill.
+    /// The next buyer got the lock after this time, counted from the kill.
     Free(Duration),
-    /// No buyer enters until somebody deletes the lock by hand.
+    /// No buyer gets the lock until somebody deletes it by hand.
     StandsStill,
 }
 
@@ -68,7 +68,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Opens the sale, starts the buyer that will have the accident, and waits until this buyer has read the stock.
+    /// Opens the sale, starts the unlucky buyer, and waits until it has read the stock.
     async fn open(servers: &Servers, guard: Guard, pace: Pace) -> Result<Self, Failure> {
         let (sale, urls) = (Uuid::new_v4().simple().to_string(), servers.urls(guard));
         let sessions = Session::open_many(guard, &urls, &sale, SESSIONS, SESSIONS).await?;
@@ -86,8 +86,8 @@ impl Fixture {
         })
     }
 
-    /// Lets the other buyers make this many purchases, or fewer if the items sell out earlier. Returns a task whose
-    /// result is the purchases.
+    /// Starts a task in which the other buyers make this number of purchases, or fewer if the items sell out earlier.
+    /// The task returns the purchases.
     fn others(&self, wishes: u64) -> JoinHandle<Result<Vec<Visit>, Failure>> {
         let sessions = self.sessions.clone();
         tokio::spawn(async move {
@@ -101,7 +101,7 @@ impl Fixture {
                 match visit.await? {
                     visit if visit.outcome == Outcome::Sold => bought.push(visit),
                     visit if visit.outcome == Outcome::SoldOut => break,
-                    // On a busy machine, the lease may end before the write. The loop then tries again with another
+                    // On a busy machine, the lease can end before the write. The loop then tries again with another
                     // buyer.
                     _ => {}
                 }
@@ -110,8 +110,8 @@ impl Fixture {
         })
     }
 
-    /// Waits until the other buyers have bought, and returns their purchases. Returns `None` if the lock for which the
-    /// buyers wait never expires.
+    /// Waits until the other buyers have bought, and returns their purchases. Returns `None` if the buyers wait for a
+    /// lock that never expires.
     async fn come_in(
         &self,
         others: &mut JoinHandle<Result<Vec<Visit>, Failure>>,
@@ -136,7 +136,7 @@ impl Fixture {
 }
 
 /// Runs a sale in which a buyer is killed during its purchase. Afterwards, the other buyers buy the remaining items,
-/// unless no buyer can enter.
+/// unless no buyer can get the lock.
 pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Failure> {
     let mut fixture = Fixture::open(servers, guard, Pace::Dies).await?;
     let held = servers.is_held(guard, &lock_key(&fixture.sale)).await;
@@ -163,9 +163,8 @@ pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Fail
     })
 }
 
-/// Runs a sale with a slow buyer. The slow buyer reads the stock. The slow buyer writes only after other buyers have
-/// bought some items, or after it is clear that its lock never expires. Afterwards, the other buyers buy the remaining
-/// items.
+/// Runs a sale with a slow buyer. The slow buyer reads the stock. It writes only after other buyers have bought some
+/// items, or after it is clear that its lock never expires. Afterwards, the other buyers buy the remaining items.
 pub(crate) async fn late(servers: &Servers, guard: Guard, pace: Pace) -> Result<Late, Failure> {
     let mut fixture = Fixture::open(servers, guard, pace).await?;
     let mut others = fixture.others(MEANWHILE);

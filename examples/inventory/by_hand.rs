@@ -59,8 +59,8 @@ impl ByHand {
         let mut connection = self.connection.clone();
         let lease = lease.as_millis() as u64;
         match self.kind {
-            // Articles show `SETNX` and then `EXPIRE`. If a process dies between these two commands, its lock never
-            // expires. To show a lock that never expires, this example never sends `EXPIRE`.
+            // In articles, a caller sends `SETNX` and then `EXPIRE`. If the caller dies between these two commands, its
+            // lock never expires. This example shows such a lock, and therefore never sends `EXPIRE`.
             Kind::SetNx => connection.set_nx(key, owner).await,
             Kind::SetPx => {
                 let options = SetOptions::default()

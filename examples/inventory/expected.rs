@@ -41,7 +41,7 @@ impl Surprises {
                 let late = &row.late;
                 self.check(
                     guard,
-                    "others inside while the slow buyer is",
+                    "other buyers inside during the slow buyer's purchase",
                     late,
                     late.others_came_in,
                 );
@@ -61,7 +61,7 @@ impl Surprises {
         }
         self.check(
             guard,
-            "one blocked buyer for each of ours",
+            "a result with a blocked thread, only under this project's locks",
             &row.blocked,
             row.blocked.is_some() == guard.is_ours(),
         );
@@ -106,7 +106,7 @@ impl Surprises {
             Guard::SetNx => ("a sale that stands still after a death", |seen| {
                 seen == Aftermath::StandsStill
             }),
-            _ => ("a lock that is free after the lease of the dead", |seen| {
+            _ => ("a lock that is free after the dead buyer's lease", |seen| {
                 matches!(seen, Aftermath::Free(_))
             }),
         };
@@ -116,12 +116,12 @@ impl Surprises {
         }
     }
 
-    /// Checks the sale with a slow buyer. Under this guard, each item has to be sold exactly once.
+    /// Checks the sale with a slow buyer under a guard with which each item is sold exactly once.
     fn of_late(&mut self, guard: Guard, late: &Late, ended: Outcome, others_came_in: bool) {
         let expected = if others_came_in {
-            "others inside while the slow buyer is"
+            "other buyers inside during the slow buyer's purchase"
         } else {
-            "nobody inside while the slow buyer is"
+            "no other buyer inside during the slow buyer's purchase"
         };
         self.check(guard, expected, late, late.others_came_in == others_came_in);
         self.check(
@@ -148,8 +148,8 @@ impl Surprises {
     }
 
     /// Checks the waiting callers of a lock with a queue. These callers send at most about two scripts for each
-    /// acquisition, plus the probes. The waiting callers may send fewer scripts, because one script can serve several
-    /// neighbours in the queue that belong to one process.
+    /// acquisition, plus the probes. They often send fewer scripts, because one script can serve several neighbours in
+    /// the queue that belong to one process.
     fn of_queue(&mut self, row: &str, waiters: &Waiters) {
         let (most, seen) = (waiters.ceiling_of_a_queue(), waiters.commands());
         let expected = format!("2 to {most} commands");

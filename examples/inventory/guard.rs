@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use crate::ours::Way;
 
-/// A guard: one way to guard the stock.
+/// One way to guard the stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guard {
     /// No guard: a buyer reads the stock, thinks, and writes the stock.
@@ -55,13 +55,14 @@ impl Guard {
         matches!(self, Self::Ours(_) | Self::Redlock)
     }
 
-    /// Returns whether buyers under this guard may share a connection. Under `WATCH`, they may not share one, because
-    /// an `EXEC` of one buyer would end the watches of all buyers on the connection.
+    /// Returns whether buyers under this guard are allowed to share a connection. Under `WATCH`, each buyer needs a
+    /// connection of its own, because an `EXEC` of one buyer would end the watches of all buyers on the connection.
     pub(crate) fn shares_connections(self) -> bool {
         self != Self::Watch
     }
 
-    /// Returns the commands that this guard sends directly, but that other guards run only within scripts.
+    /// Returns the commands that this guard sends to the server directly. Other guards run these commands only within
+    /// scripts.
     pub(crate) fn plain(self) -> &'static [&'static str] {
         match self {
             Self::Watch => &["get", "set", "rpush"],

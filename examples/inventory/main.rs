@@ -1,6 +1,7 @@
-//! Compares the ways to guard a stock. The same sale runs without a guard, under `WATCH`, under hand-written locks that
-//! are common in articles, and under the locks of this project. The example has three scenarios: a rush of buyers, a
-//! buyer that dies during its purchase, and a buyer that is slower than its lease.
+//! Compares several ways to guard a stock against buyers that write at the same time. The same sale runs without a
+//! guard, under `WATCH`, under hand-written locks that are common in articles, and under the locks of this project. The
+//! example has three scenarios: a rush of buyers, a buyer that dies during its purchase, and a buyer that is slower
+//! than its lease.
 //!
 //! ```text
 //! cargo run --release --example inventory
@@ -9,8 +10,7 @@
 //! ```
 //!
 //! The example starts its own servers and needs `redis-server`. The example exits with 0 if each guard had its expected
-//! result, with 2 if the arguments are wrong, and with 1 otherwise. For some guards, the expected result is that they
-//! oversell.
+//! result, with 2 if the arguments are wrong, and with 1 otherwise. Some guards are expected to oversell.
 
 mod accidents;
 mod args;

@@ -1,5 +1,5 @@
-//! The picture `docs/inventory.svg`. The picture has a row for each guard (way to guard the stock). The logarithmic
-//! axes of the picture show how long buyers wait and how many commands the guard sends.
+//! The picture `docs/inventory.svg`. The picture has a row for each guard (way to guard the stock), and two panels with
+//! logarithmic axes. One panel shows how long buyers wait, and the other panel shows how many commands the guard sends.
 
 use crate::{
     guard::Guard,
@@ -13,7 +13,7 @@ const ROW: f64 = 34.0;
 const BOTTOM: f64 = 52.0;
 /// The horizontal position of the right end of the guards' names.
 const NAMES_END: f64 = 158.0;
-/// The distance from the vertical middle of a row to the baseline of its text.
+/// The vertical distance from the middle of a row to the line on which the letters of its text stand.
 const FOOT: f64 = 4.0;
 /// Half the height of the stroke that marks the 99th percentile of the waits.
 const STROKE: f64 = 8.0;

@@ -17,12 +17,12 @@ use crate::{Failure, shop::Shop};
 /// waits for this line.
 pub(crate) const INSIDE: &str = "inside";
 
-/// What a buyer does between reading and writing the stock.
+/// What a buyer does between the read and the write of the stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// Thinks for this long, as if the buyer checked a card or printed a label.
+    /// Pauses for this time, as if the buyer checked a card or printed a label.
     Thinks(Duration),
-    /// Buys nothing, but holds the lock for this long and leaves.
+    /// Holds the lock for this time, and then leaves without buying.
     Stays(Duration),
     /// Does not end the purchase until its process is killed.
     Dies,
@@ -56,7 +56,9 @@ impl FromStr for Pace {
             DIES => Ok(Self::Dies),
             AWAITS => Ok(Self::Awaits),
             BLOCKS => Ok(Self::Blocks),
-            _ => Err(format!("no process is started for a buyer that `{name}`")),
+            _ => Err(format!(
+                "`{name}` is not what a buyer in a separate process can do"
+            )),
         }
     }
 }
@@ -68,9 +70,9 @@ pub(crate) enum Outcome {
     SoldOut,
     /// The shop refused the write, because it has seen a higher fencing token than the token of this buyer.
     Refused,
-    /// The lease ended, and the buyer's body was dropped at an await.
+    /// The lease ended, and the buyer's body was dropped at an `.await`.
     Cancelled,
-    /// The buyer entered the lock, and left without trying to buy.
+    /// The buyer got the lock, and left without trying to buy.
     Left,
 }
 
@@ -107,7 +109,7 @@ pub(crate) struct Purchase<'a> {
     shop: &'a Shop,
     buyer: &'a str,
     pace: Pace,
-    /// The time at which the buyer last entered. A buyer under `WATCH` enters once for each try.
+    /// The time at which the buyer's last try began. Only under `WATCH`, a buyer can make several tries.
     pub(crate) entered: Option<Instant>,
     pub(crate) left: Option<Instant>,
     pub(crate) tries: u64,
@@ -187,7 +189,7 @@ impl<'a> Purchase<'a> {
                 println!("{INSIDE}");
                 pending::<()>().await;
             }
-            // A buyer that tries again already has the shop's permission to continue.
+            // If the buyer tries again, it already has the shop's permission to continue.
             Pace::Awaits | Pace::Blocks if self.tries > 1 => {}
             Pace::Awaits | Pace::Blocks => {
                 println!("{INSIDE}");

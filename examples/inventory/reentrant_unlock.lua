@@ -1,5 +1,5 @@
 -- Undoes one entry of the owner. Deletes the lock if this entry was the owner's last. Returns 0 if the owner did not
--- hold the lock, and 1 otherwise. KEYS: the key of the lock. ARGV: the name of the owner.
+-- hold the lock, and 1 otherwise. KEYS[1]: the key of the lock. ARGV[1]: the name of the owner.
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
   return 0 -- the owner no longer holds the lock
 end

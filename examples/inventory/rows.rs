@@ -44,7 +44,7 @@ const ACCIDENTS: usize = 3;
 
 const THINKING: Duration = Duration::from_millis(5);
 
-/// The time limit of a scenario. Without pauses between the bodies, the longest scenario would take 30 s.
+/// The time limit of a scenario. The bodies of the longest scenario take 30 s together.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Size {
@@ -61,7 +61,7 @@ impl Size {
         callers: 100,
     };
 
-    /// The size of a quick run. The results of a run of any size are checked in the same way.
+    /// The size of a quick run. Its results are checked in the same way as those of a full run.
     pub(crate) const QUICK: Self = Self {
         items: 20,
         rush: Plan {
@@ -89,8 +89,8 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Returns the number of lost or doubled sales. A lost sale was confirmed to its buyer but not recorded. A doubled
-    /// sale is the sale of an item that was already sold.
+    /// Returns the number of lost or doubled sales. A sale is lost if the buyer got a confirmation, but the sale has no
+    /// record. A sale is doubled if its item was already sold.
     pub(crate) fn amiss(&self) -> u64 {
         self.audit.lost(self.rush.told()) + self.audit.doubled()
     }
@@ -108,7 +108,7 @@ fn new_sale() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
-/// Runs a scenario with a time limit, because all buyers would wait forever for a lock that is never released. An error
+/// Runs a scenario with a time limit, because buyers would wait forever for a lock that is never released. An error
 /// names the guard and the scenario.
 async fn bounded<T>(
     guard: Guard,
@@ -131,7 +131,7 @@ async fn rush(servers: &Servers, guard: Guard, size: Size) -> Result<(Waiters, A
     Ok((waiters, audit))
 }
 
-/// Returns the number of steps of which [`sales`] and [`waits`] report the beginning.
+/// Returns the number of steps that [`sales`] and [`waits`] show in the progress bar.
 pub(crate) fn steps(size: Size) -> usize {
     Guard::ALL.len() + ACCIDENTS + size.holds.len() * WAITING.len()
 }

@@ -43,8 +43,8 @@ impl Servers {
         }
     }
 
-    /// Returns the servers on which the commands of `guard` are counted. `WATCH` has no lock server: its commands go to
-    /// the stock's server.
+    /// Returns the servers on which the commands of `guard` are counted. The guard `WATCH` has no lock server, so its
+    /// commands are counted on the stock's server.
     fn of(&self, guard: Guard) -> &[RedisServer] {
         use std::slice::from_ref;
         match guard {
@@ -74,7 +74,7 @@ impl Servers {
         version.unwrap_or_else(|| "of an unknown version".into())
     }
 
-    /// Returns whether a lock is held, which is the case if a lock server stores a value under this key.
+    /// Returns whether a lock is held, that is, whether a lock server stores a value under this key.
     pub(crate) async fn is_held(&self, guard: Guard, key: &str) -> bool {
         let server = match guard {
             Guard::Redlock => &self.quorum.servers[0],

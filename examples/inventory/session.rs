@@ -1,4 +1,4 @@
-//! A session: a client of the shop with its own connections. Sessions compete for a lock in the same way as separate
+//! A session is a client of the shop with its own connections. Sessions compete for a lock in the same way as separate
 //! processes do.
 
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ impl Lease {
     }
 }
 
-/// A session: a client of the shop.
+/// A client of the shop, with its own connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
     pub(crate) shop: Shop,
@@ -61,7 +61,7 @@ pub(crate) struct Visit {
     pub(crate) buyer: String,
     pub(crate) outcome: Outcome,
     pub(crate) entered: Instant,
-    /// The time from the call until the buyer last entered.
+    /// The time from the call until the buyer's last try began.
     pub(crate) waited: Duration,
     /// The duration of the buyer's body, or `None` if the body was dropped.
     pub(crate) inside: Option<Duration>,
@@ -69,8 +69,8 @@ pub(crate) struct Visit {
 }
 
 impl Session {
-    /// Opens a session. A client of this project's locks takes one lock here, so that the additional work of a first
-    /// call is not measured.
+    /// Opens a session. A client of this project's locks acquires one lock here, so that the example does not measure
+    /// the additional work of a first call.
     pub(crate) async fn open(guard: Guard, urls: &Urls, sale: &str) -> Result<Self, Failure> {
         let by_hand =
             async |kind| Ok::<_, Failure>(Locks::ByHand(ByHand::connect(kind, &urls.locks).await?));
@@ -114,7 +114,7 @@ impl Session {
         Ok(opened)
     }
 
-    /// Takes the lock if the guard has a lock, runs the purchase, and releases the lock.
+    /// Acquires the lock if the guard has a lock, runs the purchase, and releases the lock.
     pub(crate) async fn visit(
         &self,
         buyer: String,

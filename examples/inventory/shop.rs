@@ -1,5 +1,5 @@
-//! The stock and the records of its sales on a Redis server. The Redis keys of both begin with a prefix that contains
-//! the name of the sale.
+//! The stock and the records of its sales on a Redis server. The Redis keys of the stock and of the records begin with
+//! a prefix that contains the name of the sale.
 
 use std::{collections::BTreeSet, fmt, sync::LazyLock};
 
@@ -90,8 +90,8 @@ impl Shop {
             .arg(token.map(|token| token.to_string()).unwrap_or_default());
     }
 
-    /// Reads and watches the stock. The next [`sell_unchanged`](Self::sell_unchanged) writes only if no other client
-    /// has changed the stock in between.
+    /// Reads and watches the stock. The next call of [`sell_unchanged`](Self::sell_unchanged) writes only if no other
+    /// client has changed the stock in between.
     pub(crate) async fn watch(&self) -> RedisResult<u64> {
         let watch = cmd("WATCH").arg(self.key("stock")).to_owned();
         watch.exec_async(&mut self.connection.clone()).await?;
@@ -230,8 +230,8 @@ impl Audit {
         self.sold() - items.len() as u64
     }
 
-    /// Returns how many purchases have no record, although their buyers (`told`) were told that the purchase had
-    /// succeeded.
+    /// Returns the number of purchases that have no record, although their buyers (`told`) got the answer that they had
+    /// bought an item.
     pub(crate) fn lost<'a>(&self, told: impl Iterator<Item = &'a str>) -> u64 {
         let known: BTreeSet<&str> = self.sales.iter().map(|sale| sale.buyer.as_str()).collect();
         told.filter(|buyer| !known.contains(buyer)).count() as u64

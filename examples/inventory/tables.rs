@@ -119,7 +119,7 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Returns the text that says how the rush was measured.
+/// Returns the text that describes how the rush was measured.
 fn setting(size: Size, redis: &str) -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let Size { items, rush, .. } = size;

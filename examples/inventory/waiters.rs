@@ -16,7 +16,7 @@ use crate::{
     shop::IN_TRANSACTION,
 };
 
-/// A plan: how many buyers there are, and what they do.
+/// The number of buyers, and what they do.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) buyers: usize,
@@ -29,7 +29,8 @@ pub(crate) struct Plan {
     pub(crate) pace: Pace,
 }
 
-/// The results of a plan: the visits of the buyers to the shop, how long they waited, and how many commands they sent.
+/// The results of a plan, which are the visits of the buyers to the shop, the times for which they waited, and the
+/// commands that they sent.
 #[derive(Debug)]
 pub(crate) struct Waiters {
     /// The visits of each buyer.
@@ -112,7 +113,7 @@ impl Waiters {
         self.all().map(|visit| visit.tries).sum()
     }
 
-    /// Returns the buyers that were told that they had bought an item.
+    /// Returns the buyers that got the answer that they had bought an item.
     pub(crate) fn told(&self) -> impl Iterator<Item = &str> {
         let bought = self.all().filter(|visit| visit.outcome == Outcome::Sold);
         bought.map(|visit| visit.buyer.as_str())
@@ -130,8 +131,8 @@ impl Waiters {
         self.commands as f64 / self.wall.as_secs_f64()
     }
 
-    /// Returns the total time divided by the sum of the times of all bodies. If no time passed between the bodies, the
-    /// total time would equal this sum.
+    /// Returns the total time divided by the sum of the times of all bodies. The ideal ratio is 1, at which no time
+    /// passes between the bodies.
     pub(crate) fn over_ideal(&self) -> f64 {
         let bodies: Duration = self.all().filter_map(|visit| visit.inside).sum();
         self.wall.as_secs_f64() / bodies.as_secs_f64()
@@ -156,9 +157,10 @@ impl Waiters {
         })
     }
 
-    /// Returns the largest number of commands that callers in a queue may send. Two scripts are allowed for each
-    /// acquisition, and a third script if the hold lasts at least 90 ms. One initial probe and five probes a second are
-    /// allowed for each client. For busy machines, one more command is allowed for every twenty acquisitions.
+    /// Returns the largest number of commands that callers in a queue are allowed to send. Two scripts are allowed for
+    /// each acquisition, and a third script if the hold lasts at least 90 ms. One initial probe and five probes a
+    /// second are allowed for each client. For busy machines, one more command is allowed for every twenty
+    /// acquisitions.
     pub(crate) fn ceiling_of_a_queue(&self) -> u64 {
         const LONG: Duration = Duration::from_millis(90);
         const LOOKS_A_SECOND: f64 = 5.0;

@@ -14,7 +14,7 @@ use crate::{
 /// The first argument of a buyer's process.
 pub(crate) const WORKER: &str = "--worker";
 
-/// The text that precedes the outcome in the output of a buyer's process.
+/// The text before the outcome of the purchase in the output of a buyer's process.
 const ENDED: &str = "ended: ";
 
 /// The parameters of a buyer's process.
@@ -82,7 +82,7 @@ impl Buyer {
     }
 }
 
-/// Runs the buyer for which this process was started. An error names the guard.
+/// Runs the buyer for which this process was started. If the function fails, the error names the guard.
 pub(crate) async fn work(order: &Order) -> Result<(), Failure> {
     let done = visit(order).await;
     done.map_err(|failure| format!("{}, alone: {failure}", order.guard).into())

@@ -1,5 +1,5 @@
-//! Tests that the expected result of each guard is accepted, and that the result of another guard in its place is
-//! reported.
+//! Tests of the checks in `expected.rs`. The checks must accept the expected result of each guard, and report the
+//! result of another guard in its place.
 
 use std::time::{Duration, Instant};
 

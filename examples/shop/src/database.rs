@@ -1,8 +1,8 @@
 //! The stock and the orders, in SQLite or Postgres. All SQL statements run on both databases.
 //!
-//! Each write to an item's row in the table `stock` is fenced: the row stores the highest fencing token so far, and a
-//! write with a lower token changes nothing. A buyer that has lost its lock therefore cannot overwrite the stock that a
-//! later buyer has written.
+//! Each write to an item's row in the table `stock` is fenced. This means that the row stores the highest fencing token
+//! so far, and that a write with a lower token changes nothing. A buyer that has lost its lock therefore cannot
+//! overwrite the stock that a later buyer has written.
 
 use std::time::Duration;
 
@@ -55,8 +55,8 @@ pub struct Sale<'a> {
     pub order: String,
     /// The name of the item.
     pub item: &'a str,
-    /// The number of the sold unit: the number of units that were left before this sale. No two orders of an item have
-    /// the same number.
+    /// The number of the sold unit. It is the number of units that were left before this sale. No two orders of an item
+    /// have the same number.
     pub unit: i64,
     /// The buyer.
     pub customer: &'a str,
@@ -79,8 +79,8 @@ impl Database {
         let pool = options.connect(url).await?;
         for table in TABLES {
             let create = || sqlx::query(table).execute(&pool);
-            // If several processes create a table at once, Postgres refuses all but one. When a refused process tries
-            // again, it finds the table.
+            // If several processes create a table at the same time, Postgres refuses all but one. A refused process
+            // tries again, and then finds the table.
             if create().await.is_err() {
                 create().await?;
             }
@@ -116,8 +116,8 @@ impl Database {
         let query = sqlx::query_scalar(CLAIM).bind(signed(token)).bind(item);
         match query.fetch_optional(&self.0).await? {
             Some(left) => Ok(left),
-            // The update has changed no row. If the item's row can be read, the row has a higher token, and otherwise
-            // the item is unknown.
+            // The update has changed no row. If the item has a row, this row has a higher token. If the item has no
+            // row, the item is unknown.
             None => self.left(item).await.and(Err(ShopError::Overtaken)),
         }
     }

@@ -28,7 +28,8 @@ const EARLY_BUYERS: u32 = 20;
 /// The number of the buyer whose request has the header `x-trace`. This buyer is one of the early buyers, so it gets a
 /// unit.
 const TRACED_BUYER: u32 = 7;
-/// How long a buyer waits before it asks a busy shop again, as the shop's header `Retry-After` says.
+/// How long a buyer waits before it repeats a request to a busy shop. The shop's header `Retry-After` has the same
+/// time.
 const RETRY: Duration = Duration::from_secs(1);
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -146,7 +147,7 @@ impl Shop {
 
 type HttpClient = Client<HttpConnector, Body>;
 
-/// Asks for one unit, again and again, until the shop sells a unit or is sold out. Returns the number of the sold unit.
+/// Repeats the request for one unit until the shop sells a unit or is sold out. Returns the number of the sold unit.
 async fn buy(client: HttpClient, url: String, number: u32) -> Option<i64> {
     let order = json!({ "item": ITEM, "customer": format!("buyer {number}") });
     loop {

@@ -10,7 +10,7 @@ use axum::{
 use lock_runtime::LockError;
 use serde_json::json;
 
-/// Why the shop did not do what a request asked for.
+/// The reason why the shop refused a request, or failed to do what the request asks for.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ShopError {
@@ -47,7 +47,7 @@ impl IntoResponse for ShopError {
         }
         let problem = json!({ "error": word, "message": self.to_string() });
         let mut response = (status, Json(problem)).into_response();
-        // Each answer 503 means that nothing was changed, so the client may repeat the request.
+        // An answer with the status 503 means that nothing was changed, so the client can repeat the request.
         if status == StatusCode::SERVICE_UNAVAILABLE {
             let second = HeaderValue::from_static("1");
             response.headers_mut().insert(RETRY_AFTER, second);
@@ -71,7 +71,7 @@ impl fmt::Display for ShopError {
             }
             Self::UnknownItem => f.write_str("the shop does not sell this item"),
             Self::SoldOut => f.write_str("the item is sold out"),
-            // The database's error text may contain SQL statements and addresses, so the text only appears in the log.
+            // The database's error text can contain SQL statements and addresses, so it appears only in the log.
             Self::Database(_) => f.write_str("the database failed"),
         }
     }

@@ -26,7 +26,7 @@ use crate::{
     telemetry,
 };
 
-/// How long the database and the lock server may take to answer a readiness check.
+/// The time within which the database and the lock server have to answer a readiness check.
 const READY_WITHIN: Duration = Duration::from_secs(1);
 
 /// The shared state that the HTTP handlers use.
@@ -40,8 +40,8 @@ pub struct App {
     pub locks: LockClient,
     /// The recorder of the metrics.
     pub metrics: PrometheusHandle,
-    /// Cancelled when the shop shuts down. The cancellation ends the live page of locks, whose open streams would
-    /// otherwise delay the shutdown.
+    /// This token is cancelled when the shop shuts down. The cancellation ends the streams of the live page of locks,
+    /// because open streams would delay the shutdown.
     pub stopping: CancellationToken,
 }
 

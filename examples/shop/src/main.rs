@@ -1,4 +1,4 @@
-//! The shop: one process of it, or a demo with two processes and a Redis server.
+//! Runs one process of the shop, or a demo with two processes and a Redis server.
 //!
 //! ```text
 //! cargo run -p shop -- demo           # starts everything, sells a stock, and runs until Ctrl-C

@@ -20,13 +20,13 @@ pub struct Receipt {
     pub order: String,
     /// The name of the item.
     pub item: String,
-    /// The number of the sold unit: the number of units that were left before this sale.
+    /// The number of the sold unit. It is the number of units that were left before this sale.
     pub unit: i64,
     /// The fencing token of the lock under which the unit was sold.
     pub token: u64,
 }
 
-/// What the shop does with its stock.
+/// The operations of the shop on its stock.
 #[async_trait]
 pub trait Orders: Debug + Send + Sync {
     /// Sells one unit of an item.
@@ -81,9 +81,10 @@ impl OrderService {
 
 #[async_trait]
 impl Orders for OrderService {
-    // The lock covers three steps: reading the stock, the payment, and the database transaction. `record` has committed
-    // the transaction before the body ends, and the lock is released after the body has ended. The next buyer therefore
-    // reads the stock that this buyer has written. The attribute sets no `wait`, so the `wait` of the client applies.
+    // The lock covers three steps: reading the stock, the payment, and the database transaction. `record` commits the
+    // transaction before the body ends, and the lock is released only after the body has ended. The next buyer
+    // therefore reads the stock that this buyer has written. The attribute sets no `wait`, so the `wait` of the client
+    // applies.
     #[distributed_lock(key = "stock:<item>", max_hold = "30s", client = self.locks, guard = hold)]
     async fn buy(&self, item: &str, customer: &str) -> Result<Receipt, ShopError> {
         let unit = self.database.claim(item, hold.token()).await?;
@@ -108,8 +109,7 @@ impl Orders for OrderService {
         })
     }
 
-    // The key is the same as that of `buy`, so no units are added while a buyer is between reading and writing the
-    // stock.
+    // The key is the same as that of `buy`, so no units are added between a buyer's read and write of the stock.
     #[distributed_lock(key = "stock:<item>", client = self.locks, guard = hold)]
     async fn restock(&self, item: &str, units: u32) -> Result<i64, ShopError> {
         self.database.restock(item, units, hold.token()).await

@@ -23,8 +23,8 @@ const WAIT: Duration = Duration::from_secs(5);
 /// How long the payment provider of the example takes.
 const PAYMENT: Duration = Duration::from_millis(5);
 
-/// How long a shutdown waits for the requests in progress. The shutdown then waits once more for up to this time, until
-/// the locks are released and the database is closed.
+/// How long a shutdown waits for the requests in progress. After that, the shutdown waits again, for at most the same
+/// time, until the locks are released and the database is closed.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Runs one process of the shop, with the settings in the environment, until SIGTERM or SIGINT.
@@ -35,8 +35,8 @@ const GRACE: Duration = Duration::from_secs(10);
 pub async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
     telemetry::install_tracing();
     let metrics = telemetry::install_metrics()?;
-    // `LOCK_URL` has no default such as `memory:`, because two processes with in-process locks would not exclude each
-    // other.
+    // `LOCK_URL` has no default such as `memory:`, because locks in the memory of one process do not exclude another
+    // process.
     let url = env::var(URL_VARIABLE).map_err(
         |_| "set LOCK_URL, for example to redis://127.0.0.1/, or to memory: for one process",
     )?;
@@ -72,9 +72,9 @@ pub async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
 }
 
 /// Serves the shop until `stop` completes. Then accepts no more connections, finishes the requests in progress,
-/// releases their locks, and closes the database. The order matters: a request in progress needs its lock and the
-/// database, and the lock may be released only after the request has committed. Waits at most `grace` for the requests,
-/// and then at most `grace` for the release of the locks and the end of the database connections.
+/// releases their locks, and closes the database. The order matters, because a request in progress needs its lock and
+/// the database, and because its lock must not be released before the request has committed. Waits at most `grace` for
+/// the requests, and then at most `grace` for the release of the locks and the end of the database connections.
 ///
 /// # Errors
 /// Returns the error of the listener.

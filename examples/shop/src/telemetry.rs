@@ -24,7 +24,7 @@ use tracing_subscriber::{
 /// How often the metrics recorder does its upkeep, which frees memory.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// The `tracing` target of a request's span if [`TracePrinter`] is to print the trace of this request.
+/// The `tracing` target of a request's span if [`TracePrinter`] has to print the trace of this request.
 pub const PRINTED: &str = "shop::printed";
 
 /// Installs the recorder of the metrics for the process. Call this function before the first lock is used.
@@ -131,8 +131,8 @@ where
         {
             let mut rows = trace.lock().unwrap_or_else(PoisonError::into_inner);
             rows[*index].took = rows[*index].began.elapsed();
-            // A span closes after its children, so all spans of the trace have closed when the trace's first span
-            // closes.
+            // A span closes after its children. When the first span of the trace closes, all spans of the trace have
+            // therefore closed.
             if *index == 0 {
                 (self.0)(&text(&rows));
             }

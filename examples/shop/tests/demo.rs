@@ -1,4 +1,4 @@
-//! The demo, which starts a Redis server and two processes of the shop.
+//! Tests the demo, which starts a Redis server and two processes of the shop.
 
 use std::process::{Command, Output};
 

@@ -1,4 +1,4 @@
-//! The HTTP answers to errors.
+//! Tests of the HTTP answers for errors.
 
 use std::{future::pending, time::Duration};
 

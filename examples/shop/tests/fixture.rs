@@ -1,4 +1,4 @@
-//! A shop for tests, which needs no servers: its locks are in this process, and its database is a file.
+//! A shop for tests. It needs no servers, because its locks are in this process, and its database is a file.
 
 use std::{env, fs, path::PathBuf, sync::Arc, time::Duration};
 
@@ -45,7 +45,7 @@ impl Answer {
 /// A database that one test uses.
 pub(crate) struct Store {
     pub(crate) url: String,
-    /// The item that the test sells. No other test sells this item, so several tests may use one database.
+    /// The item that the test sells. No other test sells this item, so several tests can use one database.
     pub(crate) item: String,
     folder: PathBuf,
 }
@@ -78,7 +78,7 @@ impl Store {
         self.measured_shop(locks, payments, metrics).await
     }
 
-    /// Opens a shop on this database, whose address `/metrics` shows these metrics.
+    /// Opens a shop on this database. The shop's address `/metrics` shows the given metrics.
     pub(crate) async fn measured_shop(
         &self,
         locks: &LockClient,
@@ -103,7 +103,7 @@ impl Drop for Store {
     }
 }
 
-/// A shop that gets its requests without a network.
+/// A shop to which a test sends requests without a network.
 #[derive(Clone)]
 pub(crate) struct Shop(pub(crate) App);
 

@@ -11,7 +11,8 @@ use support::until;
 
 use crate::fixture::{LONG, Shop, Store, at_once, locks};
 
-/// Returns the metrics of the lock `stock:<item>` at `/metrics`, without the times that the histograms have measured.
+/// Returns the metrics of the lock `stock:<item>` from `/metrics`. Leaves out the times in the histograms, because they
+/// differ from run to run.
 async fn series(shop: &Shop) -> BTreeMap<String, f64> {
     let text = shop.get("/metrics").await.body;
     let label = "name=\"stock:<item>\",kind=\"exclusive\"";

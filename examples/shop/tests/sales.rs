@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 
 use crate::fixture::{Gate, LONG, Store, at_once, locks};
 
-/// Fifty buyers buy each unit once. The buyers use two shops that share the locks and the database, as two processes of
-/// the shop do.
+/// Fifty buyers buy each unit once. The buyers use two shops that share the locks and the database, like two processes
+/// of the shop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn fifty_buyers_buy_each_unit_once() {
     let store = Store::new();
@@ -36,7 +36,7 @@ async fn fifty_buyers_buy_each_unit_once() {
 
     let units: Vec<i64> = (1..=30).collect();
     shops[1].expect(&store.item, 0, &units).await;
-    // A later buyer gets a unit with a lower number, because fewer units are left, and a higher token.
+    // A later buyer gets a higher token, and a unit with a lower number, because fewer units are left.
     let mut receipts: Vec<_> = with(StatusCode::CREATED)
         .map(|answer| {
             (
@@ -88,7 +88,7 @@ async fn a_lower_token_is_refused() {
     assert_eq!(database.units_sold(item).await.unwrap(), [9]);
 }
 
-/// If a later holder of the lock overtakes a buyer during the payment, nothing is sold to the buyer.
+/// During the payment, a holder with a higher token writes to the database. The shop then sells nothing to the buyer.
 #[tokio::test]
 async fn an_overtaken_buyer_sells_nothing() {
     let store = Store::new();
@@ -147,7 +147,7 @@ impl Delay {
         }
         until(async || {
             if is_sqlite {
-                // While a commit waits for readers, SQLite lets no further reader in.
+                // While a commit waits for readers, SQLite refuses further readers.
                 let read = sqlx::query("SELECT item FROM stock");
                 return read.execute(&mut probe).await.is_err();
             }
@@ -165,8 +165,8 @@ impl Delay {
     }
 }
 
-/// The lock is released after the commit. If it were released before the commit, the next buyer would enter while the
-/// database still shows the old stock.
+/// The lock is released after the commit. Otherwise the next buyer would get the lock while the database still shows
+/// the old stock.
 #[tokio::test]
 async fn the_lock_is_released_after_the_commit() {
     let store = Store::new();

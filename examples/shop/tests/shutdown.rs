@@ -27,7 +27,7 @@ use crate::fixture::{Gate, LONG, Shop, Store, buy, locks};
 
 type Response = JoinHandle<Result<StatusCode, client::legacy::Error>>;
 
-/// A shop that listens on a port, and a request in progress that waits for the payment provider.
+/// A shop that listens on a port, with one request in progress that waits for the payment provider.
 struct Open {
     store: Store,
     shop: Shop,

@@ -11,8 +11,8 @@ use crate::fixture::{LONG, Store, at_once, buy, locks};
 
 static TRACES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// The trace of a request shows for how long the request waited for the lock, and for how long it held the lock. Only
-/// traces of requests with the header `x-trace` are printed.
+/// The trace of a request shows how long the request waited for the lock, and how long it held the lock. Only traces of
+/// requests with the header `x-trace` are printed.
 #[tokio::test]
 async fn a_trace_shows_waiting_and_holding() {
     let print = |trace: &str| TRACES.lock().unwrap().push(trace.to_owned());
@@ -37,8 +37,8 @@ async fn a_trace_shows_waiting_and_holding() {
     };
     tokio::join!(shop.ask(request), release);
 
-    // The trace may be printed a little later, because a worker thread of SQLite may still have a handle to a span of
-    // the request.
+    // The trace is sometimes printed a little later than the answer, because a worker thread of SQLite still has a
+    // handle to a span of the request.
     until(async || !TRACES.lock().unwrap().is_empty()).await;
     let traces = TRACES.lock().unwrap().clone();
     let [trace] = &traces[..] else {
