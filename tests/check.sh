@@ -3,12 +3,12 @@
 #
 # Installs redis-server and the Rust components rustfmt and clippy, if they are missing. Then checks format and lints,
 # and runs the unit, documentation, compile-fail and integration tests on real Redis processes. After these tests,
-# checks that the tests detect ten mutants (small changes that break the engine), and runs a short soak with faults and
-# the tests against the real Redisson. At the end, builds the documentation and runs three examples. The example
-# `inventory` sells items under several kinds of locks, and asserts how each sale ends. The example `flash_sale` kills the
-# primary of a cluster in the middle of a sale, and asserts that each item is sold once. If a JDK or Maven is missing,
-# prints a message and skips the tests against Redisson. Stops at the first failure. The long soak and the benchmark
-# have commands of their own; see CONTRIBUTING.md.
+# checks that the tests detect ten mutants (small changes that break the engine). Then runs a short soak (a test under
+# load) with faults, and the tests against the real Redisson. At the end, builds the documentation and runs three
+# examples. The example `inventory` sells items under several kinds of locks, and asserts how each sale ends. The
+# example `flash_sale` kills the primary of a cluster in the middle of a sale, and asserts that each item is sold once.
+# If a JDK or Maven is missing, prints a message and skips the tests against Redisson. Stops at the first failure. The
+# long soak and the benchmark have commands of their own; see CONTRIBUTING.md.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ step() {
     printf '\n== %s\n' "$*"
 }
 
-# Succeeds if the user is root, or can become root with sudo.
+# Succeeds if the user is root, or if the command sudo is installed.
 can_be_root() {
     [ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null 2>&1
 }
@@ -27,7 +27,8 @@ as_root() {
 
 install_redis() {
     if command -v apt-get >/dev/null 2>&1 && can_be_root; then
-        # The tests start their own servers, so a policy file keeps the installation from starting a Redis service.
+        # The tests start their own servers. A policy file therefore keeps the installation from starting a Redis
+        # service.
         as_root env DEBIAN_FRONTEND=noninteractive sh -ec '
             policy=/usr/sbin/policy-rc.d
             if [ ! -e $policy ]; then
@@ -65,12 +66,13 @@ cargo fmt --all --check
 step 'lints'
 cargo clippy --workspace --all-targets --all-features -- -D warnings
 step 'tests'
-# Most tests wait for a lease or a timer, so at least four of them run at a time, even on a machine with fewer cores.
+# Most tests wait for a lease or a timer. At least four tests therefore run at the same time, even on a machine with
+# fewer cores.
 cores=$(getconf _NPROCESSORS_ONLN)
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((cores < 4 ? 4 : cores))} cargo test --workspace --all-features
 step 'ten mutants'
-# Mutants are compiled in a copy of the sources that shares this target directory, so only the project's own crates are
-# compiled again.
+# The mutants are compiled in a copy of the sources. The copy uses the same target directory, so only the project's own
+# crates are compiled again.
 CARGO_TARGET_DIR=$PWD/target cargo run --bin mutants -- --draw 10 1
 step 'soak'
 cargo run --bin soak -- --seconds 40 --faults

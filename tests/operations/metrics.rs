@@ -24,7 +24,7 @@ fn recorder() -> &'static PrometheusHandle {
     })
 }
 
-/// Returns the value of a metric with these labels, and zero if it was never recorded.
+/// Returns the value of a metric with these labels, or zero if the metric was never recorded.
 fn metric(name: &str, labels: &[(&str, &str)]) -> f64 {
     let text = recorder().render();
     let has = |line: &&str| {
@@ -54,7 +54,8 @@ async fn nested(id: u64, depth: u64) -> Result<(), LockError> {
     }
 }
 
-/// Each waiter that is offered the lock records the time until it takes the lock. Callers that do not wait record none.
+/// For each waiter, the metric `lock_handoff_seconds` records the time from the offer of the lock until the waiter
+/// takes the lock. Callers that do not wait are not recorded.
 #[tokio::test]
 async fn each_handoff_is_timed() {
     recorder();
@@ -92,7 +93,7 @@ async fn metrics_equal_what_was_done() {
     recorder();
     on_every_store(async |store: Store| {
         let client = store.client().await;
-        // Each store has its own label, because the recorder counts for the whole process.
+        // The locks on each store have a label of their own, because the recorder counts for the whole process.
         let label: &'static str = Box::leak(support::server::free_port().to_string().into());
         let lock = |key: &str| client.lock(key).label(label).wait(20 * SECOND);
         for _ in 0..5 {
@@ -162,7 +163,7 @@ async fn the_label_is_the_template() {
     assert!(!text.contains("metric:71"), "{text}");
 }
 
-/// The metrics count renewals, scripts and reconnects, and a wait that a release has ended.
+/// The metrics count renewals, scripts and reconnects. They also measure a wait that ends with a release.
 #[tokio::test]
 async fn renewals_scripts_and_reconnects_are_counted() {
     recorder();
@@ -197,8 +198,7 @@ async fn renewals_scripts_and_reconnects_are_counted() {
     until(async || metric("lock_reconnects_total", &[]) >= reconnects + 1.0).await;
 }
 
-/// A script that grants the lock to the first waiter without sending it a message, so that only a probe finds the
-/// grant.
+/// A script that grants the lock to the first waiter, but sends no message. Only a probe can then find the grant.
 const GRANT_WITHOUT_MESSAGE: &str = "
     local head = redis.call('ZPOPMIN', KEYS[2])
     local owner, session, lease = string.match(head[1], '^(%x+)|([^|]+)|(%d+)')
@@ -241,7 +241,7 @@ fn names(text: &str) -> BTreeSet<&str> {
     words.collect()
 }
 
-/// The guide names exactly the metrics that a service reports, each of them has a description, and the alerts and the
+/// The guide names exactly the metrics that a service reports, and each metric has a description. The alerts and the
 /// dashboard use no other names.
 #[tokio::test]
 async fn the_guide_the_alerts_and_the_dashboard_name_what_a_service_reports() {

@@ -1,4 +1,4 @@
-//! The spans of calls: which parts of a call they cover, and their fields.
+//! Tests of the spans of calls. They check which parts of a call the spans cover, and the spans' fields.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use tracing_subscriber::{
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// What the subscriber has recorded of one span, or of one event of a body.
+/// The record of one span, or of one event in a body.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     name: String,
@@ -52,13 +52,13 @@ fn seen<T>(look: impl FnOnce(&mut BTreeMap<u64, Seen>) -> T) -> T {
     look(&mut SEEN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Returns an ID that neither an open span nor an entry of [`SEEN`] has.
+/// Returns a new ID, which no open span and no entry of [`SEEN`] has.
 fn unused_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(u64::MAX / 2);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Stores the spans of the library, and the events of this file.
+/// A subscriber layer that stores the spans of the library, and the events of this file.
 struct Store;
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Store {
@@ -99,7 +99,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Store {
 
     fn on_close(&self, id: Id, _: Context<'_, S>) {
         seen(|all| {
-            // The registry of `tracing` reuses the ID of a closed span.
+            // The registry of `tracing` reuses the ID of a closed span, so the record of the span gets a new ID.
             if let Some(mut span) = all.remove(&id.into_u64()) {
                 span.is_closed = true;
                 let kept = unused_id();
@@ -181,7 +181,7 @@ impl Spans {
     }
 }
 
-/// Returns the name of the span in which the body of the call for `key` has reported its event.
+/// Returns the name of the span that contained the event of the body, for the call for `key`.
 fn span_of_body(key: &str) -> Option<String> {
     seen(|all| {
         let is_of_key = |event: &&Seen| event.fields.get("of").is_some_and(|found| found == key);
@@ -225,7 +225,7 @@ async fn a_call_has_spans_for_its_wait_and_its_hold() {
         .unwrap();
     assert_eq!(waiting.names(), ["lock.wait"]);
     assert_eq!(waiting.outcome(), "");
-    // The span of the second caller has to show this wait.
+    // The span of the second caller has to show that it has waited at least this long.
     tokio::time::sleep(Duration::from_millis(30)).await;
     guard.release().await;
     let token = call.await.unwrap().unwrap();
@@ -265,8 +265,8 @@ async fn a_call_with_several_keys_has_one_span() {
     assert_eq!(many.field("lock.name"), "many");
 }
 
-/// The span of a call says how the call has ended: without the lock, by the drop of its future, by the loss of its
-/// lease, or as a nested call.
+/// The span of a call says how the call has ended: without the lock, because its future was dropped, because its lease
+/// was lost, or as a nested call.
 #[tokio::test]
 async fn a_span_says_how_the_call_has_ended() {
     record();
@@ -292,7 +292,7 @@ async fn a_span_says_how_the_call_has_ended() {
     assert_eq!(outcome("span:end", "busy"), ("busy".into(), 1));
     let dropped = tokio::spawn(label("span:end", "dropped").run(async {}));
     until_waiting(&client, "span:end", 1).await;
-    // The dropped call waits before this call, so this call has the second position.
+    // The dropped call was in the queue before this call, so this call had the second position.
     let timeout = label("span:end", "timeout").wait(30 * MILLISECOND);
     let timeout = timeout.run(async {}).await;
     assert!(matches!(timeout, Err(LockError::Busy { .. })));

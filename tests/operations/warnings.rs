@@ -1,4 +1,4 @@
-//! The hook for bodies that have used most of their fixed lease.
+//! Tests of the hook that is called when a body has used most of its lease, and the lease is not renewed.
 
 use std::{
     sync::{Arc, Mutex},
@@ -10,7 +10,8 @@ use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The hook is called once for each body that outlasts 80 % of its fixed lease, and for no other body.
+/// The hook is called once for each body that takes longer than 80 % of a lease that is not renewed, and for no other
+/// body.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_nearly_over_is_reported_once() {
     let warnings = Arc::new(Mutex::new(Vec::new()));

@@ -1,4 +1,4 @@
-//! Redisson's layout in a Redis Cluster of three primaries, against the real Redisson in cluster mode.
+//! Tests of Redisson's layout in a Redis Cluster of three primaries, against the real Redisson in cluster mode.
 
 use lock_runtime::{Layout, LockClient, Strategy};
 use support::{
@@ -40,8 +40,8 @@ async fn until_listening(cluster: &ClusterServers, lock: &str, clients: u32) {
     .await;
 }
 
-/// For locks on all primaries, Rust waits for the JVM and the JVM waits for Rust. Each release wakes the waiting side
-/// at once.
+/// For locks on all primaries, a Rust caller waits for the JVM, and the JVM waits for a Rust caller. Each release wakes
+/// the waiting side at once.
 #[tokio::test]
 async fn in_a_cluster_each_wakes_the_other() {
     let cluster = shared_cluster().await;
@@ -53,7 +53,7 @@ async fn in_a_cluster_each_wakes_the_other() {
         let guard = hold(&client, &lock).await;
         let order = format!("try {lock} 100 1000");
         assert_eq!(service.ask("a", &order).await, "false");
-        // The lease that the JVM reads is 30 s long, so the JVM enters in time only if the release wakes it.
+        // The JVM sees a lease of 30 s. It therefore gets the lock in time only if the release wakes it.
         service.tell("a", &format!("lock {lock} 20000"));
         until_listening(cluster, &lock, 1).await;
         guard.release().await;
@@ -77,11 +77,11 @@ async fn in_a_cluster_each_wakes_the_other() {
         guard.unwrap().release().await;
         until_listening(cluster, &lock, 0).await;
     }
-    // Without messages, a waiter would find the lock free only 90 ms after the release on average.
+    // Without messages, a waiter would find the free lock 90 ms after the release on average.
     assert!(fastest < 40 * MS, "{fastest:?}");
 }
 
-/// Callers in Rust and on the JVM exclude each other, and every caller gets the lock as often as it asks.
+/// Callers in Rust and on the JVM exclude each other, and every caller gets the lock as often as it requests it.
 #[tokio::test]
 async fn in_a_cluster_both_exclude_each_other_and_nobody_is_missed() {
     let cluster = ClusterServers::start(3).await;
@@ -156,7 +156,8 @@ struct Visit {
 }
 
 /// While the slot of a lock moves again and again, holders in Rust and on the JVM exclude each other. The JVM polls the
-/// lock, because Redisson may miss a release or return an error while it moves a subscription.
+/// lock, because Redisson sometimes misses a release, or returns an error, while it moves a subscription to another
+/// server.
 #[tokio::test]
 async fn in_a_cluster_both_exclude_each_other_while_the_slot_moves() {
     const EACH: usize = 25;
@@ -212,7 +213,7 @@ async fn in_a_cluster_both_exclude_each_other_while_the_slot_moves() {
             let from = cluster.primary_of(slot).await;
             cluster.move_slot(slot, (from + 1 + moves % 2) % 3).await;
             moves += 1;
-            // A caller can acquire the lock only while its slot does not move.
+            // The slot rests for a while, because a caller can acquire the lock only while its slot does not move.
             sleep(50 * MS).await;
         }
     };

@@ -1,5 +1,5 @@
-//! Tests of Redisson's layout against the real Redisson: clients of this crate wait for a JVM, and a JVM waits for
-//! clients of this crate. `sh tests/redisson/run.sh` runs these tests.
+//! Tests of Redisson's layout against the real Redisson. In these tests, clients of this crate wait for a JVM, and a
+//! JVM waits for clients of this crate. `sh tests/redisson/run.sh` runs these tests.
 
 mod cluster;
 mod sentinel;
@@ -58,7 +58,7 @@ impl Service {
         self.worker.tell(&format!("{thread} {order}"));
     }
 
-    /// Waits for the next answer from any of these threads, and returns the name of the thread and the answer.
+    /// Waits for the next answer from any of these threads. Returns the name of the thread and the answer.
     async fn answer_of(&mut self, threads: &[&str]) -> (String, String) {
         loop {
             let mut answers = self.answers.iter();
@@ -85,7 +85,7 @@ impl Service {
     }
 }
 
-/// One lock that a client of this crate and a service on the JVM share.
+/// One lock, with a client of this crate and a service on the JVM that both use the lock.
 struct Fixture {
     store: Store,
     client: LockClient,
@@ -232,7 +232,8 @@ async fn both_exclude_each_other_and_nobody_is_missed() {
 #[tokio::test]
 async fn both_watchdogs_renew() {
     let mut fixture = Fixture::start().await;
-    // The JVM's watchdog keeps renewing the lease of this lock, so the lock is still busy after twice that lease.
+    // The JVM's watchdog renews the lease of this lock again and again, so the lock is still busy after twice the
+    // length of its lease.
     assert_eq!(fixture.jvm("lock", "").await, "in");
     let lock = fixture.client.lock("k").lease(SECOND).renew(true);
     let busy = lock.clone().wait(2 * WATCHDOG).acquire().await;
@@ -257,7 +258,7 @@ async fn a_forced_unlock_is_a_loss_and_the_dead_are_survived() {
     });
     let lost = timeout(SECOND + epsilon(), forced).await.unwrap();
     assert_lost(&lost);
-    // The guard is leaked, so nobody releases the lock. The JVM enters when the lease of the guard has ended.
+    // The guard is leaked, so nobody releases the lock. The JVM gets the lock when the lease of the guard has ended.
     let gone = fixture
         .client
         .lock("k")
@@ -270,7 +271,7 @@ async fn a_forced_unlock_is_a_loss_and_the_dead_are_survived() {
     assert_eq!(fixture.jvm("lock", "2000").await, "in");
     let took = start.elapsed();
     assert!(took < SECOND + epsilon(), "{took:?}");
-    // The JVM's process is killed. This crate's client enters when the lease of the JVM's hold has ended.
+    // The JVM's process is killed. This crate's client gets the lock when the lease of the JVM's hold has ended.
     fixture.service.worker.kill();
     let start = Instant::now();
     let lock = fixture.client.lock("k").wait(20 * SECOND);

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs the tests of Redisson's layout against the real Redisson: sh tests/redisson/run.sh
 #
-# Needs redis-server, a JDK (17 or later) and Maven, which fetches Redisson. If Redisson cannot be prepared, prints that
-# nothing was tested, and fails if `CI` is set and there is a Java compiler.
+# Needs redis-server, a JDK (17 or later) and Maven, which fetches Redisson. If prepare.sh cannot prepare Redisson,
+# prints that nothing was tested. Then fails only if `CI` is set and there is a Java compiler.
 cd "$(dirname "$0")/../.." || exit 1
 
 reason=$(sh tests/redisson/prepare.sh)

@@ -1,4 +1,5 @@
-//! Redisson's layout on the primary of a group that Sentinels watch, against the real Redisson in Sentinel mode.
+//! Tests of Redisson's layout on the primary of a group that Sentinels watch, against the real Redisson in Sentinel
+//! mode.
 
 use lock_runtime::{Layout, LockClient};
 use support::{
@@ -21,7 +22,7 @@ async fn until_listening(server: &RedisServer, clients: u32) {
     .await;
 }
 
-/// Rust waits for the JVM, and the JVM waits for Rust. Each release wakes the waiting side at once.
+/// A Rust caller waits for the JVM, and the JVM waits for a Rust caller. Each release wakes the waiting side at once.
 #[tokio::test]
 async fn under_sentinels_each_wakes_the_other() {
     let group = SentinelGroup::start().await;
@@ -53,6 +54,7 @@ async fn under_sentinels_each_wakes_the_other() {
         guard.unwrap().release().await;
         until_listening(primary, 0).await;
     }
-    // The measured time includes the acknowledgement of the replicas, for which Redisson waits when it unlocks.
+    // The measured time is longer than the wake-up alone, because Redisson waits for an acknowledgement of the replicas
+    // when it unlocks.
     assert!(fastest < 60 * MS, "{fastest:?}");
 }

@@ -1,10 +1,11 @@
-//! The marks by which a Redlock recognizes nodes that have lost their state.
+//! A model of the marks by which a Redlock recognizes nodes that have lost their state.
 //!
 //! The model has three nodes, one lock, and two clients with different leases. In each step, one node executes one
 //! request, so requests that take the lock, write marks or read marks are executed in every possible order. Between the
-//! steps, nodes lose their state, leases end, and time passes in ticks. A client of the model may collect grants until
+//! steps, nodes lose their state, leases end, and time passes in ticks. In the model, a client can collect grants until
 //! its lease ends. The engine gives up earlier, so the model covers everything that the engine can do. At most one node
-//! at a time is without its state, because exclusion needs a majority of nodes (two of three) that have their state.
+//! at a time is without its state, because exclusion needs a majority of nodes (two of three) that have not lost their
+//! state.
 //!
 //! The model leaves out tokens, clocks that drift, and clients that request the lock before they have written their
 //! lease into the marks. The model also leaves out renewals. A renewal with a longer lease writes marks in the same way
@@ -17,25 +18,27 @@ const MAJORITY: usize = NODES / 2 + 1;
 /// The number of other nodes whose marks a client has to read before it again counts the grants of a node that has lost
 /// its state.
 const ENOUGH: usize = NODES - MAJORITY + 1;
-/// The leases of the clients, in ticks. At the beginning, every mark already contains the shorter lease. Only the
-/// client with the shorter lease decides when a node that has lost its state counts toward a majority again.
+/// The leases of the clients, in ticks. At the beginning, every mark already contains the shorter lease. After a node
+/// has lost its state, only the client with the shorter lease decides when the node counts toward a majority again.
 const LEASES: [u8; 2] = [3, 1];
 const CLIENTS: usize = LEASES.len();
 const HORIZON: u8 = 3;
 /// The maximum number of losses of state across all nodes.
 const LOSSES: u8 = 2;
 
-/// The rule of marks that is removed in a run of the checker. Each comment describes the model without the rule.
+/// A rule that a run of the checker removes from the model, to show that the checker then finds an error. Each comment
+/// describes the model without the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
     /// The quarantine of a node (the time for which the node does not count) lasts only as long as the lease of the
     /// client that counts the node again, even if the marks of other nodes contain a longer lease.
     AnyoneAdmits,
-    /// A client writes its lease into a node's mark only together with its request for the lock. The rule is that the
-    /// lease is in a majority of the marks before the first request.
+    /// A client writes its lease into a node's mark only together with its request for the lock. According to the rule,
+    /// the lease is in a majority of the marks before the first request.
     MarkedOnTheWay,
-    /// A lease that a client has written into a mark counts as written even if the node has lost its state since.
+    /// If a client has written its lease into a mark, the lease counts as written even if the node has lost its state
+    /// since.
     MarkedOnce,
     /// A client counts a node toward a majority again after it has read the mark of a single other node.
     OneTells,
@@ -48,8 +51,8 @@ struct Node {
     whole: Option<u8>,
     /// How long the node has been without a mark, in ticks.
     age: u8,
-    /// The number of the node's newest loss of state, or 0 if the node has never lost its state. The losses of all
-    /// nodes are numbered together.
+    /// The number of the node's last loss of state, or 0 if the node has never lost its state. The losses of all nodes
+    /// share one sequence of numbers.
     loss: u8,
     /// The client that holds the lock on this node, and the ticks that are left of its lease.
     grant: Option<(usize, u8)>,
@@ -58,15 +61,15 @@ struct Node {
 /// The progress of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Client {
-    /// The client writes its lease into the marks of the nodes. The field `marked` describes the marks that the client
-    /// has written: for each of them, the value that the node's `loss` had at that time. Once the client has written a
-    /// majority of the marks, it reads them again, and `found` names the nodes whose marks contained its lease.
+    /// The client writes its lease into the marks of the nodes. For each mark that the client has written, the field
+    /// `marked` contains the value of the node's `loss` at that time. When the client has written a majority of the
+    /// marks, it reads them again. The field `found` says which of the marks contained the client's lease.
     Marks {
         marked: [Option<u8>; NODES],
         found: [bool; NODES],
     },
-    /// The client asks for the lock. `asked` names the nodes that were asked, `granted` the nodes that have granted the
-    /// lock, and `left` is the number of ticks that are left of the lease.
+    /// The client requests the lock. `asked` says which nodes have got the request, `granted` says which nodes have
+    /// granted the lock, and `left` is the number of ticks that are left of the lease.
     Asks {
         asked: [bool; NODES],
         granted: [bool; NODES],
@@ -99,7 +102,7 @@ enum Action {
     Enter(usize),
     GiveUp(usize),
     Lose(usize),
-    /// The client with the shorter lease reads the mark of `from` because `lost` has lost its state.
+    /// The node `lost` has lost its state, so the client with the shorter lease reads the mark of the node `from`.
     Read {
         lost: usize,
         from: usize,
@@ -277,7 +280,7 @@ impl Model for Marks {
                         node.grant = None;
                     }
                 }
-                // The client may ask for the lock again at once, because its lease is already in the marks.
+                // The client can request the lock again at once, because its lease is already in the marks.
                 state.clients[number] = MARKED;
             }
             Action::Lose(node) => {
@@ -312,7 +315,7 @@ impl Model for Marks {
                 }
                 for client in &mut state.clients {
                     match client {
-                        // The lease ends in this tick, so a majority that is reached later does not count as a grant.
+                        // The lease ends in this tick, so the client can no longer get the lock by a majority.
                         Client::Asks { left, .. } if *left <= 1 => {
                             *client = Client::Done;
                         }

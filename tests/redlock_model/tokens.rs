@@ -1,9 +1,9 @@
-//! The tokens on which the nodes of a Redlock agree.
+//! A model of the fencing tokens on which the nodes of a Redlock agree.
 //!
 //! The model has three nodes, one lock, and three clients. Each client requests the lock once from all nodes, and uses
 //! the engine's own [`Agreement`]. In each step, one node executes one request, or one client reads one reply, so
-//! requests and replies are handled in every possible order. Clients give up and leave at any time. A lease may end at
-//! any time after its client has left. States that differ only in the numbers of the clients count as one state.
+//! requests and replies are handled in every possible order. Clients can give up or leave at any time. A lease can end
+//! at any time after its client has left. States that differ only in the numbers of the clients count as one state.
 //!
 //! The model leaves out time. While a client asks for the lock or holds it, its lease does not end on any node, because
 //! a client gives up before its lease ends on a node. The model also leaves out renewals, and nodes that lose their
@@ -18,14 +18,15 @@ const NODES: usize = 3;
 const MAJORITY: usize = NODES / 2 + 1;
 const CLIENTS: usize = 3;
 
-/// The rule of tokens that is removed in a run of the checker. Each comment describes the model without the rule.
+/// A rule that a run of the checker removes from the model, to show that the checker then finds an error. Each comment
+/// describes the model without the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// A node that has offered a token greater than the agreed one is sent the agreed token and counts toward the
-    /// majority.
+    /// If a node has offered a greater token than the agreed token, the client sends the agreed token to this node too,
+    /// and the node counts toward the majority.
     MoreCounts,
-    /// A node that is sent the agreed token does not raise its counter of fencing tokens to that token.
+    /// When a node gets the agreed token, it does not raise its counter of fencing tokens to this token.
     FenceStays,
 }
 
@@ -104,22 +105,22 @@ enum Action {
     Carry(usize, usize),
     /// The client reads the node's reply. The fields are the client and the node.
     Read(usize, usize),
-    /// The client gives its grants back, because it found no majority, its call was dropped, or its body has ended. If
-    /// no node executes the requests to give the grants back, the action models a crash of the client.
+    /// The client gives its grants back, because it has found no majority, its call was dropped, or its body has ended.
+    /// If no node executes the client's requests for this, the action models a crash of the client.
     Leave(usize),
-    /// On the node with this index, the lease of a grant ends that its client has given up.
+    /// The lease of a grant ends on the node with this index. The client of the grant has already given it up.
     Expire(usize),
 }
 
 struct Tokens(Broken);
 
 impl Tokens {
-    /// Reads a node's reply: an offer, or `None` if the node has stored the token. Lets the client enter when a
-    /// majority of the nodes has stored the token.
+    /// Reads a node's reply, which is an offer, or `None` if the node has stored the token. Lets the client enter when
+    /// a majority of the nodes has stored the token.
     fn read(&self, state: &mut State, client: usize, node: usize, offer: Option<u8>) {
         let Client::Asks(agreement) = &mut state.clients[client] else {
-            // The offer of this node arrives after the client has entered, so the client sends the node the token of
-            // the hold.
+            // The offer of this node has arrived after the client has got the lock, so the client sends the token of
+            // its hold to the node.
             if let (Client::Inside(token), Some(offer)) = (&state.clients[client], offer)
                 && offer != *token
             {

@@ -173,8 +173,8 @@ async fn the_client_is_a_part_of_a_pattern() {
     .await;
 }
 
-/// The attribute does not change the signature of a function that boxes its future. Therefore, the patterns of the
-/// arguments are bound before the key is rendered.
+/// The attribute does not change the signature of a function that boxes its future. The function therefore binds the
+/// patterns of its arguments before it renders the key.
 #[distributed_lock(key = "<id>", client = locks)]
 fn boxed(
     Wrapped(locks): Wrapped<LockClient>,

@@ -113,7 +113,7 @@ async fn several_errors(text: &str, then: Result<(), fmt::Error>) -> Result<u64,
     Ok(n)
 }
 
-/// Has a `?` that returns from a closure inside the body, not from the body itself.
+/// A function with a `?` that returns from a closure inside the body, and not from the body itself.
 #[distributed_lock(key = "k")]
 async fn other_questions(all: &[u64]) -> Locked<Option<u64>> {
     stay().await;
@@ -249,8 +249,8 @@ async fn questions() {
     guarded("k", Ok(Some(4)), async || other_questions(&[1, 0, 3]).await).await;
 }
 
-/// The body fails before its first await, so two calls cannot overlap, and the test does not use `guarded`. Instead,
-/// the test checks that the key is free after the call.
+/// The body fails before its first await, so two calls cannot overlap. The test therefore does not use `guarded`, but
+/// checks that the key is free after the call.
 #[tokio::test]
 async fn a_question_before_any_await() {
     let client = lock_runtime::LockClient::connect("memory:").await.unwrap();

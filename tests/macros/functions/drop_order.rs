@@ -1,6 +1,7 @@
 //! The values that a body owns are dropped in the same order as without the attribute, and before the lock is released.
 
-// The tests create most of their values only to drop them, so these lints do not apply.
+// The tests create most of their values only to drop them, so these lints would report values that are meant to be
+// unused.
 #![allow(dead_code, unused_assignments, unused_mut, unused_variables)]
 #![allow(clippy::toplevel_ref_arg)]
 
@@ -50,7 +51,7 @@ fn witness(name: &'static str) -> Witness {
 impl Drop for Witness {
     fn drop(&mut self) {
         let lock = self.1.lock("k");
-        // A single poll suffices, because the in-process backend answers at once.
+        // A single poll suffices, because the in-memory backend answers at once.
         let status = pin!(lock.status()).poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(Ok(status)) = status else {
             unreachable!("{status:?}");
@@ -61,8 +62,8 @@ impl Drop for Witness {
 
 type Drops = Vec<(&'static str, bool)>;
 
-/// Makes the call end as `exit` says. Returns the names of the dropped values in order, and whether the lock was held
-/// at each drop.
+/// Polls the call so that it ends as `exit` says. Returns the names of the dropped values in order, and whether the
+/// lock was held at each drop.
 fn drops(exit: Exit, call: impl Future<Output = Locked<u8>>) -> Drops {
     EXIT.set(exit);
     SEEN.take();
@@ -99,7 +100,8 @@ where
     G: Future<Output = Locked<u8>>,
 {
     same_drops_if_granted(&locked, &plain).await;
-    // The body of a waiting call has not begun, so the arguments are dropped as if the call were never polled.
+    // The body of a waiting call has not begun. If the call is dropped, its arguments are therefore dropped in the same
+    // order as those of a call that was never polled.
     let unpolled = scoped(async |_| drops(Exit::Unpolled, plain())).await;
     assert_eq!(drops_while_waiting(locked).await, names(&unpolled));
 }
@@ -151,7 +153,7 @@ async fn drops_while_waiting<F: Future>(locked: impl Fn() -> F) -> Vec<&'static 
     .await
 }
 
-/// Runs a test in the scope of a client, and passes it the lock `k`, which all functions in this file take.
+/// Runs a test in the scope of a client, and passes the test the lock `k`, which all functions in this file use.
 async fn scoped<T>(test: impl AsyncFnOnce(Lock) -> T) -> T {
     let client = LockClient::connect("memory:").await.unwrap();
     client.scope(test(client.lock("k"))).await
@@ -403,8 +405,8 @@ async fn without_fallback(a: Witness, (b, _): (Witness, Witness), _: Witness) ->
     body!(Ok(0))
 }
 
-/// A call that is dropped while it waits drops its arguments itself, although they would go to the fallback if the lock
-/// stayed busy.
+/// If a call is dropped while it waits, it drops its arguments itself. If the lock stayed busy instead, the arguments
+/// would go to the fallback.
 #[tokio::test]
 async fn arguments_that_a_fallback_might_have_got() {
     let b = || (witness("b"), witness("b1"));

@@ -10,10 +10,10 @@
 //! }
 //! ```
 //!
-//! Without the attribute, only the captured argument (1) and the binding (3) exist. An argument that lives across an
-//! await is stored in three places instead of two. An argument that does not live across an await is only captured, and
-//! is stored in two places instead of one. The attribute thus always adds one copy of the arguments, and the data of
-//! the lock.
+//! Without the attribute, only the captured argument (1) and the binding (3) exist. With the attribute, an argument
+//! that lives across an await is therefore stored in three places instead of two. An argument that does not live across
+//! an await has no stored binding, and is stored in two places instead of one. The attribute thus always adds one copy
+//! of the arguments, and the data of the lock.
 
 use std::mem::{size_of, size_of_val};
 
@@ -175,8 +175,8 @@ fn arguments_that_live_over_an_await() {
     }
 }
 
-/// The plain future contains one copy of these arguments. The attribute adds a second copy and so doubles the size,
-/// which is more than `within_1_6` allows. Therefore, this test does not check `within_1_6`.
+/// The plain future contains one copy of these arguments. The attribute adds a second copy and therefore doubles the
+/// size, which is more than `within_1_6` (a factor of 1.6) allows. Therefore, this test does not check `within_1_6`.
 #[test]
 fn arguments_that_are_only_captured() {
     let fixed = fixed();

@@ -1,5 +1,6 @@
-//! Handlers of an axum router. The handlers' keys and clients are parts of extractors: the placeholder `<id>` stands
-//! for the number in an argument `Path(id): Path<u64>`, and `<id.0>` for the number in an argument `id: Path<u64>`.
+//! Handlers of an axum router. The handlers' keys and clients are parts of extractors. The placeholder `<id>` stands
+//! for the number in an argument `Path(id): Path<u64>`, and `<id.0>` stands for the number in an argument `id:
+//! Path<u64>`.
 
 use axum::{
     Router,

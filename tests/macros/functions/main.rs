@@ -1,5 +1,5 @@
-//! Runs functions of every shape under their lock, and checks that two calls with the same key never overlap, that each
-//! call returns the value of its body, and that the key is free afterwards. Each family of shapes has its own file.
+//! Runs many kinds of functions under their lock. Checks that two calls with the same key never overlap, that each call
+//! returns the value of its body, and that the key is free afterwards. Each file contains functions of similar kinds.
 
 mod arguments;
 mod attributes;

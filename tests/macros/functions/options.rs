@@ -1,4 +1,4 @@
-//! The options that change the expansion, on functions of several shapes.
+//! Tests of the options that change the expansion, on several kinds of functions.
 
 #![expect(clippy::unused_async, reason = "a fallback is async, whatever it does")]
 
@@ -10,7 +10,7 @@ use support::guarded::{guarded, stay};
 
 use crate::Locked;
 
-/// Returns the output of a call that is made while a guard of the same client holds the lock.
+/// Makes a call while a guard of the same client holds the lock, and returns the output of the call.
 async fn while_busy<T>(key: &str, call: impl Future<Output = T>) -> T {
     let client = LockClient::connect("memory:").await.unwrap();
     let held = client.lock(key).acquire().await.unwrap();

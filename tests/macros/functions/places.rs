@@ -71,8 +71,8 @@ mod made {
     }
 }
 
-/// Defines a function with a local variable that the macro itself names `id`. The caller of the macro passes the name
-/// of the argument that the key contains.
+/// Defines a function with a local variable `id`, whose name comes from the macro. The name of the argument that the
+/// key contains comes from the caller of the macro.
 macro_rules! with_names_of_its_own {
     ($name:ident, $key:literal, $id:ident) => {
         #[distributed_lock(key = $key)]
@@ -87,7 +87,7 @@ macro_rules! with_names_of_its_own {
 
 with_names_of_its_own!(hygienic, "hygiene:<id>", id);
 
-/// Defines a struct with one method for each field. The macro itself contains the methods' argument and their key.
+/// Defines a struct with one method for each field. The argument of the methods and their key come from the macro.
 macro_rules! all_its_own {
     ($name:ident { $($field:ident: $ty:ty),* }) => {
         struct $name { $($field: $ty),* }
@@ -109,7 +109,7 @@ all_its_own!(Record {
     title: String
 });
 
-/// Defines a method whose receiver, arguments and body are passed by the caller of the macro.
+/// Defines a method. The receiver, the arguments and the body come from the caller of the macro.
 macro_rules! passed_on {
     ($(#[$attr:meta])* ($($arguments:tt)*) -> $returned:ty { $($body:tt)* }) => {
         impl Record {

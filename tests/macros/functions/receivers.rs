@@ -20,8 +20,8 @@ fn account() -> Account {
     }
 }
 
-// The receivers with an explicit type, such as `self: &Self`, mean the same as the short forms, but the expansion
-// handles them in separate code.
+// A receiver with an explicit type, such as `self: &Self`, means the same as the short form. The tests cover both,
+// because the macro has separate code for receivers with an explicit type.
 #[allow(clippy::needless_arbitrary_self_type)]
 impl Account {
     #[distributed_lock(key = "account:<self.id>")]

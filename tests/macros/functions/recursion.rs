@@ -17,7 +17,7 @@ async fn recursive(id: u64, depth: u64) -> Locked<u64> {
     Ok(1 + Box::pin(recursive(id, depth - 1)).await?)
 }
 
-/// Takes a different key at each depth.
+/// Locks a different key at each depth of the recursion.
 #[distributed_lock(key = "depth:<depth>")]
 async fn over_many_keys(depth: u64) -> Locked<u64> {
     if depth == 0 {
@@ -94,8 +94,8 @@ async fn a_method_over_a_tree() {
     guarded("tree", Ok(4), async || tree.size().await).await;
 }
 
-/// Returns the address of the current end of the stack. This function is not async, because a local variable of an
-/// `async fn` can be stored in the future, and then its address is not on the stack.
+/// Returns the address of the current end of the stack. This function is not async, because a future can contain the
+/// local variables of an `async fn`. The address of such a variable is not an address on the stack.
 #[inline(never)]
 fn end_of_stack() -> usize {
     let here = 0_u8;
@@ -112,7 +112,7 @@ async fn deep(id: u64, depth: usize, stack: &mut Vec<usize>) -> Locked<()> {
 }
 
 /// The stack of a worker thread has 2 MiB. With optimization, a thousand levels of recursion fit on this stack. Without
-/// optimization, only 600 levels fit, because the compiler gives each temporary its own bytes in the stack frame.
+/// optimization, only 600 levels fit, because each temporary then has its own bytes in the stack frame.
 #[tokio::test]
 async fn a_level_takes_little_of_the_stack() {
     const LEVELS: usize = 50;

@@ -1,4 +1,5 @@
-//! `#[tracing::instrument]` above and below the attribute: what the span covers, and what its events report.
+//! Tests of `#[tracing::instrument]` above and below the attribute. They check what the span covers, and what its
+//! events report.
 
 use std::{
     fmt,
@@ -95,8 +96,8 @@ impl Pays for Shop {
     }
 }
 
-/// Makes a call while a guard holds the lock, and returns the names of the spans that have begun by the time the call
-/// waits for the lock.
+/// Makes a call while a guard holds the lock. Returns the names of the spans that have begun when the call waits for
+/// the lock.
 async fn begun_while_waiting<T>(call: impl Future<Output = Locked<T>>) -> Vec<&'static str> {
     let begun = Begun::default();
     let _default = tracing::subscriber::set_default(begun.clone());
@@ -121,8 +122,8 @@ async fn begun_while_waiting<T>(call: impl Future<Output = Locked<T>>) -> Vec<&'
 /// Attributes expand from top to bottom. If `#[instrument]` is above `#[distributed_lock]`, its span covers only the
 /// body. If `#[instrument]` is below `#[distributed_lock]`, the span also covers the wait for the lock.
 ///
-/// All cases are in a single test, because `tracing` caches whether a span is enabled. If the first thread that reached
-/// a span had no subscriber, the span would stay disabled for all tests.
+/// All cases are in a single test, because `tracing` caches whether a span is enabled. If the thread of another test
+/// reached a span first, without a subscriber, the span would stay disabled for all tests.
 #[tokio::test]
 async fn a_span_covers_the_waiting_if_it_stands_below() {
     let nothing = Vec::<&str>::new();

@@ -38,8 +38,8 @@ pub async fn cancel(id: u64, inside: impl AsyncFn()) -> Result<u64, LockError> {
     Ok(id)
 }
 
-/// Defines an annotated function, as a macro of a library may do for users that do not themselves depend on
-/// `lock-runtime`.
+/// Defines an annotated function. A macro of a library can do this for users that do not depend on `lock-runtime`
+/// themselves.
 #[macro_export]
 macro_rules! locked {
     ($(#[$attr:meta])* $visibility:vis async fn $name:ident[$key:literal]($($arguments:tt)*) -> $returned:ty $body:block) => {
