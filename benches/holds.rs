@@ -1,14 +1,14 @@
-//! Measures what many holds and many waiting calls cost their process. The benchmark answers three questions: whether
-//! 100,000 leases are renewed in time, how much processor time the engine's thread needs for the renewals, and how much
-//! memory a held lock and a waiting call need.
+//! Measures what many holds and many waiting calls cost their process. The benchmark answers three questions. Are
+//! 100,000 leases renewed in time? How much processor time does the engine's thread need for the renewals? How much
+//! memory does a held lock need, and how much a waiting call?
 //!
 //! `cargo bench --bench holds -- [--quick] [--only renewals,held,waiting]`
 //!
-//! The benchmark starts a Redis server. It measures memory both with this server and with the in-memory backend, and
-//! renewals only with the server. The memory is the number of bytes that the process has requested from its allocator
-//! and has not freed. With `--quick`, the benchmark acquires fewer locks and observes them for a shorter time. A run
-//! without the argument `--bench` is quick too, because `cargo test --all-targets` starts the benchmark without that
-//! argument.
+//! The benchmark starts a Redis server. The benchmark measures memory both with this server and with the in-memory
+//! backend, and renewals only with the server. The memory is the number of bytes that the process has requested from
+//! its allocator and has not freed. With `--quick`, the benchmark acquires fewer locks and observes them for a shorter
+//! time. A run without the argument `--bench` is quick too, because `cargo test --all-targets` starts the benchmark
+//! without that argument.
 //!
 //! The benchmark prints whether each target was reached. A missed target does not fail the run, because machines
 //! differ. If a lease is lost, the run ends with status 1.

@@ -5,8 +5,8 @@
 //! cargo run --example orders -- --redis redis://127.0.0.1/      the same locks, shared by all processes
 //! ```
 //!
-//! The example exits with 0 only if no two payments of an order overlapped, callers got the lock in the order in which
-//! they called, and each call had its expected result.
+//! The example exits with 0 only if three conditions hold. No two payments of an order overlapped, callers got the lock
+//! in the order in which they called, and each call had its expected result.
 
 use std::{
     collections::{HashMap, HashSet},

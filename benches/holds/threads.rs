@@ -27,8 +27,8 @@ pub(crate) fn of_process() -> Option<Duration> {
 
 fn of(folder: &Path) -> Option<Duration> {
     let stat = fs::read_to_string(folder.join("stat")).ok()?;
-    // The second field of `stat` is the thread's name in parentheses, which may itself contain spaces. The third field
-    // follows the last closing parenthesis.
+    // The second field of `stat` is the thread's name in parentheses. The name itself can contain spaces and
+    // parentheses, so the third field follows the last closing parenthesis.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ').skip(11);
     let mut ticks = || fields.next()?.parse::<u32>().ok();

@@ -1,9 +1,9 @@
 //! The workload with several processes. The benchmark starts its own executable again, once for each worker.
 //!
 //! A worker connects, writes `ready`, and reads three points in time: when its run begins, when the measured window
-//! begins, and when both end. During the run, the worker's tasks lock and unlock in a loop. One such cycle is a visit.
-//! After the run, the worker writes a line for each task with the times of the task's visits. The results count only
-//! the part of the window in which the tasks of every worker got the lock.
+//! begins, and when both end. During the run, the worker's tasks lock and unlock in a loop. One cycle of lock and
+//! unlock is a visit. After the run, the worker writes a line for each task with the times of the task's visits. The
+//! results count only the part of the window in which the tasks of every worker got the lock.
 
 use std::{
     io::{self, BufRead, BufReader, Lines, Write},
@@ -32,8 +32,8 @@ const READY: &str = "ready";
 pub(crate) const PROCESSES: usize = 4;
 pub(crate) const TASKS: usize = 16;
 
-/// The time that the workers have to prepare. It begins when they get the times of their run, and ends when the run
-/// begins.
+/// The time that the workers have to prepare. This time begins when the workers get the times of their run, and ends
+/// when the run begins.
 pub(crate) const LEAD: Duration = Duration::from_millis(200);
 
 /// The handle of a worker in the process that has started it.
@@ -125,8 +125,9 @@ fn parse_visits(line: &str) -> Vec<Visit> {
     visits.collect()
 }
 
-/// Returns the part of the measured window in which every process got the lock. This part begins when the last of the
-/// processes has got the lock for the first time. It ends when one process gets the lock for its last time.
+/// Returns the part of the measured window in which every process got the lock. This part of the window begins when the
+/// last of the processes has got the lock for the first time. The part ends when one process gets the lock for its last
+/// time.
 fn common(workers: &[Vec<Vec<Visit>>], window: Window) -> Window {
     let served = |tasks: &Vec<Vec<Visit>>| {
         let visits = tasks.iter().flatten();

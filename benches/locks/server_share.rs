@@ -30,14 +30,14 @@ const DEPTH: u64 = 250;
 /// because the figures of this workload do not depend on which thread runs which task.
 const PARTS: u32 = 4;
 
-/// The first parts of the script with which `lock_runtime` acquires a lock. These parts take a free lock.
+/// The first parts of the script with which `lock_runtime` acquires a lock. These parts of the script take a free lock.
 const ACQUIRE: &str = concat!(
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/next_token.lua"),
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/acquire_free.lua"),
     "return redis.error_reply('not free')"
 );
-/// The first part of the script with which `lock_runtime` releases a lock. This part frees a lock for which nobody
-/// waits.
+/// The first part of the script with which `lock_runtime` releases a lock. This part of the script frees a lock for
+/// which nobody waits.
 const RELEASE: &str = concat!(
     include_str!("../../lock-runtime/src/backend/redis/protocol/native/release_last.lua"),
     "return redis.error_reply('somebody waits')"

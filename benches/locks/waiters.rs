@@ -97,11 +97,12 @@ impl Window {
     }
 }
 
-/// One visit of a task to a lock: the times of the request, of the entry and of the end, in ns since 1970.
+/// One visit of a task to a lock. The fields are the times of the request, of the entry and of the end, in ns since
+/// 1970.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Visit {
     pub(crate) asked: u64,
-    /// The time at which the task entered the lock or gave up.
+    /// The time at which the task got the lock or gave up.
     pub(crate) entered: u64,
     /// The time at which the task's body ended, or `None` if the task gave up.
     pub(crate) left: Option<u64>,
@@ -137,7 +138,7 @@ pub(crate) async fn sit<C: Cycle>(
     }
 }
 
-/// Returns the number of visits whose task entered before an earlier visit had ended.
+/// Returns the number of visits whose task got the lock before an earlier visit had ended.
 pub(crate) fn overlaps(tasks: &[Vec<Visit>]) -> u64 {
     let visits = tasks.iter().flatten();
     let mut bodies: Vec<(u64, u64)> = visits
@@ -169,9 +170,9 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Computes the results from the visits of the tasks. The fields for the rate, `least` and `most` count the visits
-    /// whose tasks entered within the window. The waits are those of all visits whose tasks entered or gave up after
-    /// the window's `from`. `served` counts all visits that got the lock.
+    /// Computes the results from the visits of the tasks. The fields `rate`, `least` and `most` count the visits whose
+    /// tasks got the lock within the window. The waits are those of all visits whose tasks got the lock or gave up
+    /// after the window's `from`. `served` counts all visits that got the lock.
     pub(crate) fn of(tasks: &[Vec<Visit>], window: Window) -> Self {
         let counts: Vec<u64> = tasks
             .iter()

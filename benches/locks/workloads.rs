@@ -291,8 +291,8 @@ impl Bench {
         report.table(table);
     }
 
-    /// R: nested calls enter one renewed hold many times. Measures the time of one re-entry, and the number of commands
-    /// that all re-entries together send.
+    /// The workload R: many nested calls run inside one hold whose lease is renewed. Measures the time of one re-entry,
+    /// and the number of commands that all re-entries together send.
     pub(crate) async fn reentry(&self, report: &mut Report) {
         let Candidate::Ours(client) = &self.ours else {
             unreachable!("`Who::Ours` connects a lock of this project");

@@ -225,8 +225,8 @@ async fn contest(server: &RedisServer, peer: Peer, renew: bool, taken: bool) -> 
     }
 }
 
-/// Runs both contests concurrently. First returns the result of the contest in which the work takes longer than the
-/// lease, and second the result of the contest in which the lock is deleted.
+/// Runs both contests concurrently. Returns two results. In the first contest, the work takes longer than the lease; in
+/// the second contest, the lock is deleted.
 pub(crate) async fn contests(server: &RedisServer, peer: &Peer, renew: bool) -> [Contest; 2] {
     let of = |taken| contest(server, peer.clone(), renew, taken);
     let (outlasted, taken) = tokio::join!(of(false), of(true));

@@ -11,7 +11,7 @@
 //! the target folder.
 //!
 //! Some results of this project's own locks and of the baselines are known in advance. If a measurement contradicts
-//! such a result, the benchmark panics. It asserts nothing about the behaviour of a peer.
+//! such a result, the benchmark panics. The benchmark asserts nothing about the behaviour of a peer.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 

@@ -47,7 +47,7 @@ const NOTE: Type = words("start", 12, PALE);
 const BELOW: Type = words("middle", 12, PALE);
 const BESIDE: Type = words("end", 12, PALE);
 
-/// Returns the colour and the width of a lock's line. The lines of this project's locks stand out.
+/// Returns the colour and the width of a lock's line. The lines of this project's locks are wider than the other lines.
 fn stroke(name: &str) -> (&'static str, u32) {
     match name {
         OURS => (OURS_COLOUR, 4),

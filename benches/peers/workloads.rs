@@ -384,7 +384,8 @@ impl Bench {
                 measured.faults_of(name).acquiring = Some(leak);
             }
         }
-        // The contests run concurrently. They spend nearly all their time waiting, so they do not disturb each other.
+        // The contests run concurrently. The contests spend nearly all their time waiting, so they do not disturb each
+        // other.
         let contests = names::OUTLASTING.map(|name| {
             let (peer, renew) = match name {
                 OURS_RENEWED => (self.peer(OURS), true),

@@ -1,5 +1,5 @@
 //! The host is the process that starts the workers and reads their messages. If the command line asks for a kill, the
-//! host kills a process. It audits the sale after all workers have ended.
+//! host kills a process. The host audits the sale after all workers have ended.
 
 use std::{
     process::Stdio,
@@ -190,8 +190,8 @@ struct Floor {
 }
 
 impl Floor {
-    /// Lets the buyers begin. If a worker is to be killed (the victim), lets only the victim's buyers begin. The other
-    /// buyers begin when the victim holds the lock.
+    /// Lets the buyers begin. If the sale has a victim (a worker that the host will kill), lets only the victim's
+    /// buyers begin. The other buyers begin when the victim holds the lock.
     async fn open(&mut self) -> Result<(), Failure> {
         self.report.reopen();
         let last = if self.kill == Kill::Worker {
@@ -282,8 +282,8 @@ impl Floor {
             return Ok(());
         }
         let since = self.gap.take().map_or_else(Instant::now, |gap| gap.since);
-        // The lease that was left at the kill is the sum of two times: the time since the kill, and the rest of the
-        // lease that the server reports now.
+        // At the kill, the time left of the lease was the time since the kill, plus the time left that the server
+        // reports now.
         let passed = since.elapsed();
         let holder = self.lock.status().await?.holder;
         let token = holder.as_ref().and_then(|holder| holder.token);

@@ -73,8 +73,8 @@ pub(crate) trait Store: Send + Sync + 'static {
         buyer: &str,
     ) -> impl Future<Output = Result<Shelf, StoreError>> + Send;
 
-    /// Writes the remaining stock and the receipt of a sale in one step. One step is needed because a buyer can be
-    /// killed at any point: either both are written or nothing is written.
+    /// Writes the remaining stock and the receipt of a sale in one step. A buyer can be killed at any point. Because of
+    /// the single step, either both are written or nothing is written.
     fn sell(
         &self,
         token: Option<FencingToken>,

@@ -163,8 +163,9 @@ pub(crate) async fn death(servers: &Servers, guard: Guard) -> Result<Death, Fail
     })
 }
 
-/// Runs a sale with a slow buyer. The slow buyer reads the stock. It writes only after other buyers have bought some
-/// items, or after it is clear that its lock never expires. Afterwards, the other buyers buy the remaining items.
+/// Runs a sale with a slow buyer. The slow buyer reads the stock. The slow buyer writes only after other buyers have
+/// bought some items, or after it is clear that its lock never expires. Afterwards, the other buyers buy the remaining
+/// items.
 pub(crate) async fn late(servers: &Servers, guard: Guard, pace: Pace) -> Result<Late, Failure> {
     let mut fixture = Fixture::open(servers, guard, pace).await?;
     let mut others = fixture.others(MEANWHILE);

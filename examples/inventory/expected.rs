@@ -100,7 +100,7 @@ impl Surprises {
     fn of_death(&mut self, row: &Row) {
         let (guard, death) = (row.guard, &row.death);
         let (expected, is): (_, fn(Aftermath) -> bool) = match guard {
-            Guard::Nothing | Guard::Watch => ("nothing held by the dead", |seen| {
+            Guard::Nothing | Guard::Watch => ("nothing held by the dead buyer", |seen| {
                 seen == Aftermath::NothingHeld
             }),
             Guard::SetNx => ("a sale that stands still after a death", |seen| {
@@ -148,8 +148,8 @@ impl Surprises {
     }
 
     /// Checks the waiting callers of a lock with a queue. These callers send at most about two scripts for each
-    /// acquisition, plus the probes. They often send fewer scripts, because one script can serve several neighbours in
-    /// the queue that belong to one process.
+    /// acquisition, plus the probes. The callers often send fewer scripts, because one script can serve several
+    /// neighbours in the queue that belong to one process.
     fn of_queue(&mut self, row: &str, waiters: &Waiters) {
         let (most, seen) = (waiters.ceiling_of_a_queue(), waiters.commands());
         let expected = format!("2 to {most} commands");

@@ -15,8 +15,8 @@ pub(crate) enum Guard {
     SetNx,
     /// `SET NX PX` to acquire the lock, and a script that deletes the lock if the caller owns it.
     SetPx,
-    /// A script to acquire the lock, and a script to release it. A hash stores the owner and how often the owner has
-    /// entered.
+    /// A script to acquire the lock, and a script to release it. A hash stores the owner, and counts how many times the
+    /// owner has acquired the lock.
     Reentrant,
     /// This project's lock on one server.
     Ours(Way),

@@ -20,7 +20,7 @@ pub(crate) enum Way {
     Spin,
 }
 
-/// The `wait` of the locks. It is far longer than any buyer really waits, so that no buyer gives up.
+/// The `wait` of the locks. This `wait` is far longer than any buyer really waits, so that no buyer gives up.
 const WAIT: Duration = Duration::from_secs(300);
 
 #[distributed_lock(key = "stock:<sale>", wait = WAIT, guard = hold)]

@@ -61,7 +61,7 @@ impl Size {
         callers: 100,
     };
 
-    /// The size of a quick run. Its results are checked in the same way as those of a full run.
+    /// The size of a quick run. The results of a quick run are checked in the same way as those of a full run.
     pub(crate) const QUICK: Self = Self {
         items: 20,
         rush: Plan {

@@ -159,8 +159,8 @@ impl Waiters {
 
     /// Returns the largest number of commands that callers in a queue are allowed to send. Two scripts are allowed for
     /// each acquisition, and a third script if the hold lasts at least 90 ms. One initial probe and five probes a
-    /// second are allowed for each client. For busy machines, one more command is allowed for every twenty
-    /// acquisitions.
+    /// second are allowed for each client. Because machines can be busy, one additional command is allowed for every
+    /// twenty acquisitions.
     pub(crate) fn ceiling_of_a_queue(&self) -> u64 {
         const LONG: Duration = Duration::from_millis(90);
         const LOOKS_A_SECOND: f64 = 5.0;

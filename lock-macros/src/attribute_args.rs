@@ -106,7 +106,7 @@ impl Args {
             _ => {}
         }
         let named = |name: &str| seen.iter().any(|seen| seen == name);
-        // A missing key is reported only if there is no other mistake, because an unknown option may be a misspelt
+        // A missing key is reported only if there is no other mistake, because an unknown option is possibly a misspelt
         // `key`.
         if !named("key") && !named("keys") && mistakes.is_empty() {
             mistakes.add_at(

@@ -41,7 +41,7 @@ impl Length {
     /// ```
     ///
     /// `option` is the path of the `const fn` that checks the value. A `const` item cannot refer to the generics of the
-    /// user's function or to `Self`. A constant that may refer to generics or `Self` is therefore checked in a `const`
+    /// user's function or to `Self`. A constant that can refer to generics or `Self` is therefore checked in a `const`
     /// block. rustc evaluates such a block only if the user's function is used.
     pub(crate) fn expand(&self, option: &TokenStream) -> TokenStream {
         let span = Span::mixed_site().located_at(self.tokens().span());

@@ -415,7 +415,7 @@ fn words(tokens: TokenStream) -> Vec<Ident> {
 
 /// Generates an unreachable `return` of the user's return type at the start of the block. Because of this `return`,
 /// rustc knows the type before it checks the body. rustc therefore reports a wrong `?`, `return` or tail expression
-/// only once, at the place of that expression.
+/// only once, where the user wrote the expression.
 ///
 /// ```text
 /// -> Result<impl Iterator<Item = u8>, E>

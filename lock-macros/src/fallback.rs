@@ -28,8 +28,8 @@ pub(crate) fn expand(item: TokenStream, args: &Args, errors: &syn::Error) -> Tok
 }
 
 /// Adds a declaration of the variable whose name the option `guard` gives, because the body uses this variable. If the
-/// signature already contains the name, the function leaves the item unchanged, because the body may use an argument of
-/// that name.
+/// signature already contains the name, the function leaves the item unchanged, because the body possibly uses an
+/// argument of that name.
 fn with_guard(item: TokenStream, args: &Args) -> TokenStream {
     let Some(guard) = &args.guard else {
         return item;

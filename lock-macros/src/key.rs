@@ -163,8 +163,8 @@ impl<'a> Resolved<'a> {
         quote!(#private::key() #(#parts)* .build())
     }
 
-    /// Returns the placeholder that stands for the items of a list, if the key has one, and the argument that the list
-    /// comes from.
+    /// If the key has a placeholder for the items of a list, returns this placeholder and the argument that contains
+    /// the list.
     fn list(&self) -> Option<(&'a Placeholder, &Source<'a>)> {
         self.parts.iter().find_map(|part| match part {
             Part::Value {
@@ -349,7 +349,7 @@ fn unknown(placeholder: &Placeholder, arguments: &Arguments) -> String {
         }
         None if names.is_empty() => {
             format!(
-                "`<{written}>` names no argument, for this function has none: write `<<{written}>>` if it is literal text"
+                "`<{written}>` names no argument, because this function has none: write `<<{written}>>` if it is literal text"
             )
         }
         None => format!(

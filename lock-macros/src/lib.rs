@@ -71,8 +71,8 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// | `mode = exclusive` | the only mode so far | `exclusive` |
 ///
 /// A duration is a whole number with a unit (`us`, `ms`, `s`, `m`, `h`, `d`) in quotes, or an expression of type
-/// `Duration`, such as `limits::WAIT`, `self.config.wait`, an argument, or a call of a function. The expression is
-/// evaluated each time the locked function is called, before the lock is requested.
+/// `Duration`. Examples of such expressions are `limits::WAIT`, `self.config.wait`, an argument, or a call of a
+/// function. The expression is evaluated each time the locked function is called, before the lock is requested.
 ///
 /// A wait is at most 24 hours. A lease is at least 10 ms, or 1 s if it is renewed, and at most 24 hours. A literal or a
 /// constant out of range is a compile error. An associated constant such as `Self::WAIT` is checked only if the
@@ -113,12 +113,13 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// either all locks or no lock. If one of the locks is lost while the body runs, the body is dropped, unless `on_lost =
 /// continue` is set.
 ///
-/// `<ids..>` stands for each item of a list. The list is an argument, or a field of an argument: a slice, an array, a
-/// `Vec` or any other type that can be iterated over by reference, with items that implement `Display`. `keys =
-/// "item:<ids..>"` takes one lock for each item. A key has at most one list placeholder. With `guard = hold`, the holds
-/// are in the order of the keys. The holds of one list are in the order of its items. Two items that give the same key
-/// share one lock, and the hold of that lock appears at both positions. If all lists are empty and the attribute names
-/// no other key, the call fails with `LockError::InvalidKey(KeyError::NoKeys)`, and its body does not run.
+/// `<ids..>` stands for each item of a list. The list is an argument, or a field of an argument. The list's type can be
+/// a slice, an array, a `Vec`, or any other type that can be iterated over by reference. The items must implement
+/// `Display`. `keys = "item:<ids..>"` takes one lock for each item. A key has at most one list placeholder. With `guard
+/// = hold`, the holds are in the order of the keys. The holds of one list are in the order of its items. Two items that
+/// give the same key share one lock, and the hold of that lock appears at both positions. If all lists are empty and
+/// the attribute names no other key, the call fails with `LockError::InvalidKey(KeyError::NoKeys)`, and its body does
+/// not run.
 ///
 /// The order of locks matters for nested calls too. Waiting could deadlock if the nested call needs a lock whose name
 /// sorts before the name of a lock that the enclosing call holds. If one of the two calls has several keys, the nested
@@ -129,12 +130,12 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// # Busy locks and minimum holds
 ///
 /// `on_busy` applies only to `LockError::Busy`. If the server is unreachable or the lease is lost, the call still
-/// returns an error. With a `fallback`, the future of the body is created only after the grant, so the arguments move
-/// either into the body or into the fallback, and no argument is cloned.
+/// returns an error. With a `fallback`, the future of the body is created only after the grant. The arguments therefore
+/// move either into the body or into the fallback, and no argument is cloned.
 ///
 /// Use `hold_at_least` for jobs that several machines start at about the same time. The call returns as soon as its
-/// body has ended, but the lock stays taken until the time of `hold_at_least` has passed, so that no other machine
-/// repeats the job. The time of `hold_at_least` begins with the grant. It applies both if the body returns `Ok` and if
+/// body has ended. The lock stays taken until the time of `hold_at_least` has passed, so that no other machine repeats
+/// the job. The time of `hold_at_least` begins with the grant. The minimum applies both if the body returns `Ok` and if
 /// the body returns `Err`. If the body panics, is dropped or loses its lease, the lock is free at once.
 ///
 /// # How to wait
@@ -146,8 +147,8 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// | `spin` | tries again and again, after pauses that double from 1 to 128 ms, each shortened by a random part of up to one half | none | one for each try |
 ///
 /// Callers with different strategies can share one lock. A release passes the lock to the first caller in the queue, if
-/// there is one. A caller that does not queue never takes a lock while another caller queues for it, so callers with
-/// `notify` or `spin` may never get the lock while others queue.
+/// there is one. A caller that does not queue never takes a lock while another caller queues for it. As long as other
+/// callers queue, callers with `notify` or `spin` therefore do not get the lock.
 ///
 /// # When the call returns
 ///
@@ -218,22 +219,22 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// # Errors
 ///
-/// Returns the errors of the body. Also returns every `LockError`, converted by `From`: `Busy` if the lock is not
-/// granted within `wait`, `Lost` if the lease is lost, and other variants for other reasons why a lock cannot be
-/// acquired. If the attribute is used incorrectly, a compile error says what to write instead.
+/// Returns the errors of the body. Also returns every `LockError`, converted by `From`. The error is `Busy` if the lock
+/// is not granted within `wait`, and `Lost` if the lease is lost. The other variants are other reasons why a lock
+/// cannot be acquired. If the attribute is used incorrectly, a compile error says what to write instead.
 ///
 /// # Fairness
 ///
-/// Calls of one key enter in the order in which they queued, across all processes. Calls with `wait = "0s"`,
+/// Calls for one key get the lock in the order in which they queued, across all processes. Calls with `wait = "0s"`,
 /// `strategy = notify` or `strategy = spin` never queue, and never overtake a queued call.
 ///
 /// # Cancel safety
 ///
 /// If the future of a waiting call is dropped, the call gives up its place in the queue. If the future of a call that
 /// holds its lock is dropped, first the body is dropped, and then the lock is released. An early exit from the body
-/// (`return`, `?`) releases the lock too. While the server cannot be reached, the grant of a dropped call stays until
-/// its lease ends (at most 2 s if the grant was not confirmed yet). The place of a dropped call in the queue stays
-/// until `wait` ends.
+/// (`return`, `?`) releases the lock too. If the server cannot be reached, the grant of a dropped call stays until its
+/// lease ends. If the grant was not confirmed yet, it stays for at most 2 s. The place of a dropped call in the queue
+/// stays until `wait` ends.
 ///
 /// # Panics
 ///

@@ -123,9 +123,9 @@ fn is_path(text: &str) -> bool {
     text.split('.').all(|name| is_name(name) || name == "self")
 }
 
-/// Returns the error if every key of this template is invalid, whatever the values are. For example, the braces of the
-/// template are not one hash tag, or the template ends with a reserved suffix. Only templates without raw values are
-/// checked, because a raw value, unlike an escaped value, can turn an invalid key into a valid one.
+/// Returns the error if every key of this template is invalid, for all values. For example, the braces of the template
+/// are not one hash tag, or the template ends with a reserved suffix. Only templates without raw values are checked,
+/// because a raw value, unlike an escaped value, can turn an invalid key into a valid one.
 pub(crate) fn unusable(pieces: &[Piece]) -> Option<KeyError> {
     let mut sample = String::new();
     for piece in pieces {

@@ -15,7 +15,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) struct Argument {
-    /// The argument's name in the generated code before the body. This is the argument's own name, or the only name
+    /// The argument's name in the generated code before the body. The name is the argument's own name, or the only name
     /// that its pattern binds, or otherwise a generated name.
     pub(crate) outer: Ident,
     /// The name that the whole argument is bound to, if there is one.
@@ -217,12 +217,12 @@ impl Argument {
         Lent(used).visit_pat_mut(&mut pattern);
         // `used` contains every identifier in the options, including the names of methods and fields. This pattern
         // therefore also binds a variable that only shares its name with a method or a field. Such a variable is
-        // unused, and rustc must not report it.
+        // unused, and rustc must not report the variable.
         quote!(#(#conditions)* #[allow(unused_variables)] let #pattern = &#outer;)
     }
 
-    /// Returns whether the generated code has no name for the whole argument. This is the case if the argument is a
-    /// pattern, and the signature stays unchanged.
+    /// Returns whether the generated code has no name for the whole argument. The whole argument has no name if the
+    /// argument is a pattern, and the signature stays unchanged.
     fn is_bound_by_pattern(&self) -> bool {
         !self.taken && !matches!(&self.pattern, Pat::Ident(pattern) if is_plain(pattern))
     }
@@ -251,7 +251,7 @@ impl Argument {
                 quote!(#(#conditions)* #(#lints)* #used #hidden let #pattern = #outer;)
             }
             Pat::Wild(_) => quote!(#(#conditions)* let #outer = #outer;),
-            // The variable `outer` is `mut` because the pattern may contain a `ref mut`.
+            // The variable `outer` is `mut` because the pattern can contain a `ref mut`.
             pattern => {
                 // If the key or the client uses a name of the pattern, rustc must not report that name as unused in the
                 // body.

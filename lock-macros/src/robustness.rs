@@ -275,9 +275,9 @@ fn locked(item: &TokenStream, output: &TokenStream) {
     }
 }
 
-/// A visitor that finds out whether a type ends with a `+`. Such a type is not checked, because the generated code has
-/// `as` after the type, and syn would parse this `as` as another bound. Only a trait object can end with a `+`, and no
-/// function can return a trait object.
+/// A visitor that finds out whether a type ends with a `+`. A type that ends with a `+` is not checked, because the
+/// generated code has `as` after the type, and syn would parse this `as` as another bound. Only a trait object can end
+/// with a `+`, and no function can return a trait object.
 struct Sums(bool);
 
 impl<'ast> Visit<'ast> for Sums {

@@ -86,7 +86,7 @@ pub(crate) fn asynchronous(
         if is_future(returned) {
             mistakes.add(
                 returned,
-                "a function that returns a future begins before it is locked: write `async fn` and return the future's output",
+                "this function returns a future, so a part of it would run without the lock: write `async fn` and return the future's output",
             );
             return None;
         }
@@ -129,7 +129,7 @@ fn result(output: &ReturnType, name: Span, mistakes: &mut Mistakes) -> Option<Ty
             Type::Never(never) => mistakes.add(never, NOTHING),
             Type::ImplTrait(hidden) => mistakes.add(
                 hidden,
-                "this return type hides whether it can carry a lock's error: write `-> Result<impl …, E>` with `E: From<LockError>`",
+                "a hidden return type could lack the error of a lock: write `-> Result<impl …, E>` with `E: From<LockError>`",
             ),
             known => return Some(known.clone()),
         },

@@ -33,8 +33,7 @@ impl Function {
         let read = |input: ParseStream<'_>| Ok(function(input, mistakes));
         match read.parse2(tokens) {
             Ok(function) => function,
-            // The parser also fails if tokens are left unread. This error is reported only if there is no other
-            // mistake.
+            // The parser also fails if tokens are left unread. Its error is reported only if there is no other mistake.
             Err(_) if !mistakes.is_empty() => None,
             Err(error) => {
                 mistakes.add_at(

@@ -103,7 +103,7 @@ impl fmt::Display for TemplateError {
             ),
             Self::ListFormat { piece, path } => write!(
                 f,
-                "`<{piece}>`: each item stands in its key by its `Display`, escaped; write `<{path}..>`"
+                "`<{piece}>`: each key contains the `Display` text of its item, escaped; write `<{path}..>`"
             ),
             Self::TwoLists { first, second } => write!(
                 f,
@@ -115,7 +115,7 @@ impl fmt::Display for TemplateError {
             ),
             Self::Format { path, format } => write!(
                 f,
-                "`<{path}:{format}>`: a value stands in the key by its `Display`; write `<{path}>`, or `<{path}:raw>` to leave it unescaped"
+                "`<{path}:{format}>`: the key contains the value's `Display` text; write `<{path}>`, or `<{path}:raw>` to leave it unescaped"
             ),
             Self::Wildcard => {
                 f.write_str("`<_>` names no argument: give the argument a name and write that")
@@ -134,7 +134,7 @@ impl fmt::Display for TemplateError {
                 } else {
                     write!(
                         f,
-                        "`{between}` does not separate `<{left}>` from `<{right}>`, for values can contain it"
+                        "`{between}` does not separate `<{left}>` from `<{right}>`, because values can contain it"
                     )?;
                 }
                 write!(

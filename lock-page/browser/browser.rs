@@ -202,8 +202,8 @@ impl Browser {
         std::fs::write(support::root().join("docs/operations").join(name), bytes).unwrap();
     }
 
-    /// Returns the addresses of all requests that the pages have made so far, and fails if the browser has logged an
-    /// error, such as a violation of the page's security policy.
+    /// Returns the addresses of all requests that the pages have made so far. Fails if the browser has logged an error,
+    /// such as a violation of the page's security policy.
     async fn requests(&self) -> Vec<String> {
         let errors = self.special("se/log", json!({ "type": "browser" })).await;
         for entry in errors.as_array().unwrap() {

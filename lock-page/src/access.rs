@@ -17,7 +17,8 @@ pub(crate) struct Access {
 /// The purpose of a signature. A signature that was made for one purpose is not valid for another purpose.
 #[derive(Debug, Clone, Copy)]
 enum Purpose {
-    /// The signature of a token. It is compared with the signature of another token, and never leaves the process.
+    /// The signature of a token. The signature is compared with the signature of another token, and never leaves the
+    /// process.
     Token,
     /// The cookie of a visitor who has sent the token.
     Visitor,

@@ -19,7 +19,7 @@ use crate::state::{Ask, Ms, QUEUE, State, View, millis};
 
 /// The shortest time between two questions to the lock server. The page therefore sends at most 50 questions a second.
 const PACE: Duration = Duration::from_millis(20);
-/// How long the lock server may take to answer one question.
+/// The time within which the lock server has to answer one question.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Sends questions to the lock server, and stores the answers.

@@ -17,7 +17,7 @@ pub(crate) const QUEUE: usize = 1000;
 pub(crate) const LOCKS_AT_MOST: usize = 20_000;
 /// The largest number of events that the history keeps.
 const HISTORY: usize = 200;
-/// The largest number of different views that are served at the same time, and of streams.
+/// The largest number of different views that are served at the same time, and the largest number of streams.
 const VIEWS_AT_MOST: usize = 256;
 /// For how long, in ms, a view counts as watched after a single request. In a browser without scripts, the page loads
 /// itself again within this time.
@@ -218,8 +218,8 @@ pub(crate) struct State {
     unread: VecDeque<String>,
     /// Locks on watched pages whose readings are old, and locks whose lease is about to end.
     stale: VecDeque<String>,
-    /// The search for old readings examines a part of all locks at a time. It continues after this key, at which the
-    /// last search ended.
+    /// A search for old readings examines only a part of all locks. The next search continues after this key, at which
+    /// the last search ended.
     cursor: String,
 }
 
@@ -847,8 +847,8 @@ mod tests {
         assert_eq!(state.next_question(BEGAN + LINGERS), None);
     }
 
-    /// The walk, the watched locks, the locks in shown rows and the other locks each get a share of the questions, even
-    /// if each of them alone could use all questions.
+    /// The page has questions of four kinds: steps of the walk, and questions about watched locks, about locks in shown
+    /// rows, and about other locks. Each kind gets a share, even if each kind alone could use all questions.
     #[test]
     fn no_kind_of_question_starves_another() {
         let mut state = State::default();

@@ -1,4 +1,4 @@
-//! Tests of the page that shows locks. They need no browser, and use real Redis processes.
+//! Tests of the page that shows locks. These tests need no browser, and use real Redis processes.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use uuid::Uuid;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Keys that contain HTML or URL syntax. They would break a page that does not escape them.
+/// Keys that contain HTML or URL syntax. These keys would break a page that does not escape them.
 const HOSTILE: [&str; 6] = [
     "<script>alert(1)</script>",
     "\"quoted\" 'key'",
@@ -680,7 +680,7 @@ async fn a_page_of_the_list_has_100_locks() {
     }
 }
 
-/// The lock server gets at most 50 commands a second from a page, whatever the number of viewers. A page at which
+/// The lock server gets at most 50 commands a second from a page, even if the page has many viewers. A page at which
 /// nobody looks sends no commands.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_viewers_together_cost_50_commands_a_second() {
@@ -741,7 +741,7 @@ async fn all_viewers_together_cost_50_commands_a_second() {
     for stream in streams {
         stream.abort();
     }
-    // Viewers who have left are forgotten after 15 s. From then on, the page sends no more scans and scripts.
+    // Viewers who have left are forgotten after 15 s. After that, the page sends no scans and scripts.
     until(async || {
         let before = commands().await;
         tokio::time::sleep(SECOND).await;

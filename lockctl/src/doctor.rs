@@ -482,7 +482,7 @@ async fn examine_queues(
     Ok(())
 }
 
-/// Returns whether a queue is left over. This is so if the queue never expires, or if nobody holds its lock and each
+/// Returns whether a queue is left over. A queue is left over if it never expires, or if nobody holds its lock and each
 /// waiter's `wait` is over.
 async fn is_left_over(redis: &mut MultiplexedConnection, queue: &str) -> redis::RedisResult<bool> {
     let mut reading = redis::pipe();

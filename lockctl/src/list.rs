@@ -11,7 +11,7 @@ use crate::{
     output::{Format, List, Row, millis, people},
 };
 
-/// The number of locks whose states `list` requests at the same time. It sends one command for each lock.
+/// The number of locks whose states `list` requests at the same time. `list` sends one command for each lock.
 const AT_A_TIME: usize = 64;
 
 #[derive(Debug, Args)]

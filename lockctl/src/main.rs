@@ -97,7 +97,7 @@ fn main() -> Exit {
         Ok(cli) => cli,
         Err(error) => {
             // If the user asked for help, `print` writes the help to stdout. An error of `print` is ignored, because
-            // the reader may have closed the pipe.
+            // the reader has possibly closed the pipe.
             let _ = error.print();
             return if error.use_stderr() {
                 Exit::Usage

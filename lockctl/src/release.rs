@@ -16,8 +16,8 @@ use crate::{
 pub(crate) struct ReleaseArgs {
     /// The key of the lock
     key: String,
-    /// Confirms that the holder may still be at work. The holder is notified of the loss at its next renewal or check;
-    /// until then, it may work at the same time as the next holder
+    /// Confirms that you know that the holder is possibly still at work. The holder learns of the loss at its next
+    /// renewal or check; until then, it can work at the same time as the next holder
     #[arg(long, required = true)]
     force: bool,
     /// Releases the lock only if its holder has this fencing token, which `list` and `inspect` show

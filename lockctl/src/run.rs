@@ -269,7 +269,7 @@ impl Group {
 
     fn is_empty(&self) -> bool {
         // If `lockctl` is the first process of a container, it becomes the parent of processes whose parents have
-        // ended. It then has to collect their exit codes, because ended processes otherwise stay in the group.
+        // ended. `lockctl` then has to collect their exit codes, because ended processes otherwise stay in the group.
         let _ = waitpid(Pid::from_raw(-self.id.as_raw()), Some(WaitPidFlag::WNOHANG));
         killpg(self.id, None).is_err()
     }

@@ -163,7 +163,7 @@ async fn the_label_is_the_template() {
     assert!(!text.contains("metric:71"), "{text}");
 }
 
-/// The metrics count renewals, scripts and reconnects. They also measure a wait that ends with a release.
+/// The metrics count renewals, scripts and reconnects. The metrics also measure a wait that ends with a release.
 #[tokio::test]
 async fn renewals_scripts_and_reconnects_are_counted() {
     recorder();

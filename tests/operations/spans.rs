@@ -1,4 +1,4 @@
-//! Tests of the spans of calls. They check which parts of a call the spans cover, and the spans' fields.
+//! Tests of the spans of calls. The tests check which parts of a call the spans cover, and which fields the spans have.
 
 use std::{
     collections::BTreeMap,

@@ -53,7 +53,7 @@ async fn in_a_cluster_each_wakes_the_other() {
         let guard = hold(&client, &lock).await;
         let order = format!("try {lock} 100 1000");
         assert_eq!(service.ask("a", &order).await, "false");
-        // The JVM sees a lease of 30 s. It therefore gets the lock in time only if the release wakes it.
+        // The JVM sees a lease of 30 s. Only if the release wakes the JVM, the JVM gets the lock in time.
         service.tell("a", &format!("lock {lock} 20000"));
         until_listening(cluster, &lock, 1).await;
         guard.release().await;

@@ -31,8 +31,9 @@ const LOSSES: u8 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// The quarantine of a node (the time for which the node does not count) lasts only as long as the lease of the
-    /// client that counts the node again, even if the marks of other nodes contain a longer lease.
+    /// The quarantine of a node is the time for which the node does not count. Without the rule, the quarantine lasts
+    /// only as long as the lease of the client that counts the node again. The marks of other nodes possibly contain a
+    /// longer lease.
     AnyoneAdmits,
     /// A client writes its lease into a node's mark only together with its request for the lock. According to the rule,
     /// the lease is in a majority of the marks before the first request.
@@ -115,8 +116,8 @@ enum Action {
 struct Marks(Broken);
 
 impl Marks {
-    /// Returns the number of ticks for which the client with the shorter lease does not count a node that has lost its
-    /// state, or `None` while the client has read too few marks of other nodes.
+    /// Returns the number of ticks for which the client with the shorter lease does not count the node `lost`, which
+    /// has lost its state. Returns `None` while the client has read too few marks of other nodes.
     fn quarantine(&self, state: &State, lost: usize) -> Option<u8> {
         let own = LEASES[CLIENTS - 1];
         if self.0 == Broken::AnyoneAdmits {

@@ -5,9 +5,9 @@
 //! requests and replies are handled in every possible order. Clients can give up or leave at any time. A lease can end
 //! at any time after its client has left. States that differ only in the numbers of the clients count as one state.
 //!
-//! The model leaves out time. While a client asks for the lock or holds it, its lease does not end on any node, because
-//! a client gives up before its lease ends on a node. The model also leaves out renewals, and nodes that lose their
-//! state, which `marks.rs` models.
+//! The model leaves out time. While a client requests the lock or holds it, the client's lease does not end on any
+//! node. The reason is that a client gives up before its lease ends on a node. The model also leaves out renewals, and
+//! nodes that lose their state, which `marks.rs` models.
 
 use lock_core::fencing::FencingToken;
 use stateright::{Checker, HasDiscoveries, Model, Property};
@@ -108,7 +108,7 @@ enum Action {
     /// The client gives its grants back, because it has found no majority, its call was dropped, or its body has ended.
     /// If no node executes the client's requests for this, the action models a crash of the client.
     Leave(usize),
-    /// The lease of a grant ends on the node with this index. The client of the grant has already given it up.
+    /// The lease of a grant ends on the node with this index. The client of the grant has already given up the grant.
     Expire(usize),
 }
 

@@ -17,7 +17,7 @@ use support::page;
 use crate::{copy_sources, target_of};
 
 /// The processor time, in seconds, for which the simulation tries new seeds on one mutant. The time corresponds to two
-/// minutes on two cores. It is processor time, so that a busy machine tries as many seeds as an idle machine.
+/// minutes on two cores. The limit is processor time, so that a busy machine tries as many seeds as an idle machine.
 const PATIENCE: u64 = 240;
 
 /// The code that the simulation does not run: a part of a file's path, and the reason. A mutant is left out if it

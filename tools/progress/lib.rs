@@ -1,6 +1,6 @@
 //! Shows the progress of a long command on the standard error. On a terminal, the library draws a bar. Elsewhere, the
-//! library writes plain lines without escape codes, such as `12 of 99, 3 minutes left: row_28`. It writes nothing to
-//! the standard output, which is for the results of the command.
+//! library writes plain lines without escape codes, such as `12 of 99, 3 minutes left: row_28`. The library writes
+//! nothing to the standard output, which is for the results of the command.
 
 use std::{
     fmt,
@@ -17,8 +17,8 @@ use indicatif::{
 const QUIET: Duration = Duration::from_secs(10);
 /// How often the bar is redrawn while nothing is reported, so that the bar shows the right times.
 const REDRAW: Duration = Duration::from_secs(1);
-/// The number of parts into which a bar is divided if the length of the command is known as a time. It is larger than
-/// the number of columns of the bar.
+/// The number of parts into which a bar is divided if the length of the command is known as a time. This number is
+/// larger than the number of columns of the bar.
 const PARTS: u64 = 1000;
 
 /// The bar that this process draws.

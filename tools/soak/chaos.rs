@@ -44,8 +44,8 @@ const ALL: [Fault; 12] = [
     Fault::KeysDeleted,
 ];
 
-/// Injects one fault at a time. It injects every kind of fault once, in random order, and then begins again in another
-/// random order.
+/// Injects one fault at a time. Every kind of fault is injected once, in random order. Then the next series begins, in
+/// another random order.
 pub(crate) struct Chaos {
     dice: Dice,
     deck: Vec<Fault>,

@@ -23,8 +23,8 @@ use crate::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-/// The longest time that a killed server may need to become an up-to-date replica of the new primary. Sentinels take
-/// about 10 s to turn a returning primary into a replica.
+/// The time within which a killed server has to become an up-to-date replica of the new primary. Sentinels take about
+/// 10 s to turn a returning primary into a replica.
 const RETURN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The keys that a failover affects, because their primary was killed.

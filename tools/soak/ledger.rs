@@ -63,8 +63,8 @@ const REMARKABLE: u64 = 2_500_000_000;
 /// The visits and the gaps of one key.
 #[derive(Debug, Default)]
 struct Track {
-    /// The visits that the ledger has not checked yet, by token. They wait here, because reports of visits with lower
-    /// tokens can still arrive.
+    /// The visits that the ledger has not checked yet, by token. The visits wait here, because reports of visits with
+    /// lower tokens can still arrive.
     pending: BTreeMap<u64, Visit>,
     newest: Option<Visit>,
     /// The latest call time (`asked`) of all checked visits.
@@ -172,8 +172,9 @@ impl Ledger {
             self.found.repeated += 1;
             suspend(|| eprintln!("the token of this visit was granted twice: {visit:?}"));
         } else if visit.token < newest {
-            // The ledger has already checked a visit with a higher token. It checks a visit only after the reports of
-            // all earlier visits have arrived. The new visit therefore began later, although its token is lower.
+            // The ledger has already checked a visit with a higher token. The ledger checks a visit only after the
+            // reports of all earlier visits have arrived. The new visit therefore began later, although its token is
+            // lower.
             self.found.fallen += 1;
             self.found.first_fault.get_or_insert(visit.entered);
             track.pending.remove(&visit.token);

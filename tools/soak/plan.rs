@@ -31,7 +31,7 @@ pub(crate) const BUFFERED: u32 = 4;
 /// The lowest number of a key that an operator deletes from time to time. There are `WARM` such keys.
 pub(crate) const DELETED_FROM: u32 = 1_000_000;
 
-/// The kind of a run: on which servers it takes place, and how the host disturbs them.
+/// The kind of a run, which says what servers the run uses, and how the host disturbs them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Course {
     /// The run takes place on one server, without disturbances.
@@ -122,7 +122,7 @@ pub(crate) enum Poller {
     /// The caller polls its future as soon as the future is woken.
     Prompt,
     /// The caller polls its future in a `buffer_unordered` stream. The consumer of the stream works on each item for a
-    /// while, and polls nothing meanwhile.
+    /// while, and polls nothing during this work.
     Buffered,
     /// The caller polls its future in a `select!` loop. The loop does other work between two polls, and sometimes this
     /// work is a second call for the same lock.

@@ -90,7 +90,7 @@ impl Task {
                 1 => Poller::ByHand,
                 _ => Poller::Forgotten,
             },
-            // A buffer makes about ten calls. It is therefore chosen a tenth as often as each of the other kinds.
+            // A buffer makes about ten calls. A buffer is therefore chosen a tenth as often as each of the other kinds.
             Pace::Brief => match dice.below(31) {
                 0 => Poller::Buffered,
                 1..11 => Poller::Selected,

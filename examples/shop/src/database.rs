@@ -55,8 +55,8 @@ pub struct Sale<'a> {
     pub order: String,
     /// The name of the item.
     pub item: &'a str,
-    /// The number of the sold unit. It is the number of units that were left before this sale. No two orders of an item
-    /// have the same number.
+    /// The number of the sold unit. This number equals the number of units that were left before the sale. No two
+    /// orders of an item have the same number.
     pub unit: i64,
     /// The buyer.
     pub customer: &'a str,

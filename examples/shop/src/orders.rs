@@ -20,7 +20,7 @@ pub struct Receipt {
     pub order: String,
     /// The name of the item.
     pub item: String,
-    /// The number of the sold unit. It is the number of units that were left before this sale.
+    /// The number of the sold unit. This number equals the number of units that were left before the sale.
     pub unit: i64,
     /// The fencing token of the lock under which the unit was sold.
     pub token: u64,

@@ -1,4 +1,4 @@
-//! A shop for tests. It needs no servers, because its locks are in this process, and its database is a file.
+//! A shop for tests. This shop needs no servers, because its locks are in this process, and its database is a file.
 
 use std::{env, fs, path::PathBuf, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use uuid::Uuid;
 
-/// How long a request waits for a lock. No test takes this long.
+/// How long a request waits for a lock. The time is longer than any test takes.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// An HTTP answer of the shop.

@@ -165,8 +165,8 @@ impl Delay {
     }
 }
 
-/// The lock is released after the commit. Otherwise the next buyer would get the lock while the database still shows
-/// the old stock.
+/// The lock is released after the commit. With an earlier release, the next buyer would get the lock while the database
+/// still shows the old stock.
 #[tokio::test]
 async fn the_lock_is_released_after_the_commit() {
     let store = Store::new();

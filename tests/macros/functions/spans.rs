@@ -1,4 +1,4 @@
-//! Tests of `#[tracing::instrument]` above and below the attribute. They check what the span covers, and what its
+//! Tests of `#[tracing::instrument]` above and below the attribute. The tests check what the span covers, and what its
 //! events report.
 
 use std::{
