@@ -16,8 +16,8 @@ const AT_A_TIME: usize = 64;
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Selects keys: `*` stands for any text, `?` for one character. A pattern without `*` and `?` selects the keys that
-    /// begin with it
+    /// Selects keys: `*` stands for any text, `?` for one character. A pattern without `*` and `?` selects the keys
+    /// that begin with the pattern
     #[arg(default_value = "*")]
     pattern: Pattern,
 }

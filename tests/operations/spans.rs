@@ -207,7 +207,8 @@ async fn reserve_both(id: &str) -> Result<(), LockError> {
     Ok(())
 }
 
-/// The span of a call has a child for the wait and a child for the hold. Events of the body are in the span of the hold.
+/// The span of a call has a child for the wait and a child for the hold. The events of the body are in the span of the
+/// hold.
 #[tokio::test]
 async fn a_call_has_spans_for_its_wait_and_its_hold() {
     record();

@@ -9,8 +9,8 @@
 //! what: a retry does not know its own grant
 //! ```
 //!
-//! If the simulation cannot notice the change, a line `unsimulated:` says why. An empty line and a diff in the format of
-//! `git diff` follow the header.
+//! If the simulation cannot notice the change, a line `unsimulated:` gives the reason. An empty line and a diff in the
+//! format of `git diff` follow the header.
 
 use std::{
     collections::BTreeSet,
