@@ -10,8 +10,8 @@
 //! `--bench` is quick too, because `cargo test --all-targets` starts the benchmark without that argument. The benchmark
 //! prints its tables, and writes them as JSON, by default to `bench/locks.json` in the target folder.
 //!
-//! The workload `cluster` compares a Redis Cluster of three primaries with one server. A run without `--quick` writes
-//! the results of this workload into `docs/performance.md`.
+//! The workload `cluster` compares a Redis Cluster of three primaries with one server. A full run, which is any run
+//! that is not quick, writes the results of this workload into `docs/performance.md`.
 //!
 //! The benchmark prints whether each target was reached. A missed target does not fail the run, because machines
 //! differ. If two bodies held one lock at the same time, the run ends with status 1.
