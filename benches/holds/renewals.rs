@@ -119,7 +119,7 @@ pub(crate) async fn measure(
     let (median, slowest) = (worst[worst.len() / 2], worst[worst.len() - 1]);
     suspend(|| {
         println!(
-            "{:.0} renewals/s; longest time between two of a hold: median {median:.3?}, worst {slowest:.3?}",
+            "{:.0} renewals/s; longest time between two renewals of a hold: median {median:.3?}, worst {slowest:.3?}",
             renewed / took.as_secs_f64()
         );
         println!(

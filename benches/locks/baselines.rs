@@ -1,5 +1,5 @@
-//! The baselines: minimal hand-written locks with which this project's locks are compared. Each baseline uses one
-//! multiplexed connection.
+//! The baselines, which are minimal hand-written locks. The benchmark compares this project's locks with them. Each
+//! baseline uses one multiplexed connection.
 //!
 //! The connections of the baselines have the same settings as this project's connections: `TCP_NODELAY` is set, and the
 //! client library has no time-outs. The baseline `baseline-sha` is measured a second time with the library's default

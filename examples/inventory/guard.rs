@@ -7,7 +7,7 @@ use crate::ours::Way;
 /// One way to guard the stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guard {
-    /// No guard: a buyer reads the stock, thinks, and writes the stock.
+    /// No guard. A buyer reads the stock, pauses, and writes the stock.
     Nothing,
     /// `WATCH`. If the stock has changed since the buyer read it, the write is refused, and the purchase starts again.
     Watch,

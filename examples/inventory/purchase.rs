@@ -1,5 +1,5 @@
-//! The body of a purchase: it reads the stock, thinks, and writes the stock minus one. If two buyers run this body at
-//! once, they can buy the same item.
+//! The body of a purchase reads the stock, pauses, and writes the stock minus one. If two buyers run this body at once,
+//! they can buy the same item.
 
 use std::{
     fmt,

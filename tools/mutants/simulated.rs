@@ -129,7 +129,7 @@ const TESTED_ELSEWHERE: [(&str, &str); 21] = [
     ("row_58", "nobody forges messages"),
 ];
 
-/// How the mutants are chosen, and what becomes of the results.
+/// The options that select the mutants, and say whether the results are written to the page.
 #[derive(Debug, Default)]
 pub(crate) struct Options<'a> {
     /// Selects only mutants that name a test beginning with this text.
