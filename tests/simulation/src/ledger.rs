@@ -161,7 +161,7 @@ struct State {
     keys: BTreeMap<String, Key>,
     /// The events that end leases early or lose grants.
     losses: Vec<Loss>,
-    /// The time at which a replica with older token counters than its primary last replaced the primary.
+    /// The latest time until which a server that was replaced may have raised token counters that its successor lacks.
     counters_lost: Option<u64>,
     /// The total time by which the server's clock was set back.
     set_back: u64,
@@ -298,9 +298,13 @@ impl Ledger {
         let mut excused = 0;
         let this = state.keys.entry(key.clone()).or_default();
         for other in this.inside.values() {
-            let lost = losses
-                .iter()
-                .any(|loss| loss.excuses(&key, other.entered, now));
+            // After a clock was set back, two primaries may give the same token, and the engine then takes each of the
+            // two grants for the other.
+            let is_repeated = has_set_back && counters_lost.is_some() && other.token == token;
+            let lost = is_repeated
+                || losses
+                    .iter()
+                    .any(|loss| loss.excuses(&key, other.entered, now));
             if other.hold.remaining().is_zero() || hold.remaining().is_zero() {
                 continue;
             }
@@ -474,7 +478,7 @@ impl Ledger {
         });
     }
 
-    /// Records that a promoted server has older token counters than the server that it replaces.
+    /// Records that until now, a server may have raised token counters that its successor lacks.
     pub fn lose_counters(&self) {
         let now = self.history.now();
         self.state().counters_lost = Some(now);

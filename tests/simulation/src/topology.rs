@@ -199,7 +199,7 @@ impl World {
             }
         }
         let offset = |server| self.network.at_server(server, |redis, _| redis.offset());
-        if !keeps && offset(new) < offset(old) {
+        if splits || !keeps && offset(new) < offset(old) {
             self.ledger.lose_counters();
         }
         if splits && !keeps {
