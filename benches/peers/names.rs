@@ -90,8 +90,8 @@ pub(crate) const AT_ONE_KEY: [&str; 16] = [
     REDISSON_FAIR,
 ];
 
-/// The participants that run with every number of tasks that they can serve, and with several processes. These
-/// participants run with their documented settings.
+/// The participants that run with each number of tasks that they can serve. They also take part in the runs with
+/// several processes. These participants run with their documented settings.
 pub(crate) const EVERY_SIZE: [&str; 11] = [
     SHA,
     GATE,

@@ -180,8 +180,8 @@ struct Floor {
     kill: Kill,
     /// The time at which the lock's primary was killed.
     primary_killed: Option<Instant>,
-    /// The number of waiters at which the host kills the victim. When the server reports this number, all remaining
-    /// buyers are queued behind the buyer that holds the lock.
+    /// The number of waiters at which the host kills the victim: the worker process whose buyer holds the lock. When
+    /// the server reports this number, all remaining buyers are queued behind the buyer that holds the lock.
     queued_at_kill: usize,
     gap: Option<Gap>,
     killed: bool,

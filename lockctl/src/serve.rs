@@ -110,8 +110,8 @@ pub(crate) async fn serve(client: &LockClient, args: &ServeArgs) -> Result<Exit,
     Ok(Exit::Done)
 }
 
-/// Refuses requests whose header `Host` does not name this machine. Without this check, a foreign web site could let
-/// its own name resolve to the address of this machine. The site's scripts could then read this page (DNS rebinding).
+/// Refuses requests whose header `Host` does not name this machine. A foreign web site can let its own name resolve to
+/// the address of this machine. Without this check, the site's scripts could then read this page (DNS rebinding).
 async fn only_local_names(request: Request, next: Next) -> Response {
     let host = request.headers().get(HOST);
     let host = host.and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());

@@ -95,7 +95,7 @@ impl System {
                     }
                     if hold.loss().is_some() != state.known_lost {
                         let what = format!(
-                            "call {id} has the loss {:?}; the model knows of a loss: {}",
+                            "call {id}: the engine reports the loss {:?}; the hold is lost in the model: {}",
                             hold.loss(),
                             state.known_lost
                         );

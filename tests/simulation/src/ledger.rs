@@ -621,8 +621,8 @@ impl State {
         })
     }
 
-    /// Checks that no other caller in the queue of this lock began its call more than 100 ms before this caller.
-    /// Callers that are polled late, and callers whose `wait` is over, do not count.
+    /// Checks that a caller that enters now has overtaken nobody: no caller that still waits for this lock began its
+    /// call more than 100 ms earlier. Callers that are polled late, and callers whose `wait` is over, do not count.
     fn check_order(&self, call: CallId, key: &str, now: u64) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         if !self.ordered || !this.waits {

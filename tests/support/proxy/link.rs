@@ -155,7 +155,7 @@ impl Link {
         }
     }
 
-    /// Delivers the chunks of one direction, then closes the receiving end.
+    /// Writes the chunks of one direction to `to`, then closes `to`.
     async fn deliver(
         self: Arc<Self>,
         way: Way,

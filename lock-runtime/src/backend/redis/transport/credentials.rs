@@ -25,8 +25,8 @@ const CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// How many calls of a provider can block their threads at the same time. The engine cannot stop a call that blocks,
 /// and needs threads for other work, too.
 const BLOCKED_AT_MOST: usize = 4;
-/// The maximum age of an unused answer of the provider, counted from the moment at which the engine reads the answer.
-/// If the answer is older, the next connection calls the provider again.
+/// The maximum age of an unused answer of the provider. If the answer is older, the next connection calls the provider
+/// again.
 const UNCLAIMED_FOR: Duration = Duration::from_secs(5);
 /// The time limit for the answer to `AUTH`.
 const AUTH_PATIENCE: Duration = Duration::from_secs(1);
@@ -144,21 +144,26 @@ impl Provider {
     /// calling code stops waiting, the call continues, and the next connection uses its answer. The engine can thus use
     /// a provider that is slower than one try to connect.
     pub(crate) async fn get(&self, context: &Arc<Context>) -> Result<Obtained, RedisError> {
-        let call = {
-            let mut call = lock(&self.call);
-            let is_outdated = |(at, _): &Answer| *at + UNCLAIMED_FOR < context.now();
-            match &*call {
-                Some(call) if !call.peek().is_some_and(is_outdated) => call.clone(),
-                _ => call.insert(self.start(context)).clone(),
+        let (at, answer) = loop {
+            let (call, is_new) = {
+                let mut call = lock(&self.call);
+                match &*call {
+                    Some(call) => (call.clone(), false),
+                    None => (call.insert(self.start(context)).clone(), true),
+                }
+            };
+            let answer = call.clone().await;
+            {
+                let mut newest = lock(&self.call);
+                if newest.as_ref().is_some_and(|newest| newest.ptr_eq(&call)) {
+                    *newest = None;
+                }
+            }
+            // If all connections that waited for this call have given up, its answer can be old.
+            if is_new || answer.0 + UNCLAIMED_FOR >= context.now() {
+                break answer;
             }
         };
-        let (at, answer) = call.clone().await;
-        {
-            let mut newest = lock(&self.call);
-            if newest.as_ref().is_some_and(|newest| newest.ptr_eq(&call)) {
-                *newest = None;
-            }
-        }
         match answer {
             Ok(credentials) => {
                 *lock(&self.user) = Some(credentials.user.clone());
@@ -179,22 +184,24 @@ impl Provider {
             let until = context.now() + CALL_PATIENCE;
             let answering = async {
                 let thread = threads.acquire_owned().await;
-                let engine = context.handle().clone();
+                let (engine, clock) = (context.handle().clone(), context.clone());
                 // The provider runs on a thread of its own, because it can block, and the engine's thread renews all
                 // leases.
                 let asking = context.handle().spawn_blocking(move || {
                     let _thread = thread;
-                    engine.block_on(timeout(CALL_PATIENCE, async { ask().await }))
+                    let answer = engine.block_on(timeout(CALL_PATIENCE, async { ask().await }));
+                    // The time is read here, because nobody may poll this call when its answer comes.
+                    (clock.now(), answer.unwrap_or_else(|_| no_answer()))
                 });
-                match asking.await {
-                    Ok(answer) => answer.unwrap_or_else(|_| no_answer()),
-                    Err(_) => Err("the provider has panicked".into()),
-                }
+                asking.await.unwrap_or_else(|_| {
+                    let panicked = Err("the provider has panicked".into());
+                    (context.now(), panicked)
+                })
             };
             // A provider that blocks its thread is not stopped by the time limit above, so this second time limit is
             // needed.
             let answer = context.timeout_at(until, answering).await;
-            (context.now(), answer.unwrap_or_else(no_answer))
+            answer.unwrap_or_else(|| (context.now(), no_answer()))
         };
         asking.boxed().shared()
     }
@@ -231,5 +238,105 @@ impl Provider {
                 }
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        sync::atomic::{AtomicU64, Ordering},
+    };
+
+    use redis::{AsyncConnectionConfig, RedisResult};
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::background::{Network, Process, Random, clock::Clock};
+
+    #[derive(Clone, Default)]
+    struct TestClock(Arc<AtomicU64>);
+
+    impl Clock for TestClock {
+        fn now(&self) -> Moment {
+            Moment::new(Duration::from_secs(self.0.load(Ordering::Acquire)))
+        }
+
+        fn sleep_until(&self, _: Moment) -> BoxFuture<'static, ()> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    struct Nothing;
+
+    impl Random for Nothing {
+        fn bits(&self) -> u128 {
+            0
+        }
+    }
+
+    impl Network for Nothing {
+        fn connect<'a>(
+            &'a self,
+            _: &'a redis::Client,
+            _: &'a AsyncConnectionConfig,
+        ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>> {
+            unreachable!("no test connects")
+        }
+    }
+
+    /// Starts a connection that calls the provider and gives up. Then lets the provider answer, and returns the
+    /// provider. The password in each answer is the number of the call.
+    async fn answered_too_late(context: &Arc<Context>) -> Provider {
+        let calls = AtomicU64::new(0);
+        let may_answer = Arc::new(Semaphore::new(0));
+        let gate = may_answer.clone();
+        let provider = Provider::new(move || {
+            let call = calls.fetch_add(1, Ordering::AcqRel);
+            let gate = gate.clone();
+            async move {
+                let _permit = gate.acquire().await;
+                let credentials = Credentials::new("user", call.to_string());
+                Ok::<_, Infallible>(credentials.valid_for(Duration::from_secs(100)))
+            }
+        });
+        assert!(provider.get(context).now_or_never().is_none());
+        may_answer.add_permits(1);
+        let all = u32::try_from(BLOCKED_AT_MOST).expect("few threads");
+        let answered = provider.threads.acquire_many(all).await;
+        drop(answered.expect("the semaphore is never closed"));
+        provider
+    }
+
+    fn context(clock: &TestClock) -> Arc<Context> {
+        Arc::new(Context::new(
+            Process::current(),
+            Box::new(clock.clone()),
+            Box::new(Nothing),
+            Box::new(Nothing),
+            Handle::current(),
+        ))
+    }
+
+    #[tokio::test]
+    async fn the_next_connection_uses_the_answer_of_a_slow_provider() {
+        let clock = TestClock::default();
+        let context = context(&clock);
+        let provider = answered_too_late(&context).await;
+        clock.0.store(4, Ordering::Release);
+        let obtained = provider.get(&context).await.expect("the provider answers");
+        assert_eq!(obtained.credentials.password, "0");
+        let (login, _) = obtained.login_again().expect("the credentials expire");
+        assert_eq!(login.since_origin(), Duration::from_secs(80));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_has_read_becomes_outdated() {
+        let clock = TestClock::default();
+        let context = context(&clock);
+        let provider = answered_too_late(&context).await;
+        clock.0.store(3_600, Ordering::Release);
+        let obtained = provider.get(&context).await.expect("the provider answers");
+        assert_eq!(obtained.credentials.password, "1");
     }
 }

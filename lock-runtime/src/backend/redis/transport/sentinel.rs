@@ -1,4 +1,6 @@
-//! Finds the primary of a group of servers that Sentinels watch.
+//! Finds the primary of a group of servers that Sentinels watch. The client asks the Sentinels before each connection.
+//! It also listens to the Sentinels while it is connected, and leaves an old primary when a Sentinel announces a new
+//! one.
 
 use std::{
     fmt, io,

@@ -101,7 +101,8 @@ impl Engine {
     }
 
     fn texts(&self, texts: &[&[u8]]) -> mlua::Result<Table> {
-        // A text is passed to Lua as a `&str`, because mlua would create a reference for each `LuaString`.
+        // Text is passed as a `&str`, and not as a `LuaString`, because mlua would store a reference to each
+        // `LuaString` in a table of its own, which takes time. Bytes that are not UTF-8 are passed as a `BString`.
         let texts = texts.iter().map(|text| match str::from_utf8(text) {
             Ok(text) => Either::Left(text),
             Err(_) => Either::Right(BString::from(*text)),
