@@ -687,8 +687,9 @@ async fn all_viewers_together_cost_50_commands_a_second() {
     let server = RedisServer::start().await;
     let holder = LockClient::connect(server.url()).await.unwrap();
     let guards = hold_all(&holder, (0..1200).map(|number| format!("order:{number}"))).await;
-    // The test forgets the guards, so that their grants stay on the server without a release. A lease that the caller
-    // sets is not renewed, so their client sends no further commands, which would count as commands of the page.
+    // The test forgets the guards, so that no client releases the locks. `hold_all` sets a lease, and such a lease is
+    // not renewed. The holder's client therefore sends nothing more, and each command that the test counts is the
+    // page's.
     drop(guards.into_iter().map(std::mem::forget).collect::<Vec<_>>());
     let client = LockClient::connect(server.url()).await.unwrap();
     let app = mounted(LockPage::new(client).allow_release());

@@ -260,7 +260,7 @@ pub const ROWS: &[Row] = &[
     ),
     row_of(
         48,
-        "1,000 callers in 4 processes queue at once, in groups",
+        "1,000 callers in 4 processes queue at the same time; the callers of a process share requests",
         "callers enter one at a time, in the order of the queue; on average, each caller costs a tenth of a command",
     ),
     row_of(

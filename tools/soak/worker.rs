@@ -61,7 +61,7 @@ pub(crate) struct Orders {
     pub(crate) course: Course,
 }
 
-/// Runs the tasks until the host orders the worker to stop, or ends.
+/// Runs the tasks until the host ends, or orders the worker to stop.
 pub(crate) async fn work(url: &str, orders: Orders) {
     let Orders {
         place,

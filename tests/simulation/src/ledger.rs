@@ -19,6 +19,9 @@ const GRANTED_BEFORE: u64 = 2_500;
 const WAIT_SLACK: u64 = 700;
 /// The longest time that a single attempt waits for its answer, in milliseconds.
 const TRY: u64 = 1_000;
+/// The longest time, in milliseconds, from the moment at which a lock is free until a caller that waits for it enters,
+/// in a run without faults, in which each message takes at most 10 ms. A probe may find the lock only after 200 ms.
+const HANDOFF: u64 = 150;
 /// The longest time, in milliseconds, until an offer that is not taken passes to the next waiter, or until a probe
 /// finds a grant whose message was lost.
 const CLAIM: u64 = 2_300;
@@ -338,6 +341,7 @@ impl Ledger {
             ));
         }
         this.highest = this.highest.max(Some((token, now)));
+        let free_since = this.inside.is_empty().then_some(this.moved);
         this.moved = now;
         let inside = Inside {
             call,
@@ -351,6 +355,7 @@ impl Ledger {
         state.counts.excused += excused;
         found.extend(state.check_wait(call, now));
         found.extend(state.check_order(call, &key, now));
+        found.extend(free_since.and_then(|since| state.check_handoff(call, since, now)));
         if let Some(call) = state.calls.get_mut(&call) {
             call.waits = false;
         }
@@ -618,6 +623,21 @@ impl State {
         late.then(|| {
             let seen = format!("call {} has waited {took} ms, of {wait}", call.0);
             ("wait bounds the acquisition", seen)
+        })
+    }
+
+    /// Checks that a caller enters soon after its lock is free, in a run without faults. `since` is the time at which
+    /// the previous holder left.
+    fn check_handoff(&self, call: CallId, since: u64, now: u64) -> Option<(&'static str, String)> {
+        let this = self.calls.get(&call)?;
+        let took = now - since.max(this.began);
+        let late = self.ordered && this.waits && took > HANDOFF;
+        late.then(|| {
+            let seen = format!(
+                "call {} has entered {took} ms after the lock was free",
+                call.0
+            );
+            ("a free lock is taken at once", seen)
         })
     }
 
