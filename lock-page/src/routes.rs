@@ -101,9 +101,7 @@ async fn guard(
     next: Next,
 ) -> Response {
     let base = mount(&original, request.uri());
-    let params = Query::try_from_uri(request.uri())
-        .map_or_else(|_| Params::default(), |Query(params)| params);
-    let format = Format::of(&params, request.headers());
+    let format = Format::of(request.uri(), request.headers());
     let mut response = match admit(&site, &base, &original, &request) {
         Some(response) => response,
         None if site.access.knows(request.headers()) => next.run(request).await,
@@ -182,7 +180,6 @@ struct Params {
     page: Option<usize>,
     waiting: Option<String>,
     key: String,
-    format: Option<String>,
     paused: Option<String>,
 }
 
@@ -194,12 +191,15 @@ enum Format {
 }
 
 impl Format {
-    fn of(params: &Params, headers: &HeaderMap) -> Self {
+    fn of(uri: &Uri, headers: &HeaderMap) -> Self {
+        let query = uri.query().unwrap_or_default();
+        let mut pairs = form_urlencoded::parse(query.as_bytes());
+        let asked = pairs.find(|(name, _)| name == "format");
         let accept = headers
             .get(ACCEPT)
             .and_then(|accept| accept.to_str().ok())
             .unwrap_or_default();
-        match params.format.as_deref() {
+        match asked.as_ref().map(|(_, format)| &**format) {
             Some("json") => Self::Json,
             None if accept.contains("text/event-stream") => Self::Events,
             None if accept.contains("application/json") && !accept.contains("text/html") => {
@@ -247,7 +247,7 @@ async fn history(site: Site_, visit: Visit, Query(params): Query<Params>) -> Res
 async fn show(Shared(site): Site_, visit: Visit, view: View, params: Params) -> Response {
     let base = visit.base();
     let poller = &site.poller;
-    let format = Format::of(&params, &visit.headers);
+    let format = Format::of(&visit.uri, &visit.headers);
     let at = |now| Place { base: &base, now };
     if let Err(error) = poller.check(&view) {
         let (status, text) = (StatusCode::BAD_REQUEST, with_causes(&error));

@@ -166,7 +166,8 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Returns whether another try can succeed later, because a server is starting or a failover is under way.
+    /// Returns whether another try can succeed later, because a server is starting, a failover is under
+    /// way, or the provider of credentials may answer.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { .. }

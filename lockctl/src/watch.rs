@@ -33,6 +33,9 @@ pub(crate) struct WatchArgs {
     looks: Option<u64>,
 }
 
+/// How often `watch` checks whether a pipe that it writes to is closed.
+const PIPE_CHECK: Duration = Duration::from_secs(1);
+
 /// A change of a lock between two looks at the server.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Change<'a> {
@@ -90,9 +93,12 @@ pub(crate) async fn watch(
             return Ok(Exit::Done);
         }
         let took = begun.elapsed();
-        tokio::time::sleep_until(begun + args.interval.max(2 * took)).await;
-        if is_output_closed() {
-            return Err(Failure::OutputClosed);
+        let next = begun + args.interval.max(2 * took);
+        while Instant::now() < next {
+            tokio::time::sleep_until(next.min(Instant::now() + PIPE_CHECK)).await;
+            if is_output_closed() {
+                return Err(Failure::OutputClosed);
+            }
         }
     }
 }

@@ -453,8 +453,8 @@ struct MemoryAttempt {
 }
 
 impl MemoryAttempt {
-    /// Tries to enter the lock. If the lock is not free and the request has a `wait`, queues the caller. A caller with
-    /// the strategy `notify` is not queued, but registered to be woken.
+    /// Tries to enter the lock. If the lock is not free, or others wait for it, queues a caller whose request has a
+    /// `wait`. A caller with the strategy `notify` is not queued, but registered to be woken.
     fn view(&mut self) -> View {
         let Self {
             registry,

@@ -510,8 +510,9 @@ impl LockClientBuilder {
     }
 
     /// Connects the client, and waits up to `patience` for the server to start. The method tries again 200 ms after a
-    /// failed try if no server answered, if the server closed the connection, or if the Sentinels named no primary. All
-    /// other errors of connecting are returned at once.
+    /// failed try if no server answered, if the server closed the connection, if the Sentinels named no primary, if the
+    /// provider returned no credentials, or if too few nodes of a Redlock answered. All other errors of connecting are
+    /// returned at once.
     ///
     /// ```no_run
     /// # use std::time::Duration;

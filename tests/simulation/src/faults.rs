@@ -1,6 +1,9 @@
 //! The faults of the simulated world.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{PoisonError, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::sleep;
 
@@ -244,7 +247,7 @@ impl World {
                     Persistence::Everything
                 } else {
                     if self.is_primary(server) {
-                        self.ledger.lose_state();
+                        self.lose_all_of(server);
                     }
                     Persistence::Nothing
                 };
@@ -262,7 +265,7 @@ impl World {
                 network.begin(server);
             }
             Fault::Flush => {
-                self.ledger.lose_state();
+                self.lose_all_of(server);
                 network.at_server(server, |redis, _| redis.flush());
             }
             Fault::Delete => {
@@ -308,6 +311,22 @@ impl World {
             Fault::LoseMessages => self.lose_messages(a_while).await,
         }
         self.ledger.disturb("over");
+    }
+
+    /// Tells the ledger that a server loses its whole state now. The loss of one node of a Redlock admits no second
+    /// holder, unless a majority of the nodes loses its state within one lease.
+    fn lose_all_of(&self, server: ServerId) {
+        if self.plan.store != Store::Redlock {
+            return self.ledger.lose_state();
+        }
+        let now = tokio::time::Instant::now();
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.insert(server, now);
+        let together = 2 * self.plan.longest_lease() + Duration::from_secs(5);
+        let recent = lost.values().filter(|at| now - **at < together).count();
+        if 2 * recent > self.plan.store.servers() {
+            self.ledger.lose_state();
+        }
     }
 
     /// Sets the clock of a server. If the servers have replicas, sets the clocks of all servers, because one server can

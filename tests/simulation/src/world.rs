@@ -13,7 +13,7 @@ use lock_runtime::LockClient;
 use tokio::{
     runtime::{Builder, Handle},
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     chance::Chance,
     history::{History, Line},
     ledger::{Counts, Ledger, Violation},
-    network::{HostId, Layout, Membership, Network},
+    network::{HostId, Layout, Membership, Network, ServerId},
     panics,
     plan::{GROUP, Plan, Store},
     process,
@@ -69,6 +69,8 @@ pub(crate) struct World {
     running: Mutex<BTreeMap<HostId, Running>>,
     /// The clients and processes of killed hosts.
     dead: Mutex<Vec<(LockClient, Process)>>,
+    /// The time at which each node of a Redlock last lost its state.
+    pub(crate) lost: Mutex<BTreeMap<ServerId, Instant>>,
     /// The guards that callers have leaked. They are dropped together with the world, because the world's memory could
     /// otherwise never be freed.
     leaked: Leaked,
@@ -132,6 +134,7 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
         running: Mutex::default(),
         dead: Mutex::default(),
         leaked: Leaked::default(),
+        lost: Mutex::default(),
         used: Mutex::new(0),
         shards: Mutex::default(),
         slots: Mutex::default(),

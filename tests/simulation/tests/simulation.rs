@@ -171,6 +171,26 @@ fn a_promoted_replica_has_the_grants_that_it_has_acknowledged() {
     assert!(entered > 100, "only {entered} calls have entered");
 }
 
+/// A primary is stopped, and continues after a replica has replaced it. The replies and messages that it then sends
+/// reach clients that already use the new primary. The clients ignore them: with `replicas`, nobody enters beside a
+/// holder.
+#[test]
+fn late_messages_of_an_old_primary_let_nobody_enter() {
+    for seed in 50..80 {
+        let plan = Plan {
+            replicas: 1,
+            delay: 40,
+            lag: 0,
+            slow: 20,
+            rhythmic: false,
+            ways: vec![Way::Run, Way::Guard, Way::Forgotten],
+            ..group(seed, vec![Fault::PrimaryStops])
+        };
+        let outcome = run(&plan, false);
+        assert_eq!(outcome.violations, [], "seed {seed}");
+    }
+}
+
 /// If the primary waits for its replicas before it hands over, no grant is lost, so no caller enters while another
 /// caller holds the lock.
 #[test]

@@ -9,9 +9,9 @@ use redis::Value;
 
 use crate::backend::redis::transport::connection::Connection;
 
-/// How late a request can reach the server and still take effect. A request for a lock takes effect until the end of
-/// the caller's `wait` plus this time. A command that restarts leases takes effect until the moment at which it was
-/// sent plus this time.
+/// How late a request can reach the server and still take effect. A request for a lock that names a time limit takes
+/// effect until the end of the caller's `wait` plus this time. A command that restarts leases takes effect until the
+/// moment at which it was sent plus this time.
 pub(crate) const LATE_SLACK: Duration = Duration::from_secs(1);
 
 /// An argument of a script.

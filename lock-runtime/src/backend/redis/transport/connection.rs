@@ -139,6 +139,8 @@ impl Connection {
         let seen = health.clone();
         let push_sender = move |push: PushInfo| {
             match push.kind {
+                // The session may already use a connection to another server.
+                PushKind::Message if seen.is_broken() => {}
                 PushKind::Message => {
                     let mut fields = push.data.into_iter().map(String::from_redis_value);
                     if let (Some(Ok(channel)), Some(Ok(payload))) = (fields.next(), fields.next()) {
@@ -421,15 +423,20 @@ impl Connection {
         let others = health.sent(sent);
         let _in_flight = InFlight::of(health);
         count(&self.counters.commands);
+        let given_up = || {
+            Err(RedisError::from(std::io::Error::new(
+                std::io::ErrorKind::ConnectionReset,
+                "the connection was given up",
+            )))
+        };
         let reply = {
             let mut reply = pin!(self.batcher.send(command, others, asking));
             tokio::select! {
                 biased;
-                reply = &mut reply => reply,
-                () = health.until_broken() => Err(RedisError::from(std::io::Error::new(
-                    std::io::ErrorKind::ConnectionReset,
-                    "the connection was given up",
-                ))),
+                // The caller can be polled long after the reply came. Meanwhile, the session may have connected to
+                // another server, whose grants the reply does not know.
+                reply = &mut reply => if health.is_replaced() { given_up() } else { reply },
+                () = health.until_broken() => given_up(),
             }
         };
         let reply = reply.and_then(Value::extract_error);

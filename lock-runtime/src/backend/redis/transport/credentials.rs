@@ -4,6 +4,7 @@
 use std::{
     fmt,
     future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -99,6 +100,13 @@ impl Obtained {
 type Answer = (Moment, Result<Credentials, String>);
 type Call = Shared<BoxFuture<'static, Answer>>;
 
+/// Returns whether a connection can still use an answer of the provider.
+fn is_fresh((at, answer): &Answer, now: Moment) -> bool {
+    let valid_for = answer.as_ref().ok().and_then(|answer| answer.valid_for);
+    let limit = valid_for.map_or(UNCLAIMED_FOR, |time| UNCLAIMED_FOR.min(time * 4 / 5));
+    *at + limit >= now
+}
+
 /// A provider of credentials. Connections that are made during one call of the provider share the answer to this call.
 pub(crate) struct Provider {
     ask: Arc<dyn Fn() -> BoxFuture<'static, Result<Credentials, String>> + Send + Sync>,
@@ -144,12 +152,16 @@ impl Provider {
     /// calling code stops waiting, the call continues, and the next connection uses its answer. The engine can thus use
     /// a provider that is slower than one try to connect.
     pub(crate) async fn get(&self, context: &Arc<Context>) -> Result<Obtained, RedisError> {
+        let mut own_calls = 0;
         let (at, answer) = loop {
-            let (call, is_new) = {
+            let call = {
                 let mut call = lock(&self.call);
                 match &*call {
-                    Some(call) => (call.clone(), false),
-                    None => (call.insert(self.start(context)).clone(), true),
+                    Some(call) => call.clone(),
+                    None => {
+                        own_calls += 1;
+                        call.insert(self.start(context)).clone()
+                    }
                 }
             };
             let answer = call.clone().await;
@@ -159,8 +171,9 @@ impl Provider {
                     *newest = None;
                 }
             }
-            // If all connections that waited for this call have given up, its answer can be old.
-            if is_new || answer.0 + UNCLAIMED_FOR >= context.now() {
+            // The answer can be old, if all connections that waited for this call have given up, or if this future was
+            // not polled. A second answer to a call of this future is used in any case, so that the loop ends.
+            if own_calls == 2 || is_fresh(&answer, context.now()) {
                 break answer;
             }
         };
@@ -189,19 +202,25 @@ impl Provider {
                 // leases.
                 let asking = context.handle().spawn_blocking(move || {
                     let _thread = thread;
-                    let answer = engine.block_on(timeout(CALL_PATIENCE, async { ask().await }));
-                    // The time is read here, because nobody may poll this call when its answer comes.
-                    (clock.now(), answer.unwrap_or_else(|_| no_answer()))
+                    let asking = || engine.block_on(timeout(CALL_PATIENCE, async { ask().await }));
+                    let answer = match catch_unwind(AssertUnwindSafe(asking)) {
+                        Ok(answer) => answer.unwrap_or_else(|_| no_answer()),
+                        Err(_) => Err("the provider has panicked".into()),
+                    };
+                    // The time is read here, because possibly nobody polls this call when its answer comes.
+                    (clock.now(), answer)
                 });
-                asking.await.unwrap_or_else(|_| {
-                    let panicked = Err("the provider has panicked".into());
-                    (context.now(), panicked)
+                asking.await.unwrap_or_else(|ended| {
+                    let ended = Err(format!(
+                        "the call of the provider was not carried out: {ended}"
+                    ));
+                    (context.now(), ended)
                 })
             };
             // A provider that blocks its thread is not stopped by the time limit above, so this second time limit is
             // needed.
             let answer = context.timeout_at(until, answering).await;
-            answer.unwrap_or_else(|| (context.now(), no_answer()))
+            answer.unwrap_or_else(|| (until, no_answer()))
         };
         asking.boxed().shared()
     }
@@ -285,9 +304,16 @@ mod tests {
         }
     }
 
+    /// What the first call of a provider does.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum First {
+        Answers,
+        Panics,
+    }
+
     /// Starts a connection that calls the provider and gives up. Then lets the provider answer, and returns the
     /// provider. The password in each answer is the number of the call.
-    async fn answered_too_late(context: &Arc<Context>) -> Provider {
+    async fn answered_too_late(context: &Arc<Context>, first: First) -> Provider {
         let calls = AtomicU64::new(0);
         let may_answer = Arc::new(Semaphore::new(0));
         let gate = may_answer.clone();
@@ -296,6 +322,7 @@ mod tests {
             let gate = gate.clone();
             async move {
                 let _permit = gate.acquire().await;
+                assert!(call > 0 || first == First::Answers, "the first call panics");
                 let credentials = Credentials::new("user", call.to_string());
                 Ok::<_, Infallible>(credentials.valid_for(Duration::from_secs(100)))
             }
@@ -322,7 +349,7 @@ mod tests {
     async fn the_next_connection_uses_the_answer_of_a_slow_provider() {
         let clock = TestClock::default();
         let context = context(&clock);
-        let provider = answered_too_late(&context).await;
+        let provider = answered_too_late(&context, First::Answers).await;
         clock.0.store(4, Ordering::Release);
         let obtained = provider.get(&context).await.expect("the provider answers");
         assert_eq!(obtained.credentials.password, "0");
@@ -334,9 +361,28 @@ mod tests {
     async fn an_answer_that_nobody_has_read_becomes_outdated() {
         let clock = TestClock::default();
         let context = context(&clock);
-        let provider = answered_too_late(&context).await;
+        let provider = answered_too_late(&context, First::Answers).await;
         clock.0.store(3_600, Ordering::Release);
         let obtained = provider.get(&context).await.expect("the provider answers");
         assert_eq!(obtained.credentials.password, "1");
+    }
+
+    #[tokio::test]
+    async fn a_panic_that_nobody_has_noticed_becomes_outdated() {
+        let clock = TestClock::default();
+        let context = context(&clock);
+        let provider = answered_too_late(&context, First::Panics).await;
+        clock.0.store(3_600, Ordering::Release);
+        let obtained = provider.get(&context).await.expect("the provider answers");
+        assert_eq!(obtained.credentials.password, "1");
+    }
+
+    #[tokio::test]
+    async fn credentials_that_have_nearly_expired_are_not_used() {
+        let now = |seconds| Moment::new(Duration::from_secs(seconds));
+        let credentials = Credentials::new("user", "").valid_for(Duration::from_secs(5));
+        let answer = (now(0), Ok(credentials));
+        assert!(is_fresh(&answer, now(4)));
+        assert!(!is_fresh(&answer, now(5)));
     }
 }

@@ -172,6 +172,11 @@ impl Health {
         self.broken.load(Ordering::Acquire)
     }
 
+    /// Returns whether the session gave up the connection and replaces it. Returns false if the session has ended.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.is_broken() && (self.lost().is_some() || self.is_demoted())
+    }
+
     /// Waits until the connection is given up.
     pub(crate) async fn until_broken(&self) {
         let mut broke = pin!(self.broke.notified());

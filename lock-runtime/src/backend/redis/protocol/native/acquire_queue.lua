@@ -8,7 +8,7 @@ end
 
 -- Lua hashes each string that a script creates. To save time, this script creates few strings that contain the words
 -- (where the caller runs).
-local words = string.sub(ARGV[1], rest, string.find(ARGV[1], '|', rest + 1, true) - 1)
+local words = string.sub(ARGV[1], rest, (string.find(ARGV[1], '|', rest + 1, true) or 0) - 1)
 local member = owner .. '|' .. session_id .. '|' .. lease .. '|' .. ARGV[4] .. words
 local held = redis.call('GET', KEYS[1])
 
@@ -21,7 +21,7 @@ local function enqueue()
   -- expiry. Time is divided into stretches, each as long as the caller's wait. When the first owner of a stretch is
   -- queued, the script sets the expiry to at least two waits later. This expiry is also late enough for each owner that
   -- is queued in the same stretch with the same wait. So the script does not set the expiry if the last queued owner
-  -- has the caller's lease and wait, and was queued in the same stretch.
+  -- has the caller's lease and wait, was queued in the same stretch, and was queued before the present time of the clock.
   local extended = false
   local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
   if last[2] == 'inf' then
@@ -29,12 +29,15 @@ local function enqueue()
   end
   if last[1] then
     local before = tonumber(last[2])
-    if before >= score then
-      score = before + 1 -- the caller is placed last, even if the clock was set back
-    end
     local stretch = wait * 1000
-    extended = string.find(last[1], '|' .. lease .. '|' .. ARGV[4] .. '|', #owner + 1, true)
-      and math.floor(before / stretch) == math.floor(score / stretch)
+    if before >= score then
+      -- The caller is placed last, even if the clock was set back. While the clock is behind, the places say nothing
+      -- about the time of the last expiry.
+      score = before + 1
+    else
+      extended = string.find(last[1], '|' .. lease .. '|' .. ARGV[4] .. '|', #owner + 1, true)
+        and math.floor(before / stretch) == math.floor(score / stretch)
+    end
   end
   local place = string.format('%.0f', score)
   if redis.call('ZADD', KEYS[2], 'NX', place, member) == 0 then

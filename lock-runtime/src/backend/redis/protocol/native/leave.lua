@@ -1,7 +1,8 @@
 -- Removes the caller from the queue. If ARGV[5] is 'abandon', also releases a grant that belongs to the caller alone.
 -- If ARGV[5] is 'enter', also grants the lock to a caller that was queued, if the lock is free and no earlier waiter is
--- alive. Returns the caller's place if the caller was queued, or a place before all waiters if its grant was released.
--- If the caller was queued, also returns the grant, and with 'enter' the number of entries before the caller's entry.
+-- alive. Returns the caller's place if the caller was queued and was not granted the lock, or a place before all waiters
+-- if its grant was released. If the caller was queued, also returns the grant, and with 'enter' the number of entries
+-- before the caller's entry.
 --
 -- KEYS: grant, queue, fence, claim
 --

@@ -1,6 +1,6 @@
 -- Shared by the scripts that use the mark of a node of a Redlock.
 --
--- The mark of a node is a string that never expires. A node that loses its other state loses the mark, too. The mark
+-- The mark of a node is a string that never expires. A node that loses its whole state loses the mark, too. The mark
 -- has one of two values:
 --
 -- - `lost|<since>|<run>`: a client noticed at <since> (server time in µs) that the node had no mark, and its server had
@@ -8,8 +8,8 @@
 -- - `whole|<since>|<lease>`: the node grants locks again after the loss that a client noticed at <since> (server time
 --   in µs), and has lost no state since then. <lease> is the longest lease, in ms, that a client has reported.
 --
--- If the node is the primary of a group that Sentinels watch, each mark has one more field. The field is needed because
--- a promoted replica has the mark, but may lack the newest grants.
+-- If the node is the primary of a group that Sentinels watch, the marks also contain a <history>, as listed below. It is
+-- needed because a promoted replica has the mark, but may lack the newest grants.
 --
 -- - `lost|<since>|<history>|<lease>`: <lease> is the longest lease in the mark that the promoted replica had, or 0.
 -- - `whole|<since>|<lease>|<history>`: <history> is the primary's replication ID, which changes with each promotion.

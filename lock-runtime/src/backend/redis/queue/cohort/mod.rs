@@ -319,8 +319,8 @@ impl Cohort {
         }
     }
 
-    /// Returns whether the grant possibly lasts longer on the server than one lease from now. This is the case if a
-    /// member has extended the grant, or has requested an extension and has not read the answer.
+    /// Returns whether the grant possibly lasts longer on the server than one lease from now. This is possible only
+    /// if a member has extended the grant, or has requested an extension and has not read the answer.
     pub(crate) fn is_stretched(&self, now: Moment) -> bool {
         let extended = self.extension.map_or(self.until, |(_, until)| until);
         self.until.max(extended) > now + self.lease
