@@ -41,6 +41,11 @@ pub(crate) fn take_up(
     name: &LockName,
     grant: &GrantSnapshot,
 ) -> bool {
+    // The grant is possibly outdated if another server stores the lock now. The waiters of the lock have queued again
+    // at that server, and its answers describe the present grant.
+    if !server.sessions.serves(session, name) {
+        return false;
+    }
     let TakenUp {
         requeue,
         give_back: unused,
