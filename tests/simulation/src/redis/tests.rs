@@ -347,3 +347,30 @@ fn a_transaction_runs_at_its_end() {
     assert_eq!(world.ask(&["EXEC"]), "*1\r\n:1\r\n");
     assert_eq!(world.redis.get("a", NOW).as_deref(), Some("1"));
 }
+
+/// After the clock was set back, new callers have places just behind the newest earlier place, although the clock shows
+/// an earlier time. The queue then still must not expire before its last waiter gives up.
+#[test]
+fn a_queue_outlasts_its_waiters_after_a_step_back() {
+    let script = include_str!(
+        "../../../../lock-runtime/src/backend/redis/protocol/native/acquire_queue.lua"
+    );
+    let mut world = World::new();
+    world.ask(&["SET", "grant", "7|60000|session|ff|"]);
+    let queue_up = |world: &mut World, owner: u64, wait: &str| {
+        let asked = format!("60000|session|{owner:032x}|shop/host/1/pay|0");
+        let command = ["EVAL", script, "4", "grant", "queue", "fence", "claim"];
+        let args = [&asked, "60000", "0", wait];
+        let queued = world.ask(&[&command[..], &args].concat());
+        assert!(queued.contains("queued"), "{queued}");
+    };
+    queue_up(&mut world, 1, "1000");
+    world.now -= 300_000_000;
+    for owner in 2..400 {
+        queue_up(&mut world, owner, "60000");
+        let left = world.ask(&["PTTL", "queue"]);
+        let left: u64 = left.trim().trim_start_matches(':').parse().unwrap();
+        assert!(left > 60_000, "the queue expires in {left} ms");
+        world.now += 1_000_000;
+    }
+}
