@@ -1,12 +1,12 @@
 //! Real Redis servers, which are child processes on free ports and end with the test.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::LazyLock,
+    sync::{LazyLock, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -217,17 +217,25 @@ impl ServerBuilder {
     }
 }
 
-/// Returns a port on which nobody listens at the moment.
+/// Returns a port on which nobody listens at the moment. Returns each port only once, so that no other server of this
+/// process takes the port of a server that a test has killed and starts again later.
 ///
 /// # Panics
 /// If no port is free.
 #[must_use]
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener
-        .local_addr()
-        .expect("a bound listener has an address")
-        .port()
+    static ISSUED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let port = listener
+            .local_addr()
+            .expect("a bound listener has an address")
+            .port();
+        let mut issued = ISSUED.lock().unwrap_or_else(PoisonError::into_inner);
+        if issued.insert(port) {
+            return port;
+        }
+    }
 }
 
 /// Returns two free ports for a node of a cluster: the port for clients, and the port for other nodes. In Redis
