@@ -34,7 +34,7 @@ use crate::{
         transport::{
             connection::{Connection, Identity, OPEN_PATIENCE, Pushed},
             connector::Connector,
-            health::Parking,
+            health::{Health, Parking},
             outage::SessionPresence,
         },
     },
@@ -344,6 +344,7 @@ impl Ending {
     /// Connects, and reconnects, until the session has ended.
     async fn supervise(mut self) {
         let mut previous: Option<Identity> = None;
+        let mut replaced: Option<Arc<Health>> = None;
         let mut demoted = false;
         let mut backoff = BACKOFF.0;
         loop {
@@ -362,6 +363,10 @@ impl Ending {
                     tracing::debug!(target: TARGET, server = %self.connector.address(), channel = self.session.channel, "connected");
                     backoff = BACKOFF.0;
                     previous = Some(connection.identity.clone());
+                    // From now on, replies over the previous connection that callers have not read are ignored.
+                    if let Some(health) = replaced.replace(connection.health.clone()) {
+                        health.mark_replaced();
+                    }
                     let connecting = |state: &State| matches!(state, State::Connecting);
                     let up = State::Up(connection.clone());
                     if self.session.state.replace_if(connecting, up).is_none() {

@@ -68,6 +68,8 @@ pub(crate) struct Health {
     /// Whether the session pauses before it makes the next connection, because the server is no longer a master, or a
     /// request came too late.
     demoted: AtomicBool,
+    /// Whether the session uses another connection by now.
+    replaced: AtomicBool,
     broke: Notify,
 }
 
@@ -86,6 +88,7 @@ impl Health {
             broken: AtomicBool::new(false),
             lost: OnceLock::new(),
             demoted: AtomicBool::new(false),
+            replaced: AtomicBool::new(false),
             broke: Notify::new(),
         }
     }
@@ -172,9 +175,13 @@ impl Health {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Returns whether the session gave up the connection and replaces it. Returns false if the session has ended.
+    /// Records that the session now uses another connection.
+    pub(crate) fn mark_replaced(&self) {
+        self.replaced.store(true, Ordering::Release);
+    }
+
     pub(crate) fn is_replaced(&self) -> bool {
-        self.is_broken() && (self.lost().is_some() || self.is_demoted())
+        self.replaced.load(Ordering::Acquire)
     }
 
     /// Waits until the connection is given up.
