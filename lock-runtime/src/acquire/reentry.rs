@@ -283,8 +283,8 @@ impl Frame {
     /// call breaks the lock order if an enclosing call holds a lock with a greater name, and at least one of the two
     /// calls has several locks.
     ///
-    /// The frames in the following two cases are not checked, because they cannot cause a deadlock. Each call that this
-    /// call could wait for already has the locks of these frames:
+    /// The frames in the following two cases are not checked. This call can wait for `name` only behind calls that run
+    /// inside the same frames, and such calls never wait for the locks of these frames:
     /// - If an enclosing call has entered the lock `name`: the frames of that enclosing call, and the frames around
     ///   them. Every other call that waits for a turn in the hold of `name` is inside these frames too.
     /// - If a guard whose `run` encloses this frame holds the lock `name`: the frames of the guard's own locks. Every
