@@ -55,6 +55,8 @@ struct Total {
     commands: u64,
     passed: u64,
     failed: Vec<u64>,
+    /// The processor time of the run that needed the most, and the seed of this run.
+    longest: (Duration, u64),
 }
 
 fn main() -> ExitCode {
@@ -219,6 +221,8 @@ fn many(
         total.counts.excused
     );
     println!("failed seeds: {:?}", total.failed);
+    let (longest, seed) = total.longest;
+    println!("processor time of the longest run: {longest:?}, of seed {seed}");
     println!("processor seconds: {}", used().as_secs());
     ExitCode::from(u8::from(!total.failed.is_empty()))
 }
@@ -227,12 +231,15 @@ fn many(
 /// shrinks the plan and writes the timeline of the smaller plan.
 fn carry_out(seed: u64, total: &Mutex<Total>, smaller: bool) -> bool {
     let plan = Plan::of(seed);
+    let before = used_by(ClockId::ThreadCPUTime);
     let outcome = run(&plan, false);
+    let used = used_by(ClockId::ThreadCPUTime) - before;
     let first = outcome.violations.first().cloned();
     {
         let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
         total.counts.add(&outcome.counts);
         total.runs += 1;
+        total.longest = total.longest.max((used, seed));
         if !plan.faults.is_empty() {
             total.under_faults += outcome.counts.entered;
         }
@@ -260,7 +267,12 @@ fn carry_out(seed: u64, total: &Mutex<Total>, smaller: bool) -> bool {
 
 /// Returns the processor time that this program has used.
 fn used() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+    used_by(ClockId::ProcessCPUTime)
+}
+
+/// Returns the time of a clock that measures processor time.
+fn used_by(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
 }
 
 fn tell(total: &Mutex<Total>, elapsed: Duration) {

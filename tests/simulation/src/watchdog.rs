@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    io::{self, Write as _},
     process,
     sync::{
         Mutex, Once, PoisonError,
@@ -26,7 +27,7 @@ static RUNNING: Mutex<BTreeMap<u64, Running>> = Mutex::new(BTreeMap::new());
 struct Running {
     seed: u64,
     began: Instant,
-    /// The processor time of the whole program when the run began.
+    /// The run's share of the processor time that the program has used since the run began.
     used: Duration,
 }
 
@@ -49,7 +50,7 @@ pub(crate) fn watch(seed: u64) -> Watched {
     let run = Running {
         seed,
         began: Instant::now(),
-        used: used(),
+        used: Duration::ZERO,
     };
     running.insert(number, run);
     Watched(number)
@@ -63,16 +64,25 @@ impl Drop for Watched {
 }
 
 fn look() {
+    let mut before = used();
     loop {
-        thread::park_timeout(PATIENCE / 20);
-        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-        // The runs of all threads together need the processor time, so each run may take its share of it.
-        let threads = u32::try_from(running.len()).unwrap_or(u32::MAX);
-        let is_late = |run: &&Running| {
-            used().saturating_sub(run.used) > PATIENCE * threads || run.began.elapsed() > LONGEST
-        };
-        if let Some(Running { seed, .. }) = running.values().find(is_late) {
-            println!("seed {seed}: the run has not ended within {PATIENCE:?} of processor time");
+        thread::park_timeout(PATIENCE / 60);
+        let now = used();
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        // The runs of all threads share the processor time that the program has used since the last look.
+        let threads = u32::try_from(running.len()).unwrap_or(u32::MAX).max(1);
+        let share = (now - before) / threads;
+        before = now;
+        for run in running.values_mut() {
+            run.used += share;
+        }
+        let is_late = |run: &&Running| run.used > PATIENCE || run.began.elapsed() > LONGEST;
+        if let Some(Running { seed, used, .. }) = running.values().find(is_late) {
+            // Unlike `eprintln`, this also reaches the user if a test harness captures the output.
+            let _ = writeln!(
+                io::stderr(),
+                "seed {seed}: the run has not ended within {used:?} of processor time"
+            );
             process::exit(1);
         }
     }

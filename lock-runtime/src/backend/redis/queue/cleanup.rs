@@ -153,9 +153,14 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     let gone = Mutex::new(Some(gone));
     sent.session.waiters.remove(&sent.request);
     let Sent { session, request } = &sent;
-    let left = |left| {
+    let left = |left, by: &Connection| {
         lock(&gone).take();
-        if let Left::Held(grant) = left {
+        let Left::Held(grant) = left else {
+            return;
+        };
+        // During a failover, the home session can still be connected to the old primary, whose grants no longer count.
+        let elsewhere = |latest: Arc<Connection>| latest.address != by.address;
+        if !session.latest().is_some_and(elsewhere) {
             take_up(&server, session, &request.names.lock, &grant);
         }
     };
@@ -163,7 +168,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
         let home = server.sessions.home_connection(&request.names.lock);
         let home = home.await.ok()?;
         match request.leave(&home, true).await {
-            Ok(answer) => left(answer),
+            Ok(answer) => left(answer, &home),
             Err(error) => {
                 let _ = server.note_failure(error);
                 return None;
@@ -204,7 +209,7 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
             }
         };
         match server.context.timeout_at(patience, leaving).await {
-            Some(Ok(answer)) => return left(answer),
+            Some(Ok(answer)) => return left(answer, &connection),
             Some(Err(CallError::Refused(BackendError::WrongLayout))) => return,
             Some(Err(CallError::Refused(error))) => {
                 tracing::warn!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), %error, "the server refuses to clean up an abandoned acquisition, which expires by itself");

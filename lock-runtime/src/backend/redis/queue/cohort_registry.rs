@@ -1,7 +1,11 @@
-//! The cohorts that a client has on one server, by lock. A cohort is a group of neighbours in the queue that share one
-//! grant. [`Cohorts`] passes turns to members that are still waiting, withdraws offers that are not taken in time, and
+//! The cohorts that a client has on one server. A cohort is a group of neighbours in the queue that share one grant.
+//! [`Cohorts`] passes turns to members that are still waiting, withdraws offers that are not taken in time, and
 //! determines when a grant is given back to the server. This file makes the decisions, and [`grants`](super::grants)
 //! sends the commands.
+//!
+//! A lock usually has one cohort at most. After a failover, it can have more: while one session of this process uses
+//! the new primary, another session can still receive grants of the old one. A grant therefore never makes the registry
+//! forget a member that has taken its turn by another grant.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +32,14 @@ mod tests;
 struct Entry {
     session: Arc<Session>,
     cohort: Cohort,
+    /// Whether a newer grant of the lock has come during the turn of a member. The server has then usually lost this
+    /// grant, so the member that has the turn is the last one, unless an answer of the server describes the grant again.
+    is_replaced: bool,
 }
+
+/// The cohorts by lock, and by the token of the first member. The map is ordered, so that each run of a program visits
+/// the cohorts in the same order.
+type Entries = BTreeMap<(LockName, u64), Entry>;
 
 impl Entry {
     /// Offers the turn to the next member that is still waiting. Returns false if no member is still waiting, or if the
@@ -112,21 +123,69 @@ pub(crate) struct TakenUp {
     pub(crate) begun: bool,
 }
 
-/// The cohorts of a client on one server, by lock. The map is ordered, so that each run of a program visits the
-/// cohorts in the same order.
+/// Returns the cohorts of a lock, ordered by their tokens.
+fn of_lock<'a>(
+    entries: &'a mut Entries,
+    name: &LockName,
+) -> impl DoubleEndedIterator<Item = &'a mut Entry> {
+    let range = (name.clone(), 0)..=(name.clone(), u64::MAX);
+    entries.range_mut(range).map(|(_, entry)| entry)
+}
+
+/// Returns the cohort that contains the token.
+fn of_token<'a>(entries: &'a mut Entries, name: &LockName, token: u64) -> Option<&'a mut Entry> {
+    of_lock(entries, name).rfind(|entry| entry.cohort.contains(token))
+}
+
+/// Returns whether the grant begins a cohort, or begins its suspended cohort again. If a newer grant had replaced the
+/// known cohort of this grant, and is over by now, an answer that describes the grant reverses the replacement.
+fn may_begin(cohorts: &mut Entries, name: &LockName, grant: &GrantSnapshot) -> bool {
+    let newer = |entry: &&mut Entry| entry.cohort.first() > grant.first;
+    let (mut is_newer_known, mut has_newer_turn) = (false, false);
+    for entry in of_lock(cohorts, name).filter(newer) {
+        is_newer_known = true;
+        has_newer_turn |= !entry.cohort.is_over();
+    }
+    let Some(known) = cohorts.get_mut(&(name.clone(), grant.first)) else {
+        return !is_newer_known;
+    };
+    if grant.is_pushed {
+        return false;
+    }
+    known.is_replaced &= has_newer_turn;
+    known.cohort.is_suspended() && !is_newer_known
+}
+
+/// The cohorts of a client on one server.
 #[derive(Debug, Default)]
-pub(crate) struct Cohorts(Mutex<BTreeMap<LockName, Entry>>);
+pub(crate) struct Cohorts(Mutex<Entries>);
 
 impl Cohorts {
-    fn with<T>(&self, name: &LockName, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
-        lock(&self.0).get_mut(name).map(change)
+    /// Applies a change to the cohort that contains the token.
+    fn with_token<T>(
+        &self,
+        name: &LockName,
+        token: u64,
+        change: impl FnOnce(&mut Entry) -> T,
+    ) -> Option<T> {
+        of_token(&mut lock(&self.0), name, token).map(change)
+    }
+
+    /// Applies a change to the cohort whose first member has this token.
+    fn with_first<T>(
+        &self,
+        name: &LockName,
+        first: u64,
+        change: impl FnOnce(&mut Entry) -> T,
+    ) -> Option<T> {
+        lock(&self.0).get_mut(&(name.clone(), first)).map(change)
     }
 
     /// Lets a caller take the turn with this token, if the turn is offered to it and the grant has enough time left.
     /// This method must be called while the caller is polled.
     pub(crate) fn enter(&self, name: &LockName, token: u64, now: Moment) -> Seat {
         let enter = |entry: &mut Entry| entry.cohort.enter(token, now);
-        self.with(name, enter).unwrap_or(Seat::Missed)
+        self.with_token(name, token, enter).unwrap_or(Seat::Missed)
     }
 
     /// Creates the cohort of a grant that the server pushed, or described in an answer, unless the cohort is known
@@ -150,20 +209,17 @@ impl Cohorts {
         let Some(cohort) = Cohort::new(grant, now) else {
             return chores;
         };
+        let mut cohorts = lock(&self.0);
+        if !may_begin(&mut cohorts, name, grant) {
+            return chores;
+        }
         let mut entry = Entry {
             session: session.clone(),
             cohort,
+            is_replaced: false,
         };
-        let mut cohorts = lock(&self.0);
-        let mut is_known = false;
-        if let Some(known) = cohorts.get(name).map(|entry| &entry.cohort) {
-            let newer = known.first() > grant.first;
-            let again = grant.is_pushed || !known.is_suspended();
-            is_known = known.first() == grant.first;
-            if newer || (is_known && again) {
-                return chores;
-            }
-        }
+        let key = (name.clone(), grant.first);
+        let is_known = cohorts.contains_key(&key);
         let passed = entry.pass(name, now);
         chores.begun = passed && !is_known;
         if let ([owner], false) = (&grant.owners[..], passed) {
@@ -174,10 +230,10 @@ impl Cohorts {
             //   grant.
             // - The owner holds the lock with an older token, because the server has granted the lock to the owner
             //   twice. The server's second grant is given back.
-            let twice = |other: &Entry| {
+            let twice = |other: &mut Entry| {
                 other.cohort.is_inside(*owner) && other.cohort.first() < grant.first
             };
-            if cohorts.get(name).is_some_and(twice) {
+            if of_lock(&mut cohorts, name).any(twice) {
                 chores.give_back = Some((FencingToken::new(grant.first), grant.until()));
                 return chores;
             }
@@ -185,53 +241,60 @@ impl Cohorts {
                 return chores;
             }
         }
-        let replaced = if !passed && entry.has_waiting(name) {
+        cohorts.remove(&key);
+        // The new grant replaces the other grants of the lock, which the server has usually lost. The waiting members of
+        // the other cohorts queue again.
+        let mut forgotten = Vec::new();
+        for other in of_lock(&mut cohorts, name) {
+            if !other.cohort.is_over() && !other.is_replaced {
+                chores.requeue.push(other.session.clone());
+            }
+            other.is_replaced = true;
+            if !other.cohort.is_taken() || other.cohort.until() <= now {
+                forgotten.push((name.clone(), other.cohort.first()));
+            }
+        }
+        for key in forgotten {
+            cohorts.remove(&key);
+        }
+        if !passed && entry.has_waiting(name) {
             // The local deadline of the grant has passed, so the members queue again.
             chores.requeue.push(session.clone());
-            cohorts.remove(name)
-        } else {
-            if !passed {
-                // All members have left, so the grant is given back to the server.
-                let token = FencingToken::new(entry.cohort.turn().token);
-                chores.give_back = Some((token, entry.cohort.until()));
-                entry.cohort.end();
-            }
-            cohorts.insert(name.clone(), entry)
-        };
-        if let Some(replaced) = replaced.filter(|replaced| !replaced.cohort.is_over()) {
-            // The new grant has replaced an older grant whose cohort was not over. The server has thus lost the older
-            // grant, so the members of the older cohort queue again.
-            chores.requeue.insert(0, replaced.session);
+            return chores;
         }
+        if !passed {
+            // All members have left, so the grant is given back to the server.
+            let token = FencingToken::new(entry.cohort.turn().token);
+            chores.give_back = Some((token, entry.cohort.until()));
+            entry.cohort.end();
+        }
+        cohorts.insert(key, entry);
         chores
     }
 
     /// Passes the turn to the next member when the member with this token leaves.
     pub(crate) fn pass(&self, name: &LockName, token: u64, now: Moment) -> Passed {
         let mut cohorts = lock(&self.0);
-        let Some(entry) = cohorts.get_mut(name) else {
+        let Some(entry) = of_token(&mut cohorts, name, token) else {
             return Passed::Unknown;
         };
-        let cohort = &mut entry.cohort;
-        if !cohort.contains(token) {
-            return Passed::Unknown;
-        }
-        let first = cohort.first();
-        match cohort.leave(token) {
+        let first = entry.cohort.first();
+        let key = (name.clone(), first);
+        match entry.cohort.leave(token) {
             Departure::Stale => return Passed::Stale,
             Departure::Ended => return Passed::Ended(first),
             Departure::Forgotten => {
-                cohorts.remove(name);
+                cohorts.remove(&key);
                 return Passed::Stale;
             }
             Departure::Free => {}
         }
-        if entry.pass(name, now) {
+        if !entry.is_replaced && entry.pass(name, now) {
             return Passed::On;
         }
         if entry.has_waiting(name) {
             let session = entry.session.clone();
-            cohorts.remove(name);
+            cohorts.remove(&key);
             return Passed::Late(session);
         }
         entry.cohort.end();
@@ -241,7 +304,7 @@ impl Cohorts {
     /// Returns the lease of the cohort in which the member with this token has the turn. Returns `None` if there is no
     /// such cohort, if the grant certainly ends within one such lease from now, or if no other member is still waiting.
     pub(crate) fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {
-        self.with(name, |entry| {
+        self.with_token(name, token, |entry| {
             let cohort = &entry.cohort;
             let stretched = cohort.has_turn(token) && cohort.is_stretched(now);
             (stretched && entry.has_waiting(name)).then_some(cohort.lease())
@@ -260,11 +323,13 @@ impl Cohorts {
     ) -> Chores {
         let mut chores = Chores::default();
         let mut cohorts = lock(&self.0);
-        cohorts.retain(|name, entry| {
+        cohorts.retain(|(name, _), entry| {
             let ours = Arc::ptr_eq(&entry.session, session);
-            !ours || !entry.cohort.is_released() || session.waiters.are_at(name)
+            let is_unneeded = entry.cohort.is_released() && !session.waiters.are_at(name);
+            let has_ended = entry.is_replaced && entry.cohort.until() <= now;
+            !ours || !(is_unneeded || has_ended)
         });
-        for (name, entry) in cohorts.iter_mut() {
+        for ((name, _), entry) in cohorts.iter_mut() {
             if !Arc::ptr_eq(&entry.session, session) || entry.cohort.is_over() {
                 continue;
             }
@@ -295,15 +360,10 @@ impl Cohorts {
     /// Returns which token a request has to name to identify the grant of the holder with this token.
     pub(crate) fn known(&self, name: &LockName, token: FencingToken) -> Known {
         let token = token.get();
-        match lock(&self.0).get(name) {
-            Some(Entry { cohort, .. }) if cohort.contains(token) => {
-                if cohort.has_turn(token) {
-                    Known::Turn(cohort.first())
-                } else {
-                    Known::Over
-                }
-            }
-            _ => Known::Itself,
+        match of_token(&mut lock(&self.0), name, token) {
+            Some(Entry { cohort, .. }) if cohort.has_turn(token) => Known::Turn(cohort.first()),
+            Some(_) => Known::Over,
+            None => Known::Itself,
         }
     }
 
@@ -315,7 +375,7 @@ impl Cohorts {
         asked: Moment,
         until: Moment,
     ) {
-        self.with(name, |entry| {
+        self.with_token(name, token.get(), |entry| {
             entry.cohort.note_extension(token.get(), asked, until);
         });
     }
@@ -331,14 +391,23 @@ impl Cohorts {
         now: Moment,
     ) -> bool {
         let confirm = |entry: &mut Entry| entry.cohort.confirm(token.get(), answer, now);
-        self.with(name, confirm).unwrap_or(false)
+        self.with_token(name, token.get(), confirm).unwrap_or(false)
     }
 
     /// Removes the cohort whose first member has this token, because the server has confirmed the release of its grant.
     /// If callers are waiting for the lock, only marks the cohort as released. This method does nothing while a member
     /// of the cohort has the turn.
     pub(crate) fn forget(&self, name: &LockName, first: FencingToken) {
-        self.forget_if(name, |cohort| cohort.first() == first.get());
+        let mut cohorts = lock(&self.0);
+        let key = (name.clone(), first.get());
+        let Some(entry) = cohorts.get_mut(&key).filter(|entry| entry.cohort.is_over()) else {
+            return;
+        };
+        if entry.session.waiters.are_at(name) {
+            entry.cohort.mark_released();
+        } else {
+            cohorts.remove(&key);
+        }
     }
 
     /// Removes the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. The
@@ -347,34 +416,22 @@ impl Cohorts {
     /// If other members are behind the first member, the first member, too, only passes its turn on, although the grant
     /// has the first member's token.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
-        self.forget_if(name, |cohort| cohort.turn().token == token.get());
-    }
-
-    fn forget_if(&self, name: &LockName, is_meant: impl FnOnce(&Cohort) -> bool) {
-        let mut cohorts = lock(&self.0);
-        let Some(entry) = cohorts
-            .get_mut(name)
-            .filter(|entry| entry.cohort.is_over() && is_meant(&entry.cohort))
-        else {
-            return;
-        };
-        if entry.session.waiters.are_at(name) {
-            entry.cohort.mark_released();
-        } else {
-            cohorts.remove(name);
+        let of_last = self.with_token(name, token.get(), |entry| {
+            let cohort = &entry.cohort;
+            (cohort.turn().token == token.get()).then(|| cohort.first())
+        });
+        if let Some(Some(first)) = of_last {
+            self.forget(name, FencingToken::new(first));
         }
     }
 
     /// Ends the cohort whose first member has this token, because the server no longer has the cohort's grant. Returns
     /// the session in which the cohort's members wait, or `None` if this process does not know the grant.
     pub(crate) fn lose(&self, name: &LockName, first: u64) -> Option<Arc<Session>> {
-        self.with(name, |entry| {
-            if entry.cohort.first() != first {
-                return None;
-            }
+        self.with_first(name, first, |entry| {
             entry.cohort.end();
-            Some(entry.session.clone())
-        })?
+            entry.session.clone()
+        })
     }
 
     /// Returns whether the server has lost the grant of the cohort whose first member has the token `granted`. The
@@ -382,9 +439,8 @@ impl Cohorts {
     /// place nor a grant on the server. Returns false if the cohort is over, or if this process did not know the grant
     /// before `asked`.
     pub(crate) fn has_lost(&self, name: &LockName, granted: u64, asked: Moment) -> bool {
-        self.with(name, |entry| {
-            let cohort = &entry.cohort;
-            cohort.first() == granted && !cohort.is_over() && cohort.was_known_at(asked)
+        self.with_first(name, granted, |entry| {
+            !entry.cohort.is_over() && entry.cohort.was_known_at(asked)
         })
         .unwrap_or(false)
     }
@@ -392,7 +448,7 @@ impl Cohorts {
     /// Returns the lease of the cohort in which the member with this token has the turn, if other members are still
     /// waiting. Returns `None` in all other cases.
     pub(crate) fn lease_of_others(&self, name: &LockName, token: FencingToken) -> Option<Duration> {
-        self.with(name, |entry| {
+        self.with_token(name, token.get(), |entry| {
             let others = entry.cohort.has_turn(token.get()) && entry.has_waiting(name);
             others.then(|| entry.cohort.lease())
         })?
@@ -401,14 +457,14 @@ impl Cohorts {
     /// Keeps the lock taken after the member with this token has left. Returns false if the member with this token does
     /// not have the turn, or if the lock is retained already.
     pub(crate) fn retain(&self, name: &LockName, token: FencingToken) -> bool {
-        self.with(name, |entry| entry.cohort.retain(token.get()))
+        self.with_token(name, token.get(), |entry| entry.cohort.retain(token.get()))
             .unwrap_or(false)
     }
 
     /// Ends the cohort in which the member with this token has the turn. Returns the token by which the server
     /// identifies the cohort's grant, or `None` if there is no such cohort.
     pub(crate) fn end(&self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
-        self.with(name, |entry| {
+        self.with_token(name, token.get(), |entry| {
             if !entry.cohort.has_turn(token.get()) {
                 return None;
             }
@@ -419,16 +475,16 @@ impl Cohorts {
 
     /// Returns the number of members whose turn is still to come, or `None` if no member has the turn.
     pub(crate) fn to_come(&self, name: &LockName) -> Option<usize> {
-        self.with(name, |entry| {
-            (!entry.cohort.is_over()).then(|| entry.cohort.to_come().len())
-        })?
+        of_lock(&mut lock(&self.0), name)
+            .rfind(|entry| !entry.cohort.is_over())
+            .map(|entry| entry.cohort.to_come().len())
     }
 
     /// Returns the newest turn in the cohort whose first member has this token, and the number of members that are
     /// still waiting. Returns `None` if this process does not know the grant.
     pub(crate) fn seen(&self, name: &LockName, first: u64) -> Option<(Turn, usize)> {
-        self.with(name, |entry| {
-            (entry.cohort.first() == first).then(|| (entry.cohort.turn(), entry.waiting(name)))
-        })?
+        self.with_first(name, first, |entry| {
+            (entry.cohort.turn(), entry.waiting(name))
+        })
     }
 }

@@ -186,6 +186,11 @@ impl Cohort {
         self.turn.owner == owner && self.state == State::Inside
     }
 
+    /// Returns whether a member has taken its turn, and keeps the lock taken.
+    pub(crate) fn is_taken(&self) -> bool {
+        matches!(self.state, State::Inside | State::Retained)
+    }
+
     pub(crate) fn is_released(&self) -> bool {
         self.state == State::Released
     }

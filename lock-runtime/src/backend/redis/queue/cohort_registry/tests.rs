@@ -274,6 +274,73 @@ fn a_newer_grant_replaces_one_that_the_server_has_lost() {
     assert!(is_nothing(&fixture.describe(7, &[&b], at(20))));
 }
 
+/// After a failover, a grant of the old primary comes while a member of a cohort holds the lock by a grant of the new
+/// primary. When the grant of the old primary is over, the new primary describes its grant again.
+#[test]
+fn a_member_that_is_inside_outlasts_a_grant_of_an_old_primary() {
+    let fixture = Fixture::new();
+    let (mut a, mut b, c) = (fixture.member(1), fixture.member(2), fixture.member(3));
+    fixture.push(7, &[&a, &b], at(0));
+    assert_eq!(a.offered(), Some(7));
+    assert!(fixture.enter(7, at(1)));
+    fixture.settle(&a);
+    let taken_up = fixture.push(20, &[&c], at(10));
+    assert_eq!(taken_up.requeue.len(), 1, "the second member queues again");
+    // While a member of the newer grant has the turn, the older grant stays replaced.
+    assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(11))));
+    assert!(fixture.enter(20, at(12)));
+    fixture.settle(&c);
+    let pass = |token, now| fixture.cohorts.pass(&fixture.name, token, now);
+    assert!(matches!(pass(20, at(13)), Passed::Ended(20)));
+    fixture.cohorts.forget(&fixture.name, FencingToken::new(20));
+    // The first member is still inside, so nobody else gets a turn, and the grant is not given back.
+    assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(14))));
+    assert_eq!(b.offered(), None, "another member is inside");
+    let known = |token| {
+        fixture
+            .cohorts
+            .known(&fixture.name, FencingToken::new(token))
+    };
+    assert!(matches!(known(7), Known::Turn(7)));
+    assert!(matches!(pass(7, at(15)), Passed::On));
+    assert_eq!(b.offered(), Some(8));
+}
+
+/// A member of a replaced grant that leaves does not pass its turn on, because the server has usually lost the grant.
+#[test]
+fn a_replaced_grant_passes_no_turn_on() {
+    let fixture = Fixture::new();
+    let (a, mut b, mut c) = (fixture.member(1), fixture.member(2), fixture.member(3));
+    fixture.push(7, &[&a, &b], at(0));
+    assert!(fixture.enter(7, at(1)));
+    fixture.settle(&a);
+    fixture.push(20, &[&c], at(10));
+    assert_eq!(c.offered(), Some(20));
+    assert!(fixture.enter(20, at(11)));
+    let passed = fixture.cohorts.pass(&fixture.name, 7, at(12));
+    assert!(
+        matches!(passed, Passed::Late(_)),
+        "the second member queues again"
+    );
+    assert_eq!(b.offered(), None);
+    // The server describes the older grant too late.
+    assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(13))));
+    assert_eq!(b.offered(), None);
+}
+
+#[test]
+fn a_replaced_grant_is_forgotten_at_its_deadline() {
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.member(1), fixture.member(2));
+    fixture.push(7, &[&a], at(0));
+    assert!(fixture.enter(7, at(1)));
+    fixture.settle(&a);
+    fixture.push(20, &[&b], at(10));
+    assert!(fixture.cohorts.seen(&fixture.name, 7).is_some());
+    fixture.heartbeat_chores(at(1100));
+    assert!(fixture.cohorts.seen(&fixture.name, 7).is_none());
+}
+
 #[test]
 fn an_owner_that_is_inside_gives_a_second_grant_back() {
     let fixture = Fixture::new();
