@@ -598,6 +598,12 @@ impl Ledger {
         (state.counts.clone(), state.violations.clone())
     }
 
+    /// Returns the number of bodies that have started.
+    #[must_use]
+    pub fn entered(&self) -> u64 {
+        self.state().counts.entered
+    }
+
     /// Returns whether a promise was broken.
     #[must_use]
     pub fn is_violated(&self) -> bool {

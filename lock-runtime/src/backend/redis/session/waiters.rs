@@ -178,10 +178,12 @@ impl Waiters {
     }
 
     /// Records the places that the server has given to callers of one lock. After a reconnect, the callers request the
-    /// same places again.
-    pub(crate) fn queued(&self, name: &LockName, places: &[(&AcquireRequest, u64)]) {
+    /// same places again. Returns whether a message about a grant to one of the callers came before the caller's place,
+    /// and the caller has not been offered the turn. The callers then have to request their places again at once.
+    pub(crate) fn queued(&self, name: &LockName, places: &[(&AcquireRequest, u64)]) -> bool {
         let mut waiters = lock(&self.0);
         let mut list = waiters.get_mut(name);
+        let mut is_granted = false;
         for (request, place) in places {
             if let Some(list) = &mut list
                 && let Some(waiting) = list.waiting.get_mut(&request.owner)
@@ -189,9 +191,11 @@ impl Waiters {
                 && !std::mem::replace(&mut waiting.queued, true)
             {
                 list.queued += 1;
+                is_granted |= request.newest_grant() > 0;
             }
             request.set_place(*place);
         }
+        is_granted
     }
 
     /// Removes the caller with this owner name, because the caller no longer waits for its turn.
