@@ -103,6 +103,14 @@ pub(crate) fn calling_runtime() -> Option<runtime::Id> {
     Handle::try_current().ok().map(|runtime| runtime.id())
 }
 
+/// A tokio runtime that polls callers. A simulated process has two of them within one real runtime; their numbers tell
+/// them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct CallerRuntime {
+    id: runtime::Id,
+    number: u32,
+}
+
 /// A source of random numbers.
 pub(crate) trait Random: Send + Sync {
     /// Returns 128 bits, of which 122 are random.
@@ -221,6 +229,21 @@ impl Context {
     /// Returns the engine's runtime.
     pub(crate) fn handle(&self) -> &Handle {
         &self.runtime
+    }
+
+    /// Returns the runtime on which this method is called; `None` outside of a runtime.
+    pub(crate) fn calling_runtime(&self) -> Option<CallerRuntime> {
+        let id = calling_runtime()?;
+        #[cfg(feature = "__simulation")]
+        let number = self.world.as_ref().map_or(0, |world| world.runtime());
+        #[cfg(not(feature = "__simulation"))]
+        let number = 0;
+        Some(CallerRuntime { id, number })
+    }
+
+    /// Returns whether a runtime that polls callers is the engine's own runtime.
+    pub(crate) fn is_own(&self, runtime: CallerRuntime) -> bool {
+        runtime.id == self.runtime.id() && runtime.number == 0
     }
 
     pub(crate) fn now(&self) -> Moment {

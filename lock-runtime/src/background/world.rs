@@ -22,6 +22,10 @@ pub trait World: Send + Sync {
     /// Returns 128 random bits.
     fn random(&self) -> u128;
 
+    /// Returns the number of the simulated process's runtime that polls the calling task. The engine's own runtime has
+    /// the number 0.
+    fn runtime(&self) -> u32;
+
     /// Connects to a Redis server.
     fn connect<'a>(
         &'a self,

@@ -23,6 +23,7 @@ use crate::{
     ledger::{CallId, Ledger, Presence, Wanted},
     network::HostId,
     plan::Plan,
+    process::on_runtime,
     stop::StopSignal,
 };
 
@@ -188,6 +189,8 @@ pub struct Process {
 /// One task of a process, which makes one call after another.
 pub struct Caller {
     process: Process,
+    /// The number of the runtime on which the task runs.
+    runtime: u32,
     chance: Arc<Chance>,
     /// The delay between the wake-up of a call and its next poll by this task.
     late: Lateness,
@@ -200,9 +203,9 @@ impl fmt::Debug for Caller {
 }
 
 impl Caller {
-    /// Creates a task of this process.
+    /// Creates a task of this process, which runs on the runtime with this number.
     #[must_use]
-    pub fn new(process: &Process, chance: Chance) -> Arc<Self> {
+    pub fn new(process: &Process, runtime: u32, chance: Chance) -> Arc<Self> {
         let late = if chance.percent(process.plan.slow) {
             if process.plan.rhythmic {
                 Lateness::Always(chance.pick(&[300, 900, 1_100, 1_500, 1_900, 2_500]))
@@ -214,6 +217,7 @@ impl Caller {
         };
         Arc::new(Self {
             process: process.clone(),
+            runtime,
             chance: Arc::new(chance),
             late,
         })
@@ -221,6 +225,10 @@ impl Caller {
 
     /// Makes calls until the run is over.
     pub async fn live(self: Arc<Self>) {
+        on_runtime(self.runtime, self.make_calls()).await;
+    }
+
+    async fn make_calls(self: &Arc<Self>) {
         while !self.process.is_over.load(Ordering::Acquire) {
             let way = self.chance.pick(&self.process.plan.ways);
             self.call(way).await;
@@ -310,6 +318,9 @@ impl Caller {
                     .is_err()
                 {
                     let stop = self.process.stop.clone();
+                    // If the process has two runtimes, the call moves to the other one.
+                    let runtime = self.process.plan.runtimes - 1 - self.runtime;
+                    let calling = on_runtime(runtime, calling);
                     let _ = tokio::spawn(stop.while_running(calling)).await;
                 }
             }
@@ -453,7 +464,8 @@ impl Caller {
                         let _ = inner.run(this.again(&outer, None)).await;
                     };
                     let stop = self.process.stop.clone();
-                    let _ = tokio::spawn(stop.while_running(task.in_current_hold())).await;
+                    let task = on_runtime(self.runtime, task.in_current_hold());
+                    let _ = tokio::spawn(stop.while_running(task)).await;
                 }
                 _ => drop(inner.run(this.again(&outer, None)).await),
             }
@@ -527,6 +539,8 @@ impl Caller {
     }
 }
 
+/// The lease of the annotated function.
+pub const FUNCTION_LEASE: Duration = Duration::from_secs(2);
 /// The `wait` of the annotated function.
 const FUNCTION_WAIT: Duration = Duration::from_secs(4);
 

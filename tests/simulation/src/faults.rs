@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    async fn happen(&self, fault: Fault) {
+    pub(crate) async fn happen(&self, fault: Fault) {
         self.ledger.disturb(fault.name());
         let (network, chance) = (&self.network, &self.chance);
         let host = self.somebody();

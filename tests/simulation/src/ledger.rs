@@ -22,6 +22,10 @@ const TRY: u64 = 1_000;
 /// The longest time, in milliseconds, from the moment at which a lock is free until a caller that waits for it enters,
 /// in a run without faults, in which each message takes at most 10 ms. A probe may find the lock only after 200 ms.
 const HANDOFF: u64 = 150;
+/// The longest time, in milliseconds, for which nobody is inside although callers wait, before the first fault, and if
+/// all waiting callers are polled without delay. `hold_at_least` retains a lock for up to 800 ms. A probe may find the
+/// lock only after 200 ms, and the messages may take 80 ms. A call may wait for replicas that lag by 200 ms.
+const CALM: u64 = 1_500;
 /// The longest time, in milliseconds, until an offer that is not taken passes to the next waiter, or until a probe
 /// finds a grant whose message was lost.
 const CLAIM: u64 = 2_300;
@@ -553,8 +557,16 @@ impl Ledger {
             };
             let slow = state.calls.values().filter(wants);
             let slow = slow.filter(|call| !call.wanted.prompt).count() as u64;
-            let patience = 1_000 + CLAIM * (1 + slow);
-            let quiet = state.disturbed + state.longest_lease.max(CLAIM) + patience;
+            let base = if state.disturbed == 0 {
+                CALM
+            } else {
+                1_000 + CLAIM
+            };
+            let patience = base + CLAIM * slow;
+            let quiet = match state.disturbed {
+                0 => 0,
+                disturbed => disturbed + state.longest_lease.max(CLAIM) + patience,
+            };
             let forgotten = state.calls.iter().find(|(_, call)| {
                 wants(call)
                     && call.wanted.prompt

@@ -100,6 +100,8 @@ pub struct Plan {
     pub keys: usize,
     /// The number of tasks that make calls in each process.
     pub tasks: usize,
+    /// The number of tokio runtimes in each process.
+    pub runtimes: u32,
     /// The longest delay of a message, in milliseconds.
     pub delay: u64,
     /// The longest delay of a message between a primary and a replica, in milliseconds.
@@ -177,6 +179,8 @@ impl Plan {
             spares: 3,
             keys: chance.pick(&[1, 1, 2, 4]),
             tasks: chance.pick(&[2, 4, 8, 16]),
+            // Drawn from another source of random numbers, so that the other options of old seeds stay the same.
+            runtimes: Chance::new(seed, 3).pick(&[1, 1, 2]),
             delay: chance.pick(&[0, 2, 10, 40]),
             lag: chance.pick(&[0, 2, 20, 200]),
             replicas: chance
@@ -272,6 +276,9 @@ impl Plan {
         }
         if self.body > 0 {
             add(&|plan| plan.body = 0);
+        }
+        if self.runtimes > 1 {
+            add(&|plan| plan.runtimes -= 1);
         }
         smaller
     }

@@ -15,7 +15,10 @@ use lock_runtime::{
     },
     simulation::{World, in_world},
 };
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    task_local,
+    time::{Instant, sleep_until},
+};
 
 use crate::{
     chance::Chance,
@@ -26,6 +29,16 @@ use crate::{
 
 /// The time that each host's clock shows at the beginning of a run.
 const BOOTED: Duration = Duration::from_secs(1_000);
+
+task_local! {
+    /// The number of the runtime on which the current task runs. The engine runs on runtime 0.
+    static RUNTIME: u32;
+}
+
+/// Runs `future` on the runtime with this number.
+pub fn on_runtime<F: Future>(number: u32, future: F) -> impl Future<Output = F::Output> {
+    RUNTIME.scope(number, future)
+}
 
 /// The clock, the random numbers and the network that an engine on this host uses.
 struct Host {
@@ -69,6 +82,10 @@ impl World for Host {
 
     fn random(&self) -> u128 {
         self.chance.bits()
+    }
+
+    fn runtime(&self) -> u32 {
+        RUNTIME.try_with(|number| *number).unwrap_or_default()
     }
 
     fn connect<'a>(

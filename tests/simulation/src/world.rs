@@ -17,8 +17,9 @@ use tokio::{
 };
 
 use crate::{
-    callers::{Caller, Leaked, Process},
+    callers::{Caller, FUNCTION_LEASE, Leaked, Process},
     chance::Chance,
+    faults::Fault,
     history::{History, Line},
     ledger::{Counts, Ledger, Violation},
     network::{HostId, Layout, Membership, Network, ServerId},
@@ -205,7 +206,8 @@ impl World {
         let mut tasks = JoinSet::new();
         for task in 0..self.plan.tasks {
             let chance = Chance::new(self.plan.seed, stream + 1 + task as u64);
-            let caller = Caller::new(&process, chance);
+            let runtime = task as u32 % self.plan.runtimes;
+            let caller = Caller::new(&process, runtime, chance);
             tasks.spawn(stop.clone().while_running(caller.live()));
         }
         let running = Running {
@@ -262,20 +264,24 @@ impl World {
     /// Lets callers make calls and causes faults until the time of the plan is over, a promise is broken, or
     /// [`MOST_ENTERED`] bodies have started.
     async fn play(&self) {
-        let watching = async {
-            loop {
-                sleep(Duration::from_millis(500)).await;
-                self.ledger.look();
-                if self.ledger.is_violated() || self.ledger.entered() > MOST_ENTERED {
-                    return;
-                }
-            }
-        };
+        let watching = self.watch(|| self.ledger.entered() > MOST_ENTERED);
         let playing = timeout(Duration::from_secs(self.plan.seconds), watching);
         tokio::join!(self.go_wrong(), async {
             let _ = playing.await;
             self.is_over.store(true, Ordering::Release);
         });
+        // After this crash, no further fault occurs, so the judge sees when the locks of the killed process are free.
+        if self.plan.faults.contains(&Fault::Crash) {
+            self.happen(Fault::Crash).await;
+        }
+    }
+
+    /// Looks for forgotten waiters until a promise is broken or `is_enough` returns true.
+    async fn watch(&self, is_enough: impl Fn() -> bool) {
+        while !self.ledger.is_violated() && !is_enough() {
+            sleep(Duration::from_millis(500)).await;
+            self.ledger.look();
+        }
     }
 
     /// Waits until all calls have ended, shuts down the clients, and checks that the servers have no keys of locks and
@@ -298,7 +304,11 @@ impl World {
                 }
             }
         };
-        if timeout(patience, ending).await.is_err() {
+        let has_ended = tokio::select! {
+            ended = timeout(patience, ending) => ended.is_ok(),
+            () = self.watch(|| false) => return,
+        };
+        if !has_ended {
             let calls = self.ledger.unended().join("; ");
             self.ledger.violated("every call ends", calls);
             return;
@@ -332,30 +342,42 @@ impl World {
             process.process.drop_forgotten();
         }
         drop(running);
-        let beyond = plan.longest_lease().max(plan.longest_wait());
         // If the clock of a server was set back by some time, leases and queue entries last longer by this time.
         let back = self.ledger.was_set_back();
+        // The clients have released their locks. Only a lock whose release the servers have not answered, or whose
+        // holder has crashed, is taken until the end of its lease.
+        let lease = if has_crashed || leaks || !plan.faults.is_empty() {
+            let longest = plan.longest_lease().max(FUNCTION_LEASE);
+            longest + longest / 100
+        } else {
+            Duration::ZERO
+        };
+        sleep(lease + back + Duration::from_secs(1)).await;
+        let is_grant = |key: &str| !key.contains(":queue") && !key.contains(":claim");
+        self.look_for_keys("no grant outlasts its lease", is_grant);
+        let beyond = plan.longest_lease().max(plan.longest_wait());
         sleep(beyond * 2 + back + Duration::from_secs(10)).await;
-        self.look_at_the_rest(has_crashed || leaks);
+        self.look_for_keys("nothing is left on the server", |_| true);
+        let tasks = Handle::current().metrics().num_alive_tasks();
+        if !has_crashed && !leaks && tasks > 1 {
+            let seen = format!("{} tasks", tasks - 1);
+            self.ledger.violated("no task is left in the engine", seen);
+        }
     }
 
-    /// Checks that no lock keys are left on the servers. If `may_run_on` is not set, also checks that no task of an
-    /// engine still runs.
-    fn look_at_the_rest(&self, may_run_on: bool) {
+    /// Checks that none of the locks' keys that `is_meant` selects are left on the servers.
+    fn look_for_keys(&self, promise: &'static str, is_meant: impl Fn(&str) -> bool) {
         for server in 0..self.plan.store.servers() {
             let left = self.network.at_server(server, crate::redis::Redis::keys);
             // The token counters, and the mark of a Redlock's node (`lock:fence:whole`), are allowed to stay.
-            let counts = |key: &&String| !key.contains("fence") && !key.contains("lock_token");
+            let counts = |key: &&String| {
+                !key.contains("fence") && !key.contains("lock_token") && is_meant(key)
+            };
             let left: Vec<String> = left.iter().filter(counts).cloned().collect();
             if !left.is_empty() {
                 let seen = format!("{} on server {server}", left.join(", "));
-                self.ledger.violated("nothing is left on the server", seen);
+                self.ledger.violated(promise, seen);
             }
-        }
-        let tasks = Handle::current().metrics().num_alive_tasks();
-        if !may_run_on && tasks > 1 {
-            let seen = format!("{} tasks", tasks - 1);
-            self.ledger.violated("no task is left in the engine", seen);
         }
     }
 }

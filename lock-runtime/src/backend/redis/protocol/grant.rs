@@ -70,6 +70,11 @@ impl GrantSnapshot {
         })
     }
 
+    /// Returns a moment at which the server had not sent this description of the grant yet.
+    pub(crate) fn after(&self) -> Moment {
+        self.after
+    }
+
     /// Returns the local deadline of the grant.
     pub(crate) fn until(&self) -> Moment {
         self.after + less_drift(self.validity)

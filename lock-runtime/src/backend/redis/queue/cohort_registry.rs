@@ -137,23 +137,25 @@ fn of_token<'a>(entries: &'a mut Entries, name: &LockName, token: u64) -> Option
     of_lock(entries, name).rfind(|entry| entry.cohort.contains(token))
 }
 
-/// Returns whether the grant begins a cohort, or begins its suspended cohort again. If a newer grant had replaced the
-/// known cohort of this grant, and is over by now, an answer that describes the grant reverses the replacement.
+/// Returns whether the grant begins a cohort, or begins its suspended cohort again. If another grant had replaced the
+/// known cohort of this grant, and no longer matters, an answer that describes the grant reverses the replacement.
 fn may_begin(cohorts: &mut Entries, name: &LockName, grant: &GrantSnapshot) -> bool {
-    let newer = |entry: &&mut Entry| entry.cohort.first() > grant.first;
-    let (mut is_newer_known, mut has_newer_turn) = (false, false);
-    for entry in of_lock(cohorts, name).filter(newer) {
-        is_newer_known = true;
-        has_newer_turn |= !entry.cohort.is_over();
-    }
+    // A message or an answer can be late, so a grant with a lower token than a known grant is usually an older one. But
+    // if the known grant was over, and the request that this answer describes was sent later, the server has given the
+    // known grant up. Its tokens can start again at a lower number after it has lost its data and its clock was set
+    // back.
+    let is_past = |cohort: &Cohort| cohort.is_over() && cohort.was_known_at(grant.after());
+    let is_newer =
+        |cohort: &Cohort| cohort.first() > grant.first && (grant.is_pushed || !is_past(cohort));
+    let is_old = of_lock(cohorts, name).any(|entry| is_newer(&entry.cohort));
     let Some(known) = cohorts.get_mut(&(name.clone(), grant.first)) else {
-        return !is_newer_known;
+        return !is_old;
     };
     if grant.is_pushed {
         return false;
     }
-    known.is_replaced &= has_newer_turn;
-    known.cohort.is_suspended() && !is_newer_known
+    known.is_replaced &= is_old;
+    known.cohort.is_suspended() && !is_old
 }
 
 /// The cohorts of a client on one server.

@@ -10,20 +10,17 @@ use lock_core::{
 };
 use redis::Value;
 
-use crate::{
-    backend::redis::{
-        protocol::{
-            command::{claim_ms, millis},
-            request::{AcquireRequest, decode},
-        },
-        queue::{
-            attempt::{RedisAttempt, runtime_changes, state::Event},
-            cleanup::Sent,
-            server::{RETRY_PAUSE, Retry, Server},
-        },
-        transport::{call_error::CallError, connection::Connection},
+use crate::backend::redis::{
+    protocol::{
+        command::{claim_ms, millis},
+        request::{AcquireRequest, decode},
     },
-    background::calling_runtime,
+    queue::{
+        attempt::{RedisAttempt, runtime_changes, state::Event},
+        cleanup::Sent,
+        server::{RETRY_PAUSE, Retry, Server},
+    },
+    transport::{call_error::CallError, connection::Connection},
 };
 
 /// Requests several locks at once, and repeats the request until the server answers it. If another runtime begins to
@@ -33,13 +30,14 @@ pub(crate) async fn acquire_multi(
     requests: Vec<Request>,
 ) -> Result<MultiAnswer, BackendError> {
     let mut attempts = Vec::new();
+    let context = &server.context;
     loop {
         // The future is boxed, so that the future of a call that requests only one lock stays small.
         let acquiring = Box::pin(acquire_on_one_runtime(&server, &requests, &mut attempts));
         tokio::select! {
             biased;
             answer = acquiring => return answer,
-            () = runtime_changes(&server.context, calling_runtime()) => {}
+            () = runtime_changes(context, context.calling_runtime()) => {}
         }
         give_back(&mut attempts).await;
     }

@@ -14,14 +14,14 @@ use std::{
 use foldhash::HashMap;
 use lock_core::{backend::BackendError, key::LockName, lease::Moment};
 use once_cell::sync::OnceCell;
-use tokio::runtime::{self, Handle};
+use tokio::runtime::Handle;
 
 use crate::{
     backend::redis::{
         session::{Driver, Session},
         transport::{connection::Connection, connector::Connector, liveness::Liveness},
     },
-    background::lock,
+    background::{CallerRuntime, lock},
 };
 
 /// The sessions with one server.
@@ -31,7 +31,7 @@ pub(crate) struct Sessions {
     home: OnceCell<Arc<Session>>,
     /// The session of each runtime. `None` if that session has ended, because the runtime is ending or cannot run a
     /// session.
-    by_runtime: Mutex<HashMap<runtime::Id, Option<Arc<Session>>>>,
+    by_runtime: Mutex<HashMap<CallerRuntime, Option<Arc<Session>>>>,
     liveness: Liveness,
     closed: AtomicBool,
 }
@@ -64,17 +64,17 @@ impl Sessions {
     /// tokio runtime, or on a runtime that cannot run a session. A runtime cannot run a session if it is shut down, or
     /// if it was built without I/O.
     pub(crate) fn nearest(&self) -> Arc<Session> {
-        let engine = self.connector.context.handle();
-        let runtime = Handle::try_current().ok().filter(|runtime| {
+        let context = &self.connector.context;
+        let runtime = context.calling_runtime().filter(|runtime| {
             // The engine's own runtime uses the home session. After `close` has given up the connections, no session is
             // created.
-            runtime.id() != engine.id() && !self.is_closed()
+            !context.is_own(*runtime) && !self.is_closed()
         });
         let session = runtime.and_then(|runtime| {
-            let (session, new) = match lock(&self.by_runtime).entry(runtime.id()) {
+            let (session, new) = match lock(&self.by_runtime).entry(runtime) {
                 Entry::Occupied(entry) => (entry.get().clone()?, false),
                 Entry::Vacant(entry) => {
-                    let session = Session::new(&self.connector.context);
+                    let session = Session::new(context);
                     entry.insert(Some(session.clone()));
                     (session, true)
                 }
@@ -82,7 +82,7 @@ impl Sessions {
             // The mutex must be unlocked before the session starts, because the session ends at once if the runtime has
             // ended, and `retire` then locks the mutex.
             if new {
-                session.run(&self.driver, &self.connector, &runtime);
+                session.run(&self.driver, &self.connector, &Handle::current());
             }
             (!session.has_ended()).then_some(session)
         });

@@ -9,7 +9,7 @@ use lock_core::{
     fencing::FencingToken,
     lease::Grant,
 };
-use tokio::{runtime, sync::oneshot};
+use tokio::sync::oneshot;
 
 use self::state::{AttemptState, Event, Step};
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
         session::waiters::OfferResult,
         transport::connection::Connection,
     },
-    background::{Context, TrackedTask, calling_runtime},
+    background::{CallerRuntime, Context, TrackedTask},
     events::TARGET,
 };
 
@@ -50,7 +50,7 @@ pub(crate) struct RedisAttempt {
     /// false when a request is sent under the current owner name.
     may_hold: bool,
     /// The tokio runtime that polled the caller when the caller's session was chosen.
-    runtime: Option<runtime::Id>,
+    runtime: Option<CallerRuntime>,
     /// The request under the previous owner name, and a receiver that completes when the clean-up has removed that name
     /// from the server. Set only if it is possible that the caller has not read the answer to that request.
     cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
@@ -467,10 +467,10 @@ const AWAY_PATIENCE: Duration = Duration::from_millis(100);
 /// Completes when a tokio runtime other than `runtime` has polled the caller for [`AWAY_PATIENCE`]. The caller then
 /// needs a session of the other runtime, because the runtime of its present session possibly no longer runs. If that
 /// runtime still runs, the answer to the caller's request usually arrives within [`AWAY_PATIENCE`].
-pub(crate) async fn runtime_changes(context: &Context, runtime: Option<runtime::Id>) {
+pub(crate) async fn runtime_changes(context: &Context, runtime: Option<CallerRuntime>) {
     let mut away = None;
     poll_fn(|cx| {
-        if calling_runtime() == runtime {
+        if context.calling_runtime() == runtime {
             away = None;
             return Poll::Pending;
         }
@@ -484,8 +484,8 @@ impl Attempt for RedisAttempt {
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>> {
         Box::pin(async move {
             let mut step = Step::Ask;
-            self.runtime = calling_runtime();
             let context = self.server.context.clone();
+            self.runtime = context.calling_runtime();
             loop {
                 if self.server.is_shutting_down() {
                     return Err(BackendError::ShutDown);
@@ -498,7 +498,7 @@ impl Attempt for RedisAttempt {
                         biased;
                         step = self.carry_out(step) => step?,
                         () = runtime_changes(&context, runtime) => {
-                            self.runtime = calling_runtime();
+                            self.runtime = context.calling_runtime();
                             self.state.on(Event::NewSession)
                         }
                     },

@@ -306,6 +306,29 @@ fn a_member_that_is_inside_outlasts_a_grant_of_an_old_primary() {
     assert_eq!(b.offered(), Some(8));
 }
 
+/// The server loses its data, and its clock is set back, so its tokens begin again at a lower number.
+#[test]
+fn a_described_grant_with_a_lower_token_counts_after_the_known_grant_is_over() {
+    let fixture = Fixture::new();
+    let (a, mut b) = (fixture.member(1), fixture.member(2));
+    fixture.push(20, &[&a], at(0));
+    assert!(fixture.enter(20, at(1)));
+    fixture.settle(&a);
+    // The request was sent before the grant was known, or the grant is not over.
+    assert!(is_nothing(&fixture.describe(7, &[&b], at(0))));
+    assert!(is_nothing(&fixture.describe(7, &[&b], at(2))));
+    assert_eq!(b.offered(), None);
+    fixture.cohorts.lose(&fixture.name, 20);
+    assert!(
+        is_nothing(&fixture.push(7, &[&b], at(3))),
+        "a message can be late"
+    );
+    assert_eq!(b.offered(), None);
+    fixture.describe(7, &[&b], at(3));
+    assert_eq!(b.offered(), Some(7));
+    assert!(fixture.enter(7, at(4)));
+}
+
 /// A member of a replaced grant that leaves does not pass its turn on, because the server has usually lost the grant.
 #[test]
 fn a_replaced_grant_passes_no_turn_on() {
