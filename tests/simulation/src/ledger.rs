@@ -473,6 +473,19 @@ impl Ledger {
         });
     }
 
+    /// Records that the server's clock is set ahead, so leases end early. The members of a cohort whose grant ends early
+    /// can still enter, until the client learns that the grant has ended.
+    pub fn set_ahead(&self) {
+        let now = self.history.now();
+        let mut state = self.state();
+        let at = now + state.longest_lease;
+        state.losses.push(Loss {
+            key: None,
+            from: now,
+            at,
+        });
+    }
+
     /// Records that a promoted server lacks the grant of this lock, or that it has this grant only until `from`.
     pub fn lose_grant(&self, key: &str, from: u64) {
         let at = self.history.now();
@@ -555,14 +568,21 @@ impl Ledger {
             let wants = |call: &&Call| {
                 call.waits && call.wanted.keys.len() == 1 && call.wanted.keys[0] == *key
             };
-            let slow = state.calls.values().filter(wants);
-            let slow = slow.filter(|call| !call.wanted.prompt).count() as u64;
+            // A call that is polled late can take its turn at the end of a claim, and begin its body at the end of
+            // another one.
+            let claims = state.calls.values().filter(wants).map(|call| {
+                match (call.wanted.prompt, call.is_forgotten) {
+                    (true, _) => 0,
+                    (false, true) => 1,
+                    (false, false) => 2,
+                }
+            });
             let base = if state.disturbed == 0 {
                 CALM
             } else {
                 1_000 + CLAIM
             };
-            let patience = base + CLAIM * slow;
+            let patience = base + CLAIM * claims.sum::<u64>();
             let quiet = match state.disturbed {
                 0 => 0,
                 disturbed => disturbed + state.longest_lease.max(CLAIM) + patience,

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{backend::BackendError, fencing::FencingToken, lease::Moment};
+use lock_core::{backend::BackendError, lease::Moment};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -36,31 +36,6 @@ const HOME_PATIENCE: Duration = Duration::from_secs(2);
 /// The time that a clean-up waits for the acquisition's own connection, whose runtime might be blocked. After this
 /// time, the clean-up also sends a request to leave the queue over the home session (the engine's own session).
 const HEDGE: Duration = Duration::from_millis(20);
-
-/// Cleans up an abandoned acquisition. If the acquisition was offered a turn (`offer`), gives this turn back. If it was
-/// offered no turn, or if a request of the caller is unanswered, sends a request to leave, which removes the owner from
-/// the queue. Such a request is needed because the server can still carry out an unanswered request. Drops `gone` when
-/// the server has removed the owner, or when this function ends. A caller that starts over does not use its new owner
-/// name before `gone` is dropped.
-pub(crate) async fn give_up(
-    server: Arc<Server>,
-    sent: Sent,
-    offer: Option<u64>,
-    gone: oneshot::Sender<()>,
-) {
-    if let Some(token) = offer {
-        sent.session.waiters.remove(&sent.request);
-        // After the owner's turn is released, the session must not send another request under this owner name.
-        end(&server, &sent).await;
-        let name = sent.request.names.lock.clone();
-        let ends = server.now() + sent.request.lease;
-        give_back(server.clone(), name, FencingToken::new(token), ends).await;
-        if sent.request.is_answered() {
-            return;
-        }
-    }
-    remove(server, sent, gone).await;
-}
 
 /// Revokes requests whose callers did not read the answers in time. Releases the locks that these answers may have
 /// granted.
@@ -133,13 +108,15 @@ pub(crate) async fn until_closed(
     server.context.timeout_at(request.run_out(), closed).await;
 }
 
-/// Removes everything that an acquisition may have left on the server.
+/// Removes everything that an abandoned acquisition may have left on the server.
 pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
     let (gone, _) = oneshot::channel();
-    remove(server, sent, gone).await;
+    give_up(server, sent, gone).await;
 }
 
-/// Removes everything that an acquisition may have left on the server. To do so, sends a request to leave:
+/// Removes everything that an abandoned acquisition may have left on the server. If the acquisition was offered a turn,
+/// gives this turn back. If it was offered no turn, or if a request of the caller is unanswered, sends a request to
+/// leave, because the server can still carry out the unanswered request:
 /// - If all requests are answered, the request to leave goes over the engine's home session. The runtime of the
 ///   acquisition's session is not used, because it is possibly blocked, or has ended.
 /// - If a request is unanswered, the request to leave goes over the acquisition's own connection, so that it arrives
@@ -147,9 +124,10 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
 /// - If the acquisition's own connection does not answer, the engine closes this connection on the server. After that,
 ///   the home session sends the request to leave.
 ///
-/// Drops `gone` after the first answer to a request to leave the queue. If an unanswered request has an effect after
-/// that answer, a further request to leave removes this effect.
-async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
+/// Drops `gone` after the first answer to a request to leave the queue, or when this function ends. A caller that starts
+/// over does not use its new owner name before `gone` is dropped. If an unanswered request has an effect after that
+/// answer, a further request to leave removes this effect.
+pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     let gone = Mutex::new(Some(gone));
     sent.session.waiters.remove(&sent.request);
     let Sent { session, request } = &sent;
@@ -193,6 +171,14 @@ async fn remove(server: Arc<Server>, sent: Sent, gone: oneshot::Sender<()>) {
     };
     // The server can carry out an unanswered request until the server has closed the connection of this request.
     let answered = request.is_answered();
+    let name = &request.names.lock;
+    if let Some(token) = server.cohorts.offered_to(name, request.owner) {
+        let ends = server.now() + request.lease;
+        give_back(server.clone(), name.clone(), token, ends).await;
+        if answered {
+            return;
+        }
+    }
     let mut settled = answered;
     if answered {
         let patience = server.now() + HOME_PATIENCE;

@@ -303,6 +303,15 @@ impl Cohorts {
         Passed::Ended(first)
     }
 
+    /// Returns the token of the turn that is offered to this owner, if there is one.
+    pub(crate) fn offered_to(&self, name: &LockName, owner: OwnerId) -> Option<FencingToken> {
+        let mut cohorts = lock(&self.0);
+        let offered =
+            |entry: &&mut Entry| entry.cohort.is_offered() && entry.cohort.turn().owner == owner;
+        let entry = of_lock(&mut cohorts, name).rfind(offered)?;
+        Some(FencingToken::new(entry.cohort.turn().token))
+    }
+
     /// Returns the lease of the cohort in which the member with this token has the turn. Returns `None` if there is no
     /// such cohort, if the grant certainly ends within one such lease from now, or if no other member is still waiting.
     pub(crate) fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {

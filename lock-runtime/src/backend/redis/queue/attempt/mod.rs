@@ -107,7 +107,7 @@ impl RedisAttempt {
     /// to a request under the old name has no effect on the new name. A background task gives back the turn that was
     /// offered to the old name, or removes the old name from the queue.
     pub(crate) fn start_over(&mut self) {
-        let offer = self.take_offer();
+        self.offers = None;
         let mut place = None;
         if let Some(old) = self.sent.take() {
             place = old.request.place();
@@ -123,7 +123,7 @@ impl RedisAttempt {
                 self.may_hold = is_unsure;
                 let (gone, is_gone) = oneshot::channel();
                 self.server.context.spawn(async move {
-                    give_up(server, old, offer, gone).await;
+                    give_up(server, old, gone).await;
                     drop(task);
                 });
                 self.cleaning = request.map(|request| (request, is_gone));
@@ -540,7 +540,6 @@ impl Attempt for RedisAttempt {
 
 impl Drop for RedisAttempt {
     fn drop(&mut self) {
-        let offer = self.take_offer();
         if !self.state.is_settled()
             && let Some(sent) = self.sent.take()
         {
@@ -552,7 +551,7 @@ impl Drop for RedisAttempt {
             let task = self.task.take();
             let (gone, _) = oneshot::channel();
             self.server.context.spawn(async move {
-                give_up(server, sent, offer, gone).await;
+                give_up(server, sent, gone).await;
                 drop(task);
             });
         }
