@@ -10,7 +10,7 @@ use std::{
 
 use lock_runtime::{Hold, LockError};
 
-use crate::{history::History, network::HostId};
+use crate::{history::History, network::HostId, plan::Plan};
 
 /// The longest time between a grant and the entry of its owner, in milliseconds: a claim and half a second.
 const GRANTED_BEFORE: u64 = 2_500;
@@ -24,8 +24,10 @@ const TRY: u64 = 1_000;
 const HANDOFF: u64 = 150;
 /// The longest time, in milliseconds, for which nobody is inside although callers wait, before the first fault, and if
 /// all waiting callers are polled without delay. `hold_at_least` retains a lock for up to 800 ms. A probe may find the
-/// lock only after 200 ms, and the messages may take 80 ms. A call may wait for replicas that lag by 200 ms.
+/// lock only after 200 ms, and the messages may take 80 ms.
 const CALM: u64 = 1_500;
+/// The longest pause before a late poll, in milliseconds.
+const LATEST: u64 = 4_000;
 /// The longest time, in milliseconds, until an offer that is not taken passes to the next waiter, or until a probe
 /// finds a grant whose message was lost.
 const CLAIM: u64 = 2_300;
@@ -180,6 +182,8 @@ struct State {
     longest_lease: u64,
     /// Whether callers have to enter in the order in which they began.
     ordered: bool,
+    /// Whether calls wait for replicas before they enter.
+    replicated: bool,
     /// The host of the stopped process, and the time at which the process was stopped.
     stopped: Option<(HostId, u64)>,
 }
@@ -214,10 +218,12 @@ impl Drop for Presence {
 impl Ledger {
     /// Creates an empty ledger.
     #[must_use]
-    pub fn new(history: History, longest_lease: Duration, ordered: bool) -> Self {
+    pub fn new(history: History, plan: &Plan) -> Self {
+        let longest_lease = plan.longest_lease().as_millis();
         let state = State {
-            longest_lease: u64::try_from(longest_lease.as_millis()).unwrap_or(u64::MAX),
-            ordered,
+            longest_lease: u64::try_from(longest_lease).unwrap_or(u64::MAX),
+            ordered: plan.is_ordered(),
+            replicated: plan.replicas > 0,
             ..State::default()
         };
         Self {
@@ -376,10 +382,16 @@ impl Ledger {
 
     fn leave(&self, key: &str, number: u64) {
         let now = self.history.now();
-        let mut state = self.state();
+        let mut guard = self.state();
+        let state = &mut *guard;
         if let Some(this) = state.keys.get_mut(key) {
             this.moved = now;
             if let Some(inside) = this.inside.remove(&number) {
+                // A call that is polled late releases its lock only at its next poll.
+                let call = state.calls.get(&inside.call);
+                if call.is_some_and(|call| !call.wanted.prompt) {
+                    this.moved = now + LATEST;
+                }
                 self.history.add(
                     || format!("host {}", inside.host),
                     || format!("call {} leaves {key}", inside.call.0),
@@ -577,7 +589,8 @@ impl Ledger {
                     (false, false) => 2,
                 }
             });
-            let base = if state.disturbed == 0 {
+            // A call that waits for replicas can hold the lock for a second, and then give it back.
+            let base = if state.disturbed == 0 && !state.replicated {
                 CALM
             } else {
                 1_000 + CLAIM
@@ -668,7 +681,7 @@ impl State {
     /// the previous holder left.
     fn check_handoff(&self, call: CallId, since: u64, now: u64) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
-        let took = now - since.max(this.began);
+        let took = now.saturating_sub(since.max(this.began));
         let late = self.ordered && this.waits && took > HANDOFF;
         late.then(|| {
             let seen = format!(

@@ -132,7 +132,7 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
     let driving = tokio::spawn(network.clone().run());
     let world = World {
         plan: Arc::new(plan.clone()),
-        ledger: Ledger::new(history.clone(), plan.longest_lease(), plan.is_ordered()),
+        ledger: Ledger::new(history.clone(), plan),
         network,
         chance: Chance::new(plan.seed, 2),
         is_over: Arc::default(),

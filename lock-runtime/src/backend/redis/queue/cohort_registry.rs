@@ -139,12 +139,14 @@ fn of_token<'a>(entries: &'a mut Entries, name: &LockName, token: u64) -> Option
 
 /// Returns whether the grant begins a cohort, or begins its suspended cohort again. If another grant had replaced the
 /// known cohort of this grant, and no longer matters, an answer that describes the grant reverses the replacement.
-fn may_begin(cohorts: &mut Entries, name: &LockName, grant: &GrantSnapshot) -> bool {
+fn may_begin(cohorts: &mut Entries, name: &LockName, grant: &GrantSnapshot, now: Moment) -> bool {
     // A message or an answer can be late, so a grant with a lower token than a known grant is usually an older one. But
-    // if the known grant was over, and the request that this answer describes was sent later, the server has given the
-    // known grant up. Its tokens can start again at a lower number after it has lost its data and its clock was set
-    // back.
-    let is_past = |cohort: &Cohort| cohort.is_over() && cohort.was_known_at(grant.after());
+    // if the known grant is over, and the request that this answer belongs to was sent after the known grant came, then
+    // the known grant is the older one. The server's tokens start again at a lower number if the server has lost its
+    // data and its clock was set back.
+    let is_past = |cohort: &Cohort| {
+        (cohort.is_over() || cohort.until() <= now) && cohort.was_known_at(grant.after())
+    };
     let is_newer =
         |cohort: &Cohort| cohort.first() > grant.first && (grant.is_pushed || !is_past(cohort));
     let is_old = of_lock(cohorts, name).any(|entry| is_newer(&entry.cohort));
@@ -212,7 +214,7 @@ impl Cohorts {
             return chores;
         };
         let mut cohorts = lock(&self.0);
-        if !may_begin(&mut cohorts, name, grant) {
+        if !may_begin(&mut cohorts, name, grant, now) {
             return chores;
         }
         let mut entry = Entry {
