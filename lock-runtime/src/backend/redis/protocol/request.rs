@@ -241,6 +241,12 @@ impl AcquireRequest {
         self.granted.fetch_max(first, Ordering::AcqRel) < first
     }
 
+    /// Records the token of the present grant of which the owner is a member, even if an earlier grant had a greater
+    /// token.
+    pub(crate) fn set_grant(&self, first: u64) {
+        self.granted.store(first, Ordering::Release);
+    }
+
     /// Returns the token of the newest grant of which the owner is known to be a member.
     pub(crate) fn newest_grant(&self) -> u64 {
         self.granted.load(Ordering::Acquire)

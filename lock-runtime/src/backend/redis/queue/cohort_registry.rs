@@ -3,9 +3,10 @@
 //! determines when a grant is given back to the server. This file makes the decisions, and [`grants`](super::grants)
 //! sends the commands.
 //!
-//! A lock usually has one cohort at most. After a failover, it can have more: while one session of this process uses
-//! the new primary, another session can still receive grants of the old one. A grant therefore never makes the registry
-//! forget a member that has taken its turn by another grant.
+//! A lock usually has one cohort at most. It can have more after a failover: while one session of this process uses the
+//! new primary, another session can still receive grants of the old one. It can also have more after the server has
+//! lost a grant. A grant therefore never makes the registry forget a member that has taken its turn by another grant,
+//! unless the hold of this member is lost.
 
 use std::{
     collections::BTreeMap,
@@ -32,9 +33,10 @@ mod tests;
 struct Entry {
     session: Arc<Session>,
     cohort: Cohort,
-    /// Whether a newer grant of the lock has come during the turn of a member. The server has then usually lost this
-    /// grant, so the member that has the turn is the last one, unless an answer of the server describes the grant again.
-    is_replaced: bool,
+    /// The moment at which another grant of the lock came, if it came during the turn of a member. The server has then
+    /// usually lost this grant, so the member that has the turn is the last one, unless a later answer of the server
+    /// describes the grant again.
+    replaced: Option<Moment>,
 }
 
 /// The cohorts by lock, and by the token of the first member. The map is ordered, so that each run of a program visits
@@ -139,25 +141,55 @@ fn of_token<'a>(entries: &'a mut Entries, name: &LockName, token: u64) -> Option
 
 /// Returns whether the grant begins a cohort, or begins its suspended cohort again. If another grant had replaced the
 /// known cohort of this grant, and no longer matters, an answer that describes the grant reverses the replacement.
-fn may_begin(cohorts: &mut Entries, name: &LockName, grant: &GrantSnapshot, now: Moment) -> bool {
+fn may_begin(
+    cohorts: &mut Entries,
+    session: &Arc<Session>,
+    name: &LockName,
+    grant: &GrantSnapshot,
+    now: Moment,
+) -> bool {
     // A message or an answer can be late, so a grant with a lower token than a known grant is usually an older one. But
-    // if the known grant is over, and the request that this answer belongs to was sent after the known grant came, then
-    // the known grant is the older one. The server's tokens start again at a lower number if the server has lost its
-    // data and its clock was set back.
-    let is_past = |cohort: &Cohort| {
-        (cohort.is_over() || cohort.until() <= now) && cohort.was_known_at(grant.after())
+    // if the known grant is over, and the session sent the request that this answer belongs to after the known grant
+    // had come to the same session, then the known grant is the older one. The server's tokens start again at a lower
+    // number if the server has lost its data and its clock was set back.
+    let is_past = |entry: &Entry| {
+        (entry.cohort.is_over() || entry.cohort.until() <= now)
+            && entry.cohort.was_known_at(grant.after())
+            && Arc::ptr_eq(&entry.session, session)
     };
-    let is_newer =
-        |cohort: &Cohort| cohort.first() > grant.first && (grant.is_pushed || !is_past(cohort));
-    let is_old = of_lock(cohorts, name).any(|entry| is_newer(&entry.cohort));
+    let is_newer = |entry: &mut Entry| {
+        entry.cohort.first() > grant.first && (grant.is_pushed || !is_past(entry))
+    };
+    let is_old = of_lock(cohorts, name).any(is_newer);
     let Some(known) = cohorts.get_mut(&(name.clone(), grant.first)) else {
         return !is_old;
     };
     if grant.is_pushed {
         return false;
     }
-    known.is_replaced &= is_old;
+    known.replaced = known
+        .replaced
+        .filter(|replaced| is_old || grant.after() <= *replaced);
     known.cohort.is_suspended() && !is_old
+}
+
+/// Records that a new grant replaces the known grants of the lock, which the server has usually lost. Returns the
+/// sessions whose waiting members have to queue again.
+fn replace_others(cohorts: &mut Entries, name: &LockName, now: Moment) -> Vec<Arc<Session>> {
+    let (mut requeue, mut forgotten) = (Vec::new(), Vec::new());
+    for other in of_lock(cohorts, name) {
+        if !other.cohort.is_over() && other.replaced.is_none() {
+            requeue.push(other.session.clone());
+        }
+        other.replaced = Some(now);
+        if !other.cohort.is_unsettled() || other.cohort.until() <= now {
+            forgotten.push((name.clone(), other.cohort.first()));
+        }
+    }
+    for key in forgotten {
+        cohorts.remove(&key);
+    }
+    requeue
 }
 
 /// The cohorts of a client on one server.
@@ -214,14 +246,17 @@ impl Cohorts {
             return chores;
         };
         let mut cohorts = lock(&self.0);
-        if !may_begin(&mut cohorts, name, grant, now) {
+        if !may_begin(&mut cohorts, session, name, grant, now) {
             return chores;
         }
         let mut entry = Entry {
             session: session.clone(),
             cohort,
-            is_replaced: false,
+            replaced: None,
         };
+        if !grant.is_pushed {
+            session.waiters.set_grant(name, &grant.owners, grant.first);
+        }
         let key = (name.clone(), grant.first);
         let is_known = cohorts.contains_key(&key);
         let passed = entry.pass(name, now);
@@ -246,22 +281,11 @@ impl Cohorts {
             }
         }
         cohorts.remove(&key);
-        // The new grant replaces the other grants of the lock, which the server has usually lost. The waiting members of
-        // the other cohorts queue again.
-        let mut forgotten = Vec::new();
-        for other in of_lock(&mut cohorts, name) {
-            if !other.cohort.is_over() && !other.is_replaced {
-                chores.requeue.push(other.session.clone());
-            }
-            other.is_replaced = true;
-            if !other.cohort.is_taken() || other.cohort.until() <= now {
-                forgotten.push((name.clone(), other.cohort.first()));
-            }
+        let waiting = entry.has_waiting(name);
+        if passed || waiting {
+            chores.requeue = replace_others(&mut cohorts, name, now);
         }
-        for key in forgotten {
-            cohorts.remove(&key);
-        }
-        if !passed && entry.has_waiting(name) {
+        if !passed && waiting {
             // The local deadline of the grant has passed, so the members queue again.
             chores.requeue.push(session.clone());
             return chores;
@@ -293,7 +317,13 @@ impl Cohorts {
             }
             Departure::Free => {}
         }
-        if !entry.is_replaced && entry.pass(name, now) {
+        if entry.replaced.is_some() {
+            // The waiting members of the cohort have queued again. If the server still has the grant, the release lets
+            // them enter.
+            entry.cohort.end();
+            return Passed::Ended(first);
+        }
+        if entry.pass(name, now) {
             return Passed::On;
         }
         if entry.has_waiting(name) {
@@ -327,7 +357,7 @@ impl Cohorts {
     /// Determines what the heartbeat of a session has to do for the session's cohorts. Passes on offers that are not
     /// taken in time. Requests the renewal of the grant of an offer if the grant has too little time left. If the local
     /// deadline of a grant has passed, the grant's waiting members queue again. Removes a released cohort if no caller
-    /// of the session waits for its lock.
+    /// of the session waits for its lock, and a replaced or ended cohort after its local deadline.
     pub(crate) fn heartbeat_chores(
         &self,
         session: &Arc<Session>,
@@ -339,8 +369,8 @@ impl Cohorts {
         cohorts.retain(|(name, _), entry| {
             let ours = Arc::ptr_eq(&entry.session, session);
             let is_unneeded = entry.cohort.is_released() && !session.waiters.are_at(name);
-            let has_ended = entry.is_replaced && entry.cohort.until() <= now;
-            !ours || !(is_unneeded || has_ended)
+            let is_closed = entry.replaced.is_some() || entry.cohort.is_ended();
+            !ours || !(is_unneeded || (is_closed && entry.cohort.until() <= now))
         });
         for ((name, _), entry) in cohorts.iter_mut() {
             if !Arc::ptr_eq(&entry.session, session) || entry.cohort.is_over() {

@@ -174,12 +174,13 @@ async fn send_batch(
             places.push((&***request, place));
         }
     }
-    session.queued(name, &places, ends(left.unwrap_or_default(), sent));
+    let granted = session.queued(name, &places, ends(left.unwrap_or_default(), sent));
     drop(sending);
     if let (Some(held), Some(left)) = (held, left.and_then(|left| u64::try_from(left).ok()))
         && let Some(grant) = GrantSnapshot::parse(&held, left, sent)
     {
         take_up_described(server, session, name, &grant);
     }
+    server.requeue_if_ignored(session, name, granted);
     Ok(())
 }

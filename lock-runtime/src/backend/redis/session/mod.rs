@@ -253,21 +253,17 @@ impl Session {
     }
 
     /// Records the places of callers, and schedules the probe of their lock (see [`probe_after`](Self::probe_after)).
-    ///
-    /// A message about a grant can arrive together with the answer that queues the caller. If the session has been idle
-    /// before, the engine does not know how long ago the server sent the message, and offers no turn. The caller then
-    /// requests its place again, and the answer describes the grant.
+    /// If a message about a grant to one of the callers came before the caller's place, and the caller has not been
+    /// offered its turn, returns the token of this grant.
     pub(crate) fn queued(
-        self: &Arc<Self>,
+        &self,
         name: &LockName,
         places: &[(&AcquireRequest, u64)],
         holder_ends: Moment,
-    ) {
-        let is_granted = self.waiters.queued(name, places);
+    ) -> Option<u64> {
+        let granted = self.waiters.queued(name, places);
         self.probe_after(name, holder_ends);
-        if is_granted {
-            self.requeue(Some(name));
-        }
+        granted
     }
 
     /// Schedules a probe of the lock right after the end of its holder's lease, but at the latest one heartbeat from

@@ -178,12 +178,12 @@ impl Waiters {
     }
 
     /// Records the places that the server has given to callers of one lock. After a reconnect, the callers request the
-    /// same places again. Returns whether a message about a grant to one of the callers came before the caller's place,
-    /// and the caller has not been offered the turn. The callers then have to request their places again at once.
-    pub(crate) fn queued(&self, name: &LockName, places: &[(&AcquireRequest, u64)]) -> bool {
+    /// same places again. If a message about a grant to one of the callers came before the caller's place, and the
+    /// caller has not been offered its turn, returns the token of this grant.
+    pub(crate) fn queued(&self, name: &LockName, places: &[(&AcquireRequest, u64)]) -> Option<u64> {
         let mut waiters = lock(&self.0);
         let mut list = waiters.get_mut(name);
-        let mut is_granted = false;
+        let mut granted = 0;
         for (request, place) in places {
             if let Some(list) = &mut list
                 && let Some(waiting) = list.waiting.get_mut(&request.owner)
@@ -191,11 +191,11 @@ impl Waiters {
                 && !std::mem::replace(&mut waiting.queued, true)
             {
                 list.queued += 1;
-                is_granted |= request.newest_grant() > 0;
+                granted = granted.max(request.newest_grant());
             }
             request.set_place(*place);
         }
-        is_granted
+        (granted > 0).then_some(granted)
     }
 
     /// Removes the caller with this owner name, because the caller no longer waits for its turn.
@@ -241,6 +241,16 @@ impl Waiters {
             is_new &= waiting.request.note_grant(first);
         }
         is_new
+    }
+
+    /// Records that this is the present grant of each of its owners that is still waiting.
+    pub(crate) fn set_grant(&self, name: &LockName, owners: &[OwnerId], first: u64) {
+        let waiters = lock(&self.0);
+        if let Some(list) = waiters.get(name) {
+            for waiting in owners.iter().filter_map(|owner| list.waiting.get(owner)) {
+                waiting.request.set_grant(first);
+            }
+        }
     }
 
     /// Sends a caller its offer or an error, if the caller is still waiting. Returns the number of offers that the

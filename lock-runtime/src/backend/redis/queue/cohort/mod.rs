@@ -186,9 +186,14 @@ impl Cohort {
         self.turn.owner == owner && self.state == State::Inside
     }
 
-    /// Returns whether a member has taken its turn, and keeps the lock taken.
-    pub(crate) fn is_taken(&self) -> bool {
-        matches!(self.state, State::Inside | State::Retained)
+    /// Returns whether a member has taken its turn and keeps the lock taken, or whether the release of the grant is not
+    /// confirmed.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        matches!(self.state, State::Inside | State::Retained | State::Ended)
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.state == State::Ended
     }
 
     pub(crate) fn is_released(&self) -> bool {

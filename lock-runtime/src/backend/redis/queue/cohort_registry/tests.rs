@@ -330,6 +330,7 @@ fn a_described_grant_with_a_lower_token_counts_after_the_known_grant_is_over() {
 }
 
 /// A member of a replaced grant that leaves does not pass its turn on, because the server has usually lost the grant.
+/// The grant is released, because the server may still have it.
 #[test]
 fn a_replaced_grant_passes_no_turn_on() {
     let fixture = Fixture::new();
@@ -340,15 +341,53 @@ fn a_replaced_grant_passes_no_turn_on() {
     fixture.push(20, &[&c], at(10));
     assert_eq!(c.offered(), Some(20));
     assert!(fixture.enter(20, at(11)));
+    // The request was sent before the other grant came.
+    assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(10))));
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(12));
-    assert!(
-        matches!(passed, Passed::Late(_)),
-        "the second member queues again"
-    );
+    assert!(matches!(passed, Passed::Ended(7)));
     assert_eq!(b.offered(), None);
     // The server describes the older grant too late.
     assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(13))));
     assert_eq!(b.offered(), None);
+}
+
+/// Only an answer to a request that was sent after the replacement shows that the server still has the grant.
+#[test]
+fn an_answer_that_was_requested_before_the_replacement_does_not_reverse_it() {
+    let fixture = Fixture::new();
+    let (a, mut b, c) = (fixture.member(1), fixture.member(2), fixture.member(3));
+    fixture.push(7, &[&a, &b], at(0));
+    assert!(fixture.enter(7, at(1)));
+    fixture.settle(&a);
+    fixture.push(20, &[&c], at(10));
+    fixture.cohorts.lose(&fixture.name, 20);
+    fixture.cohorts.forget(&fixture.name, FencingToken::new(20));
+    fixture.describe(7, &[&a, &b], at(10));
+    let passed = fixture.cohorts.pass(&fixture.name, 7, at(12));
+    assert!(matches!(passed, Passed::Ended(7)));
+    assert_eq!(b.offered(), None);
+}
+
+/// A grant of which no member waits is given back, and does not replace the other grants.
+#[test]
+fn a_grant_that_nobody_takes_replaces_no_other_grant() {
+    let fixture = Fixture::new();
+    let (a, mut b, c, d) = (
+        fixture.member(1),
+        fixture.member(2),
+        fixture.member(3),
+        fixture.member(4),
+    );
+    fixture.push(7, &[&a, &b], at(0));
+    assert!(fixture.enter(7, at(1)));
+    for left in [&a, &c, &d] {
+        fixture.settle(left);
+    }
+    let taken_up = fixture.push(20, &[&c, &d], at(10));
+    assert!(taken_up.requeue.is_empty() && taken_up.give_back.is_some());
+    let passed = fixture.cohorts.pass(&fixture.name, 7, at(12));
+    assert!(matches!(passed, Passed::On));
+    assert_eq!(b.offered(), Some(8));
 }
 
 #[test]
