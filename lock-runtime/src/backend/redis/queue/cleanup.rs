@@ -120,9 +120,10 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
 /// - If all requests are answered, the request to leave goes over the engine's home session. The runtime of the
 ///   acquisition's session is not used, because it is possibly blocked, or has ended.
 /// - If a request is unanswered, the request to leave goes over the acquisition's own connection, so that it arrives
-///   after the unanswered request. After 20 ms without an answer, the home session sends a request to leave, too.
+///   after the unanswered request.
 /// - If the acquisition's own connection does not answer, the engine closes this connection on the server. After that,
 ///   the home session sends the request to leave.
+/// - If a step takes longer than 20 ms, the home session sends a request to leave, too.
 ///
 /// Drops `gone` after the first answer to a request to leave the queue, or when this function ends. A caller that starts
 /// over does not use its new owner name before `gone` is dropped. If an unanswered request has an effect after that

@@ -224,8 +224,8 @@ impl Cohorts {
         self.with_token(name, token, enter).unwrap_or(Seat::Missed)
     }
 
-    /// Creates the cohort of a grant that the server pushed, or described in an answer, unless the cohort is known
-    /// already. A suspended cohort (one whose local deadline has passed) is created again if the answer to a request
+    /// Creates the cohort of a grant that the server pushed, or described in an answer, unless this cohort or a later
+    /// one is known already. A suspended cohort (one whose local deadline has passed) is created again if the answer to a request
     /// describes its grant.
     pub(crate) fn take_up(
         &self,
@@ -263,12 +263,13 @@ impl Cohorts {
         chores.begun = passed && !is_known;
         if let ([owner], false) = (&grant.owners[..], passed) {
             // The only owner of the grant could not be offered its turn. Either the deadline of the grant has passed,
-            // or one of three cases applies:
+            // or one of four cases applies:
             // - The owner has left. The owner's own clean-up gives the grant back.
             // - The owner already holds the lock by this grant, because the answer to its own request described the
             //   grant.
             // - The owner holds the lock with an older token, because the server has granted the lock to the owner
             //   twice. The server's second grant is given back.
+            // - The owner is offered a turn by an older grant. The owner's next request describes the present grant.
             let twice = |other: &mut Entry| {
                 other.cohort.is_inside(*owner) && other.cohort.first() < grant.first
             };

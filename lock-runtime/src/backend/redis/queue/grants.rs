@@ -33,8 +33,8 @@ use crate::{
 /// The maximum number of waiters that one command reads, so that the command takes little of the server's time.
 const WAITERS_AT_MOST: usize = 1000;
 
-/// Creates the cohort of a grant that the server pushed, or described in an answer, unless the cohort is known already.
-/// Returns true if the grant is new to this process, and a waiter was offered a turn.
+/// Creates the cohort of a grant that the server pushed, or described in an answer, unless this cohort or a later one is
+/// known already. Returns true if the grant is new to this process, and a waiter was offered a turn.
 pub(crate) fn take_up(
     server: &Arc<Server>,
     session: &Arc<Session>,
