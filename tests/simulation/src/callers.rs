@@ -22,7 +22,7 @@ use crate::{
     late::{Late, Lateness, late},
     ledger::{CallId, Ledger, Presence, Wanted},
     network::HostId,
-    plan::Plan,
+    plan::{Plan, Store},
     process::on_runtime,
     stop::StopSignal,
 };
@@ -277,15 +277,17 @@ impl Caller {
     }
 
     fn wanted(&self, way: Way, keys: Vec<String>, wait: Duration, strategy: Strategy) -> CallId {
+        let store = self.process.plan.store;
+        let queues = strategy == Strategy::Handoff && !wait.is_zero() && store.has_queue();
+        let notified = strategy == Strategy::Notify && !wait.is_zero() && store != Store::Redlock;
         self.process.ledger.begin(Wanted {
             host: self.process.host,
             way: way.name(),
             keys,
             wait,
             prompt: way.is_prompt() && self.late == Lateness::Never,
-            queues: strategy == Strategy::Handoff
-                && !wait.is_zero()
-                && self.process.plan.store.has_queue(),
+            queues,
+            woken: queues || notified,
         })
     }
 

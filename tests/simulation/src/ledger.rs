@@ -106,6 +106,8 @@ pub struct Wanted {
     pub prompt: bool,
     /// Whether the call waits in the queue.
     pub queues: bool,
+    /// Whether the call is woken when its lock is free.
+    pub woken: bool,
 }
 
 #[derive(Debug)]
@@ -603,7 +605,7 @@ impl Ledger {
             let forgotten = state.calls.iter().find(|(_, call)| {
                 wants(call)
                     && call.wanted.prompt
-                    && call.wanted.queues
+                    && call.wanted.woken
                     && stopped != Some(call.wanted.host)
                     && call.began.max(this.moved) + patience < now
                     && quiet < now
