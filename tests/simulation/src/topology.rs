@@ -265,6 +265,10 @@ impl World {
         };
         let splits = matches!(cause, Cause::Isolation | Cause::Stop | Cause::HastyOrder);
         self.compare(old, new, keeps, splits);
+        // Replicas that still follow the old primary can acknowledge its next grants, which the new primary lacks.
+        if cause == Cause::HastyOrder && shard.replicas().count() > self.plan.replicas {
+            self.ledger.split();
+        }
         network.follow(new, None, false);
         self.shards()[number].primary = new;
         self.slots().epoch += 1;
