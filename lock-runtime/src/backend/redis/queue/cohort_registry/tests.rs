@@ -359,11 +359,14 @@ fn an_answer_that_was_requested_before_the_replacement_does_not_reverse_it() {
     fixture.push(7, &[&a, &b], at(0));
     assert!(fixture.enter(7, at(1)));
     fixture.settle(&a);
+    assert!(fixture.confirm(7, at(5000), at(5)));
     fixture.push(20, &[&c], at(10));
     fixture.cohorts.lose(&fixture.name, 20);
-    fixture.cohorts.forget(&fixture.name, FencingToken::new(20));
+    // The registry forgets the other grant at its deadline.
+    fixture.heartbeat_chores(at(1100));
+    assert!(fixture.cohorts.seen(&fixture.name, 20).is_none());
     fixture.describe(7, &[&a, &b], at(10));
-    let passed = fixture.cohorts.pass(&fixture.name, 7, at(12));
+    let passed = fixture.cohorts.pass(&fixture.name, 7, at(1101));
     assert!(matches!(passed, Passed::Ended(7)));
     assert_eq!(b.offered(), None);
 }
