@@ -8,7 +8,9 @@
 //! --simulate` selects all mutants of code that the simulation uses. For each of them, the command runs the simulation
 //! on two cores for up to two minutes, and prints whether the simulation detects the mutant. `-- --simulate row_2` does
 //! the same for the mutants of `row_2`, and `-- --simulate --draw 10 SEED` for ten mutants that the seed selects. With
-//! `--write`, the command also writes all results that are known on this machine to `docs/simulation.md`.
+//! `--untried`, the mutants that this machine has already tried are left out. `--processor-seconds 40` is a quick first
+//! pass: the mutants that it does not find count as untried. With `--write`, the command also writes all results that
+//! are known on this machine to `docs/simulation.md`.
 
 use std::{
     borrow::Borrow,
@@ -51,6 +53,15 @@ fn simulate(mut args: &[&str]) -> Result<(), String> {
             [] => return simulated::run(&options),
             ["--write", ref rest @ ..] => {
                 options.writes = true;
+                rest
+            }
+            ["--untried", ref rest @ ..] => {
+                options.untried = true;
+                rest
+            }
+            ["--processor-seconds", seconds, ref rest @ ..] => {
+                let seconds = seconds.parse();
+                options.patience = seconds.map_err(|_| "`--processor-seconds` needs a number")?;
                 rest
             }
             ["--draw", count, seed, ref rest @ ..] => {

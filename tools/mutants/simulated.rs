@@ -129,14 +129,30 @@ const TESTED_ELSEWHERE: [(&str, &str); 20] = [
 ];
 
 /// The options that select the mutants, and say whether the results are written to the page.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Options<'a> {
     /// Selects only mutants that name a test beginning with this text.
     pub(crate) only: &'a str,
     /// The number of mutants to draw at random, and the seed of the draw.
     pub(crate) draw: Option<(usize, String)>,
+    /// Whether to leave out the mutants whose results are known on this machine.
+    pub(crate) untried: bool,
+    /// The processor time, in seconds, for which the simulation runs on each mutant.
+    pub(crate) patience: u64,
     /// Whether all results that are known on this machine are written to the page.
     pub(crate) writes: bool,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self {
+            only: "",
+            draw: None,
+            untried: false,
+            patience: PATIENCE,
+            writes: false,
+        }
+    }
 }
 
 /// The result of the simulation for a mutant.
@@ -155,12 +171,15 @@ pub(crate) fn run(options: &Options<'_>) -> Result<(), String> {
     copy_sources(source, &copy);
     let all = patches::all()?;
     let mut chosen: Vec<&Patch> = all.iter().filter(|patch| reason(patch).is_none()).collect();
+    let mut known = recorded().map_err(|error| error.to_string())?;
     chosen.retain(|patch| patch.is_for(options.only));
+    if options.untried {
+        chosen.retain(|patch| !known.contains_key(&patch.what));
+    }
     if let Some((count, seed)) = &options.draw {
         crate::shuffle(&mut chosen, seed);
         chosen.truncate(*count);
     }
-    let mut known = recorded().map_err(|error| error.to_string())?;
     if !build(&copy)? {
         return Err("the simulation does not compile without a mutant".into());
     }
@@ -168,26 +187,22 @@ pub(crate) fn run(options: &Options<'_>) -> Result<(), String> {
     fs::copy(program(&copy), &unchanged).map_err(|error| error.to_string())?;
     println!("| mutant | what was seen | seed | processor seconds |\n|---|---|---|---|");
     let progress = Progress::of_steps(chosen.len());
+    let mut errors = 0;
     for patch in &chosen {
         progress.begin(&patch.what);
-        patch.check(&copy)?;
-        patch.apply(&copy)?;
-        let seen = build(&copy).and_then(|compiles| match compiles {
-            true => simulate(&copy),
-            false => Err(format!("does not compile: {}", patch.what)),
-        });
-        patch.revert(&copy)?;
-        let seen = seen?;
-        if let Some((seed, promise)) = &seen.failure
-            && !holds(&copy, &unchanged, *seed)?
-        {
-            return Err(format!(
-                "seed {seed} fails without a mutant, too: {promise}"
-            ));
+        match try_mutant(&copy, &unchanged, patch, options.patience) {
+            Ok(seen) => {
+                progress::suspend(|| println!("{}", row(&patch.what, &seen)));
+                if seen.failure.is_some() || options.patience >= PATIENCE {
+                    known.insert(patch.what.clone(), seen);
+                    record(&known).map_err(|error| error.to_string())?;
+                }
+            }
+            Err(error) => {
+                progress::suspend(|| eprintln!("{}: {error}", patch.what));
+                errors += 1;
+            }
         }
-        progress::suspend(|| println!("{}", row(&patch.what, &seen)));
-        known.insert(patch.what.clone(), seen);
-        record(&known).map_err(|error| error.to_string())?;
     }
     drop(progress);
     let found = |patch: &&&Patch| {
@@ -204,7 +219,29 @@ pub(crate) fn run(options: &Options<'_>) -> Result<(), String> {
         let page = source.join("docs/simulation.md");
         page::update(&page, "mutants", &table(&all, &known)).map_err(|error| error.to_string())?;
     }
-    Ok(())
+    match errors {
+        0 => Ok(()),
+        _ => Err(format!("{errors} mutants could not be tried")),
+    }
+}
+
+/// Builds the simulation with a mutant, and runs it for `patience` seconds of processor time. A seed that fails must
+/// hold without the mutant: `unchanged` is the simulation of the sources as they are.
+fn try_mutant(copy: &Path, unchanged: &Path, patch: &Patch, patience: u64) -> Result<Seen, String> {
+    patch.check(copy)?;
+    patch.apply(copy)?;
+    let compiles = build(copy);
+    patch.revert(copy)?;
+    if !compiles? {
+        return Err("does not compile".into());
+    }
+    let seen = simulate(copy, patience)?;
+    match &seen.failure {
+        Some((seed, promise)) if !holds(copy, unchanged, *seed)? => Err(format!(
+            "seed {seed} fails without the mutant, too: {promise}"
+        )),
+        _ => Ok(seen),
+    }
 }
 
 /// Returns the reason why the simulation cannot notice this mutant, or `None` if the simulation should notice it.
@@ -288,8 +325,8 @@ fn holds(tree: &Path, unchanged: &Path, seed: u64) -> Result<bool, String> {
 }
 
 /// Runs the simulation that was built from the sources in `tree`.
-fn simulate(tree: &Path) -> Result<Seen, String> {
-    let (patience, began) = (PATIENCE.to_string(), Instant::now());
+fn simulate(tree: &Path, patience: u64) -> Result<Seen, String> {
+    let (patience, began) = (patience.to_string(), Instant::now());
     let run = Command::new(program(tree))
         .args(["--first", "--from", "1", "--threads", "2"])
         .args(["--processor-seconds", &patience])

@@ -15,7 +15,7 @@ use lock_runtime::{
     Hold, Holds, InCurrentHold, Lock, LockClient, LockError, LockGuard, Release, Strategy,
     distributed_lock,
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     chance::Chance,
@@ -157,6 +157,9 @@ impl Way {
 /// The shortest lease that callers renew.
 const SHORTEST_RENEWED: Duration = Duration::from_secs(1);
 
+/// The time by which a guard's lease is extended is shorter than this.
+const LONGEST_EXTENSION: Duration = Duration::from_secs(2);
+
 /// A call that is never polled again.
 type Forgotten = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -259,6 +262,7 @@ impl Caller {
         };
         let lease = self.chance.pick(&plan.leases);
         let keeps = matches!(way, Way::LeakedGuard | Way::Forgotten) || lease < SHORTEST_RENEWED;
+        let renewed = !keeps && self.chance.percent(70);
         let mut lock = self
             .process
             .client
@@ -266,29 +270,56 @@ impl Caller {
             .wait(wait)
             .strategy(strategy)
             .lease(lease)
-            .renew(!keeps && self.chance.percent(70));
+            .renew(renewed);
+        let mut at_least = Duration::ZERO;
         match way {
             Way::RunInBackground => lock = lock.release(Release::Background),
-            Way::RunForAtLeast => lock = lock.hold_at_least(self.chance.millis(1..800)),
+            Way::RunForAtLeast => {
+                at_least = self.chance.millis(1..800).min(lease);
+                lock = lock.hold_at_least(at_least);
+            }
             _ => {}
         }
-        let call = self.wanted(way, vec![key.to_owned()], wait, strategy);
-        (lock, call)
+        let longest = match way {
+            Way::ExtendedGuard => lease + LONGEST_EXTENSION,
+            Way::Nested | Way::Siblings | Way::TakenAlong => plan.longest_lease(),
+            _ => lease,
+        };
+        let wanted = Wanted {
+            lease: longest,
+            renewed,
+            at_least,
+            ..self.wanted(way, vec![key.to_owned()], wait, strategy)
+        };
+        (lock, self.process.ledger.begin(wanted))
     }
 
-    fn wanted(&self, way: Way, keys: Vec<String>, wait: Duration, strategy: Strategy) -> CallId {
+    /// Returns the options of a call with a renewed lease of [`FUNCTION_LEASE`] and without a minimum hold.
+    fn wanted(&self, way: Way, keys: Vec<String>, wait: Duration, strategy: Strategy) -> Wanted {
         let store = self.process.plan.store;
         let queues = strategy == Strategy::Handoff && !wait.is_zero() && store.has_queue();
         let notified = strategy == Strategy::Notify && !wait.is_zero() && store != Store::Redlock;
-        self.process.ledger.begin(Wanted {
+        Wanted {
             host: self.process.host,
             way: way.name(),
             keys,
             wait,
+            lease: FUNCTION_LEASE,
+            renewed: true,
+            at_least: Duration::ZERO,
+            runs: !matches!(
+                way,
+                Way::Guard | Way::DroppedGuard | Way::ExtendedGuard | Way::LeakedGuard
+            ),
+            entries: match way {
+                Way::Siblings => 2,
+                Way::Nested | Way::TakenAlong => 1,
+                _ => 0,
+            },
             prompt: way.is_prompt() && self.late == Lateness::Never,
             queues,
             woken: queues || notified,
-        })
+        }
     }
 
     async fn call(self: &Arc<Self>, way: Way) {
@@ -372,7 +403,8 @@ impl Caller {
     async fn function(self: &Arc<Self>) {
         let key = self.key();
         let keys = vec![key.clone()];
-        let call = self.wanted(Way::Function, keys, FUNCTION_WAIT, Strategy::Handoff);
+        let wanted = self.wanted(Way::Function, keys, FUNCTION_WAIT, Strategy::Handoff);
+        let call = self.process.ledger.begin(wanted);
         let calling = guarded(self.clone(), call, key);
         let ended = self.late(calling).await;
         self.end(call, ended.err());
@@ -395,7 +427,7 @@ impl Caller {
         }
         self.work().await;
         if way == Way::ExtendedGuard {
-            let _ = guard.extend(self.chance.millis(10..2_000)).await;
+            self.extend(&guard).await;
             self.work().await;
         }
         drop(inside);
@@ -405,6 +437,28 @@ impl Caller {
             self.late(guard.release()).await;
         }
         self.end(call, None);
+    }
+
+    /// Extends the lease of a guard, and checks the answer.
+    async fn extend(&self, guard: &LockGuard) {
+        let by = self.chance.millis(10..LONGEST_EXTENSION.as_millis() as u64);
+        let (before, began) = (guard.remaining(), Instant::now());
+        let extended = guard.extend(by).await;
+        let took = began.elapsed();
+        // The engine shortens each lease by the possible drift of the clocks, on a Redlock by a hundredth.
+        let tolerance = (before + by) / 50 + Duration::from_millis(5);
+        let ledger = &self.process.ledger;
+        match extended {
+            Ok(left) if left + took + tolerance < before + by => ledger.violated(
+                "an extension adds to the time left",
+                format!("{left:?} left {took:?} after {by:?} were added to {before:?}"),
+            ),
+            Err(LockError::Lost { .. }) if !guard.remaining().is_zero() => ledger.violated(
+                "an extension reports only a real loss",
+                format!("{:?} left after the error", guard.remaining()),
+            ),
+            _ => {}
+        }
     }
 
     async fn several(self: &Arc<Self>) {
@@ -418,14 +472,20 @@ impl Caller {
         }
         let wait = self.chance.pick(&plan.waits);
         let lease = self.chance.pick(&plan.leases);
+        let renewed = lease >= SHORTEST_RENEWED && self.chance.percent(70);
         let locks = self
             .process
             .client
             .locks(keys.clone())
             .wait(wait)
             .lease(lease)
-            .renew(lease >= SHORTEST_RENEWED && self.chance.percent(70));
-        let call = self.wanted(Way::Several, keys, wait, Strategy::Handoff);
+            .renew(renewed);
+        let wanted = Wanted {
+            lease,
+            renewed,
+            ..self.wanted(Way::Several, keys, wait, Strategy::Handoff)
+        };
+        let call = self.process.ledger.begin(wanted);
         let this = self.clone();
         let calling = locks.run(async move {
             let holds = Holds::current().expect("the body runs within several holds");

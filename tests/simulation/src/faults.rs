@@ -8,6 +8,7 @@ use std::{
 use tokio::time::sleep;
 
 use crate::{
+    ledger::OVER,
     network::{Break, ServerId, Way},
     plan::Store,
     redis::{Mode, Persistence},
@@ -270,7 +271,9 @@ impl World {
             }
             Fault::Delete => {
                 self.ledger.lose_state();
-                let key = self.name_of(&format!("k{}", chance.index(self.plan.keys)));
+                let key = self
+                    .plan
+                    .name_of(&format!("k{}", chance.index(self.plan.keys)));
                 network.at_server(server, |redis, _| redis.delete(&key));
             }
             Fault::ForgetScripts => network.at_server(server, |redis, _| redis.forget_scripts()),
@@ -310,7 +313,7 @@ impl World {
             Fault::ClusterDown => self.be_down(a_while).await,
             Fault::LoseMessages => self.lose_messages(a_while).await,
         }
-        self.ledger.disturb("over");
+        self.ledger.disturb(OVER);
     }
 
     /// Tells the ledger that a server loses its whole state now. The loss of one node of a Redlock admits no second

@@ -283,6 +283,17 @@ impl Plan {
         smaller
     }
 
+    /// Returns the name of the key in which a server stores the grant of a lock.
+    #[must_use]
+    pub fn name_of(&self, key: &str) -> String {
+        match self.store {
+            Store::Redisson => key.to_owned(),
+            Store::Redis | Store::Redlock | Store::Group { .. } | Store::Cluster { .. } => {
+                format!("{{lock:{key}}}")
+            }
+        }
+    }
+
     /// Returns the longest lease.
     #[must_use]
     pub fn longest_lease(&self) -> Duration {
@@ -293,6 +304,22 @@ impl Plan {
     #[must_use]
     pub fn longest_wait(&self) -> Duration {
         self.waits.iter().copied().max().unwrap_or_default()
+    }
+
+    /// Returns whether one of the faults makes a server lose data or end leases early.
+    #[must_use]
+    pub fn loses_state(&self) -> bool {
+        let loses = |fault: &Fault| {
+            matches!(
+                fault,
+                Fault::RestartEmpty
+                    | Fault::Promote
+                    | Fault::Flush
+                    | Fault::Delete
+                    | Fault::ClockAhead
+            )
+        };
+        self.faults.iter().any(loses)
     }
 
     /// Returns whether callers have to enter in the order in which they began. The order requires short bodies: if a

@@ -178,7 +178,7 @@ impl World {
     /// continues to serve clients. Also tells the ledger if the new primary lacks newer token counters.
     fn compare(&self, old: ServerId, new: ServerId, keeps: bool, splits: bool) {
         for key in (0..self.plan.keys).map(|key| format!("k{key}")) {
-            let name = self.name_of(&key);
+            let name = self.plan.name_of(&key);
             let grant = |server| {
                 let read = |redis: &mut crate::redis::Redis, now| redis.expiring(&name, now);
                 self.network.at_server(server, read)
@@ -204,16 +204,6 @@ impl World {
         }
         if splits && !keeps {
             self.ledger.split();
-        }
-    }
-
-    /// Returns the name of the key in which a server stores the grant of a lock.
-    pub(crate) fn name_of(&self, key: &str) -> String {
-        match self.plan.store {
-            Store::Redisson => key.to_owned(),
-            Store::Redis | Store::Redlock | Store::Group { .. } | Store::Cluster { .. } => {
-                format!("{{lock:{key}}}")
-            }
         }
     }
 
@@ -482,7 +472,9 @@ impl World {
     /// the server that stores no slot at first.
     pub(crate) async fn move_slot(&self, joins: bool) {
         let chance = &self.chance;
-        let key = self.name_of(&format!("k{}", chance.index(self.plan.keys)));
+        let key = self
+            .plan
+            .name_of(&format!("k{}", chance.index(self.plan.keys)));
         let slot = slot_of(key.as_bytes());
         let from = self.slots().shard(slot);
         let others: Vec<usize> = (0..4).filter(|shard| *shard != from).collect();

@@ -58,6 +58,11 @@ struct Running {
     process: Process,
 }
 
+/// The pause between two searches for forgotten waiters.
+const LOOK: Duration = Duration::from_millis(500);
+/// The number of comparisons between the ledger and the servers for each search for forgotten waiters.
+const COMPARISONS: u32 = 10;
+
 /// The number of started bodies after which callers begin no further calls. Without a network delay, callers enter so
 /// often that a run could otherwise take more time than hundreds of others.
 const MOST_ENTERED: u64 = 10_000;
@@ -130,9 +135,10 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
     };
     let network = Network::new(&layout, chance, history.clone());
     let driving = tokio::spawn(network.clone().run());
+    let plan = Arc::new(plan.clone());
     let world = World {
-        plan: Arc::new(plan.clone()),
-        ledger: Ledger::new(history.clone(), plan),
+        ledger: Ledger::new(history.clone(), network.clone(), &plan),
+        plan: plan.clone(),
         network,
         chance: Chance::new(plan.seed, 2),
         is_over: Arc::default(),
@@ -276,10 +282,14 @@ impl World {
         }
     }
 
-    /// Looks for forgotten waiters until a promise is broken or `is_enough` returns true.
+    /// Looks for forgotten waiters, and compares the ledger with the servers, until a promise is broken or `is_enough`
+    /// returns true.
     async fn watch(&self, is_enough: impl Fn() -> bool) {
         while !self.ledger.is_violated() && !is_enough() {
-            sleep(Duration::from_millis(500)).await;
+            for _ in 0..COMPARISONS {
+                sleep(LOOK / COMPARISONS).await;
+                self.ledger.compare();
+            }
             self.ledger.look();
         }
     }

@@ -152,7 +152,9 @@ impl Taken {
         let is_over = self
             .quorum
             .begin_hold(name, self.token, owner, holders.collect());
-        self.ready.into_iter().for_each(NodeAttempt::settle);
+        self.ready
+            .into_iter()
+            .for_each(|mut attempt| attempt.settle());
         if !self.steps.is_empty() {
             self.quorum.context.spawn(join(
                 self.quorum.clone(),
@@ -439,7 +441,7 @@ async fn join(
             Some(Step::Taken(attempt, Ok(Some(offered)))) if offered != token => {
                 steps.push(raise_token(attempt, token));
             }
-            Some(Step::Taken(attempt, Ok(Some(_))) | Step::Raised(attempt, Ok(true))) => {
+            Some(Step::Taken(mut attempt, Ok(Some(_))) | Step::Raised(mut attempt, Ok(true))) => {
                 if quorum.note_holder(&name, token, attempt.node()) {
                     attempt.settle();
                 }

@@ -115,8 +115,9 @@ pub(crate) struct Node {
     allow_eviction: bool,
     memory: Mutex<Memory>,
     asking: tokio::sync::Mutex<()>,
-    /// The owners whose grants on this node are being given back.
-    leaving: Mutex<HashSet<OwnerId>>,
+    /// The owners whose attempts on this node are not settled. The engine may still give back the grants of these owners,
+    /// by a request that names only the owner.
+    unsettled: Mutex<HashSet<OwnerId>>,
     /// Notified when this client sees that the node has lost its state.
     lost: Arc<Notify>,
     warned: AtomicBool,
@@ -141,7 +142,7 @@ impl Node {
             lost,
             memory: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
-            leaving: Mutex::default(),
+            unsettled: Mutex::default(),
             warned: AtomicBool::new(false),
             silent: AtomicBool::new(false),
         })
@@ -330,10 +331,8 @@ impl Node {
         if lease.is_zero() || self.evicts().is_some() {
             return Ok(false);
         }
-        // The engine may be about to give back an earlier grant of this owner, by a request that names only the owner.
-        // The request that gives the earlier grant back would remove the new grant, too.
-        if lock(&self.leaving).contains(&owner) {
-            return Ok(false);
+        if self.is_unsettled(owner) {
+            return Ok(false); // the request that gives the earlier grant back would remove the new grant, too
         }
         let (token, lease) = (token.to_string(), millis(lease));
         let tail = format!(
@@ -361,6 +360,12 @@ impl Node {
             self.set_lost(true);
         }
         Ok(answered.value == Value::Int(1))
+    }
+
+    /// Returns whether the engine may still give back the grant of this owner on this node. If not, the grant stays on
+    /// the node until the hold is released or its lease ends.
+    pub(crate) fn is_unsettled(&self, owner: OwnerId) -> bool {
+        lock(&self.unsettled).contains(&owner)
     }
 
     pub(crate) fn run_id(&self) -> String {
@@ -464,6 +469,7 @@ impl NodeAttempt {
         let asked = Arc::new(server.acquire_request(&request, &session));
         asked.ask();
         asked.carry(&connection);
+        lock(&node.unsettled).insert(asked.owner);
         let sent = self.sent.insert(Carried {
             sent: Sent {
                 session,
@@ -493,7 +499,7 @@ impl NodeAttempt {
             Err(error) => {
                 let error = failed(server, error);
                 if !matches!(error, BackendError::Unreachable(_)) {
-                    self.sent = None; // the node refused the request, and changed nothing
+                    self.settle(); // the node refused the request, and changed nothing
                 }
                 return Err(error);
             }
@@ -514,7 +520,7 @@ impl NodeAttempt {
         }
         // The request was sent only once, and the node's answer shows that the request changed nothing, so nothing has
         // to be given back.
-        self.sent = None;
+        self.settle();
         match answer {
             0 => Ok(None),
             -1 => Err(BackendError::Unreachable(
@@ -554,8 +560,10 @@ impl NodeAttempt {
     }
 
     /// Ends the attempt without giving the grant back. From now on, the release of the hold also ends this grant.
-    pub(crate) fn settle(mut self) {
-        self.sent = None;
+    pub(crate) fn settle(&mut self) {
+        if let Some(Carried { sent, .. }) = self.sent.take() {
+            lock(&self.node.unsettled).remove(&sent.request.owner);
+        }
     }
 }
 
@@ -564,10 +572,9 @@ impl Drop for NodeAttempt {
         if let Some(Carried { sent, task, .. }) = self.sent.take() {
             let node = self.node.clone();
             let owner = sent.request.owner;
-            lock(&node.leaving).insert(owner);
             self.node.server.context.spawn(async move {
                 clean_up(node.server.clone(), sent).await;
-                lock(&node.leaving).remove(&owner);
+                lock(&node.unsettled).remove(&owner);
                 drop(task);
             });
         }

@@ -39,6 +39,9 @@ const STATUS_PATIENCE: Duration = Duration::from_millis(500);
 /// shutdown waits no longer than this time for the remaining answers.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
+/// The reason why the answer of a node to a renewal does not count.
+const UNSETTLED: &str = "its grant is not part of the hold yet";
+
 /// Returns a time in milliseconds, rounded up.
 fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
@@ -337,9 +340,14 @@ impl Quorum {
         let mut answers: FuturesUnordered<_> = asked
             .map(|node| {
                 let name = name.clone();
+                // A node whose grant can still be given back does not count, whatever it answers.
+                let is_unsettled = node.is_unsettled(owner);
                 async move {
                     let renewed = renew_on_node(node.server(), &name, token, owner, extend).await;
-                    renewed.map(|renewed| (node, renewed))
+                    match renewed {
+                        Ok(_) if is_unsettled => Err(BackendError::Unreachable(UNSETTLED.into())),
+                        renewed => renewed.map(|renewed| (node, renewed)),
+                    }
                 }
                 .boxed()
             })

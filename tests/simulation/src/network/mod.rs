@@ -440,6 +440,15 @@ impl Network {
         this.told = 0;
     }
 
+    /// Reads from a server, and changes nothing. `reads` gets the server, and the time of the server's clock in ms.
+    pub fn peek<T>(&self, server: ServerId, reads: impl FnOnce(&Redis, i64) -> T) -> T {
+        let elapsed = self.now() * 1000;
+        let state = self.state();
+        let this = &state.servers[server];
+        let time = (EPOCH + elapsed).saturating_add_signed(this.set);
+        reads(&this.redis, millis(time.max(this.told)))
+    }
+
     /// Calls `does` with a server and the server's time. No message is sent over the network.
     pub fn at_server<T>(&self, server: ServerId, does: impl FnOnce(&mut Redis, u64) -> T) -> T {
         let now = self.now();

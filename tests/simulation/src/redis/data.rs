@@ -83,6 +83,15 @@ impl DataSet {
         self.entries.get_mut(key)
     }
 
+    /// Returns the entry of a key, or `None` if the key does not exist at this millisecond. Removes nothing.
+    pub(crate) fn peek(&self, key: &[u8], ms: i64) -> Option<&Entry> {
+        let entry = self.entries.get(key)?;
+        entry
+            .expires
+            .is_none_or(|expires| ms <= expires)
+            .then_some(entry)
+    }
+
     typed! {
         text: Text(Vec<u8>);
         hash, hash_or_new: Hash(Hash);

@@ -7,6 +7,7 @@
 pub mod cluster;
 mod commands;
 mod data;
+mod grants;
 mod numbers;
 mod replication;
 mod resp;
@@ -17,6 +18,7 @@ mod state;
 mod tests;
 
 pub use data::DataSet;
+pub use grants::StoredGrant;
 
 use commands::millis;
 use data::Value;

@@ -1,5 +1,5 @@
 //! The ledger of a run of the simulation. The ledger records which callers wait for a lock, and which callers hold a
-//! lock with which token, and detects broken promises.
+//! lock with which token, compares these records with the state of the servers, and detects broken promises.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,14 @@ use std::{
 
 use lock_runtime::{Hold, LockError};
 
-use crate::{history::History, network::HostId, plan::Plan};
+use crate::{
+    history::History,
+    network::{HostId, Network, ServerId},
+    plan::Plan,
+};
+
+mod checks;
+mod servers;
 
 /// The longest time between a grant and the entry of its owner, in milliseconds: a claim and half a second.
 const GRANTED_BEFORE: u64 = 2_500;
@@ -31,6 +38,9 @@ const LATEST: u64 = 4_000;
 /// The longest time, in milliseconds, until an offer that is not taken passes to the next waiter, or until a probe
 /// finds a grant whose message was lost.
 const CLAIM: u64 = 2_300;
+
+/// The name by which [`Ledger::disturb`] records that a fault has ended.
+pub const OVER: &str = "over";
 
 /// A promise that was broken during the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +112,16 @@ pub struct Wanted {
     pub keys: Vec<String>,
     /// The `wait` of the call.
     pub wait: Duration,
+    /// The longest lease that the call asks for, including its extensions and its nested entries.
+    pub lease: Duration,
+    /// Whether the lease of the call is renewed.
+    pub renewed: bool,
+    /// The minimum hold of the call. Zero if there is none.
+    pub at_least: Duration,
+    /// Whether the engine runs the body of the call, and drops the body if the lease is lost.
+    pub runs: bool,
+    /// The number of entries that the body makes into its own lock. If the lock is lost, these entries can queue.
+    pub entries: usize,
     /// Whether the call is polled whenever it is woken.
     pub prompt: bool,
     /// Whether the call waits in the queue.
@@ -113,17 +133,27 @@ pub struct Wanted {
 #[derive(Debug)]
 struct Call {
     wanted: Wanted,
+    /// The time at which the call began.
+    asked: u64,
+    /// The time at which the call began, plus the time for which its process was stopped since then.
     began: u64,
     /// Whether the call still waits, because it has not entered its body.
     waits: bool,
     /// Whether the call will never be polled again.
     is_forgotten: bool,
+    /// The time at which the call last left a lock.
+    left: Option<u64>,
 }
 
 impl Call {
+    /// Returns the longest lease in milliseconds that the call asks for.
+    fn lease(&self) -> u64 {
+        millis(self.wanted.lease)
+    }
+
     /// Returns the call's `wait` in milliseconds.
     fn wait(&self) -> u64 {
-        u64::try_from(self.wanted.wait.as_millis()).unwrap_or(u64::MAX)
+        millis(self.wanted.wait)
     }
 }
 
@@ -134,6 +164,10 @@ struct Inside {
     token: u64,
     entered: u64,
     hold: Hold,
+    /// The time since which no server has the grant of this hold, although the client counts on it.
+    unbacked: Option<u64>,
+    /// The time since which the client knows that the hold is lost.
+    lost: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -143,6 +177,12 @@ struct Key {
     highest: Option<(u64, u64)>,
     /// The latest time at which a caller entered, left, or may have held the lock.
     moved: u64,
+    /// For each server, the token of a grant under which no body runs, and the time at which the ledger first saw it.
+    bodiless: BTreeMap<ServerId, (u64, u64)>,
+    /// The time since which the queue has more entries than callers wait.
+    surplus: Option<u64>,
+    /// The end of the minimum hold of the last caller.
+    retained: u64,
 }
 
 /// An event after which a grant that the ledger knows may be unknown to the server.
@@ -178,6 +218,8 @@ struct State {
     set_back: u64,
     /// The time at which a fault last began or ended.
     disturbed: u64,
+    /// Whether a fault has begun and has not ended.
+    in_fault: bool,
     counts: Counts,
     violations: Vec<Violation>,
     /// The longest lease in use, in milliseconds.
@@ -195,6 +237,8 @@ struct State {
 pub struct Ledger {
     state: Arc<Mutex<State>>,
     history: History,
+    network: Network,
+    plan: Arc<Plan>,
 }
 
 impl fmt::Debug for Ledger {
@@ -220,10 +264,9 @@ impl Drop for Presence {
 impl Ledger {
     /// Creates an empty ledger.
     #[must_use]
-    pub fn new(history: History, plan: &Plan) -> Self {
-        let longest_lease = plan.longest_lease().as_millis();
+    pub fn new(history: History, network: Network, plan: &Arc<Plan>) -> Self {
         let state = State {
-            longest_lease: u64::try_from(longest_lease).unwrap_or(u64::MAX),
+            longest_lease: millis(plan.longest_lease()),
             ordered: plan.is_ordered(),
             replicated: plan.replicas > 0,
             ..State::default()
@@ -231,6 +274,8 @@ impl Ledger {
         Self {
             state: Arc::new(Mutex::new(state)),
             history,
+            network,
+            plan: plan.clone(),
         }
     }
 
@@ -276,9 +321,11 @@ impl Ledger {
         );
         let wanted = Call {
             wanted,
+            asked: began,
             began,
             waits: true,
             is_forgotten: false,
+            left: None,
         };
         state.calls.insert(call, wanted);
         call
@@ -361,6 +408,8 @@ impl Ledger {
             token,
             entered: now,
             hold,
+            unbacked: None,
+            lost: None,
         };
         this.inside.insert(number, inside);
         state.losses = losses;
@@ -368,6 +417,8 @@ impl Ledger {
         found.extend(state.check_wait(call, now));
         found.extend(state.check_order(call, &key, now));
         found.extend(free_since.and_then(|since| state.check_handoff(call, since, now)));
+        found.extend(state.check_retained(call, &key, now));
+        found.extend(self.check_hold(&mut state, &key, number, now));
         if let Some(call) = state.calls.get_mut(&call) {
             call.waits = false;
         }
@@ -389,6 +440,12 @@ impl Ledger {
         if let Some(this) = state.keys.get_mut(key) {
             this.moved = now;
             if let Some(inside) = this.inside.remove(&number) {
+                if let Some(call) = state.calls.get_mut(&inside.call) {
+                    call.left = Some(now);
+                    if inside.hold.loss().is_none() {
+                        this.retained = inside.entered + millis(call.wanted.at_least);
+                    }
+                }
                 // A call that is polled late releases its lock only at its next poll.
                 let call = state.calls.get(&inside.call);
                 if call.is_some_and(|call| !call.wanted.prompt) {
@@ -423,10 +480,17 @@ impl Ledger {
                 state.held_until_now(call, now);
             }
         }
-        let found = state.check_wait(call, now);
+        let mut found: Vec<_> = state.check_wait(call, now).into_iter().collect();
+        found.extend(state.check_return(call, now, self.plan.delay));
+        if let Some(error) = error {
+            found.extend(state.check_error(call, error, now, &self.plan));
+            if matches!(error, LockError::Busy { .. }) {
+                found.extend(self.check_busy(&state, call, now));
+            }
+        }
         state.calls.remove(&call);
         drop(state);
-        if let Some((promise, seen)) = found {
+        for (promise, seen) in found {
             self.violated(promise, seen);
         }
     }
@@ -455,6 +519,7 @@ impl Ledger {
         self.history.add(|| "world".into(), || fault.to_owned());
         let mut state = self.state();
         state.disturbed = now;
+        state.in_fault = fault != OVER;
         *state.counts.faults.entry(fault).or_default() += 1;
     }
 
@@ -473,6 +538,7 @@ impl Ledger {
         for call in state.calls.values_mut() {
             if call.wanted.host == host {
                 call.began += now - since.max(call.began);
+                call.left = None;
             }
         }
     }
@@ -540,7 +606,7 @@ impl Ledger {
 
     /// Records that the server's clock is set back.
     pub fn set_back(&self, by: Duration) {
-        self.state().set_back += u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        self.state().set_back += millis(by);
     }
 
     /// Returns the total time by which the server's clock was set back.
@@ -666,55 +732,10 @@ impl State {
             self.keys.entry(key).or_default().moved = now;
         }
     }
+}
 
-    /// Checks that a call that enters or ends now has not waited for too long.
-    fn check_wait(&self, call: CallId, now: u64) -> Option<(&'static str, String)> {
-        let this = self.calls.get(&call).filter(|call| call.waits)?;
-        let wait = this.wait();
-        let took = now - this.began;
-        let late = this.wanted.prompt && took > wait.max(TRY) + WAIT_SLACK;
-        late.then(|| {
-            let seen = format!("call {} has waited {took} ms, of {wait}", call.0);
-            ("wait bounds the acquisition", seen)
-        })
-    }
-
-    /// Checks that a caller enters soon after its lock is free, in a run without faults. `since` is the time at which
-    /// the previous holder left.
-    fn check_handoff(&self, call: CallId, since: u64, now: u64) -> Option<(&'static str, String)> {
-        let this = self.calls.get(&call)?;
-        let took = now.saturating_sub(since.max(this.began));
-        let late = self.ordered && this.waits && took > HANDOFF;
-        late.then(|| {
-            let seen = format!(
-                "call {} has entered {took} ms after the lock was free",
-                call.0
-            );
-            ("a free lock is taken at once", seen)
-        })
-    }
-
-    /// Checks that a caller that enters now has overtaken nobody: no caller that still waits for this lock began its
-    /// call more than 100 ms earlier. Callers that are polled late, and callers whose `wait` is over, do not count.
-    fn check_order(&self, call: CallId, key: &str, now: u64) -> Option<(&'static str, String)> {
-        let this = self.calls.get(&call)?;
-        if !self.ordered || !this.waits {
-            return None;
-        }
-        let before = self.calls.iter().find(|(_, other)| {
-            other.waits
-                && other.wanted.queues
-                && other.wanted.prompt
-                && other.wanted.keys.len() == 1
-                && other.wanted.keys[0] == key
-                && other.began + 100 < this.began
-                && other.began + other.wait() > now
-        });
-        before.map(|(other, _)| {
-            let seen = format!("call {} enters {key} before call {}", call.0, other.0);
-            ("waiters enter in order", seen)
-        })
-    }
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn name_of(error: &LockError) -> &'static str {

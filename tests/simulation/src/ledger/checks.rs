@@ -1,0 +1,147 @@
+//! The checks that the ledger makes when a call enters its body, leaves it or ends.
+
+use std::time::Duration;
+
+use lock_runtime::LockError;
+
+use super::{CallId, HANDOFF, State, TRY, WAIT_SLACK, millis};
+use crate::plan::{Plan, Store};
+
+/// The longest time, in milliseconds, from the end of a body until its call ends, in addition to the time for which a
+/// call waits for the confirmation of its release.
+const RETURNED: u64 = 300;
+/// The longest time, in milliseconds, between a grant and the entry of its owner in a run without faults. The minimum
+/// hold is counted from the grant.
+const RETAINED: u64 = 300;
+
+impl State {
+    /// Checks that a call that enters or ends now has not waited for too long.
+    pub(super) fn check_wait(&self, call: CallId, now: u64) -> Option<(&'static str, String)> {
+        let this = self.calls.get(&call).filter(|call| call.waits)?;
+        let wait = this.wait();
+        let took = now - this.began;
+        let late = this.wanted.prompt && took > wait.max(TRY) + WAIT_SLACK;
+        late.then(|| {
+            let seen = format!("call {} has waited {took} ms, of {wait}", call.0);
+            ("wait bounds the acquisition", seen)
+        })
+    }
+
+    /// Checks that a caller enters soon after its lock is free, in a run without faults. `since` is the time at which
+    /// the previous holder left.
+    pub(super) fn check_handoff(
+        &self,
+        call: CallId,
+        since: u64,
+        now: u64,
+    ) -> Option<(&'static str, String)> {
+        let this = self.calls.get(&call)?;
+        let took = now.saturating_sub(since.max(this.began));
+        let late = self.ordered && this.waits && took > HANDOFF;
+        late.then(|| {
+            let seen = format!(
+                "call {} has entered {took} ms after the lock was free",
+                call.0
+            );
+            ("a free lock is taken at once", seen)
+        })
+    }
+
+    /// Checks that a caller that enters now has overtaken nobody: no caller that still waits for this lock began its
+    /// call more than 100 ms earlier. Callers that are polled late, and callers whose `wait` is over, do not count.
+    pub(super) fn check_order(
+        &self,
+        call: CallId,
+        key: &str,
+        now: u64,
+    ) -> Option<(&'static str, String)> {
+        let this = self.calls.get(&call)?;
+        if !self.ordered || !this.waits {
+            return None;
+        }
+        let before = self.calls.iter().find(|(_, other)| {
+            other.waits
+                && other.wanted.queues
+                && other.wanted.prompt
+                && other.wanted.keys.len() == 1
+                && other.wanted.keys[0] == key
+                && other.began + 100 < this.began
+                && other.began + other.wait() > now
+        });
+        before.map(|(other, _)| {
+            let seen = format!("call {} enters {key} before call {}", call.0, other.0);
+            ("waiters enter in order", seen)
+        })
+    }
+    /// Checks that no other caller enters before the end of a minimum hold, in a run without faults.
+    pub(super) fn check_retained(
+        &self,
+        call: CallId,
+        key: &str,
+        now: u64,
+    ) -> Option<(&'static str, String)> {
+        let until = self.keys.get(key)?.retained;
+        let early = self.disturbed == 0 && now + RETAINED < until;
+        early.then(|| {
+            let seen = format!("call {} enters {key} before {until} ms", call.0);
+            ("a lock is retained for its minimum hold", seen)
+        })
+    }
+
+    /// Checks that a call ends soon after its body.
+    pub(super) fn check_return(
+        &self,
+        call: CallId,
+        now: u64,
+        delay: u64,
+    ) -> Option<(&'static str, String)> {
+        let this = self.calls.get(&call).filter(|call| call.wanted.prompt)?;
+        let took = now - this.left?;
+        let longest = match self.disturbed {
+            0 => RETURNED + 4 * delay,
+            _ => 1_000 + RETURNED,
+        };
+        (took > longest).then(|| {
+            let seen = format!("call {} ends {took} ms after its body", call.0);
+            ("a call ends soon after its body", seen)
+        })
+    }
+
+    /// Checks that a call does not give up before the end of its `wait`, and that only expected errors occur in a run
+    /// without faults.
+    pub(super) fn check_error(
+        &self,
+        call: CallId,
+        error: &LockError,
+        now: u64,
+        plan: &Plan,
+    ) -> Option<(&'static str, String)> {
+        let this = self.calls.get(&call)?;
+        let (wait, took) = (this.wait(), now - this.asked);
+        if matches!(error, LockError::Busy { .. }) {
+            // The clock of the process can be too fast.
+            let early = this.waits && took + 3 + wait / 1000 < wait;
+            return early.then(|| {
+                let seen = format!("call {} gives up after {took} ms, of {wait}", call.0);
+                ("a call waits for its whole `wait`", seen)
+            });
+        }
+        let is_long = |lease: &Duration| millis(*lease) >= 1_000.max(10 * plan.body);
+        let are_long = plan.leases.iter().all(is_long);
+        let is_expected = match error {
+            LockError::NotReplicated { .. } => plan.replicas > 0,
+            // A node has a tenth of the lease to answer.
+            LockError::Unreachable { .. } => {
+                let is_short = |lease: &Duration| millis(*lease) < 40 * plan.delay;
+                !this.wanted.prompt
+                    || plan.store == Store::Redlock && plan.leases.iter().any(is_short)
+            }
+            LockError::Lost { .. } => !(this.wanted.prompt && (this.wanted.renewed || are_long)),
+            _ => false,
+        };
+        (self.disturbed == 0 && !is_expected).then(|| {
+            let seen = format!("call {}: {error}", call.0);
+            ("calls fail only after faults", seen)
+        })
+    }
+}

@@ -1,0 +1,248 @@
+//! The checks that compare the holds and the calls in the ledger with the grants and queues on the servers.
+
+use super::{CALM, CLAIM, CallId, Key, LATEST, Ledger, State};
+use crate::{plan::Store, redis::StoredGrant};
+
+/// The longest time, in milliseconds, between the loss of a lease and the moment at which its body is dropped.
+const STOPPED: u64 = 100;
+/// The longest time, in milliseconds, by which a third of a lease may pass before the client learns that its grant is
+/// lost: the delays of messages, and the time until the next renewal.
+const TOLD: u64 = 1_000;
+/// The longest time, in milliseconds, for which the entry of a call stays in the queue after the call has ended.
+const LEFT: u64 = 500;
+/// The longest time, in milliseconds, by which a lease may last longer than its call asked for. While a call waits for
+/// several locks, it prolongs short leases.
+const LONGER: u64 = 300;
+
+impl Ledger {
+    /// Returns the grants of a lock on the servers that grant locks, with the numbers of these servers.
+    fn grants(&self, key: &str) -> Vec<(usize, StoredGrant)> {
+        let name = self.plan.name_of(key);
+        let read = |server| {
+            let read = |redis: &crate::redis::Redis, ms| {
+                redis.is_primary().then(|| redis.grant(&name, ms)).flatten()
+            };
+            Some((server, self.network.peek(server, read)?))
+        };
+        (0..self.plan.store.servers()).filter_map(read).collect()
+    }
+
+    /// Compares all holds and calls with the state of the servers.
+    pub fn compare(&self) {
+        let now = self.history.now();
+        let mut found = Vec::new();
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let keys: Vec<String> = state.keys.keys().cloned().collect();
+        for key in keys {
+            let inside: Vec<u64> = state.keys[&key].inside.keys().copied().collect();
+            for number in inside {
+                found.extend(self.check_hold(state, &key, number, now));
+            }
+            let grants = self.grants(&key);
+            for (server, grant) in &grants {
+                // A lease is counted in whole milliseconds, and a key exists up to the end of its last one.
+                if state.set_back == 0 && grant.left > grant.lease + 1 {
+                    let seen = format!("{key} on server {server}: {grant:?}");
+                    found.push(("a grant lasts at most for its lease", seen));
+                }
+            }
+            found.extend(self.check_bodiless(state, &key, &grants, now));
+            found.extend(self.check_queue(state, &key, now));
+        }
+        drop(guard);
+        for (promise, seen) in found {
+            self.violated(promise, seen);
+        }
+    }
+
+    /// Checks that a hold ends for its client before its grant ends on the servers, that a lost hold stops its body,
+    /// and that the client learns of a lost grant.
+    pub(super) fn check_hold(
+        &self,
+        state: &mut State,
+        key: &str,
+        number: u64,
+        now: u64,
+    ) -> Option<(&'static str, String)> {
+        let inside = state.keys.get_mut(key)?.inside.get_mut(&number)?;
+        let call = state.calls.get(&inside.call);
+        let left = super::millis(inside.hold.remaining());
+        let is_stopped = state
+            .stopped
+            .is_some_and(|(stopped, _)| stopped == inside.host);
+        let name = format!(
+            "call {} with token {} of {key}",
+            inside.call.0, inside.token
+        );
+        if left == 0 {
+            inside.unbacked = None;
+            let is_run = call.is_some_and(|call| call.wanted.runs && call.wanted.prompt);
+            if is_stopped || !is_run {
+                inside.lost = None;
+                return None;
+            }
+            let since = *inside.lost.get_or_insert(now);
+            return (now > since + STOPPED).then(|| {
+                let seen = format!("{name} still runs its body {} ms later", now - since);
+                ("a lost lease stops its body", seen)
+            });
+        }
+        inside.lost = None;
+        // The guard of a call that has ended is leaked.
+        let lease = call.map_or(state.longest_lease, super::Call::lease);
+        if left > lease + 1 {
+            let seen = format!("{name} has {left} ms left of {lease}");
+            return Some(("a lease lasts as long as its call asked for", seen));
+        }
+        let entered = inside.entered;
+        let is_lost = |loss: &super::Loss| loss.excuses(key, entered, now);
+        let (token, longest) = (inside.token, lease + LONGER);
+        let mut stored: Vec<u64> = self
+            .grants(key)
+            .into_iter()
+            .filter(|(_, grant)| grant.tokens.contains(&token))
+            .map(|(_, grant)| grant.left)
+            .collect();
+        stored.sort_unstable_by(|a, b| b.cmp(a));
+        let needed = match self.plan.store {
+            Store::Redlock => self.plan.store.servers() / 2 + 1,
+            _ => 1,
+        };
+        let stored = stored.get(needed - 1).copied();
+        if let Some(stored) = stored
+            && state.set_back == 0
+            && stored > longest
+        {
+            let seen = format!("{name}: {stored} ms on the server, of {lease}");
+            return Some(("a grant lasts as long as its call asked for", seen));
+        }
+        if self.plan.loses_state() && self.plan.store == Store::Redlock || state.set_back > 0 {
+            return None;
+        }
+        if let Some(stored) = stored {
+            inside.unbacked = None;
+            let outlasts = left > stored + 1 && !state.losses.iter().any(is_lost);
+            return outlasts.then(|| {
+                let grants = self.grants(key);
+                let seen =
+                    format!("{name} counts on {left} ms, the server on {stored}: {grants:?}");
+                ("a hold ends before its grant", seen)
+            });
+        }
+        let since = *inside.unbacked.get_or_insert(now);
+        let patience = match state.disturbed {
+            0 => 0,
+            _ if state.in_fault || is_stopped || self.plan.store == Store::Redlock => return None,
+            disturbed => disturbed.max(since) + lease / 3 + TOLD,
+        };
+        (now > patience).then(|| {
+            let seen = format!("{name} has no grant since {since} ms, and {left} ms left");
+            ("a holder is told of its loss", seen)
+        })
+    }
+
+    /// Checks that no lock stays taken although no body runs under its grant.
+    fn check_bodiless(
+        &self,
+        state: &mut State,
+        key: &str,
+        grants: &[(usize, StoredGrant)],
+        now: u64,
+    ) -> Option<(&'static str, String)> {
+        let is_of = |call: &super::Call| call.wanted.keys.iter().any(|its| its == key);
+        let mut calls = state.calls.values().filter(|call| is_of(call));
+        let is_plain = |call: &super::Call| call.wanted.prompt && call.wanted.keys.len() == 1;
+        let are_plain = calls.all(is_plain);
+        let this = state.keys.get_mut(key)?;
+        let has_body = |grant: &StoredGrant| {
+            let mut inside = this.inside.values();
+            inside.any(|inside| grant.tokens.contains(&inside.token))
+        };
+        let bodiless: Vec<_> = grants
+            .iter()
+            .filter(|(_, grant)| are_plain && !grant.tokens.is_empty() && !has_body(grant))
+            .collect();
+        let this = &mut this.bodiless;
+        this.retain(|server, (token, _)| {
+            let mut bodiless = bodiless.iter();
+            bodiless.any(|(number, grant)| number == server && grant.tokens.start == *token)
+        });
+        let patience = match state.disturbed {
+            0 if !state.replicated => CALM,
+            _ => 1_000 + CLAIM,
+        };
+        let quiet = match state.disturbed {
+            0 => 0,
+            disturbed => disturbed + state.longest_lease.max(CLAIM) + patience + LATEST,
+        };
+        bodiless.iter().find_map(|(server, grant)| {
+            let (token, since) = this.entry(*server).or_insert((grant.tokens.start, now));
+            (now > *since + patience && now > quiet && !state.in_fault).then(|| {
+                let seen = format!("{key} on server {server} with token {token}, since {since} ms");
+                ("no lock is taken without a body", seen)
+            })
+        })
+    }
+
+    /// Checks in a run without faults that the queue has no entry of a call that has ended.
+    fn check_queue(
+        &self,
+        state: &mut State,
+        key: &str,
+        now: u64,
+    ) -> Option<(&'static str, String)> {
+        let name = self.plan.name_of(key);
+        let read = |redis: &crate::redis::Redis, ms| match redis.is_primary() {
+            true => redis.queued(&name, ms),
+            false => 0,
+        };
+        let queued = (0..self.plan.store.servers()).map(|server| self.network.peek(server, read));
+        let queued: usize = queued.sum();
+        let calls = state.calls.values();
+        let waiting = calls.filter(|call| call.wanted.keys.iter().any(|its| its == key));
+        let waiting: usize = waiting
+            .map(|call| usize::from(call.waits) + call.wanted.entries)
+            .sum();
+        let this = state.keys.get_mut(key)?;
+        if queued <= waiting || state.disturbed > 0 {
+            this.surplus = None;
+            return None;
+        }
+        let since = *this.surplus.get_or_insert(now);
+        (now > since + LEFT + 4 * self.plan.delay).then(|| {
+            let seen = format!("{queued} entries for {waiting} callers of {key} since {since} ms");
+            ("an ended call leaves no entry in the queue", seen)
+        })
+    }
+
+    /// Checks in a run without faults that a call for a lock that nobody has or wants is not refused.
+    pub(super) fn check_busy(
+        &self,
+        state: &State,
+        call: CallId,
+        now: u64,
+    ) -> Option<(&'static str, String)> {
+        let this = state.calls.get(&call)?;
+        let [key] = &this.wanted.keys[..] else {
+            return None;
+        };
+        let others = state.calls.iter().filter(|(id, _)| **id != call);
+        let mut others = others.map(|(_, other)| other);
+        let is_free = |key: &Key| key.inside.is_empty() && key.moved + CALM < this.began;
+        // With a short `wait`, a call may get its answer too late.
+        let is_patient = this.wait() == 0 || this.wait() >= 500;
+        let is_alone = this.waits
+            && this.wanted.prompt
+            && is_patient
+            && state.disturbed == 0
+            && self.plan.store != Store::Redlock
+            && state.keys.get(key).is_none_or(is_free)
+            && others.all(|other| !other.wanted.keys.contains(key))
+            && self.grants(key).is_empty();
+        is_alone.then(|| {
+            let seen = format!("call {} at {now} ms, nobody has {key}", call.0);
+            ("a free lock is not busy", seen)
+        })
+    }
+}
