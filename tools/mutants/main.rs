@@ -216,10 +216,10 @@ fn copy_sources(source: &Path, copy: &Path) {
         .current_dir(source)
         .output()
         .expect("git lists the sources");
-    for file in String::from_utf8(listed.stdout)
-        .expect("the file names are valid UTF-8")
-        .lines()
-    {
+    let listed = String::from_utf8(listed.stdout).expect("the file names are valid UTF-8");
+    let listed: BTreeSet<&str> = listed.lines().collect();
+    remove_others(copy, copy, &listed);
+    for file in listed {
         let (from, to): (PathBuf, PathBuf) = (source.join(file), copy.join(file));
         if let (true, Some(folder)) = (from.is_file(), to.parent()) {
             std::fs::create_dir_all(folder).expect("the folders of the copy can be created");
@@ -227,6 +227,19 @@ fn copy_sources(source: &Path, copy: &Path) {
             if std::fs::read(&from).ok() != std::fs::read(&to).ok() {
                 std::fs::copy(&from, &to).expect("a source file can be copied");
             }
+        }
+    }
+}
+
+/// Removes the files of a folder of the copy that are not among the sources any longer.
+fn remove_others(copy: &Path, folder: &Path, sources: &BTreeSet<&str>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = path.strip_prefix(copy).ok().and_then(Path::to_str);
+        if path.is_dir() {
+            remove_others(copy, &path, sources);
+        } else if !name.is_some_and(|name| sources.contains(name)) {
+            std::fs::remove_file(&path).expect("a file of the copy can be removed");
         }
     }
 }

@@ -179,6 +179,8 @@ pub struct Process {
     pub plan: Arc<Plan>,
     /// Set when the time of the plan is over or a promise is broken. Callers then begin no further calls.
     pub is_over: Arc<AtomicBool>,
+    /// Set before the client is shut down. The callers of the process then begin no further calls.
+    pub closes: Arc<AtomicBool>,
     /// Calls that are never polled again.
     pub forgotten: Arc<Mutex<Vec<Forgotten>>>,
     /// Guards that nobody releases or drops before the run is over.
@@ -195,6 +197,9 @@ pub struct Caller {
     /// The number of the runtime on which the task runs.
     runtime: u32,
     chance: Arc<Chance>,
+    /// The random numbers for the order of several keys. They are apart from `chance`, so that the other options of old
+    /// seeds stay the same.
+    orders: Chance,
     /// The delay between the wake-up of a call and its next poll by this task.
     late: Lateness,
 }
@@ -208,7 +213,7 @@ impl fmt::Debug for Caller {
 impl Caller {
     /// Creates a task of this process, which runs on the runtime with this number.
     #[must_use]
-    pub fn new(process: &Process, runtime: u32, chance: Chance) -> Arc<Self> {
+    pub fn new(process: &Process, runtime: u32, chance: Chance, orders: Chance) -> Arc<Self> {
         let late = if chance.percent(process.plan.slow) {
             if process.plan.rhythmic {
                 Lateness::Always(chance.pick(&[300, 900, 1_100, 1_500, 1_900, 2_500]))
@@ -222,6 +227,7 @@ impl Caller {
             process: process.clone(),
             runtime,
             chance: Arc::new(chance),
+            orders,
             late,
         })
     }
@@ -232,7 +238,8 @@ impl Caller {
     }
 
     async fn make_calls(self: &Arc<Self>) {
-        while !self.process.is_over.load(Ordering::Acquire) {
+        let process = &self.process;
+        while !process.is_over.load(Ordering::Acquire) && !process.closes.load(Ordering::Acquire) {
             let way = self.chance.pick(&self.process.plan.ways);
             self.call(way).await;
             match self.chance.among(0..4) {
@@ -470,6 +477,10 @@ impl Caller {
         if keys.is_empty() {
             return tokio::task::yield_now().await;
         }
+        let mut keys = self.orders.shuffled(keys);
+        if self.orders.percent(20) {
+            keys.push(self.orders.pick(&keys));
+        }
         let wait = self.chance.pick(&plan.waits);
         let lease = self.chance.pick(&plan.leases);
         let renewed = lease >= SHORTEST_RENEWED && self.chance.percent(70);
@@ -483,18 +494,33 @@ impl Caller {
         let wanted = Wanted {
             lease,
             renewed,
-            ..self.wanted(Way::Several, keys, wait, Strategy::Handoff)
+            ..self.wanted(Way::Several, keys.clone(), wait, Strategy::Handoff)
         };
         let call = self.process.ledger.begin(wanted);
         let this = self.clone();
         let calling = locks.run(async move {
             let holds = Holds::current().expect("the body runs within several holds");
-            let enter = |hold: &Hold| this.process.ledger.enter(call, hold.clone());
-            let _inside: Vec<Presence> = holds.iter().map(enter).collect();
+            let _inside = this.enter_each(call, &holds, &keys);
             this.work().await;
         });
         let ended = self.late(calling).await;
         self.end(call, ended.err());
+    }
+
+    /// Records that a call has entered the body under several locks, and checks that its holds are in the order of its
+    /// keys.
+    fn enter_each(&self, call: CallId, holds: &Holds, keys: &[String]) -> Vec<Presence> {
+        let ledger = &self.process.ledger;
+        let held: Vec<String> = holds.iter().map(|hold| hold.key().to_string()).collect();
+        if held != keys {
+            let seen = format!("holds of {held:?}, keys {keys:?}");
+            ledger.violated("the holds are in the order of the keys", seen);
+        }
+        let is_first = |(number, _): &(usize, &Hold)| !held[..*number].contains(&held[*number]);
+        let firsts = holds.iter().enumerate().filter(is_first);
+        firsts
+            .map(|(_, hold)| ledger.enter(call, hold.clone()))
+            .collect()
     }
 
     async fn entering_again(self: &Arc<Self>, way: Way) {

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use rand::{Rng, RngCore, SeedableRng, seq::IndexedRandom};
+use rand::{
+    Rng, RngCore, SeedableRng,
+    seq::{IndexedRandom, SliceRandom},
+};
 use rand_chacha::ChaCha8Rng;
 
 /// A stream of random numbers.
@@ -35,6 +38,12 @@ impl Chance {
     /// Returns true with a probability of `percent` %.
     pub fn percent(&self, percent: u32) -> bool {
         self.with(|random| random.random_range(0..100) < percent)
+    }
+
+    /// Returns the elements in a random order.
+    pub fn shuffled<T>(&self, mut elements: Vec<T>) -> Vec<T> {
+        self.with(|random| elements.shuffle(random));
+        elements
     }
 
     /// Returns a random number in the range.

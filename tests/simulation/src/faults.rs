@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     ledger::OVER,
@@ -85,6 +85,8 @@ pub enum Fault {
     ClusterDown,
     /// The nodes of a cluster lose the messages that clients publish on other nodes.
     LoseMessages,
+    /// The client of a process is shut down, and another process is started.
+    ShutDown,
 }
 
 impl Fault {
@@ -109,7 +111,7 @@ impl Fault {
         Self::ALL.into_iter().filter(fits).collect()
     }
 
-    /// All faults.
+    /// All faults, except [`ShutDown`](Self::ShutDown), which a plan draws separately.
     pub const ALL: [Self; 33] = [
         Self::Break,
         Self::HalfOpen,
@@ -181,21 +183,23 @@ impl Fault {
             Self::Join => "a slot moves to a server that joins",
             Self::ClusterDown => "the cluster is down",
             Self::LoseMessages => "messages between nodes are lost",
+            Self::ShutDown => "a client is shut down",
         }
     }
 }
 
 impl World {
-    /// Causes faults, one after another, until the run is over.
-    pub(crate) async fn go_wrong(&self) {
+    /// Causes faults, one after another, until this moment, or until the run is over.
+    pub(crate) async fn go_wrong(&self, until: Instant) {
         if self.plan.faults.is_empty() {
             return;
         }
-        while !self.is_over.load(Ordering::Acquire) {
+        let is_over = || self.is_over.load(Ordering::Acquire) || Instant::now() >= until;
+        while !is_over() {
             let calm = self.chance.millis(0..self.plan.calm + 1);
             sleep(calm).await;
             let fault = self.chance.pick(&self.plan.faults);
-            if !self.is_over.load(Ordering::Acquire) {
+            if !is_over() {
                 self.happen(fault).await;
             }
         }
@@ -312,6 +316,7 @@ impl World {
             Fault::Join => self.move_slot(true).await,
             Fault::ClusterDown => self.be_down(a_while).await,
             Fault::LoseMessages => self.lose_messages(a_while).await,
+            Fault::ShutDown => self.shut_down(host).await,
         }
         self.ledger.disturb(OVER);
     }

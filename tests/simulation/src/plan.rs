@@ -193,7 +193,14 @@ impl Plan {
             slow: chance.pick(&[0, 0, 20, 60]),
             rhythmic: chance.percent(30),
             body: chance.pick(&[0, 5, 50, 400, 1_500]),
-            faults: some(&Fault::of(store)),
+            faults: {
+                let mut faults = some(&Fault::of(store));
+                // Drawn from another source of random numbers, for the same reason as `runtimes`.
+                if Chance::new(seed, 4).percent(20) {
+                    faults.push(Fault::ShutDown);
+                }
+                faults
+            },
             calm: chance.pick(&[300, 1_000, 4_000]),
             drift: chance.pick(&[0, 400]),
         }

@@ -58,6 +58,9 @@ struct Running {
     process: Process,
 }
 
+/// The time for which callers make calls after the last fault.
+const RECOVERY: Duration = Duration::from_secs(6);
+
 /// The pause between two searches for forgotten waiters.
 const LOOK: Duration = Duration::from_millis(500);
 /// The number of comparisons between the ledger and the servers for each search for forgotten waiters.
@@ -204,6 +207,7 @@ impl World {
             ledger: self.ledger.clone(),
             plan: self.plan.clone(),
             is_over: self.is_over.clone(),
+            closes: Arc::default(),
             forgotten: Arc::default(),
             leaked: self.leaked.clone(),
             leaks: Arc::default(),
@@ -212,8 +216,9 @@ impl World {
         let mut tasks = JoinSet::new();
         for task in 0..self.plan.tasks {
             let chance = Chance::new(self.plan.seed, stream + 1 + task as u64);
+            let orders = Chance::new(self.plan.seed, stream + 501 + task as u64);
             let runtime = task as u32 % self.plan.runtimes;
-            let caller = Caller::new(&process, runtime, chance);
+            let caller = Caller::new(&process, runtime, chance, orders);
             tasks.spawn(stop.clone().while_running(caller.live()));
         }
         let running = Running {
@@ -267,19 +272,66 @@ impl World {
         self.start().await;
     }
 
-    /// Lets callers make calls and causes faults until the time of the plan is over, a promise is broken, or
-    /// [`MOST_ENTERED`] bodies have started.
-    async fn play(&self) {
-        let watching = self.watch(|| self.ledger.entered() > MOST_ENTERED);
-        let playing = timeout(Duration::from_secs(self.plan.seconds), watching);
-        tokio::join!(self.go_wrong(), async {
-            let _ = playing.await;
-            self.is_over.store(true, Ordering::Release);
-        });
-        // After this crash, no further fault occurs, so the judge sees when the locks of the killed process are free.
-        if self.plan.faults.contains(&Fault::Crash) {
-            self.happen(Fault::Crash).await;
+    /// Shuts the client of a process down while its callers make calls, and starts another process.
+    pub(crate) async fn shut_down(&self, host: HostId) {
+        let removed = self.running().remove(&host);
+        let Some(mut closing) = removed else {
+            return;
+        };
+        closing.process.closes.store(true, Ordering::Release);
+        // The shutdown waits for the bodies, and the bodies of some callers are polled late.
+        let bodies = Duration::from_millis(8 * self.plan.body);
+        let late = if self.plan.slow > 0 {
+            8 * SHUTDOWN
+        } else {
+            SHUTDOWN
+        };
+        let ended = timeout(bodies + late, closing.client.shutdown()).await;
+        if closing.process.leaks() {
+            self.ledger.crash(host);
+            self.network.crash(host);
+        } else if ended.is_err() {
+            let seen = format!("host {host} has not shut down");
+            self.ledger.violated("each shutdown ends in time", seen);
+        } else {
+            let all = async { while closing.tasks.join_next().await.is_some() {} };
+            if timeout(bodies + late, all).await.is_err() {
+                let calls = self.ledger.unended().join("; ");
+                self.ledger
+                    .violated("every call of a closed client ends", calls);
+            }
         }
+        drop(closing.tasks);
+        let mut dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
+        dead.push((closing.client, closing.process));
+        drop(dead);
+        self.start().await;
+    }
+
+    /// Lets callers make calls until the time of the plan is over, a promise is broken, or [`MOST_ENTERED`] bodies have
+    /// started. Causes faults, except in the last part of this time.
+    async fn play(&self) {
+        let faulty = Duration::from_secs(self.plan.seconds);
+        let recovery = match self.plan.faults[..] {
+            [] => Duration::ZERO,
+            _ => RECOVERY,
+        };
+        let watching = self.watch(|| self.ledger.entered() > MOST_ENTERED);
+        let playing = timeout(faulty + recovery, watching);
+        tokio::join!(
+            async {
+                self.go_wrong(Instant::now() + faulty).await;
+                // After this crash, no further fault occurs, so the judge sees when the locks of the killed process are
+                // free.
+                if self.plan.faults.contains(&Fault::Crash) {
+                    self.happen(Fault::Crash).await;
+                }
+            },
+            async {
+                let _ = playing.await;
+                self.is_over.store(true, Ordering::Release);
+            }
+        );
     }
 
     /// Looks for forgotten waiters, and compares the ledger with the servers, until a promise is broken or `is_enough`

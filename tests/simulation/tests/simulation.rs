@@ -119,6 +119,33 @@ fn a_caller_behind_others_of_its_process_asks_within_two_ms() {
     }
 }
 
+/// A node of a Redlock grants a lock so late that the engine gives this grant back. The hold is renewed meanwhile, and
+/// the node still has the grant when it answers the renewal. The renewal does not count this node, so the hold ends
+/// before a majority of the nodes has lost its grants.
+#[test]
+fn a_renewal_does_not_count_a_node_whose_grant_is_given_back() {
+    for seed in 0..40 {
+        let plan = Plan {
+            store: Store::Redlock,
+            replicas: 0,
+            seconds: 6,
+            processes: 2,
+            keys: 2,
+            tasks: 4,
+            delay: 40,
+            leases: vec![Duration::from_millis(400)],
+            waits: vec![Duration::from_secs(5)],
+            strategies: vec![Strategy::Spin],
+            ways: vec![Way::Nested, Way::Siblings],
+            slow: 0,
+            body: 50,
+            faults: Vec::new(),
+            ..Plan::of(seed)
+        };
+        assert_eq!(run(&plan, false).violations, [], "seed {seed}");
+    }
+}
+
 /// A scenario with a primary that has two replicas, and three Sentinels.
 fn group(seed: u64, faults: Vec<Fault>) -> Plan {
     Plan {

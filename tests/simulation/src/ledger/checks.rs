@@ -10,6 +10,8 @@ use crate::plan::{Plan, Store};
 /// The longest time, in milliseconds, from the end of a body until its call ends, in addition to the time for which a
 /// call waits for the confirmation of its release.
 const RETURNED: u64 = 300;
+/// The longest time, in milliseconds, from the end of a fault until calls reach their server again.
+const RECOVERED: u64 = 4_000;
 /// The longest time, in milliseconds, between a grant and the entry of its owner in a run without faults. The minimum
 /// hold is counted from the grant.
 const RETAINED: u64 = 300;
@@ -139,7 +141,22 @@ impl State {
             LockError::Lost { .. } => !(this.wanted.prompt && (this.wanted.renewed || are_long)),
             _ => false,
         };
-        (self.disturbed == 0 && !is_expected).then(|| {
+        let has_recovered = match self.disturbed {
+            0 => true,
+            disturbed => {
+                let is_outage = matches!(
+                    error,
+                    LockError::Unreachable { .. } | LockError::Refused { .. }
+                );
+                // A node of a Redlock that has lost its state does not count for the longest lease, with its extensions.
+                let quarantine = match plan.store {
+                    Store::Redlock => self.longest_lease.max(2_000) + 2_000,
+                    _ => 0,
+                };
+                is_outage && !self.in_fault && this.asked > disturbed + quarantine + RECOVERED
+            }
+        };
+        (has_recovered && !is_expected).then(|| {
             let seen = format!("call {}: {error}", call.0);
             ("calls fail only after faults", seen)
         })

@@ -33,6 +33,10 @@ const HANDOFF: u64 = 150;
 /// all waiting callers are polled without delay. `hold_at_least` retains a lock for up to 800 ms. A probe may find the
 /// lock only after 200 ms, and the messages may take 80 ms.
 const CALM: u64 = 1_500;
+/// The longest time, in milliseconds, for which a lock is free although a single caller waits for it, in a run without
+/// faults: the longest pause between two tries (128 ms) or between two probes (200 ms), the time until a connection is
+/// made, and the time for which a node of a Redlock may answer.
+const LONE: u64 = 1_000;
 /// The longest pause before a late poll, in milliseconds.
 const LATEST: u64 = 4_000;
 /// The longest time, in milliseconds, until an offer that is not taken passes to the next waiter, or until a probe
@@ -168,6 +172,8 @@ struct Inside {
     unbacked: Option<u64>,
     /// The time since which the client knows that the hold is lost.
     lost: Option<u64>,
+    /// The end of the lease, as the client last knew it.
+    deadline: u64,
 }
 
 #[derive(Debug, Default)]
@@ -410,6 +416,7 @@ impl Ledger {
             hold,
             unbacked: None,
             lost: None,
+            deadline: 0,
         };
         this.inside.insert(number, inside);
         state.losses = losses;
@@ -668,6 +675,25 @@ impl Ledger {
                 0 => 0,
                 disturbed => disturbed + state.longest_lease.max(CLAIM) + patience,
             };
+            // In a run without faults, the only waiter takes a free lock, whatever its strategy is.
+            let mut waiting = state
+                .calls
+                .iter()
+                .filter(|(_, call)| call.waits && call.wanted.keys.contains(key));
+            if let (Some((id, only)), None) = (waiting.next(), waiting.next())
+                && only.wanted.prompt
+                && state.disturbed == 0
+                && !state.replicated
+                && only.wait() > 0
+                && only.began.max(this.moved) + LONE + 4 * self.plan.delay < now
+                && only.began + only.wait() > now
+                && self.is_free(key)
+            {
+                found.push(format!(
+                    "call {} is the only one that waits for {key}",
+                    id.0
+                ));
+            }
             let forgotten = state.calls.iter().find(|(_, call)| {
                 wants(call)
                     && call.wanted.prompt
