@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashSet,
+    pin::pin,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
@@ -118,6 +119,8 @@ pub(crate) struct Node {
     /// The owners whose attempts on this node are not settled. The engine may still give back the grants of these owners,
     /// by a request that names only the owner.
     unsettled: Mutex<HashSet<OwnerId>>,
+    /// Notified when an owner is removed from `unsettled`.
+    settling: Notify,
     /// Notified when this client sees that the node has lost its state.
     lost: Arc<Notify>,
     warned: AtomicBool,
@@ -143,6 +146,7 @@ impl Node {
             memory: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
             unsettled: Mutex::default(),
+            settling: Notify::new(),
             warned: AtomicBool::new(false),
             silent: AtomicBool::new(false),
         })
@@ -331,9 +335,6 @@ impl Node {
         if lease.is_zero() || self.evicts().is_some() {
             return Ok(false);
         }
-        if self.is_unsettled(owner) {
-            return Ok(false); // the request that gives the earlier grant back would remove the new grant, too
-        }
         let (token, lease) = (token.to_string(), millis(lease));
         let tail = format!(
             "{lease}|{}|{owner}",
@@ -362,10 +363,22 @@ impl Node {
         Ok(answered.value == Value::Int(1))
     }
 
-    /// Returns whether the engine may still give back the grant of this owner on this node. If not, the grant stays on
-    /// the node until the hold is released or its lease ends.
-    pub(crate) fn is_unsettled(&self, owner: OwnerId) -> bool {
-        lock(&self.unsettled).contains(&owner)
+    /// Waits until the engine no longer gives back the grant of this owner on this node. The grant then stays on the node
+    /// until the hold is released or its lease ends. An owner has only one attempt on a node, so this stays true.
+    pub(crate) async fn settled(&self, owner: OwnerId) {
+        loop {
+            let mut settling = pin!(self.settling.notified());
+            settling.as_mut().enable();
+            if !lock(&self.unsettled).contains(&owner) {
+                return;
+            }
+            settling.await;
+        }
+    }
+
+    fn note_settled(&self, owner: OwnerId) {
+        lock(&self.unsettled).remove(&owner);
+        self.settling.notify_waiters();
     }
 
     pub(crate) fn run_id(&self) -> String {
@@ -412,8 +425,10 @@ impl Node {
         self: &Arc<Self>,
         request: &Request,
     ) -> (NodeAttempt, Result<Option<FencingToken>, BackendError>) {
+        lock(&self.unsettled).insert(request.owner);
         let mut attempt = NodeAttempt {
             node: self.clone(),
+            owner: request.owner,
             sent: None,
         };
         let taken = attempt.take(request).await;
@@ -442,6 +457,7 @@ struct Carried {
 /// attempt in the background.
 pub(crate) struct NodeAttempt {
     node: Arc<Node>,
+    owner: OwnerId,
     /// The request that was sent to the node, or `None` if there is nothing to give back.
     sent: Option<Carried>,
 }
@@ -469,7 +485,6 @@ impl NodeAttempt {
         let asked = Arc::new(server.acquire_request(&request, &session));
         asked.ask();
         asked.carry(&connection);
-        lock(&node.unsettled).insert(asked.owner);
         let sent = self.sent.insert(Carried {
             sent: Sent {
                 session,
@@ -561,22 +576,21 @@ impl NodeAttempt {
 
     /// Ends the attempt without giving the grant back. From now on, the release of the hold also ends this grant.
     pub(crate) fn settle(&mut self) {
-        if let Some(Carried { sent, .. }) = self.sent.take() {
-            lock(&self.node.unsettled).remove(&sent.request.owner);
-        }
+        self.sent = None;
+        self.node.note_settled(self.owner);
     }
 }
 
 impl Drop for NodeAttempt {
     fn drop(&mut self) {
-        if let Some(Carried { sent, task, .. }) = self.sent.take() {
-            let node = self.node.clone();
-            let owner = sent.request.owner;
-            self.node.server.context.spawn(async move {
-                clean_up(node.server.clone(), sent).await;
-                lock(&node.unsettled).remove(&owner);
-                drop(task);
-            });
-        }
+        let (node, owner) = (self.node.clone(), self.owner);
+        let Some(Carried { sent, task, .. }) = self.sent.take() else {
+            return node.note_settled(owner);
+        };
+        self.node.server.context.spawn(async move {
+            clean_up(node.server.clone(), sent).await;
+            node.note_settled(owner);
+            drop(task);
+        });
     }
 }

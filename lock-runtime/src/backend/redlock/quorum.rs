@@ -39,9 +39,6 @@ const STATUS_PATIENCE: Duration = Duration::from_millis(500);
 /// shutdown waits no longer than this time for the remaining answers.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The reason why the answer of a node to a renewal does not count.
-const UNSETTLED: &str = "its grant is not part of the hold yet";
-
 /// Returns a time in milliseconds, rounded up.
 fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
@@ -336,25 +333,25 @@ impl Quorum {
         self.mark(extend.lease()).await?;
         let before = self.context.now();
         let asked = self.nodes.iter().cloned();
-        // All nodes are asked at the first poll, so nodes that answer after the decision extend the grant as well.
+        // All nodes are asked, so nodes that answer after the decision extend the grant as well.
         let mut answers: FuturesUnordered<_> = asked
             .map(|node| {
                 let name = name.clone();
-                // A node whose grant can still be given back does not count, whatever it answers.
-                let is_unsettled = node.is_unsettled(owner);
                 async move {
+                    // While a node can still lose its grant because the engine gives it back, the node does not count.
+                    node.settled(owner).await;
                     let renewed = renew_on_node(node.server(), &name, token, owner, extend).await;
-                    match renewed {
-                        Ok(_) if is_unsettled => Err(BackendError::Unreachable(UNSETTLED.into())),
-                        renewed => renewed.map(|renewed| (node, renewed)),
-                    }
+                    renewed.map(|renewed| (node, renewed))
                 }
                 .boxed()
             })
             .collect();
         let missing = Mutex::new(Vec::new());
         let until = |(node, renewed)| match renewed {
-            Renewed::Until(until) => Some(until),
+            Renewed::Until(until) => {
+                self.note_holder(name, token, &node);
+                Some(until)
+            }
             Renewed::NotHeld => {
                 lock(&missing).push(node);
                 None
@@ -391,8 +388,12 @@ impl Quorum {
     ) {
         let patience = until.min(self.context.now() + REST_PATIENCE);
         while let Some(Some(answer)) = self.context.timeout_at(patience, answers.next()).await {
-            if let Ok((node, Renewed::NotHeld)) = answer {
-                missing.push(node);
+            match answer {
+                Ok((node, Renewed::NotHeld)) => missing.push(node),
+                Ok((node, Renewed::Until(_))) => {
+                    self.note_holder(&name, token, &node);
+                }
+                Err(_) => {}
             }
         }
         let rejoining = missing.iter().map(async |node| {
