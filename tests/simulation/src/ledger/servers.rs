@@ -114,7 +114,7 @@ impl Ledger {
         inside.lost = None;
         // The guard of a call that has ended is leaked.
         let lease = call.map_or(state.longest_lease, super::Call::lease);
-        if left > lease + 1 {
+        if left > lease + LONGER {
             let seen = format!("{name} has {left} ms left of {lease}");
             return Some(("a lease lasts as long as its call asked for", seen));
         }
