@@ -267,6 +267,9 @@ impl Plan {
             add(&|plan| {
                 plan.store = Store::Cluster { replicas: 0 };
                 plan.replicas = 0;
+                let fitting = Fault::of(plan.store);
+                plan.faults
+                    .retain(|fault| *fault == Fault::ShutDown || fitting.contains(fault));
             });
         }
         if self.replicas > 0 {

@@ -205,8 +205,13 @@ struct Loss {
 impl Loss {
     /// Returns whether a grant of this lock, whose holder entered at `entered`, may be lost at `now`.
     fn excuses(&self, key: &str, entered: u64, now: u64) -> bool {
+        self.from <= now && self.concerns(key, entered)
+    }
+
+    /// Returns whether a grant of this lock, whose holder entered at `entered`, may be lost or may end early, now or
+    /// later.
+    fn concerns(&self, key: &str, entered: u64) -> bool {
         self.key.as_deref().is_none_or(|lost| lost == key)
-            && self.from <= now
             && self.at.saturating_add(GRANTED_BEFORE) >= entered
     }
 }

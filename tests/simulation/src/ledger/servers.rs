@@ -86,7 +86,7 @@ impl Ledger {
         if left == 0 && inside.lost.is_none() && now + EARLY < inside.deadline {
             let (token, entered, known) = (inside.token, inside.entered, inside.deadline);
             inside.deadline = 0;
-            let is_lost = |loss: &super::Loss| loss.excuses(key, entered, now);
+            let is_lost = |loss: &super::Loss| loss.concerns(key, entered);
             let has_token = |(_, grant): &(usize, StoredGrant)| grant.tokens.contains(&token);
             let is_real = state.losses.iter().any(is_lost)
                 || state.set_back > 0
@@ -119,7 +119,7 @@ impl Ledger {
             return Some(("a lease lasts as long as its call asked for", seen));
         }
         let entered = inside.entered;
-        let is_lost = |loss: &super::Loss| loss.excuses(key, entered, now);
+        let is_lost = |loss: &super::Loss| loss.concerns(key, entered);
         let (token, longest) = (inside.token, lease + LONGER);
         let mut stored: Vec<u64> = self
             .grants(key)
@@ -136,6 +136,7 @@ impl Ledger {
         if let Some(stored) = stored
             && state.set_back == 0
             && stored > longest
+            && !state.losses.iter().any(is_lost)
         {
             let seen = format!("{name}: {stored} ms on the server, of {lease}");
             return Some(("a grant lasts as long as its call asked for", seen));
