@@ -137,6 +137,8 @@ impl State {
                 let is_short = |lease: &Duration| millis(*lease) < 40 * plan.delay;
                 !this.wanted.prompt
                     || plan.store == Store::Redlock && plan.leases.iter().any(is_short)
+                    // The first call on a runtime may have to connect first.
+                    || self.disturbed == 0 && this.wait() < 10 * plan.delay
             }
             LockError::Lost { .. } => !(this.wanted.prompt && (this.wanted.renewed || are_long)),
             _ => false,
@@ -150,7 +152,7 @@ impl State {
                 );
                 // A node of a Redlock that has lost its state does not count for the longest lease, with its extensions.
                 let quarantine = match plan.store {
-                    Store::Redlock => self.longest_lease.max(2_000) + 2_000,
+                    Store::Redlock => self.longest_lease.max(2_000) + 2_000 + self.set_back,
                     _ => 0,
                 };
                 is_outage && !self.in_fault && this.asked > disturbed + quarantine + RECOVERED

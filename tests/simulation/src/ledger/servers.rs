@@ -114,12 +114,12 @@ impl Ledger {
         inside.lost = None;
         // The guard of a call that has ended is leaked.
         let lease = call.map_or(state.longest_lease, super::Call::lease);
-        if left > lease + LONGER {
+        let entered = inside.entered;
+        let is_lost = |loss: &super::Loss| loss.concerns(key, entered);
+        if left > lease + LONGER && !state.losses.iter().any(is_lost) {
             let seen = format!("{name} has {left} ms left of {lease}");
             return Some(("a lease lasts as long as its call asked for", seen));
         }
-        let entered = inside.entered;
-        let is_lost = |loss: &super::Loss| loss.concerns(key, entered);
         let (token, longest) = (inside.token, lease + LONGER);
         let mut stored: Vec<u64> = self
             .grants(key)
@@ -211,7 +211,9 @@ impl Ledger {
             } else {
                 2 * CLAIM * owners + LATEST
             };
-            let patience = patience + late;
+            // Each owner can hold the lock for a second while it waits for replicas, and then give it back.
+            let replicas = if state.replicated { 1_000 * owners } else { 0 };
+            let patience = patience + late + replicas;
             (now > *since + patience && now > quiet && !state.in_fault).then(|| {
                 let seen = format!("{key} on server {server} with token {token}, since {since} ms");
                 ("no lock is taken without a body", seen)
