@@ -675,7 +675,13 @@ impl Ledger {
             } else {
                 1_000 + CLAIM
             };
-            let patience = base + CLAIM * claims.sum::<u64>();
+            // After a clock was set back, a grant lasts for its lease from the first try of a caller.
+            let again = if state.set_back > 0 {
+                state.longest_lease
+            } else {
+                0
+            };
+            let patience = base + again + CLAIM * claims.sum::<u64>();
             let quiet = match state.disturbed {
                 0 => 0,
                 disturbed => disturbed + state.longest_lease.max(CLAIM) + patience,
