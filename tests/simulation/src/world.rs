@@ -80,7 +80,7 @@ pub(crate) struct World {
     /// Set when the time of the plan is over or a promise is broken. Callers then begin no further calls.
     pub(crate) is_over: Arc<AtomicBool>,
     running: Mutex<BTreeMap<HostId, Running>>,
-    /// The clients and processes of killed hosts.
+    /// The clients and processes of hosts that were killed or shut down.
     dead: Mutex<Vec<(LockClient, Process)>>,
     /// The time at which each node of a Redlock last lost its state.
     pub(crate) lost: Mutex<BTreeMap<ServerId, Instant>>,
@@ -258,6 +258,12 @@ impl World {
         }
     }
 
+    /// Keeps the client of a process that has ended, until the end of the run.
+    fn bury(&self, client: LockClient, process: Process) {
+        let mut dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
+        dead.push((client, process));
+    }
+
     /// Kills a process and starts another one.
     pub(crate) async fn replace(&self, host: HostId) {
         self.ledger.crash(host);
@@ -266,8 +272,7 @@ impl World {
         if let Some(killed) = killed {
             // The engine of the killed process continues to run, but its host can no longer send or receive messages.
             drop(killed.tasks);
-            let mut dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
-            dead.push((killed.client, killed.process));
+            self.bury(killed.client, killed.process);
         }
         self.start().await;
     }
@@ -302,9 +307,7 @@ impl World {
             }
         }
         drop(closing.tasks);
-        let mut dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
-        dead.push((closing.client, closing.process));
-        drop(dead);
+        self.bury(closing.client, closing.process);
         self.start().await;
     }
 

@@ -24,7 +24,7 @@ impl Redis {
         let entry = self.0.data.peek(name.as_bytes(), ms)?;
         let (tokens, lease) = match &entry.value {
             Value::Text(text) => native(text)?,
-            Value::Hash(fields) => fields.iter().find_map(|field| redisson(field))?,
+            Value::Hash(fields) => fields.iter().find_map(redisson)?,
             Value::SortedSet(_) | Value::List(_) => return None,
         };
         // A key exists up to the end of its last millisecond.
