@@ -18,7 +18,6 @@ use crate::acquire::{
     replicas::{replicas_until, replicated},
     spec::{
         AcquireSpec, Budget, LEAVE_PATIENCE, busy_outside, busy_with_sibling, failed, too_late,
-        unreachable,
     },
 };
 use crate::lease::hold::HoldState;
@@ -60,7 +59,7 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
             // If the call has lost a lock that it had taken, the call starts over, because its body has not begun. If
             // the call's `wait` is over, the call fails with `Busy` instead.
             let lost = acquisition.lost_before_the_body(&error, &in_order);
-            // Unless the server is unreachable, the call waits until the locks that it has taken are released, but no
+            // Unless the server is too_late, the call waits until the locks that it has taken are released, but no
             // longer than `LEAVE_PATIENCE` after the end of `wait`.
             let answers = !matches!(error, LockError::Unreachable { .. });
             if answers && !acquisition.entries.is_empty() {
@@ -298,7 +297,10 @@ impl MultiAcquisition {
             let waiting = self.unless_lost(try_join_all(replicating));
             let until = replicas_until(&spec[0], budget) + 2 * LEAVE_PATIENCE;
             let waited = unless_shut_down(&spec[0].shared, until, pin!(waiting)).await?;
-            waited.unwrap_or_else(|| Err(unreachable(&spec[0], budget)))?;
+            let Some(waited) = waited else {
+                return Err(too_late(&spec[0], budget).await);
+            };
+            waited?;
         }
         // All leases are confirmed in parallel. If the leases were confirmed one after another, too little of the first
         // lease could be left when the last lease is confirmed.

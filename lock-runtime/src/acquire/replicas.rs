@@ -14,13 +14,14 @@ use crate::{
     acquire::{
         deadline::{answered, bounded, unless_shut_down},
         entry::{Entered, Entry},
-        spec::{AcquireSpec, Budget, LEAVE_PATIENCE, failed, unreachable},
+        spec::{AcquireSpec, Budget, LEAVE_PATIENCE, failed, too_late},
     },
     lease::hold::HoldState,
 };
 
 /// Waits until as many replicas as the call needs have the grant of a new entry. Returns the entry, and whether the
-/// server still has the entry's grant. If too few replicas acknowledge the grant, gives the lock back before the call
+/// replicas have its grant. If not, the call has to wait for the lock again, because the server has lost the grant, or
+/// because the caller was polled too late to read the answers. If too few replicas acknowledge the grant, gives the lock back before the call
 /// fails.
 pub(crate) async fn with_replicas(
     spec: &AcquireSpec,
@@ -37,7 +38,13 @@ pub(crate) async fn with_replicas(
     let error = match answer {
         Ok(Some(Ok(stands))) => return Ok((entry, stands)),
         Ok(Some(Err(error))) | Err(error) => error,
-        Ok(None) => unreachable(spec, budget),
+        Ok(None) => match too_late(spec, budget).await {
+            // The server answers, so the caller was polled too late. It waits for the lock again.
+            LockError::Busy { .. } if budget.waits() && spec.now() < budget.waits_until() => {
+                return Ok((entry, false));
+            }
+            error => error,
+        },
     };
     let leaving = Entered::one(entry).leave(false);
     bounded(&spec.shared.backend, spec.now() + LEAVE_PATIENCE, leaving).await;

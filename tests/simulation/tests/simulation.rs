@@ -146,6 +146,35 @@ fn a_renewal_does_not_count_a_node_whose_grant_is_given_back() {
     }
 }
 
+/// Calls that wait for replicas are polled late, so they cannot read all answers of the server in time. These calls do
+/// not report that the server did not answer, and do not give up before the end of their `wait`.
+#[test]
+fn calls_that_wait_for_replicas_are_polled_late() {
+    for seed in 0..20 {
+        let plan = Plan {
+            store: Store::Group { replicas: 1 },
+            seconds: 12,
+            processes: 2,
+            keys: 2,
+            tasks: 4,
+            delay: 2,
+            lag: 2,
+            replicas: 1,
+            leases: vec![Duration::from_secs(2), Duration::from_secs(5)],
+            waits: vec![Duration::from_secs(10)],
+            strategies: vec![Strategy::Handoff],
+            ways: vec![Way::Run, Way::Several],
+            slow: 100,
+            rhythmic: true,
+            body: 5,
+            faults: Vec::new(),
+            drift: 0,
+            ..Plan::of(seed)
+        };
+        assert_eq!(run(&plan, false).violations, [], "seed {seed}");
+    }
+}
+
 /// A scenario with a primary that has two replicas, and three Sentinels.
 fn group(seed: u64, faults: Vec<Fault>) -> Plan {
     Plan {

@@ -135,8 +135,7 @@ impl State {
             // A node has a tenth of the lease to answer.
             LockError::Unreachable { .. } => {
                 let is_short = |lease: &Duration| millis(*lease) < 40 * plan.delay;
-                !this.wanted.prompt
-                    || plan.store == Store::Redlock && plan.leases.iter().any(is_short)
+                plan.store == Store::Redlock && plan.leases.iter().any(is_short)
                     // The first call on a runtime may have to connect first.
                     || self.disturbed == 0 && this.wait() < 10 * plan.delay
             }
