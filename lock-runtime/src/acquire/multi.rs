@@ -59,7 +59,7 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
             // If the call has lost a lock that it had taken, the call starts over, because its body has not begun. If
             // the call's `wait` is over, the call fails with `Busy` instead.
             let lost = acquisition.lost_before_the_body(&error, &in_order);
-            // Unless the server is too_late, the call waits until the locks that it has taken are released, but no
+            // Unless the server is unreachable, the call waits until the locks that it has taken are released, but no
             // longer than `LEAVE_PATIENCE` after the end of `wait`.
             let answers = !matches!(error, LockError::Unreachable { .. });
             if answers && !acquisition.entries.is_empty() {
@@ -298,7 +298,12 @@ impl MultiAcquisition {
             let until = replicas_until(&spec[0], budget) + 2 * LEAVE_PATIENCE;
             let waited = unless_shut_down(&spec[0].shared, until, pin!(waiting)).await?;
             let Some(waited) = waited else {
-                return Err(too_late(&spec[0], budget).await);
+                let first = begun().next().map(|(entry, _)| entry.hold().clone());
+                return Err(match (too_late(&spec[0], budget).await, first) {
+                    // The server answers, so the call was polled too late. It starts over.
+                    (LockError::Busy { .. }, Some(hold)) => hold.not_held(),
+                    (error, _) => error,
+                });
             };
             waited?;
         }
