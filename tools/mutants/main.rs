@@ -8,9 +8,9 @@
 //! --simulate` selects all mutants of code that the simulation uses. For each of them, the command runs the simulation
 //! on two cores for up to two minutes, and prints whether the simulation detects the mutant. `-- --simulate row_2` does
 //! the same for the mutants of `row_2`, and `-- --simulate --draw 10 SEED` for ten mutants that the seed selects. With
-//! `--untried`, the mutants that this machine has already tried are left out. `--processor-seconds 40` is a quick first
-//! pass: the mutants that it does not find count as untried. With `--write`, the command also writes all results that
-//! are known on this machine to `docs/simulation.md`.
+//! `--processor-seconds 12`, the simulation of each mutant ends earlier, which makes a quick first pass. With `--untried`,
+//! the command leaves out the mutants that were found on this machine, or were tried there for as long. With `--write`,
+//! the command also writes all results that are known on this machine to `docs/simulation.md`.
 
 use std::{
     borrow::Borrow,

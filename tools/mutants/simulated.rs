@@ -135,7 +135,7 @@ pub(crate) struct Options<'a> {
     pub(crate) only: &'a str,
     /// The number of mutants to draw at random, and the seed of the draw.
     pub(crate) draw: Option<(usize, String)>,
-    /// Whether to leave out the mutants whose results are known on this machine.
+    /// Whether to leave out the mutants that were found on this machine, or were tried there for at least `patience`.
     pub(crate) untried: bool,
     /// The processor time, in seconds, for which the simulation runs on each mutant.
     pub(crate) patience: u64,
@@ -174,7 +174,8 @@ pub(crate) fn run(options: &Options<'_>) -> Result<(), String> {
     let mut known = recorded().map_err(|error| error.to_string())?;
     chosen.retain(|patch| patch.is_for(options.only));
     if options.untried {
-        chosen.retain(|patch| !known.contains_key(&patch.what));
+        let is_tried = |seen: &Seen| seen.failure.is_some() || seen.seconds >= options.patience;
+        chosen.retain(|patch| !known.get(&patch.what).is_some_and(is_tried));
     }
     if let Some((count, seed)) = &options.draw {
         crate::shuffle(&mut chosen, seed);
@@ -193,10 +194,8 @@ pub(crate) fn run(options: &Options<'_>) -> Result<(), String> {
         match try_mutant(&copy, &unchanged, patch, options.patience) {
             Ok(seen) => {
                 progress::suspend(|| println!("{}", row(&patch.what, &seen)));
-                if seen.failure.is_some() || options.patience >= PATIENCE {
-                    known.insert(patch.what.clone(), seen);
-                    record(&known).map_err(|error| error.to_string())?;
-                }
+                known.insert(patch.what.clone(), seen);
+                record(&known).map_err(|error| error.to_string())?;
             }
             Err(error) => {
                 progress::suspend(|| eprintln!("{}: {error}", patch.what));
