@@ -83,6 +83,8 @@ impl Ledger {
             "call {} with token {} of {key}",
             inside.call.0, inside.token
         );
+        // An old primary can have an outdated grant.
+        let has_others = self.plan.store.replicas() > 0 && state.disturbed > 0;
         if left == 0 && inside.lost.is_none() && now + EARLY < inside.deadline {
             let (token, entered, known) = (inside.token, inside.entered, inside.deadline);
             inside.deadline = 0;
@@ -90,9 +92,9 @@ impl Ledger {
             let has_token = |(_, grant): &(usize, StoredGrant)| grant.tokens.contains(&token);
             let is_real = state.losses.iter().any(is_lost)
                 || state.set_back > 0
-                // An old primary, or a minority of the nodes, can still have the grant.
-                || (self.plan.store == Store::Redlock || self.plan.store.replicas() > 0)
-                    && state.disturbed > 0
+                || has_others
+                // A minority of the nodes can still have the grant.
+                || self.plan.store == Store::Redlock && state.disturbed > 0
                 || !self.grants(key).iter().any(has_token);
             return (!is_real).then(|| {
                 let seen = format!("{name} is lost before {known} ms");
@@ -138,7 +140,7 @@ impl Ledger {
         if let Some(stored) = stored
             && state.set_back == 0
             && stored > longest
-            && !state.losses.iter().any(is_lost)
+            && !has_others
         {
             let seen = format!("{name}: {stored} ms on the server, of {lease}");
             return Some(("a grant lasts as long as its call asked for", seen));
