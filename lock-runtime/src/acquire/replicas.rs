@@ -14,7 +14,7 @@ use crate::{
     acquire::{
         deadline::{answered, bounded, unless_shut_down},
         entry::{Entered, Entry},
-        spec::{AcquireSpec, Budget, LEAVE_PATIENCE, failed, too_late},
+        spec::{AcquireSpec, Budget, LEAVE_PATIENCE, busy_outside, failed, too_late},
     },
     lease::hold::HoldState,
 };
@@ -48,7 +48,11 @@ pub(crate) async fn with_replicas(
     };
     let leaving = Entered::one(entry).leave(false);
     bounded(&spec.shared.backend, spec.now() + LEAVE_PATIENCE, leaving).await;
-    Err(error)
+    Err(match error {
+        // Before the call had left, its own hold counted as the holder of the lock.
+        LockError::Busy { .. } => busy_outside(spec, budget, None),
+        error => error,
+    })
 }
 
 /// Waits until as many replicas as the call needs have the grants of these holds. The locks must have the same shard.

@@ -364,21 +364,25 @@ impl Node {
     }
 
     /// Waits until the engine no longer gives back the grant of this owner on this node. The grant then stays on the node
-    /// until the hold is released or its lease ends. An owner has only one attempt on a node, so this stays true.
-    pub(crate) async fn settled(&self, owner: OwnerId) {
+    /// until the hold is released or its lease ends. An owner has only one attempt on a node, so this stays true. Returns
+    /// whether this method had to wait.
+    pub(crate) async fn settled(&self, owner: OwnerId) -> bool {
+        let mut has_waited = false;
         loop {
             let mut settling = pin!(self.settling.notified());
             settling.as_mut().enable();
             if !lock(&self.unsettled).contains(&owner) {
-                return;
+                return has_waited;
             }
             settling.await;
+            has_waited = true;
         }
     }
 
     fn note_settled(&self, owner: OwnerId) {
-        lock(&self.unsettled).remove(&owner);
-        self.settling.notify_waiters();
+        if lock(&self.unsettled).remove(&owner) {
+            self.settling.notify_waiters();
+        }
     }
 
     pub(crate) fn run_id(&self) -> String {

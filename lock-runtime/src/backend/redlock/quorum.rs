@@ -39,6 +39,9 @@ const STATUS_PATIENCE: Duration = Duration::from_millis(500);
 /// shutdown waits no longer than this time for the remaining answers.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
+/// The reason why a node is not asked to renew a grant.
+const UNSETTLED: &str = "an earlier request to it is not settled yet";
+
 /// Returns a time in milliseconds, rounded up.
 fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
@@ -336,10 +339,17 @@ impl Quorum {
         // All nodes are asked, so nodes that answer after the decision extend the grant as well.
         let mut answers: FuturesUnordered<_> = asked
             .map(|node| {
-                let name = name.clone();
+                let (name, context) = (name.clone(), self.context.clone());
                 async move {
                     // While a node can still lose its grant because the engine gives it back, the node does not count.
-                    node.settled(owner).await;
+                    let settled = node.settled(owner);
+                    let settled = context.timeout_at(before + REST_PATIENCE, settled).await;
+                    let extend = match (settled, extend) {
+                        (None, _) => return Err(BackendError::Unreachable(UNSETTLED.into())),
+                        // A later request may have extended the lease in the meantime.
+                        (Some(true), Extend::Restart(lease)) => Extend::To(lease),
+                        (Some(_), extend) => extend,
+                    };
                     let renewed = renew_on_node(node.server(), &name, token, owner, extend).await;
                     renewed.map(|renewed| (node, renewed))
                 }
