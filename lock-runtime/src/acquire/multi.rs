@@ -15,7 +15,7 @@ use crate::acquire::{
     entry::{self, Entered, Entry},
     one,
     reentry::{self, Frame, MultiCall},
-    replicas::{replicas_until, replicated},
+    replicas::{Waited, replicas_until, replicated},
     spec::{
         AcquireSpec, Budget, LEAVE_PATIENCE, busy_outside, busy_with_sibling, failed, too_late,
     },
@@ -290,8 +290,9 @@ impl MultiAcquisition {
             let replicating = shards.into_values().map(async |holds| {
                 let first = holds[0].clone();
                 match replicated(&spec[0], budget, holds, true).await? {
-                    true => Ok(()),
-                    false => Err(first.not_lost().err().unwrap_or_else(|| first.not_held())),
+                    Waited::Replicated => Ok(()),
+                    Waited::Lost => Err(first.not_lost().err().unwrap_or_else(|| first.not_held())),
+                    Waited::TooLate => Err(first.not_held()), // the call starts over
                 }
             });
             let waiting = self.unless_lost(try_join_all(replicating));

@@ -21,7 +21,7 @@ use crate::{
         entry::{Entered, Entry},
         record::CallRecord,
         reentry::Frame,
-        replicas::{replicas_until, replicated, with_replicas},
+        replicas::{Waited, replicas_until, replicated, with_replicas},
         spec::{
             AcquireSpec, Budget, LEAVE_PATIENCE, TRY_PATIENCE, busy_outside, busy_with_sibling,
             failed, too_late,
@@ -140,8 +140,14 @@ async fn enter_now(
             let demand = Box::pin(extend_enclosing(spec, budget, hold, limit)).await?;
             if spec.terms.needs_replicas() {
                 turn.wait_for_body(replicas_until(spec, *budget) + CLAIM);
-                if !Box::pin(replicated(spec, *budget, vec![hold.clone()], false)).await? {
-                    return Err(hold.not_held());
+                let waiting = replicated(spec, *budget, vec![hold.clone()], false);
+                match Box::pin(waiting).await? {
+                    Waited::Replicated => {}
+                    Waited::Lost => return Err(hold.not_held()),
+                    Waited::TooLate if spec.now() >= waits_until => {
+                        return Err(busy_with_sibling(spec, *budget));
+                    }
+                    Waited::TooLate => continue,
                 }
             }
             // The turn has a time limit until the caller has read the answer to the extension of the lease. If the

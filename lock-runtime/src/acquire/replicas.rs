@@ -19,6 +19,17 @@ use crate::{
     lease::hold::HoldState,
 };
 
+/// The result of a wait for replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// Enough replicas have the grants.
+    Replicated,
+    /// At least one of the grants is lost.
+    Lost,
+    /// The caller was polled so late that too little of a lease, or no time for another try, is left.
+    TooLate,
+}
+
 /// Waits until as many replicas as the call needs have the grant of a new entry. Returns the entry, and whether the
 /// replicas have its grant. If not, the call has to wait for the lock again, because the server has lost the grant, or
 /// because the caller was polled too late to read the answers. If too few replicas acknowledge the grant, gives the lock back before the call
@@ -36,16 +47,17 @@ pub(crate) async fn with_replicas(
     let waiting = pin!(replicated(spec, budget, vec![hold], true));
     let answer = unless_shut_down(&spec.shared, until + 2 * LEAVE_PATIENCE, waiting).await;
     let error = match answer {
-        Ok(Some(Ok(stands))) => return Ok((entry, stands)),
+        Ok(Some(Ok(Waited::Replicated))) => return Ok((entry, true)),
+        Ok(Some(Ok(Waited::Lost))) => return Ok((entry, false)),
+        Ok(Some(Ok(Waited::TooLate))) => busy_outside(spec, budget, None),
         Ok(Some(Err(error))) | Err(error) => error,
-        Ok(None) => match too_late(spec, budget).await {
-            // The server answers, so the caller was polled too late. It waits for the lock again.
-            LockError::Busy { .. } if budget.waits() && spec.now() < budget.waits_until() => {
-                return Ok((entry, false));
-            }
-            error => error,
-        },
+        // If the server answers, the caller was polled too late.
+        Ok(None) => too_late(spec, budget).await,
     };
+    let has_time = budget.waits() && spec.now() < budget.waits_until();
+    if has_time && matches!(error, LockError::Busy { .. }) {
+        return Ok((entry, false)); // the call waits for the lock again
+    }
     let leaving = Entered::one(entry).leave(false);
     bounded(&spec.shared.backend, spec.now() + LEAVE_PATIENCE, leaving).await;
     Err(match error {
@@ -57,26 +69,21 @@ pub(crate) async fn with_replicas(
 
 /// Waits until as many replicas as the call needs have the grants of these holds. The locks must have the same shard.
 /// `are_new` is true if the bodies of these holds have not begun. Fails if too few replicas acknowledge the grants in
-/// time. Returns `false` if at least one of the grants is lost.
+/// time.
 pub(crate) async fn replicated(
     spec: &AcquireSpec,
     budget: Budget,
     holds: Vec<Arc<HoldState>>,
     are_new: bool,
-) -> Result<bool, LockError> {
-    let until = replicas_until(spec, budget);
+) -> Result<Waited, LockError> {
     let lease = spec.terms.lease.time;
-    let too_few = |acknowledged| LockError::NotReplicated {
-        key: spec.key.clone(),
-        wanted: spec.terms.replicas.count,
-        acknowledged,
-    };
     // The grant of a caller that has queued lasts only for its claim (2 s) until a renewal confirms the grant. The
     // grant is confirmed here, so that the replicas receive the whole lease.
     for hold in holds.iter().filter(|hold| hold.is_claim()) {
         let until = budget.answers_until(spec.now());
         answered(spec, budget, until, hold.clone().confirm()).await?;
     }
+    let until = replicas_until(spec, budget);
     loop {
         let replicas = Replicas {
             within: until.since(spec.now()),
@@ -84,47 +91,55 @@ pub(crate) async fn replicated(
         };
         let asking = replicate(spec, holds.clone(), replicas, are_new);
         let losses = holds.iter().map(|hold| Box::pin(hold.wait_for_loss()));
-        let answer = tokio::select! {
+        let (answer, read) = tokio::select! {
             biased;
-            answer = asking => answer,
-            _ = select_all(losses) => return Ok(false),
+            answered = asking => answered,
+            _ = select_all(losses) => return Ok(Waited::Lost),
         };
-        match answer {
+        let (count, ends) = match answer {
             Err(error) => return Err(failed(spec, budget, error)),
-            Ok(Replicated::NotHeld) => return Ok(false),
-            Ok(Replicated::By { count, .. }) if count < replicas.count => {
-                return Err(too_few(count));
+            Ok(Replicated::NotHeld) => return Ok(Waited::Lost),
+            Ok(Replicated::By { count, until }) => (count, until),
+        };
+        // The body starts only if at least two thirds of its lease are left on the replicas.
+        let now = spec.now();
+        if count >= replicas.count && ends.since(now) >= lease * 2 / 3 {
+            return Ok(Waited::Replicated);
+        }
+        if now >= until && read < until && count >= replicas.count {
+            return Ok(Waited::TooLate); // when the answer came, there was time for another try
+        }
+        if now >= until || count < replicas.count {
+            return Err(LockError::NotReplicated {
+                key: spec.key.clone(),
+                wanted: replicas.count,
+                acknowledged: if count < replicas.count { count } else { 0 },
+            });
+        }
+        let renewed_by = until.max(now + LEAVE_PATIENCE);
+        let renewals = holds
+            .iter()
+            .map(|hold| answered(spec, budget, renewed_by, hold.clone().renew(lease)));
+        for renewed in join_all(renewals).await {
+            if renewed?.is_err() {
+                return Ok(Waited::Lost);
             }
-            // The body starts only if at least two thirds of its lease are left on the replicas.
-            Ok(Replicated::By { until, .. }) if until.since(spec.now()) >= lease * 2 / 3 => {
-                return Ok(true);
-            }
-            // The replicas have acknowledged the grants, but too little of the lease is left, and the time for another
-            // try is over.
-            Ok(Replicated::By { .. }) if spec.now() >= until => return Err(too_few(0)),
-            Ok(Replicated::By { .. }) => {
-                let until = until.max(spec.now() + LEAVE_PATIENCE);
-                let renewals = holds
-                    .iter()
-                    .map(|hold| answered(spec, budget, until, hold.clone().renew(lease)));
-                for renewed in join_all(renewals).await {
-                    if renewed?.is_err() {
-                        return Ok(false);
-                    }
-                }
-            }
+        }
+        if spec.now() >= until + LEAVE_PATIENCE {
+            return Ok(Waited::TooLate);
         }
     }
 }
 
-/// Asks the backend to wait until replicas have acknowledged the grants. If `are_new` is true, each lock is given back
-/// if its body has not begun one claim (2 s) after the answer, because the caller might never be polled again.
+/// Asks the backend to wait until replicas have acknowledged the grants. Also returns the moment at which the engine
+/// read the answer. If `are_new` is true, each lock is given back if its body has not begun one claim (2 s) after the
+/// answer, because the caller might never be polled again.
 async fn replicate(
     spec: &AcquireSpec,
     holds: Vec<Arc<HoldState>>,
     replicas: Replicas,
     are_new: bool,
-) -> Result<Replicated, BackendError> {
+) -> (Result<Replicated, BackendError>, Moment) {
     let backend = spec.shared.backend.clone();
     let is_in_process = backend.maintains_leases();
     let asking = async move {
@@ -133,13 +148,16 @@ async fn replicate(
         for hold in holds.iter().filter(|_| are_new) {
             hold.wait_for_body(backend.now() + CLAIM);
         }
-        answer
+        (answer, backend.now())
     };
     if is_in_process {
         return asking.await;
     }
-    let answer = spec.shared.context.run(asking).await;
-    answer.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
+    let answered = spec.shared.context.run(asking).await;
+    answered.unwrap_or_else(|panic| {
+        let error = BackendError::Unreachable(panic.to_string());
+        (Err(error), spec.now())
+    })
 }
 
 /// Returns the moment until which a call waits for replicas. The wait for replicas is part of the acquisition, so it
