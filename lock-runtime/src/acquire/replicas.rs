@@ -30,10 +30,10 @@ pub(crate) enum Waited {
     TooLate,
 }
 
-/// Waits until as many replicas as the call needs have the grant of a new entry. Returns the entry, and whether the
-/// replicas have its grant. If not, the call has to wait for the lock again, because the server has lost the grant, or
-/// because the caller was polled too late to read the answers. If too few replicas acknowledge the grant, gives the lock back before the call
-/// fails.
+/// Waits until as many replicas as the call needs have the grant of a new entry. Returns the entry, and whether its body
+/// can begin. If not, the call has to wait for the lock again, because the server has lost the grant, or because the
+/// caller was polled too late to read the answers. If too few replicas acknowledge the grant, gives the lock back before
+/// the call fails.
 pub(crate) async fn with_replicas(
     spec: &AcquireSpec,
     budget: Budget,
