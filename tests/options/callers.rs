@@ -59,12 +59,13 @@ async fn the_status_names_the_function_that_holds_the_lock() {
         // With the explicit API, the label of the lock is the function of the caller.
         let lock = shop.lock("k").label("nightly report").lease(20 * SECOND);
         let guard = lock.acquire().await.unwrap();
-        sleep(50 * MS).await;
+        sleep(300 * MS).await;
         let (caller, held_for) = holder(&viewer, "k").await;
         assert_eq!(caller.unwrap().function, "nightly report");
         let held_for = held_for.unwrap();
+        // A client knows the server's clock only up to the time of a round trip, which takes long on a busy machine.
         assert!(
-            held_for >= 45 * MS && held_for < 10 * SECOND,
+            held_for >= 200 * MS && held_for < 10 * SECOND,
             "{held_for:?}"
         );
         guard.release().await;
