@@ -195,7 +195,7 @@ impl Plan {
             body: chance.pick(&[0, 5, 50, 400, 1_500]),
             faults: {
                 let mut faults = some(&Fault::of(store));
-                // Drawn from another source of random numbers, for the same reason as `runtimes`.
+                // This draw uses its own source of random numbers, as the draw of `runtimes` does.
                 if Chance::new(seed, 4).percent(20) {
                     faults.push(Fault::ShutDown);
                 }
