@@ -12,7 +12,7 @@ use std::{
 
 use futures_util::{StreamExt, stream};
 use lock_runtime::{
-    Hold, Holds, InCurrentHold, Lock, LockClient, LockError, LockGuard, Release, Strategy,
+    Hold, Holds, InCurrentHold, Lock, LockClient, LockError, LockGuard, OnLost, Release, Strategy,
     distributed_lock,
 };
 use tokio::time::{Instant, sleep, timeout};
@@ -200,6 +200,8 @@ pub struct Caller {
     /// The random numbers for the order of several keys. They are apart from `chance`, so that the other options of old
     /// seeds stay the same.
     orders: Chance,
+    /// The random numbers for `max_hold`, `on_lost` and for two extensions at the same time.
+    extras: Chance,
     /// The delay between the wake-up of a call and its next poll by this task.
     late: Lateness,
 }
@@ -213,7 +215,8 @@ impl fmt::Debug for Caller {
 impl Caller {
     /// Creates a task of this process, which runs on the runtime with this number.
     #[must_use]
-    pub fn new(process: &Process, runtime: u32, chance: Chance, orders: Chance) -> Arc<Self> {
+    pub fn new(process: &Process, runtime: u32, chances: [Chance; 3]) -> Arc<Self> {
+        let [chance, orders, extras] = chances;
         let late = if chance.percent(process.plan.slow) {
             if process.plan.rhythmic {
                 Lateness::Always(chance.pick(&[300, 900, 1_100, 1_500, 1_900, 2_500]))
@@ -228,6 +231,7 @@ impl Caller {
             runtime,
             chance: Arc::new(chance),
             orders,
+            extras,
             late,
         })
     }
@@ -256,6 +260,11 @@ impl Caller {
 
     fn key(&self) -> String {
         format!("k{}", self.chance.index(self.process.plan.keys))
+    }
+
+    /// Returns true with a probability of `percent` % if the plan has extras.
+    fn has_extra(&self, percent: u32) -> bool {
+        self.process.plan.extras && self.extras.percent(percent)
     }
 
     /// Chooses random options for a call that locks this key, and records in the ledger that the call begins.
@@ -287,6 +296,11 @@ impl Caller {
             }
             _ => {}
         }
+        let is_limited = renewed && way != Way::ExtendedGuard && self.has_extra(25);
+        let max_hold = is_limited.then(|| self.extras.millis(1..1_500));
+        if let Some(max_hold) = max_hold {
+            lock = lock.max_hold(max_hold);
+        }
         let longest = match way {
             Way::ExtendedGuard => lease + LONGEST_EXTENSION,
             Way::Nested | Way::Siblings | Way::TakenAlong => plan.longest_lease(),
@@ -294,14 +308,16 @@ impl Caller {
         };
         let wanted = Wanted {
             lease: longest,
+            own_lease: lease,
             renewed,
+            max_hold,
             at_least,
             ..self.wanted(way, vec![key.to_owned()], wait, strategy)
         };
         (lock, self.process.ledger.begin(wanted))
     }
 
-    /// Returns the options of a call with a renewed lease of [`FUNCTION_LEASE`] and without a minimum hold.
+    /// Returns the options of a call with a renewed lease of [`FUNCTION_LEASE`], without limits of its hold.
     fn wanted(&self, way: Way, keys: Vec<String>, wait: Duration, strategy: Strategy) -> Wanted {
         let store = self.process.plan.store;
         let queues = strategy == Strategy::Handoff && !wait.is_zero() && store.has_queue();
@@ -312,7 +328,9 @@ impl Caller {
             keys,
             wait,
             lease: FUNCTION_LEASE,
+            own_lease: FUNCTION_LEASE,
             renewed: true,
+            max_hold: None,
             at_least: Duration::ZERO,
             runs: !matches!(
                 way,
@@ -402,9 +420,25 @@ impl Caller {
 
     async fn run(self: &Arc<Self>, way: Way) {
         let (lock, call) = self.begin(way, &self.key());
-        let calling = lock.run(self.clone().body(call));
-        let ended = self.late(calling).await;
+        let ended = if way == Way::Run && self.has_extra(20) {
+            self.process.ledger.continues(call);
+            let lock = lock.on_lost(OnLost::Continue);
+            self.late(lock.run(self.clone().whole_body(call))).await
+        } else {
+            self.late(lock.run(self.clone().body(call))).await
+        };
         self.end(call, ended.err());
+    }
+
+    /// Runs a body that the engine must not drop, even if the lease is lost.
+    async fn whole_body(self: Arc<Self>, call: CallId) {
+        let mut unfinished = Unfinished {
+            caller: &self,
+            call,
+            is_finished: false,
+        };
+        self.clone().body(call).await;
+        unfinished.is_finished = true;
     }
 
     async fn function(self: &Arc<Self>) {
@@ -434,24 +468,37 @@ impl Caller {
         }
         self.work().await;
         if way == Way::ExtendedGuard {
-            self.extend(&guard).await;
+            self.extend(&guard, call).await;
             self.work().await;
         }
         drop(inside);
         if way == Way::DroppedGuard {
             drop(guard);
         } else {
-            self.late(guard.release()).await;
+            let outcome = self.late(guard.release()).await;
+            self.process.ledger.released(call, outcome);
         }
         self.end(call, None);
     }
 
     /// Extends the lease of a guard, and checks the answer.
-    async fn extend(&self, guard: &LockGuard) {
+    async fn extend(&self, guard: &LockGuard, call: CallId) {
         let by = self.chance.millis(10..LONGEST_EXTENSION.as_millis() as u64);
         let (before, began) = (guard.remaining(), Instant::now());
-        let extended = guard.extend(by).await;
+        let extending = guard.extend(by);
+        let extended = if self.has_extra(50) {
+            // An extension counts from its call, not from its first poll. Two extensions of one guard that are called
+            // together do not add up.
+            let other = guard.extend(by);
+            sleep(self.extras.millis(0..200)).await;
+            let first = extending.await;
+            let _ = other.await;
+            first
+        } else {
+            extending.await
+        };
         let took = began.elapsed();
+        self.check_longest(guard, call, before, by, began);
         // The engine shortens each lease by the possible drift of the clocks, on a Redlock by a hundredth.
         let tolerance = (before + by) / 50 + Duration::from_millis(5);
         let ledger = &self.process.ledger;
@@ -465,6 +512,28 @@ impl Caller {
                 format!("{:?} left after the error", guard.remaining()),
             ),
             _ => {}
+        }
+    }
+
+    /// Checks that a lease which is not renewed ends at most `by` after its former end. `before` is the time that was
+    /// left of the lease at `began`. A grant that lasts only for its claim counts as confirmed for its whole lease.
+    fn check_longest(
+        &self,
+        guard: &LockGuard,
+        call: CallId,
+        before: Duration,
+        by: Duration,
+        began: Instant,
+    ) {
+        let ledger = &self.process.ledger;
+        let Some((lease, renewed)) = ledger.lease_of(call) else {
+            return;
+        };
+        let (left, took) = (guard.remaining(), began.elapsed());
+        let end = before.max(lease) + by + Duration::from_millis(5);
+        if !renewed && left > end {
+            let seen = format!("{left:?} left {took:?} after {by:?} were added to {before:?}");
+            ledger.violated("an extension counts from the end of the lease", seen);
         }
     }
 
@@ -493,6 +562,7 @@ impl Caller {
             .renew(renewed);
         let wanted = Wanted {
             lease,
+            own_lease: lease,
             renewed,
             ..self.wanted(Way::Several, keys.clone(), wait, Strategy::Handoff)
         };
@@ -624,6 +694,23 @@ impl Caller {
         // A call that is never polled again can delay other callers by 2 s (a claim), so the task pauses before its
         // next call.
         sleep(Duration::from_secs(3)).await;
+    }
+}
+
+/// A body that the engine must not drop. Records a broken promise if it is dropped, unless its process was killed.
+struct Unfinished<'a> {
+    caller: &'a Caller,
+    call: CallId,
+    is_finished: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        let ledger = &self.caller.process.ledger;
+        if !self.is_finished && ledger.knows(self.call) {
+            let seen = format!("{:?}", self.call);
+            ledger.violated("a body that continues after a loss is not dropped", seen);
+        }
     }
 }
 

@@ -128,6 +128,8 @@ pub struct Plan {
     pub calm: u64,
     /// The largest error in the rate of a process's clock, in millionths.
     pub drift: u64,
+    /// Whether some calls set `max_hold` or `on_lost`, and some guards are extended twice at the same time.
+    pub extras: bool,
 }
 
 impl Plan {
@@ -203,6 +205,7 @@ impl Plan {
             },
             calm: chance.pick(&[300, 1_000, 4_000]),
             drift: chance.pick(&[0, 400]),
+            extras: Chance::new(seed, 5).percent(60),
         }
     }
 
@@ -289,6 +292,9 @@ impl Plan {
         }
         if self.runtimes > 1 {
             add(&|plan| plan.runtimes -= 1);
+        }
+        if self.extras {
+            add(&|plan| plan.extras = false);
         }
         smaller
     }

@@ -218,7 +218,8 @@ impl World {
             let chance = Chance::new(self.plan.seed, stream + 1 + task as u64);
             let orders = Chance::new(self.plan.seed, stream + 501 + task as u64);
             let runtime = task as u32 % self.plan.runtimes;
-            let caller = Caller::new(&process, runtime, chance, orders);
+            let extras = Chance::new(self.plan.seed, stream + 751 + task as u64);
+            let caller = Caller::new(&process, runtime, [chance, orders, extras]);
             tasks.spawn(stop.clone().while_running(caller.live()));
         }
         let running = Running {
@@ -299,6 +300,7 @@ impl World {
             let seen = format!("host {host} has not shut down");
             self.ledger.violated("each shutdown ends in time", seen);
         } else {
+            self.ledger.check_shut_down(host);
             let all = async { while closing.tasks.join_next().await.is_some() {} };
             if timeout(bodies + late, all).await.is_err() {
                 let calls = self.ledger.unended().join("; ");
@@ -381,9 +383,15 @@ impl World {
         }
         for (host, process) in &running {
             let ended = timeout(SHUTDOWN, process.client.shutdown()).await;
-            if ended.is_err() && !process.process.leaks() {
-                let seen = format!("host {host} has not shut down");
-                self.ledger.violated("each shutdown ends in time", seen);
+            if process.process.leaks() {
+                continue;
+            }
+            match ended {
+                Ok(()) => self.ledger.check_shut_down(*host),
+                Err(_) => {
+                    let seen = format!("host {host} has not shut down");
+                    self.ledger.violated("each shutdown ends in time", seen);
+                }
             }
         }
         for (host, process) in &running {

@@ -92,6 +92,32 @@ impl State {
         })
     }
 
+    /// Checks that a body begins only if enough of its lease is left: two thirds, or a third on a Redlock, whose grant
+    /// counts if half of the lease is left. A grant that was sent to a waiter lasts only for its claim (2 s) at first.
+    pub(super) fn check_fresh(
+        &self,
+        call: CallId,
+        key: &str,
+        number: u64,
+        plan: &Plan,
+    ) -> Option<(&'static str, String)> {
+        let this = self.calls.get(&call)?;
+        let left = millis(self.keys.get(key)?.inside.get(&number)?.hold.remaining());
+        // The lease counts from the sending of the request, and two thirds of the time that the answer finds are enough.
+        let lease = millis(this.wanted.own_lease).min(2_000);
+        let lease = lease.saturating_sub(2 * plan.delay);
+        let needed = match plan.store {
+            Store::Redlock => lease / 3,
+            _ => lease * 2 / 3,
+        };
+        // The engine shortens each lease by the possible drift of the clocks.
+        let is_stale = left > 0 && left + lease / 50 + 5 < needed;
+        is_stale.then(|| {
+            let seen = format!("call {} enters {key} with {left} ms left of {lease}", call.0);
+            ("a body begins with most of its lease", seen)
+        })
+    }
+
     /// Checks that a call ends soon after its body.
     pub(super) fn check_return(
         &self,
@@ -150,7 +176,10 @@ impl State {
                     // The first call on a runtime may have to connect first.
                     || self.disturbed == 0 && this.wait() < 10 * plan.delay
             }
-            LockError::Lost { .. } => !(this.wanted.prompt && (this.wanted.renewed || are_long)),
+            LockError::Lost { .. } => {
+                let is_renewed = this.wanted.renewed && this.wanted.max_hold.is_none();
+                !(this.wanted.prompt && (is_renewed || are_long))
+            }
             _ => false,
         };
         let has_recovered = match self.disturbed {

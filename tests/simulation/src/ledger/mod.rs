@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use lock_runtime::{Hold, LockError};
+use lock_runtime::{Hold, LockError, ReleaseOutcome};
 
 use crate::{
     history::History,
@@ -118,8 +118,12 @@ pub struct Wanted {
     pub wait: Duration,
     /// The longest lease that the call asks for, including its extensions and its nested entries.
     pub lease: Duration,
+    /// The `lease` of the call.
+    pub own_lease: Duration,
     /// Whether the lease of the call is renewed.
     pub renewed: bool,
+    /// The time after which the lease of the call is no longer renewed. `None` if there is none.
+    pub max_hold: Option<Duration>,
     /// The minimum hold of the call. Zero if there is none.
     pub at_least: Duration,
     /// Whether the engine runs the body of the call, and drops the body if the lease is lost.
@@ -179,6 +183,8 @@ struct Inside {
 #[derive(Debug, Default)]
 struct Key {
     inside: BTreeMap<u64, Inside>,
+    /// The host of the latest holder, and the token of its hold.
+    latest: Option<(HostId, u64)>,
     /// The highest token of the lock, and the time at which its holder entered.
     highest: Option<(u64, u64)>,
     /// The latest time at which a caller entered, left, or may have held the lock.
@@ -411,6 +417,7 @@ impl Ledger {
             ));
         }
         this.highest = this.highest.max(Some((token, now)));
+        this.latest = Some((host, token));
         let free_since = this.inside.is_empty().then_some(this.moved);
         this.moved = now;
         let inside = Inside {
@@ -430,6 +437,7 @@ impl Ledger {
         found.extend(state.check_order(call, &key, now));
         found.extend(free_since.and_then(|since| state.check_handoff(call, since, now)));
         found.extend(state.check_retained(call, &key, now));
+        found.extend(state.check_fresh(call, &key, number, &self.plan));
         found.extend(self.check_hold(&mut state, &key, number, now));
         if let Some(call) = state.calls.get_mut(&call) {
             call.waits = false;
@@ -487,8 +495,10 @@ impl Ledger {
         );
         if let Some(error) = error {
             *state.counts.errors.entry(name_of(error)).or_default() += 1;
-            if let LockError::NotReplicated { .. } = error {
-                // The call held its locks while it waited for the replicas.
+            // The call held its locks while it waited for the replicas. A call that was polled too late to read their
+            // answers fails as if the lock were busy.
+            let was_late = state.replicated && !state.calls[&call].wanted.prompt;
+            if was_late || matches!(error, LockError::NotReplicated { .. }) {
                 state.held_until_now(call, now);
             }
         }
@@ -516,6 +526,40 @@ impl Ledger {
                 || format!("gives up a call of {:?}", call.wanted.keys),
             );
         }
+    }
+
+    /// Checks the outcome of a release: in a run without faults, a server confirms the release, or the lease is lost.
+    pub fn released(&self, call: CallId, outcome: ReleaseOutcome) {
+        let state = self.state();
+        let is_prompt = state.calls.get(&call).is_some_and(|call| call.wanted.prompt);
+        let is_calm = state.disturbed == 0;
+        drop(state);
+        let is_expected = matches!(outcome, ReleaseOutcome::Released | ReleaseOutcome::Lost(_));
+        if is_prompt && is_calm && !is_expected {
+            let seen = format!("call {}: {outcome:?}", call.0);
+            self.violated("a release is confirmed", seen);
+        }
+    }
+
+    /// Records that the body of this call continues if its lease is lost.
+    pub fn continues(&self, call: CallId) {
+        if let Some(call) = self.state().calls.get_mut(&call) {
+            call.wanted.runs = false;
+        }
+    }
+
+    /// Returns the `lease` of this call, and whether it is renewed. Returns `None` if the call's process was killed.
+    #[must_use]
+    pub fn lease_of(&self, call: CallId) -> Option<(Duration, bool)> {
+        let state = self.state();
+        let wanted = &state.calls.get(&call)?.wanted;
+        Some((wanted.own_lease, wanted.renewed))
+    }
+
+    /// Returns whether this call has begun and has not ended.
+    #[must_use]
+    pub fn knows(&self, call: CallId) -> bool {
+        self.state().calls.contains_key(&call)
     }
 
     /// Records that a call will not be polled again but is not dropped.

@@ -1,7 +1,7 @@
 //! The checks that compare the holds and the calls in the ledger with the grants and queues on the servers.
 
 use super::{CALM, CLAIM, CallId, Key, LATEST, Ledger, State};
-use crate::{plan::Store, redis::StoredGrant};
+use crate::{faults::Fault, network::HostId, plan::Store, redis::StoredGrant};
 
 /// The longest time, in milliseconds, between the loss of a lease and the moment at which its body is dropped.
 const STOPPED: u64 = 100;
@@ -33,6 +33,34 @@ impl Ledger {
     /// Returns whether no server has a grant of this lock.
     pub(super) fn is_free(&self, key: &str) -> bool {
         self.grants(key).is_empty()
+    }
+
+    /// Checks that no server has a grant of a process whose shutdown has ended, in a run without other faults.
+    pub fn check_shut_down(&self, host: HostId) {
+        let undisturbed = self
+            .plan
+            .faults
+            .iter()
+            .all(|fault| *fault == Fault::ShutDown);
+        if !undisturbed {
+            return;
+        }
+        let latest: Vec<(String, u64)> = {
+            let state = self.state();
+            let keys = state.keys.iter().filter_map(|(key, this)| {
+                let (last, token) = this.latest?;
+                (last == host).then(|| (key.clone(), token))
+            });
+            keys.collect()
+        };
+        for (key, token) in latest {
+            for (server, grant) in self.grants(&key) {
+                if grant.tokens.contains(&token) {
+                    let seen = format!("{key} on server {server}: {grant:?} of host {host}");
+                    self.violated("a shutdown waits for the releases", seen);
+                }
+            }
+        }
     }
 
     /// Compares all holds and calls with the state of the servers.
@@ -124,6 +152,13 @@ impl Ledger {
             let seen = format!("{name} has {left} ms left of {lease}");
             return Some(("a lease lasts as long as its call asked for", seen));
         }
+        if let Some(max_hold) = call.and_then(|call| call.wanted.max_hold) {
+            let end = entered + super::millis(max_hold) + lease + LONGER;
+            if now > end {
+                let seen = format!("{name} has {left} ms left, and was to end at {end} ms");
+                return Some(("`max_hold` bounds the hold", seen));
+            }
+        }
         let (token, longest) = (inside.token, lease + LONGER);
         let mut stored: Vec<u64> = self
             .grants(key)
@@ -141,6 +176,8 @@ impl Ledger {
             && state.set_back == 0
             && stored > longest
             && !has_others
+            // A promoted replica can have missed that the member of a cohort shortened the lease.
+            && !state.losses.iter().any(is_lost)
         {
             let seen = format!("{name}: {stored} ms on the server, of {lease}");
             return Some(("a grant lasts as long as its call asked for", seen));
@@ -184,9 +221,11 @@ impl Ledger {
         let are_single = calls.clone().all(|call| call.wanted.keys.len() == 1);
         let are_prompt = calls.all(|call| call.wanted.prompt);
         let this = state.keys.get_mut(key)?;
+        // A member of a cohort retains the lock with the cohort's grant.
+        let is_retained = now <= this.retained;
         let has_body = |grant: &StoredGrant| {
             let mut inside = this.inside.values();
-            inside.any(|inside| grant.tokens.contains(&inside.token))
+            is_retained || inside.any(|inside| grant.tokens.contains(&inside.token))
         };
         let bodiless: Vec<_> = grants
             .iter()

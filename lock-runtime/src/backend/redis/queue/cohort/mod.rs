@@ -108,9 +108,9 @@ pub(crate) struct Cohort {
     to_come: VecDeque<OwnerId>,
     /// The local deadline of the grant. Before the local deadline, the server grants the lock to nobody else.
     until: Moment,
-    /// The time that the grant had left when an answer of the server last changed the local deadline. Before the local
-    /// deadline changes for the first time, the value is that of [`GrantSnapshot::confirmed`]. A member can take its
-    /// turn only while the grant has at least two thirds of this time left.
+    /// The time that the grant had left when the server last confirmed it for a member to which the turn was offered.
+    /// At first, the value is that of [`GrantSnapshot::confirmed`]. The renewals of holders can only raise the value. A
+    /// member can take its turn only while the grant has at least two thirds of this time left.
     confirmed: Duration,
     /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
     /// earlier no longer change the local deadline.
@@ -302,7 +302,13 @@ impl Cohort {
             self.until = answer.until;
             // `confirmed` counts from the moment at which the answer is read, not from the moment at which the request
             // was sent. A member that is polled right after the answer thus has all of this time left.
-            self.confirmed = answer.until.since(now);
+            let left = answer.until.since(now);
+            self.confirmed = if answer.restarted || self.is_offered() {
+                left
+            } else {
+                // A holder can also check its lease or extend it by a short time. The next member needs more than that.
+                self.confirmed.max(left.min(self.lease))
+            };
         }
         true
     }

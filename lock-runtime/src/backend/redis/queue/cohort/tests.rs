@@ -117,6 +117,17 @@ fn with_less_than_two_thirds_of_the_claim_the_grant_is_confirmed_first() {
     );
 }
 
+/// A holder with a fixed lease only checks it. The next member nevertheless needs two thirds of a claim.
+#[test]
+fn a_check_by_a_holder_does_not_lessen_what_the_next_member_needs() {
+    let mut cohort = inside(2);
+    assert!(cohort.confirm(10, extended(1_998), at(1_500)));
+    assert_eq!(cohort.leave(10), Departure::Free);
+    assert_eq!(offer_next(&mut cohort, at(1_501)), Some(turn_of(11, 2)));
+    assert_eq!(cohort.enter(11, at(1_502)), Seat::Unconfirmed);
+    assert_eq!(cohort.renewal_of_offer(at(1_502)), Some(CLAIM));
+}
+
 #[test]
 fn turns_pass_in_order_under_rising_tokens() {
     let mut cohort = inside(3);
