@@ -405,6 +405,7 @@ impl Caller {
     async fn body(self: Arc<Self>, call: CallId) {
         let _inside = self.enter(call);
         self.work().await;
+        self.process.ledger.finish(call);
     }
 
     async fn work(&self) {

@@ -150,6 +150,13 @@ impl State {
     ) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         let (wait, took) = (this.wait(), now - this.asked);
+        if this.is_finished {
+            let seen = format!("call {}: {error}", call.0);
+            return Some(("a body that has returned decides the result", seen));
+        }
+        if matches!(error, LockError::NoClient) {
+            return Some(("a call knows its client", format!("call {}", call.0)));
+        }
         if matches!(error, LockError::Busy { .. }) {
             // The clock of the process can be too fast.
             let early = this.waits && took + 3 + wait / 1000 < wait;

@@ -151,6 +151,8 @@ struct Call {
     is_forgotten: bool,
     /// The time at which the call last left a lock.
     left: Option<u64>,
+    /// Whether the body of the call has returned.
+    is_finished: bool,
 }
 
 impl Call {
@@ -343,6 +345,7 @@ impl Ledger {
             waits: true,
             is_forgotten: false,
             left: None,
+            is_finished: false,
         };
         state.calls.insert(call, wanted);
         call
@@ -525,6 +528,13 @@ impl Ledger {
                 || format!("host {}", call.wanted.host),
                 || format!("gives up a call of {:?}", call.wanted.keys),
             );
+        }
+    }
+
+    /// Records that the body of this call returns now.
+    pub fn finish(&self, call: CallId) {
+        if let Some(call) = self.state().calls.get_mut(&call) {
+            call.is_finished = true;
         }
     }
 
