@@ -139,41 +139,48 @@ pub(crate) async fn release(
     token: FencingToken,
     retain_until: Option<Moment>,
 ) -> Result<Released, BackendError> {
-    let now = server.now();
-    let retain_until = retain_until.filter(|until| *until > now);
-    let retained = retain_until.is_some() && server.cohorts.lease_of_others(name, token).is_some();
-    if !retained && server.cohorts.stretched(name, token.get(), now).is_none() {
+    if !needs_steps(server, name, token, retain_until) {
         return release_turn(server, name, token, retain_until).await;
     }
-    let (engine, name) = (server.clone(), name.clone());
-    let releasing = server
-        .context
-        .spawn(async move { release_in_steps(&engine, &name, token, retain_until).await });
-    releasing
-        .await
-        .unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
+    let releasing = release_in_steps(server.clone(), name.clone(), token, retain_until);
+    let released = server.context.spawn(releasing).await;
+    released.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
 }
 
-async fn release_in_steps(
-    server: &Arc<Server>,
+/// Returns whether the release needs commands before the turn can be passed on: to retain the lock for the minimum hold
+/// while other members of the cohort wait, or to restart a lease that was extended.
+fn needs_steps(
+    server: &Server,
     name: &LockName,
     token: FencingToken,
     retain_until: Option<Moment>,
+) -> bool {
+    let now = server.now();
+    let retains = retain_until.is_some_and(|until| until > now)
+        && server.cohorts.lease_of_others(name, token).is_some();
+    retains || server.cohorts.stretched(name, token.get(), now).is_some()
+}
+
+async fn release_in_steps(
+    server: Arc<Server>,
+    name: LockName,
+    token: FencingToken,
+    retain_until: Option<Moment>,
 ) -> Result<Released, BackendError> {
-    if let Some(until) = retain_until
-        && let Some(lease) = server.cohorts.lease_of_others(name, token)
+    if let Some(until) = retain_until.filter(|until| *until > server.now())
+        && let Some(lease) = server.cohorts.lease_of_others(&name, token)
     {
-        return retain(server, name, token, until, lease).await;
+        return retain(&server, &name, token, until, lease).await;
     }
-    while let Some(lease) = server.cohorts.stretched(name, token.get(), server.now()) {
+    while let Some(lease) = server.cohorts.stretched(&name, token.get(), server.now()) {
         // The grant possibly lasts longer than the lease that the next member of the cohort requested. The lease is
         // restarted before that member gets the turn, because a later restart could shorten a lease that the member has
         // extended.
-        if renew(server, name, token, Extend::Restart(lease)).await? == Renewed::NotHeld {
+        if renew(&server, &name, token, Extend::Restart(lease)).await? == Renewed::NotHeld {
             break;
         }
     }
-    release_turn(server, name, token, retain_until).await
+    release_turn(&server, &name, token, retain_until).await
 }
 
 /// Offers the turn to the next member of the cohort, or releases the grant if no member is waiting.
@@ -212,14 +219,17 @@ async fn release_grant(
 ) -> Result<Released, BackendError> {
     let names = server.names(name);
     let keys = names.keys_to_release();
-    let retain_until = retain_until.filter(|until| *until > server.now());
-    let (script, grant) = match retain_until {
-        None => (server.scripts.release, format!("{token}|")),
-        Some(_) => (server.scripts.retain, token.to_string()),
+    let retains = retain_until.is_some_and(|until| until > server.now());
+    let (script, grant) = if retains {
+        (server.scripts.retain, token.to_string())
+    } else {
+        (server.scripts.release, format!("{token}|"))
     };
-    let mut args = vec![Arg::Text(&grant)];
-    args.extend(retain_until.map(Arg::At));
-    args.extend(retain_until.map(Arg::Until));
+    let mut args = Vec::with_capacity(5);
+    args.push(Arg::Text(&grant));
+    if let Some(until) = retain_until.filter(|_| retains) {
+        args.extend([Arg::At(until), Arg::Until(until)]);
+    }
     args.extend([Arg::Floor, Arg::Text(claim_ms())]);
     let answered = match server.run(name, script, &keys, &args).await {
         // The Redis key of the lock stores data that is not a grant of this layout.

@@ -26,7 +26,7 @@ use crate::{
         session::Session,
         topology::Topology,
         transport::{
-            call_error::CallError,
+            call_error::{CallError, Redirect},
             connector::{Connector, Destination, Place, ServerCheck},
             outage::Outages,
             script::Script,
@@ -240,7 +240,8 @@ impl Server {
         args: &[Arg<'_>],
     ) -> Result<Answered, BackendError> {
         let mut again = false;
-        let mut redirect = None;
+        // A redirection is rare. It is boxed, so that the future of a call stays small.
+        let mut redirect: Option<Box<Redirect>> = None;
         loop {
             let (connection, moving) = match redirect.take() {
                 None => (self.sessions.connected(name).await?.1, false),
@@ -268,7 +269,7 @@ impl Server {
             };
             match running.await {
                 Ok((value, sent)) => return Ok(Answered { value, sent, again }),
-                Err(CallError::Ask(to)) => redirect = Some(to),
+                Err(CallError::Ask(to)) => redirect = Some(Box::new(to)),
                 Err(error) => match self.note_failure(error)? {
                     Retry::Now => again = true,
                     Retry::Later => self.context.sleep(RETRY_PAUSE).await,
