@@ -115,7 +115,10 @@ impl State {
         // The engine shortens each lease by the possible drift of the clocks.
         let is_stale = left > 0 && left + lease / 50 + 20 < needed;
         is_stale.then(|| {
-            let seen = format!("call {} enters {key} with {left} ms left of {lease}", call.0);
+            let seen = format!(
+                "call {} enters {key} with {left} ms left of {lease}",
+                call.0
+            );
             ("a body begins with most of its lease", seen)
         })
     }

@@ -541,7 +541,10 @@ impl Ledger {
     /// Checks the outcome of a release: in a run without faults, a server confirms the release, or the lease is lost.
     pub fn released(&self, call: CallId, outcome: ReleaseOutcome) {
         let state = self.state();
-        let is_prompt = state.calls.get(&call).is_some_and(|call| call.wanted.prompt);
+        let is_prompt = state
+            .calls
+            .get(&call)
+            .is_some_and(|call| call.wanted.prompt);
         let is_calm = state.disturbed == 0;
         drop(state);
         let is_expected = matches!(outcome, ReleaseOutcome::Released | ReleaseOutcome::Lost(_));
