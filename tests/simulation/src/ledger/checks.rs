@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use lock_runtime::LockError;
 
-use super::{CallId, HANDOFF, State, TRY, WAIT_SLACK, millis};
+use super::{
+    HANDOFF, TRY, WAIT_SLACK,
+    state::{CallId, State, millis},
+};
 use crate::plan::{Plan, Store};
 
 /// The longest time, in milliseconds, from the end of a body until its call ends, in addition to the time for which a

@@ -1,6 +1,9 @@
 //! The checks that compare the holds and the calls in the ledger with the grants and queues on the servers.
 
-use super::{CALM, CLAIM, CallId, Key, LATEST, Ledger, State};
+use super::{
+    CALM, CLAIM, LATEST, Ledger,
+    state::{Call, CallId, Inside, Key, State, millis},
+};
 use crate::{faults::Fault, network::HostId, plan::Store, redis::StoredGrant};
 
 /// The longest time, in milliseconds, between the loss of a lease and the moment at which its body is dropped.
@@ -16,6 +19,28 @@ const LEFT: u64 = 500;
 /// The longest time, in milliseconds, by which a lease may last longer than its call asked for. While a call waits for
 /// several locks, it prolongs short leases.
 const LONGER: u64 = 300;
+
+/// A broken promise, and what was seen.
+type Broken = (&'static str, String);
+
+/// Checks that a body does not run on after its hold is lost.
+fn check_stopped(state: &mut State, key: &str, number: u64, now: u64) -> Option<Broken> {
+    let inside = state.keys.get(key)?.inside.get(&number)?;
+    let call = state.calls.get(&inside.call);
+    let is_run = call.is_some_and(|call| call.wanted.runs && call.wanted.prompt);
+    let may_run = !is_run || state.is_stopped(inside.host);
+    let inside = state.keys.get_mut(key)?.inside.get_mut(&number)?;
+    if may_run {
+        inside.lost = None;
+        return None;
+    }
+    let since = *inside.lost.get_or_insert(now);
+    (now > since + STOPPED).then(|| {
+        let name = inside.name(key);
+        let seen = format!("{name} still runs its body {} ms later", now - since);
+        ("a lost lease stops its body", seen)
+    })
+}
 
 impl Ledger {
     /// Returns the grants of a lock on the servers that grant locks, with the numbers of these servers.
@@ -101,69 +126,128 @@ impl Ledger {
         key: &str,
         number: u64,
         now: u64,
-    ) -> Option<(&'static str, String)> {
-        let inside = state.keys.get_mut(key)?.inside.get_mut(&number)?;
-        let call = state.calls.get(&inside.call);
-        let left = super::millis(inside.hold.remaining());
-        let is_stopped = state
-            .stopped
-            .is_some_and(|(stopped, _)| stopped == inside.host);
-        let name = format!(
-            "call {} with token {} of {key}",
-            inside.call.0, inside.token
-        );
-        // An old primary can have an outdated grant.
-        let has_others = self.plan.store.replicas() > 0 && state.disturbed > 0;
+    ) -> Option<Broken> {
+        let inside = state.keys.get(key)?.inside.get(&number)?;
+        let left = millis(inside.hold.remaining());
         if left == 0 && inside.lost.is_none() && now + EARLY < inside.deadline {
-            let (token, entered, known) = (inside.token, inside.entered, inside.deadline);
-            inside.deadline = 0;
-            let is_lost = |loss: &super::Loss| loss.concerns(key, entered);
-            let has_token = |(_, grant): &(usize, StoredGrant)| grant.tokens.contains(&token);
-            let is_real = state.losses.iter().any(is_lost)
-                || state.set_back > 0
-                || has_others
-                // A minority of the nodes can still have the grant.
-                || self.plan.store == Store::Redlock && state.disturbed > 0
-                || !self.grants(key).iter().any(has_token);
-            return (!is_real).then(|| {
-                let seen = format!("{name} is lost before {known} ms");
-                ("a hold is lost only if its grant is", seen)
-            });
+            let broken = self.check_loss(state, key, inside);
+            state.keys.get_mut(key)?.inside.get_mut(&number)?.deadline = 0;
+            return broken;
         }
+        let broken = if left == 0 {
+            None
+        } else {
+            self.check_length(state, key, inside, now)
+        };
+        let grants = self.grants(key);
+        let backed = self.backed(&grants, inside.token);
+        let inside = state.keys.get_mut(key)?.inside.get_mut(&number)?;
         inside.deadline = now + left;
         if left == 0 {
             inside.unbacked = None;
-            let is_run = call.is_some_and(|call| call.wanted.runs && call.wanted.prompt);
-            if is_stopped || !is_run {
-                inside.lost = None;
-                return None;
-            }
-            let since = *inside.lost.get_or_insert(now);
-            return (now > since + STOPPED).then(|| {
-                let seen = format!("{name} still runs its body {} ms later", now - since);
-                ("a lost lease stops its body", seen)
-            });
+            return check_stopped(state, key, number, now);
         }
         inside.lost = None;
+        if backed.is_some() {
+            inside.unbacked = None;
+        }
+        broken.or_else(|| self.check_grant(state, key, number, backed, now))
+    }
+
+    /// Checks that a hold which its client counts as lost has lost its grant.
+    fn check_loss(&self, state: &State, key: &str, inside: &Inside) -> Option<Broken> {
+        let has_token = |(_, grant): &(usize, StoredGrant)| grant.tokens.contains(&inside.token);
+        let is_real = state.may_lose(key, inside)
+            || state.set_back > 0
+            || self.has_old_primary(state)
+            // A minority of the nodes can still have the grant.
+            || self.plan.store == Store::Redlock && state.disturbed > 0
+            || !self.grants(key).iter().any(has_token);
+        (!is_real).then(|| {
+            let seen = format!("{} is lost before {} ms", inside.name(key), inside.deadline);
+            ("a hold is lost only if its grant is", seen)
+        })
+    }
+
+    /// Checks that neither a hold nor its grant lasts longer than its call asked for.
+    fn check_length(&self, state: &State, key: &str, inside: &Inside, now: u64) -> Option<Broken> {
+        let call = state.calls.get(&inside.call);
+        let left = millis(inside.hold.remaining());
         // The guard of a call that has ended is leaked.
-        let lease = call.map_or(state.longest_lease, super::Call::lease);
-        let entered = inside.entered;
-        let is_lost = |loss: &super::Loss| loss.concerns(key, entered);
-        if left > lease + LONGER && !state.losses.iter().any(is_lost) {
-            let seen = format!("{name} has {left} ms left of {lease}");
+        let lease = call.map_or(state.longest_lease, Call::lease);
+        let may_lose = state.may_lose(key, inside);
+        if left > lease + LONGER && !may_lose {
+            let seen = format!("{} has {left} ms left of {lease}", inside.name(key));
             return Some(("a lease lasts as long as its call asked for", seen));
         }
-        if let Some(max_hold) = call.and_then(|call| call.wanted.max_hold) {
-            let end = entered + super::millis(max_hold) + lease + LONGER;
-            if now > end {
-                let seen = format!("{name} has {left} ms left, and was to end at {end} ms");
-                return Some(("`max_hold` bounds the hold", seen));
-            }
+        let max_hold = call.and_then(|call| call.wanted.max_hold);
+        let end = max_hold.map(|max_hold| inside.entered + millis(max_hold) + lease + LONGER);
+        if let Some(end) = end.filter(|end| now > *end) {
+            let seen = format!(
+                "{} has {left} ms left, and was to end at {end} ms",
+                inside.name(key)
+            );
+            return Some(("`max_hold` bounds the hold", seen));
         }
-        let (token, longest) = (inside.token, lease + LONGER);
-        let mut stored: Vec<u64> = self
-            .grants(key)
-            .into_iter()
+        let stored = self.backed(&self.grants(key), inside.token)?;
+        // A promoted replica can have missed that the member of a cohort shortened the lease.
+        let is_known = state.set_back == 0 && !self.has_old_primary(state) && !may_lose;
+        (is_known && stored > lease + LONGER).then(|| {
+            let seen = format!(
+                "{}: {stored} ms on the server, of {lease}",
+                inside.name(key)
+            );
+            ("a grant lasts as long as its call asked for", seen)
+        })
+    }
+
+    /// Checks that the server has the grant of a hold for as long as the client counts on it. `backed` is the time that
+    /// is left of the grant.
+    fn check_grant(
+        &self,
+        state: &mut State,
+        key: &str,
+        number: u64,
+        backed: Option<u64>,
+        now: u64,
+    ) -> Option<Broken> {
+        if self.plan.loses_state() && self.plan.store == Store::Redlock || state.set_back > 0 {
+            return None;
+        }
+        let inside = state.keys.get(key)?.inside.get(&number)?;
+        let left = millis(inside.hold.remaining());
+        let name = inside.name(key);
+        if let Some(backed) = backed {
+            let outlasts = left > backed + 1 && !state.may_lose(key, inside);
+            return outlasts.then(|| {
+                let grants = self.grants(key);
+                let seen =
+                    format!("{name} counts on {left} ms, the server on {backed}: {grants:?}");
+                ("a hold ends before its grant", seen)
+            });
+        }
+        let lease = state.calls.get(&inside.call);
+        let lease = lease.map_or(state.longest_lease, Call::lease);
+        let is_stopped = state.is_stopped(inside.host);
+        let (disturbed, in_fault) = (state.disturbed, state.in_fault);
+        let inside = state.keys.get_mut(key)?.inside.get_mut(&number)?;
+        let since = *inside.unbacked.get_or_insert(now);
+        let patience = match disturbed {
+            0 => 0,
+            _ if in_fault || is_stopped || self.plan.store == Store::Redlock => return None,
+            disturbed => disturbed.max(since) + lease / 3 + TOLD,
+        };
+        (now > patience).then(|| {
+            let seen = format!("{name} has no grant since {since} ms, and {left} ms left");
+            ("a holder is told of its loss", seen)
+        })
+    }
+
+    /// Returns the time, in milliseconds, for which the servers keep the grant with this token: on a Redlock, the time
+    /// for which a majority keeps it. `None` if they do not have it.
+    fn backed(&self, grants: &[(usize, StoredGrant)], token: u64) -> Option<u64> {
+        let mut stored: Vec<u64> = grants
+            .iter()
             .filter(|(_, grant)| grant.tokens.contains(&token))
             .map(|(_, grant)| grant.left)
             .collect();
@@ -172,40 +256,12 @@ impl Ledger {
             Store::Redlock => self.plan.store.servers() / 2 + 1,
             _ => 1,
         };
-        let stored = stored.get(needed - 1).copied();
-        if let Some(stored) = stored
-            && state.set_back == 0
-            && stored > longest
-            && !has_others
-            // A promoted replica can have missed that the member of a cohort shortened the lease.
-            && !state.losses.iter().any(is_lost)
-        {
-            let seen = format!("{name}: {stored} ms on the server, of {lease}");
-            return Some(("a grant lasts as long as its call asked for", seen));
-        }
-        if self.plan.loses_state() && self.plan.store == Store::Redlock || state.set_back > 0 {
-            return None;
-        }
-        if let Some(stored) = stored {
-            inside.unbacked = None;
-            let outlasts = left > stored + 1 && !state.losses.iter().any(is_lost);
-            return outlasts.then(|| {
-                let grants = self.grants(key);
-                let seen =
-                    format!("{name} counts on {left} ms, the server on {stored}: {grants:?}");
-                ("a hold ends before its grant", seen)
-            });
-        }
-        let since = *inside.unbacked.get_or_insert(now);
-        let patience = match state.disturbed {
-            0 => 0,
-            _ if state.in_fault || is_stopped || self.plan.store == Store::Redlock => return None,
-            disturbed => disturbed.max(since) + lease / 3 + TOLD,
-        };
-        (now > patience).then(|| {
-            let seen = format!("{name} has no grant since {since} ms, and {left} ms left");
-            ("a holder is told of its loss", seen)
-        })
+        stored.get(needed - 1).copied()
+    }
+
+    /// Returns whether there may be an old primary, which can have an outdated grant.
+    fn has_old_primary(&self, state: &State) -> bool {
+        self.plan.store.replicas() > 0 && state.disturbed > 0
     }
 
     /// Checks that no lock stays taken although no body runs under its grant.
@@ -215,8 +271,8 @@ impl Ledger {
         key: &str,
         grants: &[(usize, StoredGrant)],
         now: u64,
-    ) -> Option<(&'static str, String)> {
-        let is_of = |call: &super::Call| call.wanted.keys.iter().any(|its| its == key);
+    ) -> Option<Broken> {
+        let is_of = |call: &Call| call.wanted.keys.iter().any(|its| its == key);
         let mut calls = state.calls.values().filter(|call| is_of(call));
         // A call for several locks keeps the locks that it has while it waits for the others.
         let are_single = calls.clone().all(|call| call.wanted.keys.len() == 1);
@@ -266,12 +322,7 @@ impl Ledger {
     }
 
     /// Checks in a run without faults that the queue has no entry of a call that has ended.
-    fn check_queue(
-        &self,
-        state: &mut State,
-        key: &str,
-        now: u64,
-    ) -> Option<(&'static str, String)> {
+    fn check_queue(&self, state: &mut State, key: &str, now: u64) -> Option<Broken> {
         let name = self.plan.name_of(key);
         let read = |redis: &crate::redis::Redis, ms| match redis.is_primary() {
             true => redis.queued(&name, ms),
@@ -297,12 +348,7 @@ impl Ledger {
     }
 
     /// Checks in a run without faults that a call for a lock that nobody has or wants is not refused.
-    pub(super) fn check_busy(
-        &self,
-        state: &State,
-        call: CallId,
-        now: u64,
-    ) -> Option<(&'static str, String)> {
+    pub(super) fn check_busy(&self, state: &State, call: CallId, now: u64) -> Option<Broken> {
         let this = state.calls.get(&call)?;
         let [key] = &this.wanted.keys[..] else {
             return None;

@@ -1,0 +1,257 @@
+//! What the ledger records: calls, holds, locks, losses and counters.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use lock_runtime::{Hold, LockError};
+
+use super::GRANTED_BEFORE;
+use crate::network::{HostId, ServerId};
+
+/// A promise that was broken during the run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Milliseconds since the beginning of the run.
+    pub at: u64,
+    /// The name of the promise.
+    pub promise: &'static str,
+    /// The event that broke the promise.
+    pub seen: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at {} ms: {}: {}", self.at, self.promise, self.seen)
+    }
+}
+
+/// Counters of one run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// The number of entries into bodies, without nested entries.
+    pub entered: u64,
+    /// The number of failed calls for each error.
+    pub errors: BTreeMap<&'static str, u64>,
+    /// The number of faults of each kind. The kind `over` counts the faults that have ended.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// The number of calls made in each way.
+    pub ways: BTreeMap<&'static str, u64>,
+    /// The number of entries into a lock that still had another holder, whose grant a server had lost.
+    pub excused: u64,
+    /// The number of grants of which a waiter learned from a probe instead of a message.
+    pub missed_wakeups: u64,
+    /// The number of polls that were delayed.
+    pub late_polls: u64,
+}
+
+impl Counts {
+    /// Adds the counts of another run.
+    pub fn add(&mut self, other: &Self) {
+        self.entered += other.entered;
+        self.missed_wakeups += other.missed_wakeups;
+        self.excused += other.excused;
+        self.late_polls += other.late_polls;
+        for (mine, others) in [
+            (&mut self.errors, &other.errors),
+            (&mut self.faults, &other.faults),
+            (&mut self.ways, &other.ways),
+        ] {
+            for (name, count) in others {
+                *mine.entry(name).or_default() += count;
+            }
+        }
+    }
+}
+
+/// The number of a call in its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CallId(pub(super) u64);
+
+/// The options of a call.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The host of the calling process.
+    pub host: HostId,
+    /// The name of the way in which the call uses its lock, such as "guard" or "function" (see `Way`).
+    pub way: &'static str,
+    /// The keys of the locks that the call takes.
+    pub keys: Vec<String>,
+    /// The `wait` of the call.
+    pub wait: Duration,
+    /// The longest lease that the call asks for, including its extensions and its nested entries.
+    pub lease: Duration,
+    /// The `lease` of the call.
+    pub own_lease: Duration,
+    /// Whether the lease of the call is renewed.
+    pub renewed: bool,
+    /// The time after which the lease of the call is no longer renewed. `None` if there is none.
+    pub max_hold: Option<Duration>,
+    /// The minimum hold of the call. Zero if there is none.
+    pub at_least: Duration,
+    /// Whether the engine runs the body of the call, and drops the body if the lease is lost.
+    pub runs: bool,
+    /// The number of entries that the body makes into its own lock. If the lock is lost, these entries can queue.
+    pub entries: usize,
+    /// Whether the call is polled whenever it is woken.
+    pub prompt: bool,
+    /// Whether the call waits in the queue.
+    pub queues: bool,
+    /// Whether the call is woken when its lock is free.
+    pub woken: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) wanted: Wanted,
+    /// The time at which the call began.
+    pub(super) asked: u64,
+    /// The time at which the call began, plus the time for which its process was stopped since then.
+    pub(super) began: u64,
+    /// Whether the call still waits, because it has not entered its body.
+    pub(super) waits: bool,
+    /// Whether the call will never be polled again.
+    pub(super) is_forgotten: bool,
+    /// The time at which the call last left a lock.
+    pub(super) left: Option<u64>,
+    /// Whether the body of the call has returned.
+    pub(super) is_finished: bool,
+}
+
+impl Call {
+    /// Returns the longest lease in milliseconds that the call asks for.
+    pub(super) fn lease(&self) -> u64 {
+        millis(self.wanted.lease)
+    }
+
+    /// Returns the call's `wait` in milliseconds.
+    pub(super) fn wait(&self) -> u64 {
+        millis(self.wanted.wait)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Inside {
+    pub(super) call: CallId,
+    pub(super) host: HostId,
+    pub(super) token: u64,
+    pub(super) entered: u64,
+    pub(super) hold: Hold,
+    /// The time since which no server has the grant of this hold, although the client counts on it.
+    pub(super) unbacked: Option<u64>,
+    /// The time since which the client knows that the hold is lost.
+    pub(super) lost: Option<u64>,
+    /// The end of the lease, as the client last knew it.
+    pub(super) deadline: u64,
+}
+
+impl Inside {
+    /// Describes this hold of the lock `key`.
+    pub(super) fn name(&self, key: &str) -> String {
+        format!("call {} with token {} of {key}", self.call.0, self.token)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Key {
+    pub(super) inside: BTreeMap<u64, Inside>,
+    /// The host of the latest holder, and the token of its hold.
+    pub(super) latest: Option<(HostId, u64)>,
+    /// The highest token of the lock, and the time at which its holder entered.
+    pub(super) highest: Option<(u64, u64)>,
+    /// The latest time at which a caller entered, left, or may have held the lock.
+    pub(super) moved: u64,
+    /// For each server, the token of a grant under which no body runs, and the time at which the ledger first saw it.
+    pub(super) bodiless: BTreeMap<ServerId, (u64, u64)>,
+    /// The time since which the queue has more entries than callers wait.
+    pub(super) surplus: Option<u64>,
+    /// The end of the minimum hold of the last caller.
+    pub(super) retained: u64,
+}
+
+/// An event after which a grant that the ledger knows may be unknown to the server.
+#[derive(Debug, Clone)]
+pub(super) struct Loss {
+    /// The lock; `None` if the event concerns all locks.
+    pub(super) key: Option<String>,
+    /// The time from which another caller may enter while the holder is still inside.
+    pub(super) from: u64,
+    /// The time of the newest grant that may be lost.
+    pub(super) at: u64,
+}
+
+impl Loss {
+    /// Returns whether a grant of this lock, whose holder entered at `entered`, may be lost at `now`.
+    pub(super) fn excuses(&self, key: &str, entered: u64, now: u64) -> bool {
+        self.from <= now && self.concerns(key, entered)
+    }
+
+    /// Returns whether a grant of this lock, whose holder entered at `entered`, may be lost or may end early, now or
+    /// later.
+    pub(super) fn concerns(&self, key: &str, entered: u64) -> bool {
+        self.key.as_deref().is_none_or(|lost| lost == key)
+            && self.at.saturating_add(GRANTED_BEFORE) >= entered
+    }
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) next: u64,
+    pub(super) calls: BTreeMap<CallId, Call>,
+    pub(super) keys: BTreeMap<String, Key>,
+    /// The events that end leases early or lose grants.
+    pub(super) losses: Vec<Loss>,
+    /// The latest time until which a server that was replaced may have raised token counters that its successor lacks.
+    pub(super) counters_lost: Option<u64>,
+    /// The total time by which the server's clock was set back.
+    pub(super) set_back: u64,
+    /// The time at which a fault last began or ended.
+    pub(super) disturbed: u64,
+    /// Whether a fault has begun and has not ended.
+    pub(super) in_fault: bool,
+    pub(super) counts: Counts,
+    pub(super) violations: Vec<Violation>,
+    /// The longest lease in use, in milliseconds.
+    pub(super) longest_lease: u64,
+    /// Whether callers have to enter in the order in which they began.
+    pub(super) ordered: bool,
+    /// Whether calls wait for replicas before they enter.
+    pub(super) replicated: bool,
+    /// The host of the stopped process, and the time at which the process was stopped.
+    pub(super) stopped: Option<(HostId, u64)>,
+}
+
+impl State {
+    /// Returns whether an event may have ended this hold, or shortened its lease.
+    pub(super) fn may_lose(&self, key: &str, inside: &Inside) -> bool {
+        let mut losses = self.losses.iter();
+        losses.any(|loss| loss.concerns(key, inside.entered))
+    }
+
+    pub(super) fn is_stopped(&self, host: HostId) -> bool {
+        self.stopped.is_some_and(|(stopped, _)| stopped == host)
+    }
+
+    /// Records that the call may have held each of its locks until now.
+    pub(super) fn held_until_now(&mut self, call: CallId, now: u64) {
+        let keys = self.calls.get(&call).map(|call| call.wanted.keys.clone());
+        for key in keys.unwrap_or_default() {
+            self.keys.entry(key).or_default().moved = now;
+        }
+    }
+}
+
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn name_of(error: &LockError) -> &'static str {
+    match error {
+        LockError::Busy { .. } => "busy",
+        LockError::Lost { .. } => "lost",
+        LockError::Unreachable { .. } => "unreachable",
+        LockError::Refused { .. } => "refused",
+        LockError::WrongLayout { .. } => "wrong layout",
+        LockError::ShutDown => "shut down",
+        LockError::NotReplicated { .. } => "not replicated",
+        _ => "other",
+    }
+}
