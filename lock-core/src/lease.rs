@@ -1,4 +1,4 @@
-//! Leases and grants: the right to hold a lock for a limited time.
+//! Leases, grants and claims: how long a lock may be held, and how long a grant lasts until it is confirmed (2 s).
 
 use std::{
     ops::{Add, Sub},

@@ -109,8 +109,9 @@ pub(crate) struct Cohort {
     /// The local deadline of the grant. Before the local deadline, the server grants the lock to nobody else.
     until: Moment,
     /// The time that the grant had left when the server last confirmed it for a member to which the turn was offered.
-    /// At first, the value is that of [`GrantSnapshot::confirmed`]. The renewals of holders can only raise the value. A
-    /// member can take its turn only while the grant has at least two thirds of this time left.
+    /// At first, the value is that of [`GrantSnapshot::confirmed`]. A restart of the lease sets the value, too. The other
+    /// renewals of a holder can only raise the value, up to the lease. A member can take its turn only while the grant
+    /// has at least two thirds of this time left.
     confirmed: Duration,
     /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
     /// earlier no longer change the local deadline.

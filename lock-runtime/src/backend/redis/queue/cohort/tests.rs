@@ -128,6 +128,22 @@ fn a_check_by_a_holder_does_not_lessen_what_the_next_member_needs() {
     assert_eq!(cohort.renewal_of_offer(at(1_502)), Some(CLAIM));
 }
 
+/// The next member needs two thirds of the lease that a holder has renewed, but of no more than one lease.
+#[test]
+fn a_renewal_by_a_holder_raises_what_the_next_member_needs_up_to_the_lease() {
+    for (until, missing) in [(30_001, 19_000), (90_001, 19_000)] {
+        let mut cohort = inside(2);
+        assert!(cohort.confirm(10, extended(until), at(1)));
+        assert_eq!(cohort.leave(10), Departure::Free);
+        let turn = offer_next(&mut cohort, at(2));
+        assert_eq!(turn, Some(turn_of(11, 2)));
+        let short = at(until - missing);
+        assert_eq!(cohort.clone().enter(11, short), Seat::Unconfirmed);
+        let enough = at(until - 20_001);
+        assert!(matches!(cohort.enter(11, enough), Seat::Inside(_)));
+    }
+}
+
 #[test]
 fn turns_pass_in_order_under_rising_tokens() {
     let mut cohort = inside(3);
