@@ -84,6 +84,9 @@ pub(crate) async fn replicated(
         answered(spec, budget, until, hold.clone().confirm()).await?;
     }
     let until = replicas_until(spec, budget);
+    // Whether enough replicas have acknowledged the grants, and the body could not start only because too little of the
+    // lease was left.
+    let mut were_enough = false;
     loop {
         let replicas = Replicas {
             within: until.since(spec.now()),
@@ -109,6 +112,10 @@ pub(crate) async fn replicated(
         if now >= until && read < until && count >= replicas.count {
             return Ok(Waited::TooLate); // when the answer came, there was time for another try
         }
+        if count < replicas.count && were_enough && replicas.within.is_zero() {
+            return Ok(Waited::TooLate); // the caller read the answers to the renewals when no time was left
+        }
+        were_enough |= count >= replicas.count;
         if now >= until || count < replicas.count {
             return Err(LockError::NotReplicated {
                 key: spec.key.clone(),

@@ -81,7 +81,9 @@ impl Ledger {
         for (key, token) in latest {
             for (server, grant) in self.grants(&key) {
                 // A lease that the client has lost ends a little later on the server.
-                if grant.tokens.contains(&token) && grant.left > grant.lease / 50 + 5 {
+                if grant.tokens.contains(&token)
+                    && grant.left > grant.lease / 50 + 2 * self.plan.delay + 5
+                {
                     let seen = format!("{key} on server {server}: {grant:?} of host {host}");
                     self.violated("a shutdown waits for the releases", seen);
                 }
@@ -182,7 +184,8 @@ impl Ledger {
         }
         let max_hold = call.and_then(|call| call.wanted.max_hold);
         let end = max_hold.map(|max_hold| inside.entered + millis(max_hold) + lease + LONGER);
-        if let Some(end) = end.filter(|end| now > *end) {
+        // A renewal that a fault has delayed can be sent again after `max_hold`.
+        if let Some(end) = end.filter(|end| now > *end && state.disturbed == 0) {
             let seen = format!(
                 "{} has {left} ms left, and was to end at {end} ms",
                 inside.name(key)
