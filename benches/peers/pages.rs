@@ -38,8 +38,8 @@ pub(crate) struct Shares {
     pub(crate) client: f64,
 }
 
-/// Returns the name of each bar in the picture, and the parts of its time. The first bar stands for two `PING`
-/// commands. Each other bar stands for a measured lock.
+/// Returns the name of each bar in the chart, and the times of which the bar consists. The first bar stands for two
+/// `PING` commands. Each other bar stands for a measured lock.
 pub(crate) fn shares(measured: &Measured) -> Vec<(&'static str, Shares)> {
     let tables = measured.report.of("W1").zip(measured.report.of("RT"));
     let Some((alone, trips)) = tables else {

@@ -190,8 +190,8 @@ impl Scenario {
 }
 
 impl Terms {
-    /// Returns the options of callers that begin at once and hold the lock only briefly. Each element of `callers` is
-    /// the process of one caller.
+    /// Returns the options of callers that begin at the same time and hold the lock only briefly. Each element of
+    /// `callers` is the process of one caller.
     pub(crate) fn of(callers: &[ProcessId]) -> Self {
         Self {
             callers: callers.to_vec(),

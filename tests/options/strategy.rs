@@ -421,7 +421,7 @@ async fn a_session_that_waits_for_a_message_tries_five_times_a_second() {
 }
 
 /// Runs `callers` callers in one process. Each caller holds the lock for `body`. Returns the average number of scripts
-/// for each caller, and the number of scripts that the process sends per second.
+/// per caller, and the number of scripts that the process sends per second.
 async fn cost(
     layout: Layout,
     strategy: Strategy,

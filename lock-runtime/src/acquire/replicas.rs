@@ -139,8 +139,8 @@ pub(crate) async fn replicated(
 }
 
 /// Asks the backend to wait until replicas have acknowledged the grants. Also returns the moment at which the engine
-/// read the answer. If `are_new` is true, each lock is given back if its body has not begun one claim (2 s) after the
-/// answer, because the caller might never be polled again.
+/// read the answer. If `are_new` is true, each lock is given back unless its body begins within one claim (2 s) after
+/// the answer, because the caller might never be polled again.
 async fn replicate(
     spec: &AcquireSpec,
     holds: Vec<Arc<HoldState>>,

@@ -89,7 +89,7 @@ pub(crate) fn acquisition(label: &'static str, outcome: &'static str, took: Dura
     seconds(ACQUIRE, labels, took);
 }
 
-/// Records the time that a waiter took to take a lock that was offered to it.
+/// Records how long a waiter needed to take a lock that was offered to it.
 pub(crate) fn handoff(label: &'static str, time: Duration) {
     seconds(HANDOFF, [("name", label), ("kind", EXCLUSIVE)], time);
 }

@@ -9,8 +9,8 @@ const CLIENTS: usize = 8;
 const STRANGERS: usize = 60;
 
 /// Restarts the server while the lock clients cannot connect. Plain Redis clients (the strangers) connect before the
-/// lock clients, and get the connection IDs that the lock clients had before. Asserts that the lock clients do not
-/// close the connections of the strangers when they connect again.
+/// lock clients, and get the connection IDs that the lock clients had before. Asserts that lock clients that reconnect
+/// do not close the connections of other clients.
 async fn restarted(
     server: &mut RedisServer,
     ours: &str,

@@ -317,7 +317,8 @@ impl Caller {
         (lock, self.process.ledger.begin(wanted))
     }
 
-    /// Returns the options of a call with a renewed lease of [`FUNCTION_LEASE`], without limits of its hold.
+    /// Returns the options of a call whose lease of [`FUNCTION_LEASE`] is renewed, and whose hold has neither a minimum
+    /// nor a limit.
     fn wanted(&self, way: Way, keys: Vec<String>, wait: Duration, strategy: Strategy) -> Wanted {
         let store = self.process.plan.store;
         let queues = strategy == Strategy::Handoff && !wait.is_zero() && store.has_queue();
@@ -488,8 +489,8 @@ impl Caller {
         let (before, began) = (guard.remaining(), Instant::now());
         let extending = guard.extend(by);
         let extended = if self.has_extra(50) {
-            // An extension counts from its call, not from its first poll. Two extensions of one guard that are called
-            // together do not add up.
+            // An extension counts from its call, not from its first poll. If a guard is extended by two calls at the
+            // same time, the lease does not grow by the sum.
             let other = guard.extend(by);
             sleep(self.extras.millis(0..200)).await;
             let first = extending.await;
@@ -516,8 +517,9 @@ impl Caller {
         }
     }
 
-    /// Checks that a lease which is not renewed ends at most `by` after its former end. `before` is the time that was
-    /// left of the lease at `began`. A grant that lasts only for its claim counts as confirmed for its whole lease.
+    /// Checks that an extension moves the end of a lease by `by` at most, if the engine does not renew the lease.
+    /// `before` is the time that was left of the lease at `began`. A grant that lasts only for its claim counts as
+    /// confirmed for its whole lease.
     fn check_longest(
         &self,
         guard: &LockGuard,

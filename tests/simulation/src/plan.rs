@@ -218,8 +218,8 @@ impl Plan {
         }
     }
 
-    /// Returns the plan with the changes after which its callers enter in order (see [`is_ordered`](Self::is_ordered)).
-    /// The judge checks most in such a run.
+    /// Changes the plan so that its callers enter in order (see [`is_ordered`](Self::is_ordered)). The judge checks
+    /// most in such a run.
     fn into_ordered(mut self) -> Self {
         if !self.store.has_queue() {
             self.store = Store::Redis;

@@ -96,7 +96,7 @@ impl State {
     }
 
     /// Checks that a body begins only if enough of its lease is left: two thirds, or a third on a Redlock, whose grant
-    /// counts if half of the lease is left. A grant that was sent to a waiter lasts only for its claim (2 s) at first.
+    /// counts if half of the lease is left. At first, a grant that was sent to a waiter lasts only for its claim (2 s).
     pub(super) fn check_fresh(
         &self,
         call: CallId,

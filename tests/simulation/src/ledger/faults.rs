@@ -73,7 +73,8 @@ impl Ledger {
         });
     }
 
-    /// Records that until now, a server may have raised token counters that its successor lacks.
+    /// Records that a server may have raised token counters up to now, and that its successor may lack these
+    /// increments.
     pub fn lose_counters(&self) {
         let now = self.history.now();
         self.state().counters_lost = Some(now);

@@ -156,7 +156,7 @@ impl Ledger {
         broken.or_else(|| self.check_grant(state, key, number, backed, now))
     }
 
-    /// Checks that a hold which its client counts as lost has lost its grant.
+    /// Checks that the grant of a hold is gone if the client counts the hold as lost.
     fn check_loss(&self, state: &State, key: &str, inside: &Inside) -> Option<Broken> {
         let has_token = |(_, grant): &(usize, StoredGrant)| grant.tokens.contains(&inside.token);
         let is_real = state.may_lose(key, inside)
@@ -262,7 +262,7 @@ impl Ledger {
         stored.get(needed - 1).copied()
     }
 
-    /// Returns whether there may be an old primary, which can have an outdated grant.
+    /// Returns whether an old primary may still run, which can have an outdated grant.
     fn has_old_primary(&self, state: &State) -> bool {
         self.plan.store.replicas() > 0 && state.disturbed > 0
     }

@@ -27,7 +27,7 @@ impl fmt::Display for Violation {
 /// Counters of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// The number of entries into bodies, without nested entries.
+    /// The number of entries into bodies, not counting nested entries.
     pub entered: u64,
     /// The number of failed calls for each error.
     pub errors: BTreeMap<&'static str, u64>,
@@ -106,7 +106,7 @@ pub(super) struct Call {
     pub(super) asked: u64,
     /// The time at which the call began, plus the time for which its process was stopped since then.
     pub(super) began: u64,
-    /// Whether the call still waits, because it has not entered its body.
+    /// Whether the call still waits, which means that it has not entered its body.
     pub(super) waits: bool,
     /// Whether the call will never be polled again.
     pub(super) is_forgotten: bool,
@@ -117,7 +117,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Returns the longest lease in milliseconds that the call asks for.
+    /// Returns the longest lease that the call asks for, in milliseconds.
     pub(super) fn lease(&self) -> u64 {
         millis(self.wanted.lease)
     }
@@ -199,7 +199,8 @@ pub(super) struct State {
     pub(super) keys: BTreeMap<String, Key>,
     /// The events that end leases early or lose grants.
     pub(super) losses: Vec<Loss>,
-    /// The latest time until which a server that was replaced may have raised token counters that its successor lacks.
+    /// The latest time at which a server that was replaced later may have raised token counters whose increments its
+    /// successor lacks.
     pub(super) counters_lost: Option<u64>,
     /// The total time by which the server's clock was set back.
     pub(super) set_back: u64,

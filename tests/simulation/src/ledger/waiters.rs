@@ -78,7 +78,8 @@ fn forgotten_waiter(state: &State, key: &str, this: &Key, now: u64) -> Option<St
 
 /// Returns the longest time, in milliseconds, for which nobody is inside a lock although callers wait for it.
 fn patience(state: &State, wants: impl Fn(&Call) -> bool) -> u64 {
-    // A call that is polled late can take its turn at the end of a claim, and begin its body at the end of another one.
+    // A call that is polled late can take its turn just before one claim ends, and begin its body just before a second
+    // claim ends.
     let claims = state.calls.values().filter(|call| wants(call)).map(|call| {
         match (call.wanted.prompt, call.is_forgotten) {
             (true, _) => 0,

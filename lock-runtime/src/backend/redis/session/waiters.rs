@@ -440,7 +440,7 @@ impl Unanswered {
     }
 
     /// Returns whether a grant has a single owner, and this owner has a request in this list. The answer to that
-    /// request possibly describes the same grant.
+    /// request may describe the same grant.
     pub(crate) fn has(&self, owners: &[OwnerId]) -> bool {
         matches!(owners, [owner] if lock(&self.0).contains_key(owner))
     }

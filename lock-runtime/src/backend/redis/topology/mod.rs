@@ -148,7 +148,7 @@ impl Topology {
         }
     }
 
-    /// Waits for a connection with the server to which an `ASK` error has redirected a command.
+    /// Waits for a connection to the server to which an `ASK` error has redirected a command.
     pub(crate) async fn redirected(
         &self,
         redirect: &Redirect,
