@@ -11,7 +11,7 @@ impl Ledger {
         let now = self.history.now();
         self.history.add(|| "world".into(), || fault.to_owned());
         let mut state = self.state();
-        state.disturbed = now;
+        state.disturbed = now.max(1); // zero means that no fault has happened
         state.in_fault = fault != OVER;
         *state.counts.faults.entry(fault).or_default() += 1;
     }

@@ -204,7 +204,7 @@ pub(super) struct State {
     pub(super) counters_lost: Option<u64>,
     /// The total time by which the server's clock was set back.
     pub(super) set_back: u64,
-    /// The time at which a fault last began or ended.
+    /// The time at which a fault last began or ended. Zero before the first fault.
     pub(super) disturbed: u64,
     /// Whether a fault has begun and has not ended.
     pub(super) in_fault: bool,
