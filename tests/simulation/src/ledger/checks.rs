@@ -102,6 +102,7 @@ impl State {
         call: CallId,
         key: &str,
         number: u64,
+        now: u64,
         plan: &Plan,
     ) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
@@ -112,6 +113,9 @@ impl State {
         let needed = match plan.store {
             Store::Redlock => lease / 3,
             // A fault can delay the answer.
+            _ if self.in_fault || self.disturbed > 0 && now < self.disturbed + lease => {
+                return None;
+            }
             _ if self.disturbed > 0 => lease / 3,
             _ => lease * 2 / 3,
         };
@@ -209,7 +213,12 @@ impl State {
                     Store::Redlock => self.longest_lease.max(2_000) + 2_000 + self.set_back,
                     _ => 0,
                 };
-                is_outage && !self.in_fault && this.asked > disturbed + quarantine + RECOVERED
+                // If a majority of the nodes loses its state, the nodes can wait for more than one lease.
+                let are_known = plan.store != Store::Redlock || !plan.loses_state();
+                are_known
+                    && is_outage
+                    && !self.in_fault
+                    && this.asked > disturbed + quarantine + RECOVERED
             }
         };
         (has_recovered && !is_expected).then(|| {

@@ -236,7 +236,7 @@ impl Ledger {
         found.extend(state.check_order(call, &key, now));
         found.extend(free_since.and_then(|since| state.check_handoff(call, since, now)));
         found.extend(state.check_retained(call, &key, now));
-        found.extend(state.check_fresh(call, &key, number, &self.plan));
+        found.extend(state.check_fresh(call, &key, number, now, &self.plan));
         found.extend(self.check_hold(&mut state, &key, number, now));
         if let Some(call) = state.calls.get_mut(&call) {
             call.waits = false;
