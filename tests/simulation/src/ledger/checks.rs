@@ -107,7 +107,7 @@ impl State {
     ) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         let left = millis(self.keys.get(key)?.inside.get(&number)?.hold.remaining());
-        // The lease counts from the sending of the request, and two thirds of the time that the answer finds are enough.
+        // The lease counts from the sending of the request. Two thirds of the time that the answer finds are enough.
         let lease = millis(this.wanted.own_lease).min(2_000);
         let lease = lease.saturating_sub(2 * plan.delay);
         let needed = match plan.store {
@@ -208,7 +208,7 @@ impl State {
                     error,
                     LockError::Unreachable { .. } | LockError::Refused { .. }
                 );
-                // A node of a Redlock that has lost its state does not count for the longest lease, with its extensions.
+                // A node of a Redlock that has lost its state does not count for the longest lease and its extensions.
                 let quarantine = match plan.store {
                     Store::Redlock => self.longest_lease.max(2_000) + 2_000 + self.set_back,
                     _ => 0,
