@@ -208,7 +208,7 @@ impl State {
                     error,
                     LockError::Unreachable { .. } | LockError::Refused { .. }
                 );
-                // A node of a Redlock that has lost its state does not count for the longest lease and its extensions.
+                // A node of a Redlock that has lost its state counts only after the longest lease and its extensions.
                 let quarantine = match plan.store {
                     Store::Redlock => self.longest_lease.max(2_000) + 2_000 + self.set_back,
                     _ => 0,
