@@ -80,6 +80,7 @@ impl State {
             ("waiters enter in order", seen)
         })
     }
+
     /// Checks that no other caller enters before the end of a minimum hold, in a run without faults.
     pub(super) fn check_retained(
         &self,

@@ -1,4 +1,4 @@
-//! What the ledger records: calls, holds, locks, losses and counters.
+//! The records of the ledger: calls, holds, locks, losses and counters.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 

@@ -128,7 +128,7 @@ fn a_check_by_a_holder_does_not_lessen_what_the_next_member_needs() {
     assert_eq!(cohort.renewal_of_offer(at(1_502)), Some(CLAIM));
 }
 
-/// The next member needs two thirds of the lease that a holder has renewed, but of no more than one lease.
+/// The next member needs two thirds of the renewed lease, and never more than two thirds of the cohort's own lease.
 #[test]
 fn a_renewal_by_a_holder_raises_what_the_next_member_needs_up_to_the_lease() {
     for (until, missing) in [(30_001, 19_000), (90_001, 19_000)] {
