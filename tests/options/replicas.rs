@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_runtime::{Layout, LockClient, LockError, distributed_lock};
+use lock_runtime::{Hold, Layout, LockClient, LockError, distributed_lock};
 use redis::aio::MultiplexedConnection;
 use support::{
     assert_busy,
@@ -276,6 +276,25 @@ async fn a_nested_call_waits_for_its_replicas() {
         assert_busy(&outside.await.unwrap());
     };
     lock.run(body).await.unwrap();
+}
+
+/// A nested call that waits for replicas enters after the `max_hold` of the enclosing call. Less than two thirds of the
+/// lease are left, but the nested call does not make the lease longer.
+#[tokio::test]
+async fn a_nested_call_that_waits_for_replicas_observes_max_hold() {
+    let group = Group::with_replicas(1).await;
+    let client = group.client().await;
+    let outer = client.lock("a").lease(2 * SECOND).renew(true);
+    let nested = client.lock("a").lease(2 * SECOND).renew(true);
+    let nested = nested.replicas(1);
+    let body = async {
+        let hold = Hold::current().unwrap();
+        until(async || hold.remaining() < SECOND).await;
+        let before = hold.remaining();
+        let inner = async { assert!(hold.remaining() <= before) };
+        nested.run(inner).await.unwrap();
+    };
+    outer.max_hold(100 * MS).run(body).await.unwrap();
 }
 
 /// A call that is dropped while it waits for replicas gives its lock back.

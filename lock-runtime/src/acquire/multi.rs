@@ -15,7 +15,7 @@ use crate::acquire::{
     entry::{self, Entered, Entry},
     one,
     reentry::{self, Frame, MultiCall},
-    replicas::{Waited, replicas_until, replicated},
+    replicas::{Awaiting, Waited, replicas_until, replicated},
     spec::{
         AcquireSpec, Budget, LEAVE_PATIENCE, busy_outside, busy_with_sibling, failed, too_late,
     },
@@ -289,7 +289,7 @@ impl MultiAcquisition {
             }
             let replicating = shards.into_values().map(async |holds| {
                 let first = holds[0].clone();
-                match replicated(&spec[0], budget, holds, true).await? {
+                match replicated(&spec[0], budget, holds, Awaiting::First).await? {
                     Waited::Replicated => Ok(()),
                     Waited::Lost => Err(first.not_lost().err().unwrap_or_else(|| first.not_held())),
                     Waited::TooLate => Err(first.not_held()), // the call starts over

@@ -21,7 +21,7 @@ use crate::{
         entry::{Entered, Entry},
         record::CallRecord,
         reentry::Frame,
-        replicas::{Waited, replicas_until, replicated, with_replicas},
+        replicas::{Awaiting, Waited, replicas_until, replicated, with_replicas},
         spec::{
             AcquireSpec, Budget, LEAVE_PATIENCE, TRY_PATIENCE, busy_outside, busy_with_sibling,
             failed, too_late,
@@ -140,7 +140,12 @@ async fn enter_now(
             let demand = Box::pin(extend_enclosing(spec, budget, hold, limit)).await?;
             if spec.terms.needs_replicas() {
                 turn.wait_for_body(replicas_until(spec, *budget) + CLAIM);
-                let waiting = replicated(spec, *budget, vec![hold.clone()], false);
+                let waiting = replicated(
+                    spec,
+                    *budget,
+                    vec![hold.clone()],
+                    Awaiting::Nested { limit },
+                );
                 match Box::pin(waiting).await? {
                     Waited::Replicated => {}
                     Waited::Lost => return Err(hold.not_held()),

@@ -1,12 +1,12 @@
 //! Waits until enough replicas have the grants of a call. The body of the call starts only after this wait.
 
-use std::{pin::pin, sync::Arc};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::{join_all, select_all};
 use lock_core::{
     backend::{BackendError, Replicated},
     error::LockError,
-    lease::{CLAIM, Moment},
+    lease::{CLAIM, LeaseTerms, Moment},
     options::Replicas,
 };
 
@@ -16,8 +16,27 @@ use crate::{
         entry::{Entered, Entry},
         spec::{AcquireSpec, Budget, LEAVE_PATIENCE, busy_outside, failed, too_late},
     },
-    lease::hold::HoldState,
+    lease::{hold::HoldState, policy::wanted_until},
 };
+
+/// The body that starts after a wait for replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Awaiting {
+    /// The first body of the holds.
+    First,
+    /// The body of a nested call. The renewals for the enclosing call end at `limit`.
+    Nested { limit: Option<Moment> },
+}
+
+impl Awaiting {
+    /// Returns how long the lease of the body has to last from `now`.
+    fn lease(self, terms: LeaseTerms, now: Moment) -> Duration {
+        match self {
+            Self::First => terms.time,
+            Self::Nested { limit } => wanted_until(terms, limit, now).since(now),
+        }
+    }
+}
 
 /// The result of a wait for replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +63,7 @@ pub(crate) async fn with_replicas(
     // The caller might never be polled again to read the answer, so the lock is given back if the body has not begun
     // one claim (2 s) after `until`.
     hold.wait_for_body(until + CLAIM);
-    let waiting = pin!(replicated(spec, budget, vec![hold], true));
+    let waiting = pin!(replicated(spec, budget, vec![hold], Awaiting::First));
     let answer = unless_shut_down(&spec.shared, until + 2 * LEAVE_PATIENCE, waiting).await;
     let error = match answer {
         Ok(Some(Ok(Waited::Replicated))) => return Ok((entry, true)),
@@ -68,15 +87,14 @@ pub(crate) async fn with_replicas(
 }
 
 /// Waits until as many replicas as the call needs have the grants of these holds. The locks must have the same shard.
-/// `are_new` is true if the bodies of these holds have not begun. Fails if too few replicas acknowledge the grants in
-/// time.
+/// Fails if too few replicas acknowledge the grants in time.
 pub(crate) async fn replicated(
     spec: &AcquireSpec,
     budget: Budget,
     holds: Vec<Arc<HoldState>>,
-    are_new: bool,
+    awaiting: Awaiting,
 ) -> Result<Waited, LockError> {
-    let lease = spec.terms.lease.time;
+    let are_new = awaiting == Awaiting::First;
     // The grant of a caller that has queued lasts only for its claim (2 s) until a renewal confirms the grant. The
     // grant is confirmed here, so that the replicas receive the whole lease.
     for hold in holds.iter().filter(|hold| hold.is_claim()) {
@@ -106,6 +124,7 @@ pub(crate) async fn replicated(
         };
         // The body starts only if at least two thirds of its lease are left on the replicas.
         let now = spec.now();
+        let lease = awaiting.lease(spec.terms.lease, now);
         if count >= replicas.count && ends.since(now) >= lease * 2 / 3 {
             return Ok(Waited::Replicated);
         }
