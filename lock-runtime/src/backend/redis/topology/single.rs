@@ -146,26 +146,28 @@ impl Sessions {
 
     /// Returns whether the server answers within this time, and can carry out requests.
     pub(crate) async fn is_answering(self: &Arc<Self>, within: Duration) -> bool {
-        let (asked, heard) = (self.clone(), self.clone());
+        let (asked, answered) = (self.clone(), self.clone());
         let asking = async move {
             let Ok(connection) = asked.home().connection().await else {
                 return false;
             };
             connection.ask_time().await.is_ok()
         };
-        let has_heard_since = move |moment| heard.has_heard_since(moment);
+        let has_answered_since = move |moment| answered.has_answered_since(moment);
         let context = &self.connector.context;
-        let liveness = self.liveness.ask(context, within, asking, has_heard_since);
+        let liveness = self
+            .liveness
+            .ask(context, within, asking, has_answered_since);
         liveness.await && self.connector.readiness.is_ready(context.now())
     }
 
-    /// Returns whether any session with this server has received a reply since `moment`.
-    fn has_heard_since(&self, moment: Moment) -> bool {
+    /// Returns whether the server has answered a command that a session has sent since `moment`.
+    fn has_answered_since(&self, moment: Moment) -> bool {
         let sessions = lock(&self.by_runtime);
         let mut sessions = sessions.values().flatten().chain(self.home.get());
         sessions.any(|session| {
             let connection = session.connected();
-            connection.is_some_and(|connection| connection.health.has_heard_since(moment))
+            connection.is_some_and(|connection| connection.health.has_answered_since(moment))
         })
     }
 

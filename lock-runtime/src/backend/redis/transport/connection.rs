@@ -247,7 +247,7 @@ impl Connection {
             tracing::debug!(target: TARGET, server = %connector.address(), %error, "cannot load the scripts when connecting; the client loads each script when it first runs the script");
         }
         let (seconds, micros) = time?;
-        health.heard(sent, connector.context.now());
+        health.answered(sent);
         count(&connector.counters.connections);
         let server_micros = seconds * 1_000_000 + micros;
         let local_micros = sent.since_origin().as_micros();
@@ -445,7 +445,7 @@ impl Connection {
                 matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
             })
         {
-            health.heard(sent, self.context.now());
+            health.answered(sent);
         }
         reply.map(|reply| (reply, sent))
     }

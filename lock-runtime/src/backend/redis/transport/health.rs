@@ -1,4 +1,4 @@
-//! The health of one connection: when the server last answered, how many commands are unanswered, and whether the
+//! The health of one connection: which commands the server has answered, how many commands are unanswered, and whether the
 //! connection was given up. This file only records the health. `queue/heartbeat.rs` decides when to give up a
 //! connection that does not answer.
 
@@ -53,13 +53,11 @@ impl Parking {
 #[derive(Debug)]
 pub(crate) struct Health {
     parking: Arc<Parking>,
-    /// The moment at which the most recently answered command was sent, in ns of the local clock.
+    /// The moment at which the most recently answered command was sent, in ns of the local clock. A reply can be read
+    /// long after it came, so the moment at which it is read says nothing about the server.
     answered: AtomicU64,
-    /// The moment at which the newest reply came.
-    heard: AtomicU64,
-    /// The moment since which the server has been silent. It is the later of two moments: the moment of the newest
-    /// reply, and the newest moment at which a command was sent while no other command was under way.
-    progress: AtomicU64,
+    /// The newest moment at which a command was sent while no other command was under way.
+    active_since: AtomicU64,
     in_flight: AtomicUsize,
     broken: AtomicBool,
     /// The reason why the connection was lost. Unset while the connection works, and also if this process gave up the
@@ -82,8 +80,7 @@ impl Health {
         Self {
             parking,
             answered: AtomicU64::new(0),
-            heard: AtomicU64::new(0),
-            progress: AtomicU64::new(0),
+            active_since: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
             lost: OnceLock::new(),
@@ -103,32 +100,31 @@ impl Health {
     pub(crate) fn sent(&self, at: Moment) -> usize {
         let others = self.in_flight.fetch_add(1, Ordering::SeqCst);
         if others == 0 {
-            self.progress.fetch_max(nanos(at), Ordering::AcqRel);
+            self.active_since.fetch_max(nanos(at), Ordering::AcqRel);
         }
         self.parking.watch();
         others
     }
 
     /// Records a reply to a command that was sent at `sent`.
-    pub(crate) fn heard(&self, sent: Moment, now: Moment) {
+    pub(crate) fn answered(&self, sent: Moment) {
         self.answered.fetch_max(nanos(sent), Ordering::AcqRel);
-        let now = nanos(now);
-        self.heard.fetch_max(now, Ordering::AcqRel);
-        self.progress.fetch_max(now, Ordering::AcqRel);
     }
 
-    /// Returns whether a reply has come since `moment`.
-    pub(crate) fn has_heard_since(&self, moment: Moment) -> bool {
-        self.heard.load(Ordering::Acquire) >= nanos(moment)
+    /// Returns whether the server has answered a command that was sent at `moment` or later.
+    pub(crate) fn has_answered_since(&self, moment: Moment) -> bool {
+        self.answered.load(Ordering::Acquire) >= nanos(moment)
     }
 
-    /// Returns the time for which commands have been under way without a reply, or zero if no command is under way.
+    /// Returns for how long the server has answered none of the commands that are under way, or zero if no command is
+    /// under way.
     pub(crate) fn silent_for(&self, now: Moment) -> Duration {
         if self.in_flight.load(Ordering::Acquire) == 0 {
             return Duration::ZERO;
         }
-        let progress = self.progress.load(Ordering::Acquire);
-        now.since(Moment::new(Duration::from_nanos(progress)))
+        let answered = self.answered.load(Ordering::Acquire);
+        let since = answered.max(self.active_since.load(Ordering::Acquire));
+        now.since(Moment::new(Duration::from_nanos(since)))
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -207,5 +203,30 @@ impl<'a> InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u32) -> Moment {
+        Moment::new(SECOND * seconds)
+    }
+
+    /// A caller is polled late, and reads a reply that has come long ago. This reply does not show that the server still
+    /// answers.
+    #[test]
+    fn a_reply_that_is_read_late_proves_nothing() {
+        let health = Health::new(Arc::default());
+        health.sent(at(1));
+        health.sent(at(5));
+        health.answered(at(1)); // read at 9 s
+        assert!(!health.has_answered_since(at(2)));
+        assert_eq!(health.silent_for(at(9)), 8 * SECOND);
+        health.answered(at(5));
+        assert!(health.has_answered_since(at(5)));
     }
 }

@@ -38,16 +38,16 @@ type Answer = Arc<Watched<Option<bool>>>;
 pub(crate) struct Liveness(Mutex<Option<(Duration, Answer)>>);
 
 impl Liveness {
-    /// Returns true if `asking` succeeds within this time, or if any session has received a reply since the check
-    /// began.
+    /// Returns true if `asking` succeeds within this time, or if the server has answered a command that any
+    /// session has sent since the check began.
     pub(crate) async fn ask(
         &self,
         context: &Arc<Context>,
         within: Duration,
         asking: impl Future<Output = bool> + Send + 'static,
-        has_heard_since: impl Fn(Moment) -> bool + Send + 'static,
+        has_answered_since: impl Fn(Moment) -> bool + Send + 'static,
     ) -> bool {
-        let answer = self.join_or_ask(context, within, asking, has_heard_since);
+        let answer = self.join_or_ask(context, within, asking, has_answered_since);
         answer.until(|answered| *answered).await
     }
 
@@ -56,7 +56,7 @@ impl Liveness {
         context: &Arc<Context>,
         within: Duration,
         asking: impl Future<Output = bool> + Send + 'static,
-        has_heard_since: impl Fn(Moment) -> bool + Send + 'static,
+        has_answered_since: impl Fn(Moment) -> bool + Send + 'static,
     ) -> Answer {
         let mut liveness = lock(&self.0);
         if let Some((patience, answer)) = &*liveness
@@ -74,7 +74,7 @@ impl Liveness {
             let began = engine.now();
             let answered = engine.timeout_at(began + within, asking).await;
             // On a busy machine, the answer to this check can come too late, although other sessions receive replies.
-            answers.replace(Some(answered == Some(true) || has_heard_since(began)));
+            answers.replace(Some(answered == Some(true) || has_answered_since(began)));
         });
         answer
     }
