@@ -2,18 +2,20 @@
 
 use std::{
     fmt,
+    future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
 use futures_util::{StreamExt, stream};
 use lock_runtime::{
-    Hold, Holds, InCurrentHold, Lock, LockClient, LockError, LockGuard, OnLost, Release, Strategy,
-    distributed_lock,
+    FencingToken, Hold, Holds, InCurrentHold, Lock, LockClient, LockError, LockGuard, OnLost,
+    Release, Strategy, distributed_lock,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -149,7 +151,7 @@ impl Way {
         self.is_prompt()
             && !matches!(
                 self,
-                Self::Several | Self::RunForAtLeast | Self::Try | Self::LeakedGuard
+                Self::Several | Self::RunForAtLeast | Self::LeakedGuard
             )
     }
 }
@@ -159,6 +161,9 @@ const SHORTEST_RENEWED: Duration = Duration::from_secs(1);
 
 /// The time by which a guard's lease is extended is shorter than this.
 const LONGEST_EXTENSION: Duration = Duration::from_secs(2);
+
+/// The `wait` of nested calls beside a call that is not polled.
+const UNPOLLED_WAIT: Duration = Duration::from_secs(8);
 
 /// A call that is never polled again.
 type Forgotten = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -202,6 +207,8 @@ pub struct Caller {
     orders: Chance,
     /// The random numbers for `max_hold`, `on_lost` and for two extensions at the same time.
     extras: Chance,
+    /// The random numbers that decide which bodies leave a nested call unpolled.
+    unpolled: Chance,
     /// The delay between the wake-up of a call and its next poll by this task.
     late: Lateness,
 }
@@ -215,8 +222,8 @@ impl fmt::Debug for Caller {
 impl Caller {
     /// Creates a task of this process, which runs on the runtime with this number.
     #[must_use]
-    pub fn new(process: &Process, runtime: u32, chances: [Chance; 3]) -> Arc<Self> {
-        let [chance, orders, extras] = chances;
+    pub fn new(process: &Process, runtime: u32, chances: [Chance; 4]) -> Arc<Self> {
+        let [chance, orders, extras, unpolled] = chances;
         let late = if chance.percent(process.plan.slow) {
             if process.plan.rhythmic {
                 Lateness::Always(chance.pick(&[300, 900, 1_100, 1_500, 1_900, 2_500]))
@@ -232,6 +239,7 @@ impl Caller {
             chance: Arc::new(chance),
             orders,
             extras,
+            unpolled,
             late,
         })
     }
@@ -345,6 +353,7 @@ impl Caller {
             prompt: way.is_prompt() && self.late == Lateness::Never,
             queues,
             woken: queues || notified,
+            confirmed: way != Way::RunInBackground,
         }
     }
 
@@ -404,6 +413,11 @@ impl Caller {
     }
 
     async fn body(self: Arc<Self>, call: CallId) {
+        let _leaving = Leaving {
+            ledger: &self.process.ledger,
+            call,
+            token: Hold::current().map(|hold| hold.token()),
+        };
         let _inside = self.enter(call);
         self.work().await;
         self.process.ledger.finish(call);
@@ -611,6 +625,10 @@ impl Caller {
             let outer = Hold::current().expect("the body runs within a hold");
             this.work().await;
             match way {
+                Way::Siblings if this.leaves_unpolled() => {
+                    this.process.ledger.lasts_long(call);
+                    this.leave_unpolled(inner, &outer).await;
+                }
                 Way::Siblings => {
                     let beside = AtomicBool::new(false);
                     let (first, second) = tokio::join!(
@@ -634,6 +652,37 @@ impl Caller {
         });
         let ended = self.late(calling).await;
         self.end(call, ended.err());
+    }
+
+    /// Returns whether the body of this call leaves a nested call unpolled. The call can then outlast its lease, and
+    /// lose its place.
+    fn leaves_unpolled(&self) -> bool {
+        let plan = &self.process.plan;
+        plan.extras && !plan.is_ordered() && self.unpolled.percent(50)
+    }
+
+    /// Makes three nested calls. The second call gets its turn after the first call, but is not polled. Checks that the
+    /// third call nevertheless enters.
+    async fn leave_unpolled(&self, inner: Lock, outer: &Hold) {
+        let beside = AtomicBool::new(false);
+        let inner = inner.wait(UNPOLLED_WAIT);
+        let mut first = Box::pin(inner.run(self.again(outer, Some(&beside))));
+        if timeout(Duration::from_millis(5), &mut first).await.is_ok() {
+            return;
+        }
+        let mut second = Box::pin(inner.run(self.again(outer, Some(&beside))));
+        let has_ended = poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_ready())).await;
+        let _ = first.await;
+        let third = inner.run(self.again(outer, Some(&beside))).await;
+        let may_fail = outer.loss().is_some() || beside.load(Ordering::Acquire);
+        if matches!(third, Err(LockError::Busy { .. })) && !may_fail {
+            let seen = format!("{} with token {}", outer.key(), outer.token());
+            let ledger = &self.process.ledger;
+            ledger.violated("a sibling that is not polled passes its turn on", seen);
+        }
+        if !has_ended {
+            let _ = second.await;
+        }
     }
 
     /// Runs the body of a nested call, and checks that the call is an entry into the hold `outer`. Sibling calls share
@@ -697,6 +746,24 @@ impl Caller {
         // A call that is never polled again can delay other callers by 2 s (a claim), so the task pauses before its
         // next call.
         sleep(Duration::from_secs(3)).await;
+    }
+}
+
+/// A value in a body. Records a broken promise if its destructor runs outside the hold of the body.
+struct Leaving<'a> {
+    ledger: &'a Ledger,
+    call: CallId,
+    token: Option<FencingToken>,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let token = Hold::current().map(|hold| hold.token());
+        if token != self.token && self.ledger.knows(self.call) {
+            let seen = format!("{:?}: {token:?} instead of {:?}", self.call, self.token);
+            self.ledger
+                .violated("a body is dropped inside its hold", seen);
+        }
     }
 }
 

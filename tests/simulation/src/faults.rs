@@ -87,6 +87,8 @@ pub enum Fault {
     LoseMessages,
     /// The client of a process is shut down, and another process is started.
     ShutDown,
+    /// The connections of a process to a server fall silent: all messages are lost, and neither side notices.
+    Silence,
 }
 
 impl Fault {
@@ -111,7 +113,7 @@ impl Fault {
         Self::ALL.into_iter().filter(fits).collect()
     }
 
-    /// All faults, except [`ShutDown`](Self::ShutDown), which a plan draws separately.
+    /// All faults, except [`ShutDown`](Self::ShutDown) and [`Silence`](Self::Silence), which a plan draws separately.
     pub const ALL: [Self; 33] = [
         Self::Break,
         Self::HalfOpen,
@@ -147,6 +149,31 @@ impl Fault {
         Self::ClusterDown,
         Self::LoseMessages,
     ];
+
+    /// Returns whether a plan draws this fault separately (see [`ALL`](Self::ALL)).
+    #[must_use]
+    pub fn is_drawn_apart(self) -> bool {
+        matches!(self, Self::ShutDown | Self::Silence)
+    }
+
+    /// Returns whether this fault concerns one server at a time, and takes nothing from the data of the server.
+    #[must_use]
+    pub fn spares_data(self) -> bool {
+        matches!(
+            self,
+            Self::Break
+                | Self::HalfOpen
+                | Self::HoldUp
+                | Self::HoldDown
+                | Self::Partition
+                | Self::Stop
+                | Self::Restart
+                | Self::ForgetScripts
+                | Self::OutOfMemory
+                | Self::ReadOnly
+                | Self::Loading
+        )
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -184,6 +211,7 @@ impl Fault {
             Self::ClusterDown => "the cluster is down",
             Self::LoseMessages => "messages between nodes are lost",
             Self::ShutDown => "a client is shut down",
+            Self::Silence => "connections fall silent",
         }
     }
 }
@@ -221,6 +249,15 @@ impl World {
             _ => chance.index(store.servers() + store.sentinels()),
         };
         let a_while = chance.millis(1..chance.pick(&[100, 1_000, 4_000]));
+        if store.servers() == 1 {
+            match fault {
+                Fault::HoldUp | Fault::HoldDown | Fault::Partition => {
+                    self.ledger.cut_off(Some(host));
+                }
+                Fault::Stop => self.ledger.cut_off(None),
+                _ => {}
+            }
+        }
         match fault {
             Fault::Break => network.break_connections(host, server, Break::Both),
             Fault::HalfOpen => {
@@ -317,6 +354,7 @@ impl World {
             Fault::ClusterDown => self.be_down(a_while).await,
             Fault::LoseMessages => self.lose_messages(a_while).await,
             Fault::ShutDown => self.shut_down(host).await,
+            Fault::Silence => network.fall_silent(host, server),
         }
         self.ledger.disturb(OVER);
     }

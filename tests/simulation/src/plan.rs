@@ -30,6 +30,11 @@ pub enum Store {
 /// The number of the stream of random numbers that decides which plans are ordered.
 const ORDERLY: u64 = 18;
 
+/// The numbers of the streams of random numbers that decide in which plans connections fall silent, and which plans
+/// have only one or two kinds of faults.
+const SILENCE: u64 = 69;
+const FOCUSED: u64 = 137;
+
 /// The name under which the Sentinels know their group.
 pub const GROUP: &str = "shop";
 
@@ -201,8 +206,16 @@ impl Plan {
             faults: {
                 let mut faults = some(&Fault::of(store));
                 // This draw uses its own source of random numbers, as the draw of `runtimes` does.
+                let focus = Chance::new(seed, FOCUSED);
+                if focus.percent(30) && !faults.is_empty() {
+                    let all = Fault::of(store);
+                    faults = (0..=focus.index(2)).map(|_| focus.pick(&all)).collect();
+                }
                 if Chance::new(seed, 4).percent(20) {
                     faults.push(Fault::ShutDown);
+                }
+                if Chance::new(seed, SILENCE).percent(20) {
+                    faults.push(Fault::Silence);
                 }
                 faults
             },
@@ -305,7 +318,7 @@ impl Plan {
                 plan.replicas = 0;
                 let fitting = Fault::of(plan.store);
                 plan.faults
-                    .retain(|fault| *fault == Fault::ShutDown || fitting.contains(fault));
+                    .retain(|fault| fault.is_drawn_apart() || fitting.contains(fault));
             });
         }
         if self.replicas > 0 {
@@ -369,6 +382,13 @@ impl Plan {
             )
         };
         self.faults.iter().any(loses)
+    }
+
+    /// Returns whether a majority of the nodes of a Redlock serves each call, except for a moment after each fault.
+    #[must_use]
+    pub fn keeps_majority(&self) -> bool {
+        let mut faults = self.faults.iter();
+        self.store == Store::Redlock && faults.all(|fault| fault.spares_data())
     }
 
     /// Returns whether callers have to enter in the order in which they began. The order requires short bodies: if a

@@ -219,7 +219,8 @@ impl World {
             let orders = Chance::new(self.plan.seed, stream + 501 + task as u64);
             let runtime = task as u32 % self.plan.runtimes;
             let extras = Chance::new(self.plan.seed, stream + 751 + task as u64);
-            let caller = Caller::new(&process, runtime, [chance, orders, extras]);
+            let unpolled = Chance::new(self.plan.seed, stream + 901 + task as u64);
+            let caller = Caller::new(&process, runtime, [chance, orders, extras, unpolled]);
             tasks.spawn(stop.clone().while_running(caller.live()));
         }
         let running = Running {

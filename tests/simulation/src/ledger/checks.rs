@@ -13,13 +13,16 @@ use crate::plan::{Plan, Store};
 /// The longest time, in milliseconds, from the end of a body until its call ends, in addition to the time for which a
 /// call waits for the confirmation of its release.
 const RETURNED: u64 = 300;
+/// The longest time, in milliseconds, from the end of a body until its call ends, if the call does not wait for the
+/// confirmation of its release.
+const UNCONFIRMED: u64 = 10;
 /// The time, in milliseconds, that a call needs at most for its replicas.
 const REPLICATED: u64 = 1_500;
+/// The longest time, in milliseconds, from the end of a fault at one node of a Redlock until the client uses this node
+/// again.
+const FOUND: u64 = 1_500;
 /// The longest time, in milliseconds, from the end of a fault until calls reach their server again.
 const RECOVERED: u64 = 4_000;
-/// The longest time, in milliseconds, between a grant and the entry of its owner in a run without faults. The minimum
-/// hold is counted from the grant.
-const RETAINED: u64 = 300;
 
 impl State {
     /// Checks that a call that enters or ends now has not waited for too long.
@@ -88,8 +91,8 @@ impl State {
         key: &str,
         now: u64,
     ) -> Option<(&'static str, String)> {
-        let until = self.keys.get(key)?.retained;
-        let early = self.disturbed == 0 && now + RETAINED < until;
+        let until = self.keys.get(key)?.closed;
+        let early = self.disturbed == 0 && now < until;
         early.then(|| {
             let seen = format!("call {} enters {key} before {until} ms", call.0);
             ("a lock is retained for its minimum hold", seen)
@@ -141,6 +144,7 @@ impl State {
         let this = self.calls.get(&call).filter(|call| call.wanted.prompt)?;
         let took = now - this.left?;
         let longest = match self.disturbed {
+            _ if !this.wanted.confirmed => UNCONFIRMED,
             0 => RETURNED + 4 * delay,
             _ => 1_000 + RETURNED,
         };
@@ -198,12 +202,18 @@ impl State {
             }
             LockError::Lost { .. } => {
                 let is_renewed = this.wanted.renewed && this.wanted.max_hold.is_none();
-                !(this.wanted.prompt && (is_renewed || are_long))
+                !(this.wanted.prompt && (is_renewed || are_long && !this.is_long))
             }
             _ => false,
         };
+        let has_majority = plan.keeps_majority()
+            && now > self.disturbed + FOUND
+            && wait >= 2 * TRY
+            && this.wanted.prompt
+            && !matches!(error, LockError::Lost { .. });
         let has_recovered = match self.disturbed {
             0 => true,
+            _ if has_majority => true,
             disturbed => {
                 let is_outage = matches!(
                     error,

@@ -13,7 +13,15 @@ impl Ledger {
         let mut state = self.state();
         state.disturbed = now.max(1); // zero means that no fault has happened
         state.in_fault = fault != OVER;
+        state.cut_off = None;
         *state.counts.faults.entry(fault).or_default() += 1;
+    }
+
+    /// Records that until the end of the present fault, no requests of this host are answered; of no host if `host` is
+    /// `None`.
+    pub fn cut_off(&self, host: Option<HostId>) {
+        let now = self.history.now();
+        self.state().cut_off = Some((host, now));
     }
 
     /// Records that a process is stopped.

@@ -22,6 +22,9 @@ pub use state::{CallId, Counts, Violation, Wanted};
 
 /// The longest time between a grant and the entry of its owner, in milliseconds: a claim and half a second.
 const GRANTED_BEFORE: u64 = 2_500;
+/// The longest time, in milliseconds, between a grant and the entry of an owner that is polled late, if the minimum hold
+/// is longer than the time that a late caller needs.
+const GRANTED_LATE: u64 = 300;
 /// The longest time by which a call that is polled without delay may exceed its `wait`, in milliseconds: 200 ms to
 /// leave the queue, and 500 ms for the delays of messages.
 const WAIT_SLACK: u64 = 700;
@@ -142,6 +145,7 @@ impl Ledger {
             is_forgotten: false,
             left: None,
             is_finished: false,
+            is_long: false,
         };
         state.calls.insert(call, wanted);
         call
@@ -263,6 +267,12 @@ impl Ledger {
                     call.left = Some(now);
                     if inside.hold.loss().is_none() {
                         this.retained = inside.entered + millis(call.wanted.at_least);
+                        // The minimum hold counts from the grant.
+                        let grant = match call.wanted.prompt {
+                            true => 20 + 4 * self.plan.delay,
+                            false => GRANTED_LATE,
+                        };
+                        this.closed = this.retained.saturating_sub(grant);
                     }
                 }
                 // A call that is polled late releases its lock only at its next poll.
@@ -354,6 +364,13 @@ impl Ledger {
     pub fn continues(&self, call: CallId) {
         if let Some(call) = self.state().calls.get_mut(&call) {
             call.wanted.runs = false;
+        }
+    }
+
+    /// Records that the body of this call can outlast a lease that is not renewed.
+    pub fn lasts_long(&self, call: CallId) {
+        if let Some(call) = self.state().calls.get_mut(&call) {
+            call.is_long = true;
         }
     }
 

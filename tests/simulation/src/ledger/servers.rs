@@ -14,6 +14,16 @@ const TOLD: u64 = 1_000;
 /// The longest time, in milliseconds, by which a hold may end before the deadline that its client named. The clock of
 /// the process may be too fast.
 const EARLY: u64 = 20;
+/// The longest time, in milliseconds, from the end of a fault until each session has a connection to its server.
+const SETTLED: u64 = 3_000;
+/// The longest time, in milliseconds, for which no server has a grant of a lock although a caller waits for it.
+const FREE: u64 = 100;
+/// The same for a caller outside the queue. Such a caller pauses for up to 128 ms between two tries or, with `notify`,
+/// for up to 200 ms if the lease of the holder ends without a release.
+const FREE_FOR_TRIES: u64 = 250;
+/// The time, in milliseconds, for which a lock is free at the end of a `wait` if the call certainly takes the lock: two
+/// comparisons of the ledger with the servers.
+const LAST_TRY: u64 = 110;
 /// The longest time, in milliseconds, for which the entry of a call stays in the queue after the call has ended.
 const LEFT: u64 = 500;
 /// The longest time, in milliseconds, by which a lease may last longer than its call asked for. While a call waits for
@@ -97,6 +107,9 @@ impl Ledger {
         let mut found = Vec::new();
         let mut guard = self.state();
         let state = &mut *guard;
+        if self.network.has_unnoticed_silence() {
+            state.disturbed = now;
+        }
         let keys: Vec<String> = state.keys.keys().cloned().collect();
         for key in keys {
             let inside: Vec<u64> = state.keys[&key].inside.keys().copied().collect();
@@ -104,6 +117,7 @@ impl Ledger {
                 found.extend(self.check_hold(state, &key, number, now));
             }
             let grants = self.grants(&key);
+            found.extend(self.check_free(state, &key, !grants.is_empty(), now));
             for (server, grant) in &grants {
                 // A lease is counted in whole milliseconds, and a key exists up to the end of its last one.
                 if state.set_back == 0 && grant.left > grant.lease + 1 {
@@ -279,7 +293,8 @@ impl Ledger {
         let mut calls = state.calls.values().filter(|call| is_of(call));
         // A call for several locks keeps the locks that it has while it waits for the others.
         let are_single = calls.clone().all(|call| call.wanted.keys.len() == 1);
-        let are_prompt = calls.all(|call| call.wanted.prompt);
+        let are_prompt = calls.clone().all(|call| call.wanted.prompt);
+        let are_late = calls.any(|call| !call.wanted.prompt && !call.is_forgotten);
         let this = state.keys.get_mut(key)?;
         // A member of a cohort retains the lock with the cohort's grant.
         let is_retained = now <= this.retained;
@@ -309,10 +324,10 @@ impl Ledger {
             // Each owner that is polled late can miss its turn at the end of a claim, and begin its body at the end of
             // another one. It may release its guard only after its longest pause.
             let owners = grant.tokens.end - grant.tokens.start;
-            let late = if are_prompt {
-                0
-            } else {
-                2 * CLAIM * owners + LATEST
+            let late = match (are_prompt, are_late) {
+                (true, _) => 0,
+                (false, false) => CLAIM * owners,
+                (false, true) => 2 * CLAIM * owners + LATEST,
             };
             // Each owner can hold the lock for a second while it waits for replicas, and then give it back.
             let replicas = if state.replicated { 1_000 * owners } else { 0 };
@@ -321,6 +336,44 @@ impl Ledger {
                 let seen = format!("{key} on server {server} with token {token}, since {since} ms");
                 ("no lock is taken without a body", seen)
             })
+        })
+    }
+
+    /// Checks that callers who wait for a lock take it soon after the servers have no grant of it.
+    fn check_free(&self, state: &mut State, key: &str, is_taken: bool, now: u64) -> Option<Broken> {
+        let this = state.keys.get_mut(key)?;
+        let since = this.taken.max(this.moved);
+        if is_taken || state.in_fault || !this.inside.is_empty() {
+            this.taken = now;
+            return None;
+        }
+        let is_settled = state.disturbed == 0 || state.disturbed + SETTLED < now;
+        if !is_settled
+            || state.set_back > 0
+            || state.replicated
+            || self.plan.store == Store::Redlock
+        {
+            return None;
+        }
+        let is_of = |call: &Call| call.waits && call.wanted.keys.iter().any(|its| its == key);
+        let mut waiting = state.calls.iter().filter(|(_, call)| is_of(call));
+        let is_plain = |call: &Call| {
+            call.wanted.prompt && call.wanted.keys.len() == 1 && !state.is_stopped(call.wanted.host)
+        };
+        let are_plain = waiting.clone().all(|(_, call)| is_plain(call));
+        let (id, _) = waiting.find(|(_, call)| {
+            let free = if call.wanted.queues {
+                FREE
+            } else {
+                FREE_FOR_TRIES
+            };
+            let from = since.max(call.began);
+            let until = from + free + 4 * self.plan.delay;
+            call.wait() > 0 && until < now && call.began + call.wait() > now
+        })?;
+        are_plain.then(|| {
+            let seen = format!("call {} waits for {key}, free since {since} ms", id.0);
+            ("a waiter takes a free lock", seen)
         })
     }
 
@@ -369,9 +422,48 @@ impl Ledger {
             && state.keys.get(key).is_none_or(is_free)
             && others.all(|other| !other.wanted.keys.contains(key))
             && self.is_free(key);
-        is_alone.then(|| {
+        if is_alone {
             let seen = format!("call {} at {now} ms, nobody has {key}", call.0);
-            ("a free lock is not busy", seen)
+            return Some(("a free lock is not busy", seen));
+        }
+        let is_cut_off = state.cut_off.is_some_and(|(host, since)| {
+            host.is_none_or(|host| host == this.wanted.host) && since < this.asked
+        });
+        let is_here =
+            |other: &Call| other.wanted.host == this.wanted.host && other.wanted.keys.contains(key);
+        let is_inside = |key: &Key| {
+            let mut inside = key.inside.values();
+            inside.any(|inside| inside.host == this.wanted.host)
+        };
+        let others = state.calls.iter().filter(|(id, _)| **id != call);
+        let is_unanswered = is_cut_off
+            && !others.map(|(_, other)| other).any(is_here)
+            && !state.keys.get(key).is_some_and(is_inside);
+        if is_unanswered {
+            let seen = format!("call {} at {now} ms", call.0);
+            return Some(("a call without an answer is not busy", seen));
+        }
+        let since = state
+            .keys
+            .get(key)
+            .map_or(0, |key| key.taken.max(key.moved));
+        let is_settled = state.disturbed == 0 || state.disturbed + SETTLED < this.began;
+        let is_free = this.waits
+            && this.wanted.prompt
+            && this.wait() >= 500
+            && is_settled
+            && !state.in_fault
+            && state.set_back == 0
+            && !state.replicated
+            && self.plan.store != Store::Redlock
+            && since + LAST_TRY + 4 * self.plan.delay < now
+            && self.is_free(key);
+        is_free.then(|| {
+            let seen = format!("call {}: {key} is free since {since} ms", call.0);
+            (
+                "a call takes a lock that is free at the end of its `wait`",
+                seen,
+            )
         })
     }
 }

@@ -97,6 +97,8 @@ pub struct Wanted {
     pub queues: bool,
     /// Whether the call is woken when its lock is free.
     pub woken: bool,
+    /// Whether the call waits for the confirmation of its release.
+    pub confirmed: bool,
 }
 
 #[derive(Debug)]
@@ -114,6 +116,8 @@ pub(super) struct Call {
     pub(super) left: Option<u64>,
     /// Whether the body of the call has returned.
     pub(super) is_finished: bool,
+    /// Whether the body of the call can outlast a lease that is not renewed.
+    pub(super) is_long: bool,
 }
 
 impl Call {
@@ -165,6 +169,10 @@ pub(super) struct Key {
     pub(super) surplus: Option<u64>,
     /// The end of the minimum hold of the last caller.
     pub(super) retained: u64,
+    /// The time before which no other caller may enter, because of this minimum hold.
+    pub(super) closed: u64,
+    /// The latest time at which a server had a grant of the lock.
+    pub(super) taken: u64,
 }
 
 /// An event after which a grant that the ledger knows may be unknown to the server.
@@ -216,6 +224,8 @@ pub(super) struct State {
     pub(super) ordered: bool,
     /// Whether calls wait for replicas before they enter.
     pub(super) replicated: bool,
+    /// The host that is cut off from its only server (`None` if this is true of all hosts), and the time since then.
+    pub(super) cut_off: Option<(Option<HostId>, u64)>,
     /// The host of the stopped process, and the time at which the process was stopped.
     pub(super) stopped: Option<(HostId, u64)>,
 }

@@ -32,6 +32,13 @@ pub mod stream;
 /// The time that the servers' clocks show at the beginning of a run, in microseconds since the Unix epoch.
 const EPOCH: u64 = 1_700_000_000_000_000;
 
+/// The time, in milliseconds, for which the operating system of a host keeps a silent connection (`TCP_USER_TIMEOUT`),
+/// and the longest time for which a server keeps one that its client has closed.
+const SILENT_FOR: u64 = 10_000;
+
+/// The time, in milliseconds, after which a client has replaced a silent connection on which it has sent a message.
+const NOTICED: u64 = 3_500;
+
 /// The number of a host with clients.
 pub type HostId = usize;
 /// The number of a server.
@@ -102,6 +109,15 @@ struct Connection {
     reader: Option<Waker>,
     /// Whether the connection has ended for the client.
     ended: bool,
+    /// Set if all messages of the connection are lost, and neither side notices.
+    silence: Option<Silence>,
+}
+
+/// The silence of a connection.
+#[derive(Debug, Clone, Copy, Default)]
+struct Silence {
+    /// The time at which the client first sent a message that was lost.
+    used: Option<u64>,
 }
 
 /// A server, and the machine that it runs on.
@@ -339,6 +355,41 @@ impl Network {
         self.earlier.notify_one();
     }
 
+    /// Loses all further messages of the connections between a host and a server. New connections are not affected.
+    /// The host's operating system ends the silent connections some time later.
+    pub fn fall_silent(&self, host: HostId, server: ServerId) {
+        let now = self.now();
+        let mut state = self.state();
+        let mut fallen = Vec::new();
+        for (number, connection) in &mut state.connections {
+            if connection.host == host
+                && connection.server == server
+                && connection.silence.is_none()
+            {
+                connection.silence = Some(Silence::default());
+                connection.held = Default::default();
+                fallen.push(*number);
+            }
+        }
+        for number in fallen {
+            let end = now + state.chance.among(SILENT_FOR..SILENT_FOR * 3 / 2);
+            state.at(end, Event::ClientSees(number));
+        }
+        drop(state);
+        self.earlier.notify_one();
+    }
+
+    /// Returns whether a connection is silent, and its client has sent no message on it yet, or not for long enough to
+    /// notice the silence.
+    #[must_use]
+    pub fn has_unnoticed_silence(&self) -> bool {
+        let now = self.now();
+        self.state().connections.values().any(|connection| {
+            let is_unnoticed = |silence: Silence| silence.used.is_none_or(|at| now < at + NOTICED);
+            !connection.ended && connection.silence.is_some_and(is_unnoticed)
+        })
+    }
+
     /// Holds back the messages in this direction if `held` is set, and lets them pass otherwise.
     pub fn hold(&self, host: HostId, server: ServerId, way: Way, held: bool) {
         let now = self.now();
@@ -479,9 +530,15 @@ impl Network {
         let mut state = self.state();
         if let Some(connection) = state.connections.get_mut(&number) {
             connection.ended = true;
-            let host = connection.host;
+            let (host, is_silent) = (connection.host, connection.silence.is_some());
             if !state.dead[host] {
-                let after = state.connections[&number].last[0].max(now);
+                // The server does not learn that a silent connection was closed, but drops the connection some time
+                // later.
+                let silence = match is_silent {
+                    true => state.chance.among(0..SILENT_FOR),
+                    false => 0,
+                };
+                let after = state.connections[&number].last[0].max(now + silence);
                 state.at(after, Event::ServerSees(number));
             }
         }
@@ -549,6 +606,7 @@ impl State {
             inbox: VecDeque::new(),
             reader: None,
             ended: false,
+            silence: None,
         };
         self.connections.insert(number, connection);
         number
@@ -556,12 +614,20 @@ impl State {
 
     /// Sends a message in this direction. Returns whether the arrival of the message is the next event.
     fn send(&mut self, number: u64, way: Way, bytes: Vec<u8>, now: u64) -> io::Result<bool> {
-        let Some(connection) = self.connections.get(&number) else {
+        let Some(connection) = self.connections.get_mut(&number) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let (host, server) = (connection.host, connection.server);
         if self.dead[host] {
             return Ok(false); // the host has crashed
+        }
+        if let Some(silence) = &mut connection.silence
+            && !connection.ended
+        {
+            if way == Way::Up {
+                silence.used.get_or_insert(now);
+            }
+            return Ok(false); // the message is lost
         }
         if way == Way::Up && connection.ended {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -713,6 +779,10 @@ impl State {
                         continue;
                     };
                     connection.id = None;
+                    if connection.silence.is_some() {
+                        self.forget_ended(number);
+                        continue;
+                    }
                     let after = connection.last[1].max(now);
                     self.at(after, Event::ClientSees(number));
                 }
