@@ -351,6 +351,7 @@ impl Caller {
                 _ => 0,
             },
             prompt: way.is_prompt() && self.late == Lateness::Never,
+            forgets: way == Way::Forgotten && self.late == Lateness::Never,
             queues,
             woken: queues || notified,
             confirmed: way != Way::RunInBackground,

@@ -208,7 +208,10 @@ impl Plan {
                 // This draw uses its own source of random numbers, as the draw of `runtimes` does.
                 let focus = Chance::new(seed, FOCUSED);
                 if focus.percent(30) && !faults.is_empty() {
-                    let all = Fault::of(store);
+                    let mut all = Fault::of(store);
+                    if store == Store::Redlock && focus.percent(50) {
+                        all.retain(|fault| fault.spares_data());
+                    }
                     faults = (0..=focus.index(2)).map(|_| focus.pick(&all)).collect();
                 }
                 if Chance::new(seed, 4).percent(20) {

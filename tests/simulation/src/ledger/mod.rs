@@ -207,7 +207,8 @@ impl Ledger {
             // In two cases, an entry may have a lower token than the previous entry. First, the owner of a grant that
             // was given before a loss of state may enter after the owner of a later grant. Second, if a server has lost
             // its token counter and its clock was set back, the next tokens continue from a lower number.
-            && !(has_set_back && counters_lost.is_some_and(|lost| lost >= at))
+            && !(has_set_back
+                && counters_lost.is_some_and(|lost| lost + GRANTED_BEFORE + longest_lease >= at))
             && !losses.iter().any(|loss| {
                 let is_of_it = loss.key.as_ref().is_none_or(|lost| *lost == key);
                 let until = loss.at.saturating_add(GRANTED_BEFORE + longest_lease);
@@ -262,6 +263,7 @@ impl Ledger {
         let state = &mut *guard;
         if let Some(this) = state.keys.get_mut(key) {
             this.moved = now;
+            this.released = None;
             if let Some(inside) = this.inside.remove(&number) {
                 if let Some(call) = state.calls.get_mut(&inside.call) {
                     call.left = Some(now);
@@ -279,6 +281,14 @@ impl Ledger {
                 let call = state.calls.get(&inside.call);
                 if call.is_some_and(|call| !call.wanted.prompt) {
                     this.moved = now + LATEST;
+                }
+                let releases = |call: &Call| {
+                    call.wanted.prompt
+                        && call.wanted.keys.len() == 1
+                        && call.wanted.at_least.is_zero()
+                };
+                if call.is_some_and(releases) {
+                    this.released = Some((inside.token, now));
                 }
                 self.history.add(
                     || format!("host {}", inside.host),

@@ -16,10 +16,13 @@ const TOLD: u64 = 1_000;
 const EARLY: u64 = 20;
 /// The longest time, in milliseconds, from the end of a fault until each session has a connection to its server.
 const SETTLED: u64 = 3_000;
+/// The longest time, in milliseconds, from the end of a fault until a client has replaced a connection that it knows to
+/// be silent.
+const RECONNECTED: u64 = 1_500;
 /// The longest time, in milliseconds, for which no server has a grant of a lock although a caller waits for it.
 const FREE: u64 = 100;
-/// The same for a caller outside the queue. Such a caller pauses for up to 128 ms between two tries or, with `notify`,
-/// for up to 200 ms if the lease of the holder ends without a release.
+/// The same for a caller outside the queue, and after a minimum hold. A caller outside the queue pauses for up to 128 ms
+/// between two tries or, with `notify`, for up to 200 ms if the lease of the holder ends without a release.
 const FREE_FOR_TRIES: u64 = 250;
 /// The time, in milliseconds, for which a lock is free at the end of a `wait` if the call certainly takes the lock: two
 /// comparisons of the ledger with the servers.
@@ -70,6 +73,14 @@ impl Ledger {
         self.grants(key).is_empty()
     }
 
+    /// Returns whether no server has a grant of this lock. On a Redlock, a minority of the nodes can have grants.
+    pub(super) fn is_obtainable(&self, key: &str) -> bool {
+        match self.plan.store {
+            Store::Redlock => 2 * self.grants(key).len() < self.plan.store.servers(),
+            _ => self.is_free(key),
+        }
+    }
+
     /// Checks that no server has a grant of a process whose shutdown has ended, in a run without other faults.
     pub fn check_shut_down(&self, host: HostId) {
         let undisturbed = self
@@ -110,6 +121,7 @@ impl Ledger {
         if self.network.has_unnoticed_silence() {
             state.disturbed = now;
         }
+        found.extend(self.check_silence(state, now));
         let keys: Vec<String> = state.keys.keys().cloned().collect();
         for key in keys {
             let inside: Vec<u64> = state.keys[&key].inside.keys().copied().collect();
@@ -124,6 +136,7 @@ impl Ledger {
                     let seen = format!("{key} on server {server}: {grant:?}");
                     found.push(("a grant lasts at most for its lease", seen));
                 }
+                found.extend(self.check_released(state, &key, grant, now));
             }
             found.extend(self.check_bodiless(state, &key, &grants, now));
             found.extend(self.check_queue(state, &key, now));
@@ -294,7 +307,7 @@ impl Ledger {
         // A call for several locks keeps the locks that it has while it waits for the others.
         let are_single = calls.clone().all(|call| call.wanted.keys.len() == 1);
         let are_prompt = calls.clone().all(|call| call.wanted.prompt);
-        let are_late = calls.any(|call| !call.wanted.prompt && !call.is_forgotten);
+        let are_late = calls.any(|call| call.wanted.is_late());
         let this = state.keys.get_mut(key)?;
         // A member of a cohort retains the lock with the cohort's grant.
         let is_retained = now <= this.retained;
@@ -339,11 +352,48 @@ impl Ledger {
         })
     }
 
+    /// Checks that a client replaces a silent connection. A client does not replace the connections of a server that
+    /// it no longer needs, and a client that was shut down replaces none.
+    fn check_silence(&self, state: &State, now: u64) -> Option<Broken> {
+        let needs_all = match self.plan.store {
+            Store::Redis | Store::Redisson | Store::Redlock => {
+                !self.plan.faults.contains(&Fault::ShutDown)
+            }
+            Store::Group { .. } | Store::Cluster { .. } => false,
+        };
+        if !needs_all || state.in_fault || state.disturbed + RECONNECTED >= now {
+            return None;
+        }
+        let (host, server) = self.network.endured_silence()?;
+        let seen = format!("host {host} and server {server}");
+        Some(("a silent connection is replaced", seen))
+    }
+
+    /// Checks in a run without faults that a release is sent at once: soon after the body, the server has no grant whose
+    /// last owner is the caller.
+    fn check_released(
+        &self,
+        state: &State,
+        key: &str,
+        grant: &StoredGrant,
+        now: u64,
+    ) -> Option<Broken> {
+        let (token, at) = state.keys.get(key)?.released?;
+        let is_last = grant.tokens.end == token + 1 && grant.tokens.contains(&token);
+        let is_plain = self.plan.store != Store::Redlock && state.disturbed == 0;
+        let is_late = is_last && is_plain && now > at + 1 + 2 * self.plan.delay;
+        is_late.then(|| {
+            let seen = format!("{key} with token {token}, whose body has ended at {at} ms");
+            ("a release is sent at once", seen)
+        })
+    }
+
     /// Checks that callers who wait for a lock take it soon after the servers have no grant of it.
     fn check_free(&self, state: &mut State, key: &str, is_taken: bool, now: u64) -> Option<Broken> {
         let this = state.keys.get_mut(key)?;
-        let since = this.taken.max(this.moved);
-        if is_taken || state.in_fault || !this.inside.is_empty() {
+        let (since, retained) = (this.taken.max(this.moved), this.retained);
+        let is_held = |inside: &Inside| !inside.hold.remaining().is_zero();
+        if is_taken || state.in_fault || this.inside.values().any(is_held) {
             this.taken = now;
             return None;
         }
@@ -360,9 +410,11 @@ impl Ledger {
         let is_plain = |call: &Call| {
             call.wanted.prompt && call.wanted.keys.len() == 1 && !state.is_stopped(call.wanted.host)
         };
+        // A session that has probed the lock before it was retained does not know when the minimum hold ends.
+        let was_retained = retained + FREE_FOR_TRIES + 4 * self.plan.delay >= now;
         let are_plain = waiting.clone().all(|(_, call)| is_plain(call));
         let (id, _) = waiting.find(|(_, call)| {
-            let free = if call.wanted.queues {
+            let free = if call.wanted.queues && !was_retained {
                 FREE
             } else {
                 FREE_FOR_TRIES

@@ -93,12 +93,21 @@ pub struct Wanted {
     pub entries: usize,
     /// Whether the call is polled whenever it is woken.
     pub prompt: bool,
+    /// Whether the call is polled without delay at first, and then no more.
+    pub forgets: bool,
     /// Whether the call waits in the queue.
     pub queues: bool,
     /// Whether the call is woken when its lock is free.
     pub woken: bool,
     /// Whether the call waits for the confirmation of its release.
     pub confirmed: bool,
+}
+
+impl Wanted {
+    /// Returns whether the call is polled late. A call that is no longer polled at some time is not polled late before.
+    pub(super) fn is_late(&self) -> bool {
+        !self.prompt && !self.forgets
+    }
 }
 
 #[derive(Debug)]
@@ -171,6 +180,9 @@ pub(super) struct Key {
     pub(super) retained: u64,
     /// The time before which no other caller may enter, because of this minimum hold.
     pub(super) closed: u64,
+    /// The token of the last hold whose body has ended, and the time at which the body ended. `None` if its call is
+    /// polled late, or if the lock is retained.
+    pub(super) released: Option<(u64, u64)>,
     /// The latest time at which a server had a grant of the lock.
     pub(super) taken: u64,
 }

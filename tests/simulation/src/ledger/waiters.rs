@@ -40,14 +40,17 @@ impl Ledger {
             .iter()
             .filter(|(_, call)| call.waits && call.wanted.keys.iter().any(|its| its == key));
         let (id, only) = waiting.next()?;
+        let has_majority = self.plan.keeps_majority()
+            && !state.is_stopped(only.wanted.host)
+            && state.disturbed + LONE < now;
         let is_late = waiting.next().is_none()
             && only.wanted.prompt
-            && state.disturbed == 0
+            && (state.disturbed == 0 || has_majority)
             && !state.replicated
             && only.wait() > 0
             && only.began.max(this.moved) + LONE + 4 * self.plan.delay < now
             && only.began + only.wait() > now
-            && self.is_free(key);
+            && self.is_obtainable(key);
         is_late.then(|| format!("call {} is the only one that waits for {key}", id.0))
     }
 }

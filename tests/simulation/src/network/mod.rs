@@ -113,6 +113,13 @@ struct Connection {
     silence: Option<Silence>,
 }
 
+impl Connection {
+    /// Returns whether neither side has ended the connection. A client closes a connection that it has replaced.
+    fn is_open(&self) -> bool {
+        !self.ended && self.id.is_some()
+    }
+}
+
 /// The silence of a connection.
 #[derive(Debug, Clone, Copy, Default)]
 struct Silence {
@@ -386,8 +393,23 @@ impl Network {
         let now = self.now();
         self.state().connections.values().any(|connection| {
             let is_unnoticed = |silence: Silence| silence.used.is_none_or(|at| now < at + NOTICED);
-            !connection.ended && connection.silence.is_some_and(is_unnoticed)
+            connection.is_open() && connection.silence.is_some_and(is_unnoticed)
         })
+    }
+
+    /// Returns a host and a server whose connection is silent, although the host has had the time to notice the silence
+    /// and to replace the connection.
+    #[must_use]
+    pub fn endured_silence(&self) -> Option<(HostId, ServerId)> {
+        let now = self.now();
+        let state = self.state();
+        let connection = state.connections.values().find(|connection| {
+            let is_endured = |silence: Silence| silence.used.is_some_and(|at| at + NOTICED < now);
+            connection.is_open()
+                && !state.dead[connection.host]
+                && connection.silence.is_some_and(is_endured)
+        })?;
+        Some((connection.host, connection.server))
     }
 
     /// Holds back the messages in this direction if `held` is set, and lets them pass otherwise.
