@@ -148,11 +148,7 @@ impl Way {
     /// Returns whether calls that are made in this way get their lock in the order in which they began.
     #[must_use]
     pub fn is_orderly(self) -> bool {
-        self.is_prompt()
-            && !matches!(
-                self,
-                Self::Several | Self::RunForAtLeast | Self::LeakedGuard
-            )
+        self.is_prompt() && !matches!(self, Self::Several | Self::LeakedGuard)
     }
 }
 

@@ -16,6 +16,8 @@ const RETURNED: u64 = 300;
 /// The longest time, in milliseconds, from the end of a body until its call ends, if the call does not wait for the
 /// confirmation of its release.
 const UNCONFIRMED: u64 = 10;
+/// The longest time, in milliseconds, from the end of a minimum hold until a probe finds the lock.
+const PROBED: u64 = 250;
 /// The time, in milliseconds, that a call needs at most for its replicas.
 const REPLICATED: u64 = 1_500;
 /// The longest time, in milliseconds, from the end of a fault at one node of a Redlock until the client uses this node
@@ -46,6 +48,10 @@ impl State {
         now: u64,
     ) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
+        // Up to 200 ms after the end of a minimum hold, a probe finds the lock.
+        let retained = this.wanted.keys.iter().filter_map(|key| self.keys.get(key));
+        let retained = retained.map(|key| key.retained + PROBED).max();
+        let since = since.max(retained.filter(|at| *at > since).unwrap_or(0));
         let took = now.saturating_sub(since.max(this.began));
         let late = self.ordered && this.waits && took > HANDOFF;
         late.then(|| {

@@ -19,14 +19,16 @@ const SETTLED: u64 = 3_000;
 /// The longest time, in milliseconds, from the end of a fault until a client has replaced a connection that it knows to
 /// be silent.
 const RECONNECTED: u64 = 1_500;
+/// The time, in milliseconds, after which all connections are made, in a run without faults.
+const CONNECTED: u64 = 1_000;
 /// The longest time, in milliseconds, for which no server has a grant of a lock although a caller waits for it.
 const FREE: u64 = 100;
 /// The same for a caller outside the queue, and after a minimum hold. A caller outside the queue pauses for up to 128 ms
 /// between two tries or, with `notify`, for up to 200 ms if the lease of the holder ends without a release.
 const FREE_FOR_TRIES: u64 = 250;
-/// The time, in milliseconds, for which a lock is free at the end of a `wait` if the call certainly takes the lock: two
-/// comparisons of the ledger with the servers.
-const LAST_TRY: u64 = 110;
+/// The time, in milliseconds, for which a lock is free at the end of a `wait` if the call certainly takes the lock, in
+/// addition to the delays of messages.
+const LAST_TRY: u64 = 5;
 /// The longest time, in milliseconds, for which the entry of a call stays in the queue after the call has ended.
 const LEFT: u64 = 500;
 /// The longest time, in milliseconds, by which a lease may last longer than its call asked for. While a call waits for
@@ -380,7 +382,11 @@ impl Ledger {
     ) -> Option<Broken> {
         let (token, at) = state.keys.get(key)?.released?;
         let is_last = grant.tokens.end == token + 1 && grant.tokens.contains(&token);
-        let is_plain = self.plan.store != Store::Redlock && state.disturbed == 0;
+        // At first, a release can have to wait for a connection. Long delays hide when a message was sent.
+        let is_plain = self.plan.store != Store::Redlock
+            && state.disturbed == 0
+            && at > CONNECTED
+            && self.plan.delay <= 2;
         let is_late = is_last && is_plain && now > at + 1 + 2 * self.plan.delay;
         is_late.then(|| {
             let seen = format!("{key} with token {token}, whose body has ended at {at} ms");
@@ -395,8 +401,11 @@ impl Ledger {
         let is_held = |inside: &Inside| !inside.hold.remaining().is_zero();
         if is_taken || state.in_fault || this.inside.values().any(is_held) {
             this.taken = now;
+            this.seen_free = None;
             return None;
         }
+        this.seen_free.get_or_insert(now);
+        let released = this.released.map_or(0, |(_, at)| at);
         let is_settled = state.disturbed == 0 || state.disturbed + SETTLED < now;
         if !is_settled
             || state.set_back > 0
@@ -414,7 +423,9 @@ impl Ledger {
         let was_retained = retained + FREE_FOR_TRIES + 4 * self.plan.delay >= now;
         let are_plain = waiting.clone().all(|(_, call)| is_plain(call));
         let (id, _) = waiting.find(|(_, call)| {
-            let free = if call.wanted.queues && !was_retained {
+            // A release wakes the callers with `notify`.
+            let is_told = call.wanted.woken && since <= released + FREE / 2 + 4 * self.plan.delay;
+            let free = if (call.wanted.queues || is_told) && !was_retained {
                 FREE
             } else {
                 FREE_FOR_TRIES
@@ -495,10 +506,8 @@ impl Ledger {
             let seen = format!("call {} at {now} ms", call.0);
             return Some(("a call without an answer is not busy", seen));
         }
-        let since = state
-            .keys
-            .get(key)
-            .map_or(0, |key| key.taken.max(key.moved));
+        let lock = state.keys.get(key)?;
+        let since = lock.seen_free.filter(|at| lock.moved <= *at)?;
         let is_settled = state.disturbed == 0 || state.disturbed + SETTLED < this.began;
         let is_free = this.waits
             && this.wanted.prompt
@@ -509,6 +518,7 @@ impl Ledger {
             && !state.replicated
             && self.plan.store != Store::Redlock
             && since + LAST_TRY + 4 * self.plan.delay < now
+            && this.began + 500 < now
             && self.is_free(key);
         is_free.then(|| {
             let seen = format!("call {}: {key} is free since {since} ms", call.0);

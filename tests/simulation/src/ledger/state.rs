@@ -185,6 +185,8 @@ pub(super) struct Key {
     pub(super) released: Option<(u64, u64)>,
     /// The latest time at which a server had a grant of the lock.
     pub(super) taken: u64,
+    /// The first comparison since then at which no server had a grant. `None` if there was none.
+    pub(super) seen_free: Option<u64>,
 }
 
 /// An event after which a grant that the ledger knows may be unknown to the server.
