@@ -56,6 +56,23 @@ async fn row_29_two_of_five_down() {
     .await;
 }
 
+/// One of three nodes refuses all requests, and another node is stopped. A call keeps trying, and gets the lock when the
+/// stopped node continues.
+#[tokio::test]
+async fn a_node_that_refuses_does_not_end_a_call() {
+    let quorum = Quorum::start(3).await;
+    let client = warm(&quorum.url()).await;
+    let full = ["SET", "maxmemory", "1"];
+    let mut first = quorum.servers[0].connection().await;
+    ask::<()>(&mut first, redis::cmd("CONFIG").arg(&full)).await;
+    quorum.servers[1].stop_process();
+    let before = client.stats().commands;
+    let calling = tokio::spawn(client.lock("k").wait(20 * SECOND).run(async {}));
+    until(async || client.stats().commands >= before + 12).await;
+    quorum.servers[1].continue_process();
+    calling.await.unwrap().unwrap();
+}
+
 /// Row 30 of `docs/faults.md`: three of five nodes are stopped. Nobody acquires the lock. The client gives back the
 /// grants of single nodes: at once on the two nodes that are up, and on the three stopped nodes when they continue.
 #[tokio::test]

@@ -348,7 +348,7 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
     let mut steps: Steps = nodes.map(|node| take(node, request)).collect();
     let mut until = started + patience;
     let mut agreement = Agreement::new(majority);
-    let (mut failed, mut refused) = (0, None);
+    let (mut failed, mut refusals) = (0, Vec::new());
     let mut silence = Silence::before(quorum, haste);
     while !agreement.is_reached() {
         let unlikely = silence.lasting();
@@ -382,7 +382,7 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
             Step::Taken(_, Err(error)) | Step::Raised(_, Err(error)) => {
                 failed += 1;
                 if !matches!(error, BackendError::Unreachable(_)) {
-                    refused = Some(error);
+                    refusals.push(error);
                 }
             }
         }
@@ -391,10 +391,12 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
     // The silent nodes that the round did not wait for do not count.
     let answered = quorum.nodes.len() - failed;
     let Some((token, ready, above)) = agreement.reached() else {
-        return match refused {
+        // A refusal ends the call. If the other nodes could grant the lock, the call tries again instead.
+        let can_others_grant = refusals.len() + majority <= quorum.nodes.len();
+        return match refusals.pop() {
             _ if answered >= majority => Round::Busy,
-            Some(error) => Round::Unreachable(error),
-            None => Round::Unreachable(quorum.unreachable(answered)),
+            Some(error) if !can_others_grant => Round::Unreachable(error),
+            _ => Round::Unreachable(quorum.unreachable(answered)),
         };
     };
     steps.extend(above.into_iter().map(|attempt| raise_token(attempt, token)));
