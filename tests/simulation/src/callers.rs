@@ -655,7 +655,7 @@ impl Caller {
     /// lose its place.
     fn leaves_unpolled(&self) -> bool {
         let plan = &self.process.plan;
-        plan.extras && !plan.is_ordered() && self.unpolled.percent(50)
+        plan.unpolled && !plan.is_ordered() && self.unpolled.percent(50)
     }
 
     /// Makes three nested calls. The second call gets its turn after the first call, but is not polled. Checks that the

@@ -30,10 +30,12 @@ pub enum Store {
 /// The number of the stream of random numbers that decides which plans are ordered.
 const ORDERLY: u64 = 18;
 
-/// The numbers of the streams of random numbers that decide in which plans connections fall silent, and which plans
-/// have only one or two kinds of faults.
+/// The numbers of the streams of random numbers that decide in which plans connections fall silent, which plans have
+/// only one or two kinds of faults, and in which plans bodies leave nested calls unpolled. With these streams, the plans
+/// of the seeds in the corpus stay the same.
 const SILENCE: u64 = 69;
 const FOCUSED: u64 = 137;
+const UNPOLLED: u64 = 1365;
 
 /// The name under which the Sentinels know their group.
 pub const GROUP: &str = "shop";
@@ -138,6 +140,8 @@ pub struct Plan {
     pub drift: u64,
     /// Whether some calls set `max_hold` or `on_lost`, and some guards are extended twice at the same time.
     pub extras: bool,
+    /// Whether some bodies leave a nested call unpolled.
+    pub unpolled: bool,
 }
 
 impl Plan {
@@ -225,6 +229,7 @@ impl Plan {
             calm: chance.pick(&[300, 1_000, 4_000]),
             drift: chance.pick(&[0, 400]),
             extras: Chance::new(seed, 50).percent(50),
+            unpolled: Chance::new(seed, UNPOLLED).percent(30),
         };
         // With this stream of random numbers, the plans of the seeds in the corpus stay the same.
         if Chance::new(seed, ORDERLY).percent(15) {
@@ -344,6 +349,9 @@ impl Plan {
         }
         if self.extras {
             add(&|plan| plan.extras = false);
+        }
+        if self.unpolled {
+            add(&|plan| plan.unpolled = false);
         }
         smaller
     }
