@@ -1,8 +1,13 @@
 //! `replicas`: a body starts only after replicas of the server have acknowledged its grant.
 
-use std::time::{Duration, Instant};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+    time::{Duration, Instant},
+};
 
-use lock_runtime::{Hold, Layout, LockClient, LockError, distributed_lock};
+use lock_runtime::{Hold, Layout, LockClient, LockError, OnLost, distributed_lock};
 use redis::aio::MultiplexedConnection;
 use support::{
     assert_busy,
@@ -295,6 +300,31 @@ async fn a_nested_call_that_waits_for_replicas_observes_max_hold() {
         nested.run(inner).await.unwrap();
     };
     outer.max_hold(100 * MS).run(body).await.unwrap();
+}
+
+/// A nested call waits for replicas after the `max_hold` of the enclosing call, and is polled again only when the lease
+/// has ended. The nested call does not enter.
+#[tokio::test]
+async fn a_nested_call_does_not_enter_a_lease_that_has_ended() {
+    let group = Group::with_replicas(1).await;
+    let client = group.client().await;
+    let outer = client.lock("a").lease(SECOND).renew(true).max_hold(MS);
+    let nested = client.lock("a").lease(10 * MS).replicas(1);
+    let body = async {
+        let hold = Hold::current().unwrap();
+        until(async || hold.remaining() < 300 * MS).await;
+        let mut entering = pin!(nested.acquire());
+        // The first poll sends the request. The replica acknowledges the grant while the call is not polled.
+        let first = poll_fn(|cx| Poll::Ready(entering.as_mut().poll(cx).is_ready()));
+        assert!(!first.await);
+        hold.lost().await;
+        let entered = entering.await;
+        assert!(
+            matches!(entered, Err(LockError::Lost { .. })),
+            "{entered:?}"
+        );
+    };
+    let _ = outer.on_lost(OnLost::Continue).run(body).await;
 }
 
 /// A call that is dropped while it waits for replicas gives its lock back.

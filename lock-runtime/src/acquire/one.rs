@@ -147,7 +147,7 @@ async fn enter_now(
                     Awaiting::Nested { limit },
                 );
                 match Box::pin(waiting).await? {
-                    Waited::Replicated => {}
+                    Waited::Replicated => hold.not_lost()?,
                     Waited::Lost => return Err(hold.not_held()),
                     Waited::TooLate if spec.now() >= waits_until => {
                         return Err(busy_with_sibling(spec, *budget));

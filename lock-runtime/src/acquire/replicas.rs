@@ -122,10 +122,11 @@ pub(crate) async fn replicated(
             Ok(Replicated::NotHeld) => return Ok(Waited::Lost),
             Ok(Replicated::By { count, until }) => (count, until),
         };
-        // The body starts only if at least two thirds of its lease are left on the replicas.
+        // The body starts only if at least two thirds of its lease are left on the replicas. After the `max_hold` of the
+        // enclosing call, a nested call has a shorter lease.
         let now = spec.now();
         let lease = awaiting.lease(spec.terms.lease, now);
-        if count >= replicas.count && ends.since(now) >= lease * 2 / 3 {
+        if count >= replicas.count && ends > now && ends.since(now) >= lease * 2 / 3 {
             return Ok(Waited::Replicated);
         }
         if now >= until && read < until && count >= replicas.count {

@@ -57,7 +57,7 @@ async fn row_29_two_of_five_down() {
 }
 
 /// One of three nodes refuses all requests, and another node is stopped. A call keeps trying, and gets the lock when the
-/// stopped node continues.
+/// stopped node continues. The error of a call whose `wait` ends before contains the refusal.
 #[tokio::test]
 async fn a_node_that_refuses_does_not_end_a_call() {
     let quorum = Quorum::start(3).await;
@@ -66,6 +66,11 @@ async fn a_node_that_refuses_does_not_end_a_call() {
     let mut first = quorum.servers[0].connection().await;
     ask::<()>(&mut first, redis::cmd("CONFIG").arg(&full)).await;
     quorum.servers[1].stop_process();
+    let failed = client.lock("k").wait(SECOND).run(async {}).await;
+    let Err(LockError::Unreachable { detail, .. }) = failed else {
+        panic!("{failed:?}");
+    };
+    assert!(detail.contains("OOM"), "{detail}");
     let before = client.stats().commands;
     let calling = tokio::spawn(client.lock("k").wait(20 * SECOND).run(async {}));
     until(async || client.stats().commands >= before + 12).await;

@@ -230,7 +230,7 @@ pub(crate) struct RedlockAttempt {
 
 impl RedlockAttempt {
     pub(crate) fn new(quorum: Arc<Quorum>, request: Request) -> Self {
-        let newest = Err(quorum.unreachable(0));
+        let newest = Err(quorum.unreachable(0, None));
         Self {
             quorum,
             request,
@@ -349,12 +349,20 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
     let mut until = started + patience;
     let mut agreement = Agreement::new(majority);
     let (mut failed, mut refusals) = (0, Vec::new());
+    // Refusals end the call. If the nodes that have not refused can complete a majority, the call tries again instead.
+    let are_decisive = |refusals: usize| refusals + majority > quorum.nodes.len();
     let mut silence = Silence::before(quorum, haste);
     while !agreement.is_reached() {
         let unlikely = silence.lasting();
-        if agreement.counted() + steps.len() < majority + unlikely {
+        // The nodes that are likely to answer cannot complete a majority. If a node has refused, the round still reads
+        // the answers that decide whether the call ends.
+        if agreement.counted() + steps.len() < majority + unlikely
+            && (refusals.is_empty()
+                || are_decisive(refusals.len())
+                || !are_decisive(refusals.len() + steps.len() - unlikely))
+        {
             failed += unlikely;
-            break; // the nodes that are likely to answer cannot complete a majority
+            break;
         }
         let Some(Some(step)) = quorum.context.timeout_at(until, steps.next()).await else {
             failed += steps.len();
@@ -391,12 +399,11 @@ pub(crate) async fn round(quorum: &Arc<Quorum>, request: &Request, haste: Haste)
     // The silent nodes that the round did not wait for do not count.
     let answered = quorum.nodes.len() - failed;
     let Some((token, ready, above)) = agreement.reached() else {
-        // A refusal ends the call. If the other nodes could grant the lock, the call tries again instead.
-        let can_others_grant = refusals.len() + majority <= quorum.nodes.len();
+        let are_decisive = are_decisive(refusals.len());
         return match refusals.pop() {
             _ if answered >= majority => Round::Busy,
-            Some(error) if !can_others_grant => Round::Unreachable(error),
-            _ => Round::Unreachable(quorum.unreachable(answered)),
+            Some(error) if are_decisive => Round::Unreachable(error),
+            refusal => Round::Unreachable(quorum.unreachable(answered, refusal.as_ref())),
         };
     };
     steps.extend(above.into_iter().map(|attempt| raise_token(attempt, token)));

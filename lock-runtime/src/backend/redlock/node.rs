@@ -436,7 +436,8 @@ impl Node {
             sent: None,
         };
         let taken = attempt.take(request).await;
-        self.silent.store(taken.is_err(), Ordering::Release);
+        let is_silent = matches!(taken, Err(BackendError::Unreachable(_)));
+        self.silent.store(is_silent, Ordering::Release);
         (attempt, taken)
     }
 

@@ -173,7 +173,7 @@ impl Quorum {
         let before = self.marks(lease, |_| true).await;
         let after = self.marks(lease, |mark| before.contains(mark)).await;
         if after.len() < self.majority() {
-            return Err(self.unreachable(after.len()));
+            return Err(self.unreachable(after.len(), None));
         }
         self.marked_lease.fetch_max(ms(lease), Ordering::AcqRel);
         Ok(())
@@ -279,12 +279,18 @@ impl Quorum {
         Some(errors.fold(first, |all, one| format!("{all}; {one}")))
     }
 
-    /// Returns the error for a request that too few nodes have answered. The error contains the nodes' newest errors.
-    pub(crate) fn unreachable(&self, answered: usize) -> BackendError {
+    /// Returns the error for a request that too few nodes have answered. The error contains the nodes' newest errors,
+    /// and the refusal of a node.
+    pub(crate) fn unreachable(
+        &self,
+        answered: usize,
+        refusal: Option<&BackendError>,
+    ) -> BackendError {
         let (nodes, majority) = (self.nodes.len(), self.majority());
         let last_error = self.last_error().unwrap_or_else(|| "no answer".into());
+        let refusal = refusal.map_or(String::new(), |refusal| format!("{refusal}; "));
         BackendError::Unreachable(format!(
-            "{answered} of {nodes} nodes answered, {majority} are needed ({last_error})"
+            "{answered} of {nodes} nodes answered, {majority} are needed ({refusal}{last_error})"
         ))
     }
 
@@ -317,7 +323,7 @@ impl Quorum {
         }
         let answered = agreed.len() + against;
         Verdict::Open(match failure {
-            None | Some(BackendError::Unreachable(_)) => self.unreachable(answered),
+            None | Some(BackendError::Unreachable(_)) => self.unreachable(answered, None),
             Some(error) => error,
         })
     }
@@ -603,7 +609,7 @@ impl Quorum {
                 holder: None,
                 waiters: 0,
             }),
-            None | Some(BackendError::Unreachable(_)) => Err(self.unreachable(answered)),
+            None | Some(BackendError::Unreachable(_)) => Err(self.unreachable(answered, None)),
             Some(error) => Err(error),
         }
     }

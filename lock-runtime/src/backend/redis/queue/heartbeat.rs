@@ -150,7 +150,10 @@ async fn probe(
         args.push(member);
     }
     let (found, sent) = match connection.run(&scripts::PROBE, &keys, &args).await {
-        Ok((Value::Array(found), sent)) => (found, sent),
+        Ok((Value::Array(found), sent)) => {
+            connection.health.heard(server.context.now());
+            (found, sent)
+        }
         Ok(_) => return,
         Err(error) => {
             tracing::debug!(target: TARGET, server = %server.address(), %error, "a probe of the locks that callers wait for has failed");

@@ -161,7 +161,7 @@ impl Sessions {
         liveness.await && self.connector.readiness.is_ready(context.now())
     }
 
-    /// Returns whether the server has answered a command that a session has sent since `moment`.
+    /// Returns whether a session knows of a reply that this server has sent since `moment`.
     fn has_answered_since(&self, moment: Moment) -> bool {
         let sessions = lock(&self.by_runtime);
         let mut sessions = sessions.values().flatten().chain(self.home.get());

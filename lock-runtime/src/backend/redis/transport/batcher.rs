@@ -13,7 +13,10 @@ use lock_core::backend::BoxFuture;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::{runtime::Handle, sync::oneshot};
 
-use crate::background::lock;
+use crate::{
+    backend::redis::transport::health::Health,
+    background::{Context, lock},
+};
 
 /// A new command is batched if at least this number of other commands are under way.
 const BATCH_THRESHOLD: usize = 8;
@@ -35,15 +38,23 @@ pub(crate) struct Batcher {
     pending: Arc<Mutex<Pending>>,
     /// The runtime on which the connection runs.
     runtime: Handle,
+    health: Arc<Health>,
+    context: Arc<Context>,
 }
 
 impl Batcher {
     /// Creates the batcher of a connection that runs on the calling runtime.
-    pub(crate) fn new(redis: MultiplexedConnection) -> Self {
+    pub(crate) fn new(
+        redis: MultiplexedConnection,
+        health: Arc<Health>,
+        context: Arc<Context>,
+    ) -> Self {
         Self {
             redis,
             pending: Arc::default(),
             runtime: Handle::current(),
+            health,
+            context,
         }
     }
 
@@ -132,6 +143,7 @@ impl Batcher {
         };
         match sent {
             Ok(values) => {
+                self.health.heard(self.context.now());
                 for (value, answer) in values.into_iter().zip(answers) {
                     let _ = answer.send(Ok(value));
                 }

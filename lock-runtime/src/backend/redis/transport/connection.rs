@@ -260,13 +260,13 @@ impl Connection {
             } else {
                 server_micros.to_string()
             },
+            _login: connector.keep_logged_in(&redis, obtained),
+            batcher: Batcher::new(redis, health.clone(), connector.context.clone()),
             health,
             clock_offset: i128::from(server_micros)
                 - i128::try_from(local_micros).unwrap_or_default(),
             wait_connections: WaitConnections::new(),
             shard_channels: ShardChannels::default(),
-            _login: connector.keep_logged_in(&redis, obtained),
-            batcher: Batcher::new(redis),
             context: connector.context.clone(),
             readiness: connector.readiness.clone(),
             counters: connector.counters.clone(),
@@ -371,6 +371,9 @@ impl Connection {
     /// permitted to run it.
     pub(crate) async fn ask_time(&self) -> Result<(), CallError> {
         let time = self.send(&redis::cmd("TIME")).await;
+        if time.is_ok() {
+            self.health.heard(self.context.now());
+        }
         time.map(drop).map_err(|error| self.failed(&error))
     }
 

@@ -53,9 +53,11 @@ impl Parking {
 #[derive(Debug)]
 pub(crate) struct Health {
     parking: Arc<Parking>,
-    /// The moment at which the most recently answered command was sent, in ns of the local clock. A reply can be read
-    /// long after it came, so the moment at which it is read says nothing about the server.
+    /// The moment at which the most recently answered command was sent, in ns of the local clock. A caller can read a
+    /// reply long after it came, so the moment at which a caller reads a reply says nothing about the server.
     answered: AtomicU64,
+    /// The moment at which the engine itself last read a reply. The engine reads replies soon after they come.
+    heard: AtomicU64,
     /// The newest moment at which a command was sent while no other command was under way.
     active_since: AtomicU64,
     in_flight: AtomicUsize,
@@ -80,6 +82,7 @@ impl Health {
         Self {
             parking,
             answered: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
             active_since: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
@@ -111,19 +114,29 @@ impl Health {
         self.answered.fetch_max(nanos(sent), Ordering::AcqRel);
     }
 
-    /// Returns whether the server has answered a command that was sent at `moment` or later.
-    pub(crate) fn has_answered_since(&self, moment: Moment) -> bool {
-        self.answered.load(Ordering::Acquire) >= nanos(moment)
+    /// Records that the engine reads a reply at `now`.
+    pub(crate) fn heard(&self, now: Moment) {
+        self.heard.fetch_max(nanos(now), Ordering::AcqRel);
     }
 
-    /// Returns for how long the server has answered none of the commands that are under way, or zero if no command is
-    /// under way.
+    /// Returns a moment after which no reply is known to have come.
+    fn last_reply(&self) -> u64 {
+        let answered = self.answered.load(Ordering::Acquire);
+        answered.max(self.heard.load(Ordering::Acquire))
+    }
+
+    /// Returns whether the server is known to have replied since `moment`.
+    pub(crate) fn has_answered_since(&self, moment: Moment) -> bool {
+        self.last_reply() >= nanos(moment)
+    }
+
+    /// Returns for how long commands have been under way without a known reply, or zero if no command is under way.
     pub(crate) fn silent_for(&self, now: Moment) -> Duration {
         if self.in_flight.load(Ordering::Acquire) == 0 {
             return Duration::ZERO;
         }
-        let answered = self.answered.load(Ordering::Acquire);
-        let since = answered.max(self.active_since.load(Ordering::Acquire));
+        let since = self.last_reply();
+        let since = since.max(self.active_since.load(Ordering::Acquire));
         now.since(Moment::new(Duration::from_nanos(since)))
     }
 
@@ -228,5 +241,8 @@ mod tests {
         assert_eq!(health.silent_for(at(9)), 8 * SECOND);
         health.answered(at(5));
         assert!(health.has_answered_since(at(5)));
+        health.heard(at(8));
+        assert!(health.has_answered_since(at(8)));
+        assert_eq!(health.silent_for(at(9)), SECOND);
     }
 }

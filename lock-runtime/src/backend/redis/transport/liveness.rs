@@ -38,8 +38,8 @@ type Answer = Arc<Watched<Option<bool>>>;
 pub(crate) struct Liveness(Mutex<Option<(Duration, Answer)>>);
 
 impl Liveness {
-    /// Returns true if `asking` succeeds within this time, or if the server has answered a command that any
-    /// session has sent since the check began.
+    /// Returns true if `asking` succeeds within this time, or if a session knows of a reply that the server has sent
+    /// since the check began.
     pub(crate) async fn ask(
         &self,
         context: &Arc<Context>,
