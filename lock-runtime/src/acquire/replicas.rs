@@ -126,7 +126,7 @@ pub(crate) async fn replicated(
         // enclosing call, a nested call has a shorter lease.
         let now = spec.now();
         let lease = awaiting.lease(spec.terms.lease, now);
-        if count >= replicas.count && ends > now && ends.since(now) >= lease * 2 / 3 {
+        if count >= replicas.count && ends.since(now) >= lease * 2 / 3 {
             return Ok(Waited::Replicated);
         }
         if now >= until && read < until && count >= replicas.count {
