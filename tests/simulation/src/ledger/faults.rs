@@ -17,8 +17,8 @@ impl Ledger {
         *state.counts.faults.entry(fault).or_default() += 1;
     }
 
-    /// Records that until the end of the present fault, no requests of this host are answered; of no host if `host` is
-    /// `None`.
+    /// Records that requests are not answered until the end of the present fault: the requests of this host, or of all
+    /// hosts if `host` is `None`.
     pub fn cut_off(&self, host: Option<HostId>) {
         let now = self.history.now();
         self.state().cut_off = Some((host, now));

@@ -22,8 +22,8 @@ pub use state::{CallId, Counts, Violation, Wanted};
 
 /// The longest time between a grant and the entry of its owner, in milliseconds: a claim and half a second.
 const GRANTED_BEFORE: u64 = 2_500;
-/// The longest time, in milliseconds, between a grant and the entry of an owner that is polled late, if the minimum hold
-/// is longer than the time that a late caller needs.
+/// The time, in milliseconds, by which a minimum hold can end earlier than the ledger expects if its call is polled late.
+/// The minimum hold counts from the grant, and such a call enters some time after the grant.
 const GRANTED_LATE: u64 = 300;
 /// The longest time by which a call that is polled without delay may exceed its `wait`, in milliseconds: 200 ms to
 /// leave the queue, and 500 ms for the delays of messages.

@@ -104,7 +104,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Returns whether the call is polled late. A call that is no longer polled at some time is not polled late before.
+    /// Returns whether the call is polled late. A call that is polled without delay, and later no more, does not count.
     pub(super) fn is_late(&self) -> bool {
         !self.prompt && !self.forgets
     }

@@ -1,5 +1,5 @@
-//! The health of one connection: which commands the server has answered, how many commands are unanswered, and whether the
-//! connection was given up. This file only records the health. `queue/heartbeat.rs` decides when to give up a
+//! The health of one connection: which commands the server has answered, how many commands are unanswered, and whether
+//! the connection was given up. This file only records the health. `queue/heartbeat.rs` decides when to give up a
 //! connection that does not answer.
 
 use std::{
@@ -119,7 +119,7 @@ impl Health {
         self.heard.fetch_max(nanos(now), Ordering::AcqRel);
     }
 
-    /// Returns a moment after which no reply is known to have come.
+    /// Returns the newest moment at which the server is known to have replied.
     fn last_reply(&self) -> u64 {
         let answered = self.answered.load(Ordering::Acquire);
         answered.max(self.heard.load(Ordering::Acquire))
