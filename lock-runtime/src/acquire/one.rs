@@ -146,7 +146,11 @@ async fn enter_now(
                     vec![hold.clone()],
                     Awaiting::Nested { limit },
                 );
-                match Box::pin(waiting).await? {
+                let waited = Box::pin(waiting).await?;
+                if hold.has_ended() {
+                    break;
+                }
+                match waited {
                     Waited::Replicated => hold.not_lost()?,
                     Waited::Lost => return Err(hold.not_held()),
                     Waited::TooLate if spec.now() >= waits_until => {

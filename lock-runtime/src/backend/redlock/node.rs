@@ -436,8 +436,8 @@ impl Node {
             sent: None,
         };
         let taken = attempt.take(request).await;
-        let is_silent = matches!(taken, Err(BackendError::Unreachable(_)));
-        self.silent.store(is_silent, Ordering::Release);
+        // A node that refuses cannot complete a majority either, so it counts as silent.
+        self.silent.store(taken.is_err(), Ordering::Release);
         (attempt, taken)
     }
 

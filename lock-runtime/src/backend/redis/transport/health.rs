@@ -56,7 +56,8 @@ pub(crate) struct Health {
     /// The moment at which the most recently answered command was sent, in ns of the local clock. A caller can read a
     /// reply long after it came, so the moment at which a caller reads a reply says nothing about the server.
     answered: AtomicU64,
-    /// The moment at which the engine itself last read a reply. The engine reads replies soon after they come.
+    /// The moment at which a task of the engine last read a reply. Such a task reads a reply soon after it came, unless
+    /// the connection runs on a caller's runtime, and this runtime is blocked.
     heard: AtomicU64,
     /// The newest moment at which a command was sent while no other command was under way.
     active_since: AtomicU64,
@@ -125,8 +126,13 @@ impl Health {
         answered.max(self.heard.load(Ordering::Acquire))
     }
 
-    /// Returns whether the server is known to have replied since `moment`.
+    /// Returns whether the server has answered a command that was sent at `moment` or later.
     pub(crate) fn has_answered_since(&self, moment: Moment) -> bool {
+        self.answered.load(Ordering::Acquire) >= nanos(moment)
+    }
+
+    /// Returns whether the server has replied since `moment`. The connection must not run on a caller's runtime.
+    pub(crate) fn has_heard_since(&self, moment: Moment) -> bool {
         self.last_reply() >= nanos(moment)
     }
 
@@ -242,7 +248,8 @@ mod tests {
         health.answered(at(5));
         assert!(health.has_answered_since(at(5)));
         health.heard(at(8));
-        assert!(health.has_answered_since(at(8)));
+        assert!(health.has_heard_since(at(8)));
+        assert!(!health.has_answered_since(at(8)));
         assert_eq!(health.silent_for(at(9)), SECOND);
     }
 }
