@@ -141,7 +141,8 @@ impl Way {
     }
 
     /// Returns whether a call that is made in this way is polled after each of its wake-ups.
-    fn is_prompt(self) -> bool {
+    #[must_use]
+    pub fn is_prompt(self) -> bool {
         !matches!(self, Self::Select | Self::Forgotten | Self::Buffered)
     }
 

@@ -21,6 +21,8 @@ const SETTLED: u64 = 3_000;
 const RECONNECTED: u64 = 1_500;
 /// The time, in milliseconds, after which all connections are made, in a run without faults.
 const CONNECTED: u64 = 1_000;
+/// The time, in milliseconds, between two comparisons of the ledger with the servers.
+const COMPARED: u64 = 50;
 /// The longest time, in milliseconds, for which no server has a grant of a lock although a caller waits for it.
 const FREE: u64 = 100;
 /// The same for a caller outside the queue, and after a minimum hold. A caller outside the queue pauses for up to 128 ms
@@ -90,7 +92,9 @@ impl Ledger {
             .faults
             .iter()
             .all(|fault| *fault == Fault::ShutDown);
-        if !undisturbed {
+        // The lock of a call that is not polled can stay taken until the end of its lease.
+        let are_prompt = self.plan.slow == 0 && self.plan.ways.iter().all(|way| way.is_prompt());
+        if !undisturbed || !are_prompt {
             return;
         }
         let latest: Vec<(String, u64)> = {
@@ -207,7 +211,8 @@ impl Ledger {
         // The guard of a call that has ended is leaked.
         let lease = call.map_or(state.longest_lease, Call::lease);
         let may_lose = state.may_lose(key, inside);
-        if left > lease + LONGER && !may_lose {
+        // After a clock was set back, the server keeps a grant for longer, and says so.
+        if left > lease + LONGER && !may_lose && state.set_back == 0 {
             let seen = format!("{} has {left} ms left of {lease}", inside.name(key));
             return Some(("a lease lasts as long as its call asked for", seen));
         }
@@ -311,6 +316,14 @@ impl Ledger {
         let are_prompt = calls.clone().all(|call| call.wanted.prompt);
         let are_late = calls.any(|call| call.wanted.is_late());
         let this = state.keys.get_mut(key)?;
+        // A call that has ended may have left the grant.
+        if !are_prompt {
+            this.not_prompt = now;
+        }
+        if are_late {
+            this.late = now;
+        }
+        let (not_prompt, last_late) = (this.not_prompt, this.late);
         // A member of a cohort retains the lock with the cohort's grant.
         let is_retained = now <= this.retained;
         let has_body = |grant: &StoredGrant| {
@@ -339,10 +352,11 @@ impl Ledger {
             // Each owner that is polled late can miss its turn at the end of a claim, and begin its body at the end of
             // another one. It may release its guard only after its longest pause.
             let owners = grant.tokens.end - grant.tokens.start;
-            let late = match (are_prompt, are_late) {
-                (true, _) => 0,
-                (false, false) => CLAIM * owners,
-                (false, true) => 2 * CLAIM * owners + LATEST,
+            let before = since.saturating_sub(COMPARED);
+            let late = match (not_prompt >= before, last_late >= before) {
+                (_, true) => 2 * CLAIM * owners + LATEST,
+                (true, false) => CLAIM * owners,
+                (false, false) => 0,
             };
             // Each owner can hold the lock for a second while it waits for replicas, and then give it back.
             let replicas = if state.replicated { 1_000 * owners } else { 0 };

@@ -174,6 +174,10 @@ pub(super) struct Key {
     pub(super) moved: u64,
     /// For each server, the token of a grant under which no body runs, and the time at which the ledger first saw it.
     pub(super) bodiless: BTreeMap<ServerId, (u64, u64)>,
+    /// The latest comparison at which a call for the lock was not polled after each wake-up, and the latest one at which
+    /// such a call was polled late.
+    pub(super) not_prompt: u64,
+    pub(super) late: u64,
     /// The time since which the queue has more entries than callers wait.
     pub(super) surplus: Option<u64>,
     /// The end of the minimum hold of the last caller.
