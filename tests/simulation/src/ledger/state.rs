@@ -93,7 +93,7 @@ pub struct Wanted {
     pub entries: usize,
     /// Whether the call is polled whenever it is woken.
     pub prompt: bool,
-    /// Whether the call is polled without delay at first, and then no more.
+    /// Whether the caller polls the call without delay at first, and later stops polling it.
     pub forgets: bool,
     /// Whether the call waits in the queue.
     pub queues: bool,
@@ -104,7 +104,8 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Returns whether the call is polled late. A call that is polled without delay, and later no more, does not count.
+    /// Returns whether the caller delays its polls. Returns false for a call that is polled without delay and then
+    /// forgotten.
     pub(super) fn is_late(&self) -> bool {
         !self.prompt && !self.forgets
     }
