@@ -15,7 +15,7 @@ use std::{
 use futures_util::{StreamExt, stream};
 use lock_runtime::{
     FencingToken, Hold, Holds, InCurrentHold, Lock, LockClient, LockError, LockGuard, OnLost,
-    Release, Strategy, distributed_lock,
+    Release, ReleaseOutcome, Strategy, distributed_lock,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -206,6 +206,8 @@ pub struct Caller {
     extras: Chance,
     /// The random numbers that decide which bodies leave a nested call unpolled.
     unpolled: Chance,
+    /// The random numbers for the habits of callers (see [`Plan::habits`]).
+    habits: Chance,
     /// The delay between the wake-up of a call and its next poll by this task.
     late: Lateness,
 }
@@ -219,8 +221,8 @@ impl fmt::Debug for Caller {
 impl Caller {
     /// Creates a task of this process, which runs on the runtime with this number.
     #[must_use]
-    pub fn new(process: &Process, runtime: u32, chances: [Chance; 4]) -> Arc<Self> {
-        let [chance, orders, extras, unpolled] = chances;
+    pub fn new(process: &Process, runtime: u32, chances: [Chance; 5]) -> Arc<Self> {
+        let [chance, orders, extras, unpolled, habits] = chances;
         let late = if chance.percent(process.plan.slow) {
             if process.plan.rhythmic {
                 Lateness::Always(chance.pick(&[300, 900, 1_100, 1_500, 1_900, 2_500]))
@@ -237,6 +239,7 @@ impl Caller {
             orders,
             extras,
             unpolled,
+            habits,
             late,
         })
     }
@@ -270,6 +273,11 @@ impl Caller {
     /// Returns true with a probability of `percent` % if the plan has extras.
     fn has_extra(&self, percent: u32) -> bool {
         self.process.plan.extras && self.extras.percent(percent)
+    }
+
+    /// Returns true with a probability of `percent` % if callers have habits.
+    fn has_habit(&self, percent: u32) -> bool {
+        self.process.plan.habits && self.habits.percent(percent)
     }
 
     /// Chooses random options for a call that locks this key, and records in the ledger that the call begins.
@@ -480,7 +488,9 @@ impl Caller {
             drop(leaked);
             return self.end(call, None);
         }
-        self.work().await;
+        if way != Way::ExtendedGuard || !self.has_habit(40) {
+            self.work().await;
+        }
         if way == Way::ExtendedGuard {
             self.extend(&guard, call).await;
             self.work().await;
@@ -489,7 +499,11 @@ impl Caller {
         if way == Way::DroppedGuard {
             drop(guard);
         } else {
+            let hold = Hold::clone(&guard);
             let outcome = self.late(guard.release()).await;
+            if outcome == ReleaseOutcome::Released {
+                self.process.ledger.keep_released(hold);
+            }
             self.process.ledger.released(call, outcome);
         }
         self.end(call, None);
@@ -612,12 +626,12 @@ impl Caller {
         let key = self.key();
         let (lock, call) = self.begin(way, &key);
         let this = self.clone();
-        let inner = self
-            .process
-            .client
-            .lock(&key)
-            .wait(self.chance.pick(&self.process.plan.waits))
-            .lease(self.chance.pick(&self.process.plan.leases));
+        let (wait, lease) = (
+            self.chance.pick(&self.process.plan.waits),
+            self.chance.pick(&self.process.plan.leases),
+        );
+        let inner = self.process.client.lock(&key).wait(wait).lease(lease);
+        let inner = inner.renew(lease >= SHORTEST_RENEWED && self.has_habit(70));
         let calling = lock.run(async move {
             let _inside = this.enter(call);
             let outer = Hold::current().expect("the body runs within a hold");
@@ -646,10 +660,34 @@ impl Caller {
                 }
                 _ => drop(inner.run(this.again(&outer, None)).await),
             }
+            if !this.process.plan.is_ordered() && this.has_habit(50) {
+                this.process.ledger.lasts_long(call);
+                this.check_renewals_end(&outer, call).await;
+            }
             this.work().await;
         });
         let ended = self.late(calling).await;
         self.end(call, ended.err());
+    }
+
+    /// Checks that the renewals that nested calls have asked for have ended, if the engine does not renew the lease for
+    /// the call itself.
+    async fn check_renewals_end(&self, outer: &Hold, call: CallId) {
+        let ledger = &self.process.ledger;
+        let Some((lease, false)) = ledger.lease_of(call) else {
+            return;
+        };
+        // Until then, the answer to a renewal may arrive.
+        sleep(Duration::from_millis(20 + 4 * self.process.plan.delay)).await;
+        let (before, began) = (outer.remaining(), Instant::now());
+        sleep(self.habits.millis(100..1_500)).await;
+        let (left, took) = (outer.remaining(), began.elapsed());
+        // The confirmation of a grant moves the end of its lease.
+        let end = before.max(lease) + Duration::from_millis(20);
+        if left + took > end && !ledger.is_disturbed() {
+            let seen = format!("{before:?} left, and {left:?} left {took:?} later");
+            ledger.violated("renewals end with the nested call that asks for them", seen);
+        }
     }
 
     /// Returns whether the body of this call leaves a nested call unpolled. The call can then outlast its lease, and

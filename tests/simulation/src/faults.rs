@@ -175,6 +175,21 @@ impl Fault {
         )
     }
 
+    /// Returns whether this fault only delays messages or loses them.
+    #[must_use]
+    pub fn concerns_messages(self) -> bool {
+        matches!(
+            self,
+            Self::Break
+                | Self::HalfOpen
+                | Self::HoldUp
+                | Self::HoldDown
+                | Self::Partition
+                | Self::ForgetScripts
+                | Self::Silence
+        )
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Break => "connections break",

@@ -36,6 +36,14 @@ const ORDERLY: u64 = 18;
 const SILENCE: u64 = 69;
 const FOCUSED: u64 = 137;
 const UNPOLLED: u64 = 1365;
+/// The same for the streams that decide in which plans callers have further habits (see [`Plan::habits`]), and in which
+/// plans the clocks around a Redlock drift further apart.
+const HABITS: u64 = 75_730;
+const DRIFT: u64 = 155_777;
+
+/// The largest error in the rate of a process's clock, in millionths. Apart from rounding, this error and twice the
+/// error of a server's clock may take 1 % of a lease on a Redlock.
+const LARGEST_DRIFT: u64 = 5_000;
 
 /// The name under which the Sentinels know their group.
 pub const GROUP: &str = "shop";
@@ -142,6 +150,8 @@ pub struct Plan {
     pub extras: bool,
     /// Whether some bodies leave a nested call unpolled.
     pub unpolled: bool,
+    /// Whether some guards are extended at once, and the leases of nested calls are renewed.
+    pub habits: bool,
 }
 
 impl Plan {
@@ -230,6 +240,15 @@ impl Plan {
             drift: chance.pick(&[0, 400]),
             extras: Chance::new(seed, 50).percent(50),
             unpolled: Chance::new(seed, UNPOLLED).percent(30),
+            habits: Chance::new(seed, HABITS).percent(40),
+        };
+        let plan = if store == Store::Redlock && Chance::new(seed, DRIFT).percent(40) {
+            Self {
+                drift: LARGEST_DRIFT,
+                ..plan
+            }
+        } else {
+            plan
         };
         // With this stream of random numbers, the plans of the seeds in the corpus stay the same.
         if Chance::new(seed, ORDERLY).percent(15) {
@@ -248,6 +267,7 @@ impl Plan {
         self.replicas = self.replicas.min(self.store.replicas());
         self.lag = self.lag.min(20);
         self.delay = self.delay.min(10);
+        self.drift = self.drift.min(400);
         self.slow = 0;
         self.faults.clear();
         self.strategies = vec![Strategy::Handoff];
@@ -353,6 +373,9 @@ impl Plan {
         if self.unpolled {
             add(&|plan| plan.unpolled = false);
         }
+        if self.habits {
+            add(&|plan| plan.habits = false);
+        }
         smaller
     }
 
@@ -393,6 +416,19 @@ impl Plan {
             )
         };
         self.faults.iter().any(loses)
+    }
+
+    /// Returns whether all faults concern only messages, so that each server keeps its data, its clock and its role, and
+    /// each process continues.
+    #[must_use]
+    pub fn spares_servers(&self) -> bool {
+        self.faults.iter().all(|fault| fault.concerns_messages())
+    }
+
+    /// Returns the largest difference that the error of a process's clock can make within `time`.
+    #[must_use]
+    pub fn clock_error(&self, time: Duration) -> Duration {
+        time * u32::try_from(self.drift).unwrap_or(u32::MAX) / 1_000_000
     }
 
     /// Returns whether a majority of the nodes of a Redlock serves each call, except for a moment after each fault.

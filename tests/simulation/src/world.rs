@@ -220,7 +220,9 @@ impl World {
             let runtime = task as u32 % self.plan.runtimes;
             let extras = Chance::new(self.plan.seed, stream + 751 + task as u64);
             let unpolled = Chance::new(self.plan.seed, stream + 901 + task as u64);
-            let caller = Caller::new(&process, runtime, [chance, orders, extras, unpolled]);
+            let habits = Chance::new(self.plan.seed, stream + 951 + task as u64);
+            let chances = [chance, orders, extras, unpolled, habits];
+            let caller = Caller::new(&process, runtime, chances);
             tasks.spawn(stop.clone().while_running(caller.live()));
         }
         let running = Running {
@@ -417,6 +419,7 @@ impl World {
         for process in running.values() {
             process.process.drop_forgotten();
         }
+        self.ledger.forget_released();
         drop(running);
         // If the clock of a server was set back by some time, leases and queue entries last longer by this time.
         let back = self.ledger.was_set_back();

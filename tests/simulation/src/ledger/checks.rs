@@ -180,7 +180,8 @@ impl State {
         }
         if matches!(error, LockError::Busy { .. }) {
             // The clock of the process can be too fast.
-            let early = this.waits && took + 3 + wait / 1000 < wait;
+            let error = millis(plan.clock_error(this.wanted.wait)).max(wait / 1000);
+            let early = this.waits && took + 3 + error < wait;
             return early.then(|| {
                 let seen = format!("call {} gives up after {took} ms, of {wait}", call.0);
                 ("a call waits for its whole `wait`", seen)

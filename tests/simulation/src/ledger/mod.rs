@@ -9,7 +9,11 @@ use std::{
 
 use lock_runtime::{Hold, LockError, ReleaseOutcome};
 
-use crate::{history::History, network::Network, plan::Plan};
+use crate::{
+    history::History,
+    network::Network,
+    plan::{Plan, Store},
+};
 
 mod checks;
 mod faults;
@@ -46,6 +50,9 @@ const LATEST: u64 = 4_000;
 /// The longest time, in milliseconds, until an offer that is not taken passes to the next waiter, or until a probe
 /// finds a grant whose message was lost.
 const CLAIM: u64 = 2_300;
+
+/// The time, in milliseconds, for which the ledger watches a released hold beyond the end of its lease.
+const LOST_LATER: u64 = 1_000;
 
 /// The name by which [`Ledger::disturb`] records that a fault has ended.
 pub const OVER: &str = "over";
@@ -242,6 +249,7 @@ impl Ledger {
         found.extend(free_since.and_then(|since| state.check_handoff(call, since, now)));
         found.extend(state.check_retained(call, &key, now));
         found.extend(state.check_fresh(call, &key, number, now, &self.plan));
+        found.extend(self.check_replicated(&state, call, &key, token));
         found.extend(self.check_hold(&mut state, &key, number, now));
         if let Some(call) = state.calls.get_mut(&call) {
             call.waits = false;
@@ -271,10 +279,13 @@ impl Ledger {
                         this.retained = inside.entered + millis(call.wanted.at_least);
                         // The minimum hold counts from the grant.
                         let grant = match call.wanted.prompt {
+                            // On a Redlock, the rounds of several callers can delay each other.
+                            true if self.plan.store == Store::Redlock => 50 + 8 * self.plan.delay,
                             true => 20 + 4 * self.plan.delay,
                             false => GRANTED_LATE,
                         };
-                        this.closed = this.retained.saturating_sub(grant);
+                        let error = millis(self.plan.clock_error(call.wanted.at_least));
+                        this.closed = this.retained.saturating_sub(grant + error);
                     }
                 }
                 // A call that is polled late releases its lock only at its next poll.
@@ -287,7 +298,8 @@ impl Ledger {
                         && call.wanted.keys.len() == 1
                         && call.wanted.at_least.is_zero()
                 };
-                if call.is_some_and(releases) {
+                // A lease that has ended on the server ends without a message.
+                if inside.hold.loss().is_none() && call.is_some_and(releases) {
                     this.released = Some((inside.token, now));
                 }
                 self.history.add(
@@ -368,6 +380,43 @@ impl Ledger {
             let seen = format!("call {}: {outcome:?}", call.0);
             self.violated("a release is confirmed", seen);
         }
+    }
+
+    /// Records that this hold was released. From now on, the hold must not report a loss.
+    pub fn keep_released(&self, hold: Hold) {
+        let at = self.history.now();
+        if hold.loss().is_none() {
+            self.state().released.push((at, hold));
+        }
+    }
+
+    /// Stops watching released holds. A hold keeps its client.
+    pub fn forget_released(&self) {
+        let released = std::mem::take(&mut self.state().released);
+        drop(released);
+    }
+
+    /// Returns a violation if a hold reports a loss after its release.
+    fn check_after_release(&self, state: &mut State, now: u64) -> Option<(&'static str, String)> {
+        let kept = state.longest_lease.max(CLAIM) + LOST_LATER;
+        state.released.retain(|(at, _)| at + kept > now);
+        let (at, lost) = state
+            .released
+            .iter()
+            .find(|(_, hold)| hold.loss().is_some())?;
+        let seen = format!(
+            "{} with token {}, released at {at} ms: {:?}",
+            lost.key(),
+            lost.token(),
+            lost.loss()
+        );
+        Some(("a hold is not lost after its release", seen))
+    }
+
+    /// Returns whether a fault has happened.
+    #[must_use]
+    pub fn is_disturbed(&self) -> bool {
+        self.state().disturbed > 0
     }
 
     /// Records that the body of this call continues if its lease is lost.

@@ -31,6 +31,9 @@ const FREE_FOR_TRIES: u64 = 250;
 /// The time, in milliseconds, for which a lock is free at the end of a `wait` if the call certainly takes the lock, in
 /// addition to the delays of messages.
 const LAST_TRY: u64 = 5;
+/// The time, in milliseconds, that is left to a client of a Redlock, besides the lease of a hold, until a node has the
+/// grant of the hold.
+const REJOINED: u64 = 3_000;
 /// The longest time, in milliseconds, for which the entry of a call stays in the queue after the call has ended.
 const LEFT: u64 = 500;
 /// The longest time, in milliseconds, by which a lease may last longer than its call asked for. While a call waits for
@@ -144,6 +147,7 @@ impl Ledger {
                 }
                 found.extend(self.check_released(state, &key, grant, now));
             }
+            found.extend(self.check_nodes(state, &key, &grants, now));
             found.extend(self.check_bodiless(state, &key, &grants, now));
             found.extend(self.check_queue(state, &key, now));
         }
@@ -164,7 +168,8 @@ impl Ledger {
     ) -> Option<Broken> {
         let inside = state.keys.get(key)?.inside.get(&number)?;
         let left = millis(inside.hold.remaining());
-        if left == 0 && inside.lost.is_none() && now + EARLY < inside.deadline {
+        let early = EARLY + millis(self.plan.clock_error(self.plan.longest_lease()));
+        if left == 0 && inside.lost.is_none() && now + early < inside.deadline {
             let broken = self.check_loss(state, key, inside);
             state.keys.get_mut(key)?.inside.get_mut(&number)?.deadline = 0;
             return broken;
@@ -217,11 +222,11 @@ impl Ledger {
             return Some(("a lease lasts as long as its call asked for", seen));
         }
         let max_hold = call.and_then(|call| call.wanted.max_hold);
-        let end = max_hold.map(|max_hold| inside.entered + millis(max_hold) + lease + LONGER);
+        let end = max_hold.map(|max_hold| inside.entered + millis(max_hold) + lease + EARLY);
         // A renewal that a fault has delayed can be sent again after `max_hold`.
-        if let Some(end) = end.filter(|end| now > *end && state.disturbed == 0) {
+        if let Some(end) = end.filter(|end| now + left > *end && state.disturbed == 0) {
             let seen = format!(
-                "{} has {left} ms left, and was to end at {end} ms",
+                "{} has {left} ms left, and is to end at {end} ms",
                 inside.name(key)
             );
             return Some(("`max_hold` bounds the hold", seen));
@@ -235,6 +240,70 @@ impl Ledger {
                 inside.name(key)
             );
             ("a grant lasts as long as its call asked for", seen)
+        })
+    }
+
+    /// Checks that each node of a Redlock gets the grant of a renewed hold, even if the node missed the grant at first.
+    fn check_nodes(
+        &self,
+        state: &State,
+        key: &str,
+        grants: &[(usize, StoredGrant)],
+        now: u64,
+    ) -> Option<Broken> {
+        if !self.plan.keeps_majority()
+            || state.in_fault
+            || grants.len() == self.plan.store.servers()
+        {
+            return None;
+        }
+        let mut inside = state.keys.get(key)?.inside.values();
+        let inside = inside.find(|inside| {
+            let call = state.calls.get(&inside.call);
+            let is_renewed = |call: &&Call| {
+                let renews = call.wanted.renewed && call.wanted.max_hold.is_none();
+                let lease = millis(call.wanted.own_lease);
+                renews && now > inside.entered.max(state.disturbed) + REJOINED + lease
+            };
+            call.filter(is_renewed).is_some() && !state.is_stopped(inside.host)
+        })?;
+        let seen = format!("{} is stored on {} nodes", inside.name(key), grants.len());
+        Some(("a node that missed a grant gets it later", seen))
+    }
+
+    /// Checks that the replicas have the grant of a hold, and keep it for most of its lease, when its body begins.
+    pub(super) fn check_replicated(
+        &self,
+        state: &State,
+        call: CallId,
+        key: &str,
+        token: u64,
+    ) -> Option<Broken> {
+        let this = state.calls.get(&call)?;
+        if self.plan.replicas == 0 || state.disturbed > 0 || !this.wanted.prompt {
+            return None;
+        }
+        let lease = millis(this.wanted.own_lease);
+        let needed = (lease * 2 / 3).saturating_sub(lease / 50 + EARLY);
+        let name = self.plan.name_of(key);
+        let read = |redis: &crate::redis::Redis, ms| {
+            let grant = (!redis.is_primary())
+                .then(|| redis.grant(&name, ms))
+                .flatten();
+            grant
+                .filter(|grant| grant.tokens.contains(&token))
+                .map(|grant| grant.left)
+        };
+        let left: Vec<u64> = (0..self.plan.store.servers())
+            .filter_map(|server| self.network.peek(server, read))
+            .collect();
+        let have = left.iter().filter(|left| **left >= needed).count();
+        (have < self.plan.replicas).then(|| {
+            let seen = format!(
+                "call {} enters {key} with {left:?} ms left on the replicas, of {lease}",
+                call.0
+            );
+            ("the replicas have the grant before the body begins", seen)
         })
     }
 
@@ -345,6 +414,9 @@ impl Ledger {
         };
         let quiet = match state.disturbed {
             0 => 0,
+            disturbed if self.plan.spares_servers() && self.plan.store != Store::Redlock => {
+                disturbed + SETTLED
+            }
             disturbed => disturbed + state.longest_lease.max(CLAIM) + patience + LATEST,
         };
         bodiless.iter().find_map(|(server, grant)| {
@@ -454,7 +526,7 @@ impl Ledger {
         })
     }
 
-    /// Checks in a run without faults that the queue has no entry of a call that has ended.
+    /// Checks that the queue has no entry of a call that has ended.
     fn check_queue(&self, state: &mut State, key: &str, now: u64) -> Option<Broken> {
         let name = self.plan.name_of(key);
         let read = |redis: &crate::redis::Redis, ms| match redis.is_primary() {
@@ -469,7 +541,9 @@ impl Ledger {
             .map(|call| usize::from(call.waits) + call.wanted.entries)
             .sum();
         let this = state.keys.get_mut(key)?;
-        if queued <= waiting || state.disturbed > 0 {
+        let is_settled = state.disturbed == 0
+            || self.plan.spares_servers() && !state.in_fault && state.disturbed + SETTLED < now;
+        if queued <= waiting || !is_settled {
             this.surplus = None;
             return None;
         }

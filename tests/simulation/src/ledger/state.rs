@@ -224,6 +224,8 @@ pub(super) struct State {
     pub(super) next: u64,
     pub(super) calls: BTreeMap<CallId, Call>,
     pub(super) keys: BTreeMap<String, Key>,
+    /// The holds that were released lately, each with the time of its release.
+    pub(super) released: Vec<(u64, Hold)>,
     /// The events that end leases early or lose grants.
     pub(super) losses: Vec<Loss>,
     /// The latest time at which a server that was replaced later may have raised token counters whose increments its

@@ -26,7 +26,11 @@ impl Ledger {
             found.extend(self.lone_waiter(state, key, this, now));
             found.extend(forgotten_waiter(state, key, this, now));
         }
+        let lost = self.check_after_release(state, now);
         drop(guard);
+        if let Some((promise, seen)) = lost {
+            self.violated(promise, seen);
+        }
         for seen in found {
             self.violated("no waiter is forgotten beside a free lock", seen);
         }
