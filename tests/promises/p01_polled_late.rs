@@ -26,7 +26,7 @@ use crate::{
 const DELAY: Duration = Duration::from_millis(2200);
 
 /// Polls a future once and returns whether it is ready.
-async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
+pub(crate) async fn poll_once<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> bool {
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
 

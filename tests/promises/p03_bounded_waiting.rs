@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt, future::join_all};
-use lock_runtime::{BusyWith, LockError};
+use lock_runtime::{BusyWith, LockClient, LockError};
 use support::server::{RedisServer, shared_server};
 use support::{assert_busy, proxy::FaultProxy};
 
 use tokio::time::timeout;
 
+use crate::p01_polled_late::poll_once;
 use crate::stores::{
     MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until_waiting,
 };
@@ -39,6 +40,30 @@ async fn a_wait_ends_in_busy_at_its_time_and_leaves_the_queue() {
         hold(&caller, "k").await.release().await;
     })
     .await;
+}
+
+/// The holder releases the lock after the end of a call's `wait`, and before the call is polled again. The release then
+/// skips the call. At its next poll, the call finds the lock free and enters.
+#[tokio::test]
+async fn a_lock_that_is_free_when_the_end_of_the_wait_is_polled_is_entered() {
+    on_stores_with_a_queue(|store| async move {
+        let (holder, caller) = (store.client().await, store.client().await);
+        let guard = hold(&holder, "k").await;
+        let mut late = Box::pin(caller.lock("k").wait(300 * MS).acquire());
+        while !has_waiter(&holder).await {
+            assert!(!poll_once(&mut late).await, "the call did not wait");
+        }
+        let end = Instant::now() + 300 * MS;
+        tokio::time::sleep_until(end.into()).await;
+        guard.release().await;
+        let entered = late.await;
+        entered.expect("the lock is free").release().await;
+    })
+    .await;
+}
+
+async fn has_waiter(client: &LockClient) -> bool {
+    client.lock("k").status().await.unwrap().waiters == 1
 }
 
 #[tokio::test]

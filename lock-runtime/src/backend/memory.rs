@@ -565,12 +565,14 @@ impl Attempt for MemoryAttempt {
     }
 
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
-        let holds = self.registry.with(&self.request.name, |slot, _| {
-            slot.held
-                .as_ref()
-                .is_some_and(|held| held.owner == self.request.owner)
-        });
-        let leaving = match holds.then(|| self.view()) {
+        let may_enter = self
+            .registry
+            .with(&self.request.name, |slot, _| match &slot.held {
+                Some(held) => held.owner == self.request.owner,
+                // A holder that releases the lock after the end of this `wait` does not wake this caller.
+                None => slot.queue.is_empty(),
+            });
+        let leaving = match may_enter.then(|| self.view()) {
             Some(View::Granted(token, until, handoff)) => {
                 Leaving::Granted(self.granted(token, until, handoff))
             }

@@ -238,15 +238,14 @@ impl AttemptState {
                 Step::AskOnce
             }
             Event::Left { was_queued } => {
-                // If the sender of a request stops waiting before the connection has written the request, the
-                // connection can skip the request. After a skipped request, the caller does not know whether the lock
-                // is free.
-                let was_skipped = self.phase == Phase::Asked && !was_queued;
+                // A caller that had no place does not know whether the lock is free. The connection can have skipped the
+                // caller's request, if the sender stopped waiting before the request was written. A release that comes
+                // after the end of the caller's `wait` removes the caller from the queue.
                 self.phase = Phase::Settled;
-                if was_skipped {
-                    Step::AskOnce
-                } else {
+                if was_queued {
                     Step::Nothing
+                } else {
+                    Step::AskOnce
                 }
             }
         }
@@ -514,12 +513,12 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_leaves_before_its_request_is_carried_out_tries_once() {
+    fn a_caller_that_leaves_and_has_no_place_tries_once() {
         let left = Event::Left { was_queued: false };
-        assert_eq!(asked().on(left.clone()), Step::AskOnce);
         assert_eq!(waiting().on(Event::Unsent), Step::AskOnce);
-        for mut state in [unsent(), waiting(), offered()] {
-            assert_eq!(state.on(left.clone()), Step::Nothing);
+        for mut state in [unsent(), asked(), waiting(), offered()] {
+            assert_eq!(state.on(left.clone()), Step::AskOnce);
+            assert!(state.is_settled());
         }
     }
 
