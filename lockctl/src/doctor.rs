@@ -497,15 +497,15 @@ async fn is_left_over(redis: &mut MultiplexedConnection, queue: &str) -> redis::
     type Read = ((u64, u64), i64, u8, Vec<(String, f64)>);
     let ((seconds, micros), left, held, entries): Read = reading.query_async(redis).await?;
     let now = (seconds * 1_000_000 + micros) as f64;
-    let is_over = |(entry, place): &(String, f64)| {
-        let wait = entry
-            .rsplit('|')
-            .next()
-            .and_then(|wait| wait.parse::<f64>().ok());
-        wait.is_some_and(|wait| place + wait * 1000.0 < now)
-    };
+    // The entry of a waiter is `owner|session_id|lease|wait|words`, and its place is the time at which it was queued. The
+    // other entries, `notify|session_id`, have no `wait`: they are markers of sessions, and keep no place for a caller.
+    let mut waits = entries.iter().filter_map(|(entry, place)| {
+        let wait = entry.split('|').nth(3)?.parse::<f64>().ok()?;
+        Some(place + wait * 1000.0)
+    });
+    let has_waiter = waits.clone().next().is_some();
     // The lock scripts set an expiry on every queue, so a queue without an expiry (-1) is left over.
-    Ok(left == -1 || (held == 0 && !entries.is_empty() && entries.iter().all(is_over)))
+    Ok(left == -1 || (held == 0 && has_waiter && waits.all(|end| end < now)))
 }
 
 #[cfg(test)]

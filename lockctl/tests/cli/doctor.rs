@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::redis::{self, cmd};
+use lock_runtime::redis::cmd;
 use serde_json::Value;
 use support::{
     cluster::shared_cluster,
@@ -231,48 +231,36 @@ async fn a_full_memory_is_found() {
     finds(&server.url(), "memory", "are in use", "raise maxmemory");
 }
 
+/// The entries have the form of a real queue: a waiter with the words that tell people where it runs, and a marker of a
+/// session that gets a message when the lock is free.
 #[tokio::test(flavor = "multi_thread")]
 async fn left_over_queues_are_found() {
     let server = good().start().await;
     let mut redis = server.connection().await;
-    let entry = "0123456789abcdef0123456789abcdef|session|30000|1000";
-    let _: () = redis::pipe()
-        .cmd("ZADD")
-        .arg("{lock:over}:queue")
-        .arg(1_000_000)
-        .arg(entry)
-        .cmd("PEXPIRE")
-        .arg("{lock:over}:queue")
-        .arg(600_000)
-        .cmd("ZADD")
-        .arg("{lock:stays}:queue")
-        .arg(9_000_000_000_000_000_u64)
-        .arg(entry)
-        .cmd("ZADD")
-        .arg("{lock:fine}:queue")
-        .arg(9_000_000_000_000_000_u64)
-        .arg(entry)
-        .cmd("PEXPIRE")
-        .arg("{lock:fine}:queue")
-        .arg(600_000)
-        .ignore()
-        .query_async(&mut redis)
-        .await
-        .unwrap();
-    finds(
-        &server.url(),
-        "queues",
-        "{lock:over}:queue",
-        "redis-cli DEL",
-    );
-    finds(
-        &server.url(),
-        "queues",
-        "{lock:stays}:queue",
-        "redis-cli DEL",
-    );
+    let waiter = "0123456789abcdef0123456789abcdef|session|30000|1000|shop/web-3/9163/shop::pay";
+    let marker = "notify|session";
+    let (past, future) = ("1000000", "9000000000000000");
+    for (key, expires, entries) in [
+        ("over", true, &[(past, waiter), ("+inf", marker)][..]),
+        ("stays", false, &[(future, waiter)]),
+        ("fine", true, &[(future, waiter), ("+inf", marker)]),
+        ("marked", true, &[("+inf", marker)]),
+    ] {
+        let queue = format!("{{lock:{key}}}:queue");
+        for (place, entry) in entries {
+            let added: u8 = ask(&mut redis, cmd("ZADD").arg(&[&queue, *place, *entry])).await;
+            assert_eq!(added, 1);
+        }
+        if expires {
+            let _: u8 = ask(&mut redis, cmd("PEXPIRE").arg(&[&queue, "600000"])).await;
+        }
+    }
+    for key in ["over", "stays"] {
+        let queue = format!("{{lock:{key}}}:queue");
+        finds(&server.url(), "queues", &queue, "redis-cli DEL");
+    }
     let text = output(&server.url(), &["doctor"]).with_code(1).stdout;
-    assert!(!text.contains("fine"), "{text}");
+    assert!(!text.contains("fine") && !text.contains("marked"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
