@@ -16,6 +16,7 @@ Exit codes:
   2    the command line is not valid
   69   the server cannot be reached
   70   the server refuses the request, or its answer is not understood
+  71   `run`: the exit code of the command is not known
   75   `run`: the lock is busy
   76   `run`: the lock was lost, and the command was stopped
   77   a right is missing, or `--read-only` refuses the command
@@ -32,6 +33,8 @@ pub(crate) enum Exit {
     Usage,
     Unreachable,
     Refused,
+    /// `lockctl run` cannot observe the end of its command.
+    NotSeen,
     Busy,
     Lost,
     NotPermitted,
@@ -50,6 +53,7 @@ impl Exit {
             Self::Usage => 2,
             Self::Unreachable => 69,
             Self::Refused => 70,
+            Self::NotSeen => 71,
             Self::Busy => 75,
             Self::Lost => 76,
             Self::NotPermitted => 77,

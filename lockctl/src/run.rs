@@ -16,6 +16,7 @@ use std::{
 use clap::Args;
 use lock_runtime::{LockClient, LockGuard};
 use nix::{
+    errno::Errno,
     sys::{
         signal::{SigSet, SigmaskHow, Signal, kill, killpg},
         wait::{WaitPidFlag, WaitStatus, waitpid},
@@ -88,6 +89,9 @@ pub(crate) fn become_command(words: impl IntoIterator<Item = OsString>) -> Optio
 
 pub(crate) async fn run(client: &LockClient, args: &RunArgs) -> Result<Exit, Failure> {
     let mut requests = Requests::new()?;
+    // A process inherits SIGCHLD as ignored from a parent that ignores it. The kernel then keeps no exit status of the
+    // command. A handler ends this.
+    let _sigchld = signal(SignalKind::child())?;
     let lock = client.lock(&args.key).lease(args.lease).renew(true);
     let acquired = tokio::select! {
         acquired = lock.clone().wait(args.wait).acquire() => acquired,
@@ -112,14 +116,10 @@ async fn supervise(
     let status = loop {
         tokio::select! {
             event = group.events.recv() => match event {
-                Some(Event::Ended(exit)) => break exit,
+                Some(Event::Ended(exit)) => break Ok(exit),
                 Some(Event::Stopped(signal)) => group.stopped(signal),
-                // The channel is closed, because the thread that waits for the command has failed. `run` then kills the
-                // command.
-                None => {
-                    group.send(Signal::SIGKILL);
-                    break Exit::Signal(number(Signal::SIGKILL));
-                }
+                Some(Event::NotSeen(error)) => break Err(not_seen(&format!("{error}"))),
+                None => break Err(not_seen("a thread has failed")),
             },
             reason = guard.lost(), if !is_lost => {
                 is_lost = true;
@@ -146,7 +146,15 @@ async fn supervise(
     group.give_terminal_back();
     group.end_the_rest(args.grace).await;
     // If the command has ended before `run` notices a loss of the lease, the result is the command's own exit code.
-    Ok(if is_lost { Exit::Lost } else { status })
+    if is_lost { Ok(Exit::Lost) } else { status }
+}
+
+/// Returns the failure of a command whose end `run` cannot observe.
+fn not_seen(error: &str) -> Failure {
+    let text = format!(
+        "cannot wait for the command: {error}: its exit code is not known, and its processes are ended"
+    );
+    Failure::Text(Exit::NotSeen, text)
 }
 
 /// The signals that `run` receives and passes on to the command.
@@ -181,6 +189,8 @@ impl Requests {
 enum Event {
     Ended(Exit),
     Stopped(Signal),
+    /// The wait for the command has failed.
+    NotSeen(Errno),
 }
 
 /// The process group of the command.
@@ -304,11 +314,11 @@ fn report(child: Pid, events: &mpsc::UnboundedSender<Event>) {
             }
             Ok(WaitStatus::Signaled(_, signal, _)) => Event::Ended(Exit::Signal(number(signal))),
             Ok(WaitStatus::Stopped(_, signal)) => Event::Stopped(signal),
-            Ok(_) | Err(nix::errno::Errno::EINTR) => continue,
-            Err(_) => return,
+            Ok(_) | Err(Errno::EINTR) => continue,
+            Err(error) => Event::NotSeen(error),
         };
-        let has_ended = matches!(event, Event::Ended(_));
-        if events.send(event).is_err() || has_ended {
+        let is_last = !matches!(event, Event::Stopped(_));
+        if events.send(event).is_err() || is_last {
             return;
         }
     }
@@ -333,5 +343,23 @@ fn hand_terminal_to(group: Pid) {
     let _ = tcsetpgrp(io::stdin(), group);
     if let Ok(before) = before {
         let _ = before.thread_set_mask();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_wait_for_the_command_is_reported() {
+        let (events, mut receiver) = mpsc::unbounded_channel();
+        report(getppid(), &events); // the parent is not a child, so the wait fails
+        let event = receiver.try_recv();
+        assert!(matches!(event, Ok(Event::NotSeen(Errno::ECHILD))));
+        let Failure::Text(exit, text) = not_seen("ECHILD") else {
+            panic!("the failure has a text");
+        };
+        assert_eq!(exit.code(), 71);
+        assert!(text.contains("its exit code is not known"), "{text}");
     }
 }

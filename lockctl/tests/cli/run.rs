@@ -1,6 +1,9 @@
 //! Tests of the subcommand `run`: of the lock, the command, its signals and the exit codes.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use lock_runtime::{LockClient, redis::cmd};
 use support::{
@@ -8,7 +11,7 @@ use support::{
     stores::until_waiting,
 };
 
-use crate::tool::{Running, Terminal, is_alive, key, lockctl, output, until};
+use crate::tool::{Ran, Running, Terminal, is_alive, key, lockctl, output, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -109,6 +112,19 @@ async fn a_command_that_cannot_run_is_told_as_by_a_shell() {
     )
     .with_code(128 + 9);
     assert!(is_free(&client, &key).await);
+}
+
+/// If SIGCHLD is inherited as ignored, the kernel keeps no exit status of a child unless the process handles SIGCHLD.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_code_is_returned_if_sigchld_is_ignored() {
+    let (_, url) = connected().await;
+    let run = lockctl(&url, &["run", "-k", &key(), "--", "sh", "-c", "exit 5"]);
+    let mut ignoring = Command::new("env");
+    ignoring
+        .arg("--ignore-signal=CHLD")
+        .arg(run.get_program())
+        .args(run.get_args());
+    Ran::from(ignoring.output().unwrap()).with_code(5);
 }
 
 /// If the lease is lost, `run` ends the command and all its processes.
