@@ -14,7 +14,7 @@ use std::{
 };
 
 use clap::Args;
-use lock_runtime::{LockClient, LockGuard};
+use lock_runtime::{LockClient, LockGuard, LossReason};
 use nix::{
     errno::Errno,
     sys::{
@@ -123,30 +123,66 @@ async fn supervise(
             },
             reason = guard.lost(), if !is_lost => {
                 is_lost = true;
-                let error = format!("the lock `{}` (token {}) was lost ({reason:?}): the command is stopped", args.key, guard.token());
-                complain(&error);
-                group.send(Signal::SIGTERM);
-                group.send(Signal::SIGCONT);
+                let outcome = outcome(group.send(Signal::SIGTERM), "the command is stopped");
+                complain(&format!("{}: {outcome}", loss_text(guard, args, reason)));
+                let _ = group.send(Signal::SIGCONT);
                 kill_at.get_or_insert(Instant::now() + args.grace);
             }
             signal = requests.next() => {
-                group.send(signal);
+                group.pass_on(signal);
                 if signal == Signal::SIGTERM {
-                    group.send(Signal::SIGCONT);
+                    let _ = group.send(Signal::SIGCONT);
                     kill_at.get_or_insert(Instant::now() + args.grace);
                 }
             }
             () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
                 kill_at = None;
-                complain(&format!("the command has not ended within {}: it is killed", people(args.grace)));
-                group.send(Signal::SIGKILL);
+                let outcome = outcome(group.send(Signal::SIGKILL), "it is killed");
+                complain(&format!("the command has not ended within {}: {outcome}", people(args.grace)));
             }
         }
     };
     group.give_terminal_back();
-    group.end_the_rest(args.grace).await;
+    if let Err(error) = group.end_the_rest(args.grace).await {
+        if is_lost {
+            complain(&format!("{error}: they run on without the lock"));
+        } else {
+            complain(&format!("{error}: the lock is kept until they have ended"));
+            is_lost = !keep_until_empty(&group, guard, args, requests).await;
+        }
+    }
     // If the command has ended before `run` notices a loss of the lease, the result is the command's own exit code.
     if is_lost { Ok(Exit::Lost) } else { status }
+}
+
+/// Keeps the lock until all processes of the group have ended. Returns whether the lock was held to the end.
+async fn keep_until_empty(
+    group: &Group,
+    guard: &LockGuard,
+    args: &RunArgs,
+    requests: &mut Requests,
+) -> bool {
+    while !group.is_empty() {
+        tokio::select! {
+            () = sleep(LOOK) => {}
+            signal = requests.next() => group.pass_on(signal),
+            reason = guard.lost() => {
+                complain(&format!("{}: the process group {} runs on without the lock", loss_text(guard, args, reason), group.id));
+                return false;
+            }
+        }
+    }
+    true
+}
+
+fn loss_text(guard: &LockGuard, args: &RunArgs, reason: LossReason) -> String {
+    let (key, token) = (&args.key, guard.token());
+    format!("the lock `{key}` (token {token}) was lost ({reason:?})")
+}
+
+/// Returns what a signal does, or why it was not sent.
+fn outcome(sent: Result<(), String>, done: &str) -> String {
+    sent.err().unwrap_or_else(|| done.to_owned())
 }
 
 /// Returns the failure of a command whose end `run` cannot observe.
@@ -228,9 +264,23 @@ impl Group {
         Ok(group)
     }
 
-    /// Sends a signal to all processes of the group.
-    fn send(&self, signal: Signal) {
-        let _ = killpg(self.id, signal); // fails only if all processes of the group have ended
+    /// Sends a signal to all processes of the group. Fails if all of them belong to another user. If no process is left,
+    /// does nothing.
+    fn send(&self, signal: Signal) -> Result<(), String> {
+        match members(killpg(self.id, signal)) {
+            Members::None | Members::Own => Ok(()),
+            Members::Foreign => Err(format!(
+                "{signal} cannot be sent to the process group {}, because its processes belong to another user",
+                self.id
+            )),
+        }
+    }
+
+    /// Sends a signal that `run` has received to all processes of the group.
+    fn pass_on(&self, signal: Signal) {
+        if let Err(error) = self.send(signal) {
+            complain(&error);
+        }
     }
 
     /// Handles a stop of the command. Stops this process too, so that the shell takes the terminal, and continues the
@@ -252,7 +302,7 @@ impl Group {
                 hand_terminal_to(self.id);
             }
         }
-        self.send(Signal::SIGCONT);
+        let _ = self.send(Signal::SIGCONT);
     }
 
     fn give_terminal_back(&self) {
@@ -262,26 +312,46 @@ impl Group {
     }
 
     /// Ends the processes that the command has left behind in its group, because they would otherwise run on without
-    /// the lock.
-    async fn end_the_rest(&self, grace: Duration) {
+    /// the lock. Fails if processes of another user are left.
+    async fn end_the_rest(&self, grace: Duration) -> Result<(), String> {
         for (signal, patience) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, KILLED_WITHIN)] {
             if self.is_empty() {
-                return;
+                return Ok(());
             }
-            self.send(signal);
-            self.send(Signal::SIGCONT);
+            let _ = self.send(signal);
+            let _ = self.send(Signal::SIGCONT);
             let until = Instant::now() + patience;
             while !self.is_empty() && Instant::now() < until {
                 sleep(LOOK).await;
             }
         }
+        self.send(Signal::SIGKILL)
     }
 
     fn is_empty(&self) -> bool {
         // If `lockctl` is the first process of a container, it becomes the parent of processes whose parents have
         // ended. `lockctl` then has to collect their exit codes, because ended processes otherwise stay in the group.
         let _ = waitpid(Pid::from_raw(-self.id.as_raw()), Some(WaitPidFlag::WNOHANG));
-        killpg(self.id, None).is_err()
+        members(killpg(self.id, None)) == Members::None
+    }
+}
+
+/// The processes of a group, as far as a signal shows them.
+#[derive(Debug, PartialEq, Eq)]
+enum Members {
+    None,
+    /// At least one process can be signalled.
+    Own,
+    /// No process can be signalled, because all of them belong to another user.
+    Foreign,
+}
+
+/// Interprets the result of `killpg`.
+fn members(signalled: nix::Result<()>) -> Members {
+    match signalled {
+        Err(Errno::ESRCH) => Members::None,
+        Err(Errno::EPERM) => Members::Foreign,
+        Ok(()) | Err(_) => Members::Own,
     }
 }
 
@@ -349,6 +419,13 @@ fn hand_terminal_to(group: Pid) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_that_refuses_a_signal_is_not_empty() {
+        assert_eq!(members(Err(Errno::ESRCH)), Members::None);
+        assert_eq!(members(Err(Errno::EPERM)), Members::Foreign);
+        assert_eq!(members(Ok(())), Members::Own);
+    }
 
     #[test]
     fn a_failed_wait_for_the_command_is_reported() {

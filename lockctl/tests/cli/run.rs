@@ -1,7 +1,9 @@
 //! Tests of the subcommand `run`: of the lock, the command, its signals and the exit codes.
 
 use std::{
-    process::Command,
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -15,6 +17,8 @@ use crate::tool::{Ran, Running, Terminal, is_alive, key, lockctl, output, until}
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
+/// The user who owns no files.
+const NOBODY: u32 = 65534;
 
 async fn connected() -> (LockClient, String) {
     let url = shared_server().await.url();
@@ -226,6 +230,99 @@ async fn what_a_command_leaves_behind_ends_before_the_release() {
     assert_eq!(run.code(), Some(4));
     assert!(!is_alive(&pid), "the process {pid} was left behind");
     assert!(is_free(&client, &key).await);
+}
+
+/// Starts `lockctl run` as a user who cannot signal the processes of other users: root without the right to do so.
+/// Returns `None` unless the test runs as root.
+fn start_without_rights(
+    url: &str,
+    key: &str,
+    command: &[&str],
+) -> Option<(Running, impl Iterator<Item = String>)> {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("this test is skipped, because only root can start processes of another user");
+        return None;
+    }
+    let words = [&["run", "-k", key, "--grace", "100ms", "--"], command].concat();
+    let run = lockctl(url, &words);
+    let mut limited = Command::new("setpriv");
+    limited
+        .args(["--bounding-set", "-kill", "--inh-caps", "-kill", "--"])
+        .arg(run.get_program())
+        .args(run.get_args())
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut run = Running::start(limited);
+    let errors = BufReader::new(run.child.stderr.take().unwrap());
+    Some((run, errors.lines().map_while(Result::ok)))
+}
+
+/// `run` cannot end processes of another user, so it keeps the lock until they have ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_of_another_user_keep_the_lock() {
+    let (client, url) = connected().await;
+    let key = key();
+    let command = ["sh", "-c", "echo $$; read line; exit 4"];
+    let Some((mut run, mut errors)) = start_without_rights(&url, &key, &command) else {
+        return;
+    };
+    let group = run.line();
+    let mut other = Command::new("sh");
+    other
+        .args(["-c", "echo up; read line; exit 0"])
+        .uid(NOBODY)
+        .process_group(group.parse().unwrap())
+        .stdin(Stdio::piped());
+    let mut other = Running::start(other);
+    assert_eq!(other.line(), "up");
+    drop(run.child.stdin.take()); // ends the command
+    let kept = errors.next().unwrap();
+    let text = format!(
+        "the process group {group}, because its processes belong to another user: the lock is kept"
+    );
+    assert!(kept.contains(&text), "{kept}");
+    run.signal("TERM");
+    let refused = errors.next().unwrap();
+    assert!(refused.contains("SIGTERM cannot be sent to"), "{refused}");
+    assert!(!is_free(&client, &key).await);
+    drop(other.child.stdin.take());
+    assert_eq!(other.code(), Some(0)); // an ended process stays in the group until its parent has asked for its code
+    assert_eq!(run.code(), Some(4));
+    assert!(is_free(&client, &key).await);
+}
+
+/// `run` does not claim to have ended a command that belongs to another user.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_that_cannot_be_sent_is_told() {
+    let (client, url) = connected().await;
+    let key = key();
+    let uid = NOBODY.to_string();
+    let script = "echo up; read line; exit 4";
+    let command = [
+        "setpriv",
+        "--reuid",
+        &uid,
+        "--clear-groups",
+        "sh",
+        "-c",
+        script,
+    ];
+    let Some((mut run, mut errors)) = start_without_rights(&url, &key, &command) else {
+        return;
+    };
+    assert_eq!(run.line(), "up");
+    run.signal("TERM");
+    let texts = [
+        "SIGTERM cannot be sent to",
+        "has not ended within 100 ms: SIGKILL cannot be sent to",
+    ];
+    for text in texts {
+        let line = errors.next().unwrap();
+        assert!(line.contains(text), "{line}");
+    }
+    assert!(!is_free(&client, &key).await);
+    drop(run.child.stdin.take());
+    assert_eq!(run.code(), Some(4));
 }
 
 /// If `lockctl` itself is killed, its command ends too, and the lock is free at the end of the lease.
