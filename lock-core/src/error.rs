@@ -227,7 +227,7 @@ impl Error for LockError {
             Self::Busy { with, .. } => match with {
                 BusyWith::AnotherProcess => &LATER,
                 BusyWith::ThisProcess => &Advice(
-                    "another call of this process holds the lock: try again later or raise `wait`. A task that was spawned inside that call can enter the lock only if the task was spawned with `.in_current_hold()`",
+                    "another call or guard of this process holds the lock: try again later or raise `wait`. Code beside a guard enters the guard's lock only through `guard.run(..)`, and a spawned task enters the lock of the call that spawned it only with `.in_current_hold()`",
                 ),
                 BusyWith::Sibling => &Advice(
                     "a sibling, which is nested in the same enclosing call, holds the lock, and siblings take turns: a task spawned inside the sibling waits for the sibling, unless the task was spawned with `.in_current_hold()`",
@@ -369,7 +369,12 @@ mod tests {
             (
                 busy(BusyWith::ThisProcess),
                 "is busy",
-                "another call of this process",
+                "only through `guard.run(..)`",
+            ),
+            (
+                busy(BusyWith::ThisProcess),
+                "is busy",
+                "only with `.in_current_hold()`",
             ),
             (busy(BusyWith::Sibling), "is busy", "siblings take turns"),
             (busy(BusyWith::OutOfOrder), "is busy", "among its `keys`"),
