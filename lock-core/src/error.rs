@@ -95,8 +95,9 @@ pub enum LockError {
         /// call that got no answer, or that made only one attempt to take several locks.
         held_by: Option<Box<HeldBy>>,
     },
-    /// The lease was lost. If the body was running, the engine has dropped the body. A lease can also be lost before
-    /// the call's body is first polled. A nested call also returns this error if the lock that it re-enters is lost.
+    /// The lease was lost. If the body was running, the engine drops the body. Code beside a guard runs on, as does a
+    /// body with `on_lost = continue`. A lease can also be lost before the call's body is first polled. A nested call
+    /// also returns this error if the lock that it re-enters is lost.
     ///
     /// Changes that the body made before the loss are not undone. Have the guarded resource refuse writes with `token`
     /// once the resource has seen a higher token.
@@ -237,7 +238,7 @@ impl Error for LockError {
                 ),
             },
             Self::Lost { .. } => &Advice(
-                "the body was dropped if it had begun: check what it had done, and let the guarded resource refuse its token",
+                "the engine drops a body that has begun, but code beside a guard or under `on_lost = continue` runs on: check what was done, and let the guarded resource refuse this token",
             ),
             Self::Unreachable { detail, .. } | Self::Refused { detail, .. } => detail,
             Self::WrongLayout { .. } => &Advice(
@@ -381,12 +382,12 @@ mod tests {
             (
                 lost(LossReason::Expired),
                 "(token 42) was lost",
-                "check what it had done",
+                "code beside a guard or under `on_lost = continue` runs on: check what was done",
             ),
             (
                 lost(LossReason::NotHeld),
                 "no longer holds it",
-                "refuse its token",
+                "refuse this token",
             ),
             (
                 LockError::Unreachable {
