@@ -45,8 +45,10 @@ impl<T: Display + ?Sized> KeyPart for T {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The key or the namespace is empty.
+    /// The key is empty.
     Empty,
+    /// The namespace is empty.
+    EmptyNamespace,
     /// The value of this placeholder is empty. Empty values are refused because they would all share one lock.
     EmptyPart {
         /// The placeholder as written, without its brackets.
@@ -85,6 +87,7 @@ impl Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("the key is empty"),
+            Self::EmptyNamespace => f.write_str("the namespace is empty"),
             Self::EmptyPart { placeholder } => write!(f, "the value of `<{placeholder}>` is empty"),
             Self::TooLong { bytes } => write!(
                 f,
@@ -115,6 +118,7 @@ impl Error for KeyError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(match self {
             Self::Empty => &Advice("give the lock a name"),
+            Self::EmptyNamespace => &Advice("name a namespace, or leave it out"),
             Self::EmptyPart { .. } => {
                 &Advice("check the value before the call: all empty values would share one lock")
             }
@@ -196,7 +200,7 @@ impl LockName {
     /// the same name.
     ///
     /// # Errors
-    /// Returns [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than
+    /// Returns [`KeyError::EmptyNamespace`] for an empty namespace, [`KeyError::TooLong`] for a name of more than
     /// [`MAX_KEY_BYTES`], [`KeyError::StrayBrace`] for a key whose braces are not one hash tag, and
     /// [`KeyError::ReservedSuffix`] for a key with a hash tag that ends with a reserved suffix.
     ///
@@ -208,7 +212,7 @@ impl LockName {
     /// ```
     pub fn new(namespace: &str, key: &LockKey) -> Result<Self, KeyError> {
         if namespace.is_empty() {
-            return Err(KeyError::Empty);
+            return Err(KeyError::EmptyNamespace);
         }
         let namespace = escape(namespace);
         let key = key.as_str();
@@ -246,12 +250,12 @@ impl LockName {
     /// tag into the key.
     ///
     /// # Errors
-    /// Returns [`KeyError::Empty`] for an empty namespace, [`KeyError::TooLong`] for a name of more than
+    /// Returns [`KeyError::EmptyNamespace`] for an empty namespace, [`KeyError::TooLong`] for a name of more than
     /// [`MAX_KEY_BYTES`], and [`KeyError::ReservedName`] for the name of a token counter.
     pub fn plain(namespace: Option<&str>, key: &LockKey) -> Result<Self, KeyError> {
         let name = match namespace {
             None => key.0.clone(),
-            Some("") => return Err(KeyError::Empty),
+            Some("") => return Err(KeyError::EmptyNamespace),
             Some(namespace) => format!("{namespace}:{key}").into(),
         };
         if is_counter(&name) {
@@ -501,6 +505,7 @@ mod tests {
     fn each_refusal_says_what_to_do() {
         for (error, says) in [
             (KeyError::Empty, "give the lock a name"),
+            (KeyError::EmptyNamespace, "the namespace is empty"),
             (KeyError::EmptyPart { placeholder: "id" }, "`<id>` is empty"),
             (
                 KeyError::TooLong { bytes: 2000 },
@@ -524,7 +529,7 @@ mod tests {
         let plain = |namespace, text| LockName::plain(namespace, &key(text));
         assert_eq!(plain(None, "{a}b}").unwrap().as_str(), "{a}b}");
         assert_eq!(plain(Some("shop"), "a").unwrap().as_str(), "shop:a");
-        assert_eq!(plain(Some(""), "a"), Err(KeyError::Empty));
+        assert_eq!(plain(Some(""), "a"), Err(KeyError::EmptyNamespace));
         for fence in [plain(None, "lock:fence"), plain(Some("lock"), "fence")] {
             assert_eq!(fence, Err(KeyError::ReservedName));
         }
@@ -615,7 +620,7 @@ mod tests {
         }
         assert_eq!(
             LockName::new("", &LockKey::new("a").unwrap()),
-            Err(KeyError::Empty)
+            Err(KeyError::EmptyNamespace)
         );
     }
 }
