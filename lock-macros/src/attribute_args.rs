@@ -409,7 +409,11 @@ mod tests {
 
     #[test]
     fn values_are_checked() {
-        refused(quote!(key = "a", renew = "true"), "renew = true");
+        refused(quote!(key = "a", renew = "true"), "without quotes");
+        refused(
+            quote!(key = "a", renew = renew),
+            "needs a literal, not an expression",
+        );
         refused(
             quote!(key = "a", on_lost = "continue"),
             "on_lost = continue",

@@ -91,11 +91,16 @@ pub(crate) fn asynchronous(
             return None;
         }
     }
+    let runs_runtime = names(body.stream(), "block_on");
     let message = if attrs.iter().any(|attr| is_called(attr, "test")) {
-        "this test is not async: write `async fn`, with `#[distributed_lock]` above `#[tokio::test]`"
+        if runs_runtime {
+            "`#[tokio::test]` above `#[distributed_lock]` has already removed `async`: write `#[distributed_lock]` above `#[tokio::test]`"
+        } else {
+            "this test is not async: write `async fn`, with `#[distributed_lock]` above `#[tokio::test]`"
+        }
     } else if sig.ident == "main" {
         "this `main` is not async: write `async fn main`, with `#[distributed_lock]` above `#[tokio::main]`"
-    } else if names(body.stream(), "block_on") {
+    } else if runs_runtime {
         "this function is not async, and runs a runtime: write `async fn`, with `#[distributed_lock]` above `#[tokio::main]`"
     } else {
         "a function that is not async cannot wait for a lock: write `async fn`, or lock explicitly with `client.lock(\"…\").blocking_acquire()`"

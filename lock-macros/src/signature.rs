@@ -223,7 +223,11 @@ mod tests {
         for (item, says) in [
             ("fn f() -> R { body }", "blocking_acquire"),
             ("fn main() { body }", "above `#[tokio::main]`"),
-            ("#[test] fn f() -> R { body }", "above `#[tokio::test]`"),
+            ("#[test] fn f() -> R { body }", "this test is not async"),
+            (
+                "#[test] fn f() -> R { rt.block_on(body) }",
+                "has already removed `async`",
+            ),
             (
                 "fn f() -> R { rt.block_on(body) }",
                 "above `#[tokio::main]`",

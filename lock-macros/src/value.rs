@@ -212,10 +212,17 @@ pub(crate) fn renew(value: &Expr, mistakes: &mut Mistakes) -> Option<bool> {
             lit: Lit::Bool(renew),
             ..
         }) => Some(renew.value),
-        _ => {
+        Expr::Lit(_) => {
             mistakes.add(
                 value,
                 "`renew` is a switch: write `renew = true` or `renew = false`, without quotes",
+            );
+            None
+        }
+        _ => {
+            mistakes.add(
+                value,
+                "`renew` needs a literal, not an expression: write `renew = true` or `renew = false`",
             );
             None
         }
