@@ -3,10 +3,16 @@
 //! The command runs in a process group of its own, so that a signal reaches all its processes. If `lockctl` runs in the
 //! foreground of a terminal, it makes the command's group the foreground group. The command then gets the terminal's
 //! input, interrupts and changes of size. If the command is stopped (Ctrl-Z), `lockctl` stops with it.
+//!
+//! In a pipeline, the other processes of `lockctl`'s group can also read the terminal, and the kernel stops them if
+//! their group is not the foreground group. `lockctl` then makes the command's group the foreground group only when the
+//! kernel has stopped the command because it used the terminal. Until then, `lockctl` passes interrupts and stops on.
 
 use std::{
     ffi::OsString,
+    fs::File,
     io::{self, IsTerminal},
+    mem,
     os::unix::process::CommandExt,
     process::{Command, Stdio},
     thread,
@@ -21,7 +27,7 @@ use nix::{
         signal::{SigSet, SigmaskHow, Signal, kill, killpg},
         wait::{WaitPidFlag, WaitStatus, waitpid},
     },
-    unistd::{Pid, getpgrp, getppid, tcgetpgrp, tcsetpgrp},
+    unistd::{Pid, getpgrp, getpid, getppid, tcgetpgrp, tcsetpgrp},
 };
 use tokio::{
     signal::unix::{Signal as Signals, SignalKind, signal},
@@ -110,6 +116,7 @@ async fn supervise(
     args: &RunArgs,
     requests: &mut Requests,
 ) -> Result<Exit, Failure> {
+    requests.add(Signal::SIGTSTP)?;
     let mut group = Group::start(guard, args)?;
     let mut kill_at: Option<Instant> = None;
     let mut is_lost = false;
@@ -117,7 +124,13 @@ async fn supervise(
         tokio::select! {
             event = group.events.recv() => match event {
                 Some(Event::Ended(exit)) => break Ok(exit),
-                Some(Event::Stopped(signal)) => group.stopped(signal),
+                Some(Event::Stopped(signal)) => {
+                    // The lease was not renewed while this process was stopped. After a loss, the command only
+                    // continues to handle SIGTERM.
+                    if group.stopped(signal) && (is_lost || guard.loss().is_none()) {
+                        let _ = group.send(Signal::SIGCONT);
+                    }
+                }
                 Some(Event::NotSeen(error)) => break Err(not_seen(&format!("{error}"))),
                 None => break Err(not_seen("a thread has failed")),
             },
@@ -130,8 +143,10 @@ async fn supervise(
             }
             signal = requests.next() => {
                 group.pass_on(signal);
+                if matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT) {
+                    let _ = group.send(Signal::SIGCONT); // a stopped command handles no signal
+                }
                 if signal == Signal::SIGTERM {
-                    let _ = group.send(Signal::SIGCONT);
                     kill_at.get_or_insert(Instant::now() + args.grace);
                 }
             }
@@ -148,7 +163,7 @@ async fn supervise(
             complain(&format!("{error}: they run on without the lock"));
         } else {
             complain(&format!("{error}: the lock is kept until they have ended"));
-            is_lost = !keep_until_empty(&group, guard, args, requests).await;
+            is_lost = !keep_until_empty(&mut group, guard, args, requests).await;
         }
     }
     // If the command has ended before `run` notices a loss of the lease, the result is the command's own exit code.
@@ -157,7 +172,7 @@ async fn supervise(
 
 /// Keeps the lock until all processes of the group have ended. Returns whether the lock was held to the end.
 async fn keep_until_empty(
-    group: &Group,
+    group: &mut Group,
     guard: &LockGuard,
     args: &RunArgs,
     requests: &mut Requests,
@@ -167,7 +182,8 @@ async fn keep_until_empty(
             () = sleep(LOOK) => {}
             signal = requests.next() => group.pass_on(signal),
             reason = guard.lost() => {
-                complain(&format!("{}: the process group {} runs on without the lock", loss_text(guard, args, reason), group.id));
+                let loss = loss_text(guard, args, reason);
+                complain(&format!("{loss}: the process group {} runs on without the lock", group.id));
                 return false;
             }
         }
@@ -194,20 +210,28 @@ fn not_seen(error: &str) -> Failure {
 }
 
 /// The signals that `run` receives and passes on to the command.
-struct Requests([(Signal, Signals); 6]);
+struct Requests(Vec<(Signal, Signals)>);
 
 impl Requests {
     fn new() -> io::Result<Self> {
-        let listen =
-            |one: Signal| Ok::<_, io::Error>((one, signal(SignalKind::from_raw(one as i32))?));
-        Ok(Self([
-            listen(Signal::SIGTERM)?,
-            listen(Signal::SIGINT)?,
-            listen(Signal::SIGHUP)?,
-            listen(Signal::SIGQUIT)?,
-            listen(Signal::SIGUSR1)?,
-            listen(Signal::SIGUSR2)?,
-        ]))
+        let mut requests = Self(Vec::new());
+        for one in [
+            Signal::SIGTERM,
+            Signal::SIGINT,
+            Signal::SIGHUP,
+            Signal::SIGQUIT,
+            Signal::SIGUSR1,
+            Signal::SIGUSR2,
+        ] {
+            requests.add(one)?;
+        }
+        Ok(requests)
+    }
+
+    fn add(&mut self, one: Signal) -> io::Result<()> {
+        let signals = signal(SignalKind::from_raw(one as i32))?;
+        self.0.push((one, signals));
+        Ok(())
     }
 
     async fn next(&mut self) -> Signal {
@@ -233,13 +257,18 @@ enum Event {
 struct Group {
     id: Pid,
     events: mpsc::UnboundedReceiver<Event>,
-    /// Whether `run` was started in the foreground, so that this group becomes the foreground group of the terminal.
-    is_foreground: bool,
+    /// The controlling terminal of this process, if it has one.
+    terminal: Option<Terminal>,
+    /// Whether this group becomes the foreground group as soon as this process is in the foreground.
+    needs_terminal: bool,
+    /// Whether `run` has made this group the foreground group.
+    has_terminal: bool,
+    /// Whether `run` has passed on a request to stop (SIGTSTP).
+    stop_asked: bool,
 }
 
 impl Group {
     fn start(guard: &LockGuard, args: &RunArgs) -> Result<Self, Failure> {
-        let is_foreground = io::stdin().is_terminal() && owns_terminal();
         let child = command(args)?
             .env("LOCK_KEY", &args.key)
             .env("LOCK_TOKEN", guard.token().to_string())
@@ -253,19 +282,21 @@ impl Group {
         let id = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
         let (events, receiver) = mpsc::unbounded_channel();
         thread::spawn(move || report(id, &events));
-        let group = Self {
+        let mut group = Self {
             id,
             events: receiver,
-            is_foreground,
+            terminal: Terminal::open(),
+            // Otherwise this process is possibly a part of a pipeline.
+            needs_terminal: io::stdin().is_terminal() && io::stdout().is_terminal(),
+            has_terminal: false,
+            stop_asked: false,
         };
-        if is_foreground {
-            hand_terminal_to(id);
-        }
+        group.hand_terminal();
         Ok(group)
     }
 
-    /// Sends a signal to all processes of the group. Fails if all of them belong to another user. If no process is left,
-    /// does nothing.
+    /// Sends a signal to all processes of the group. Fails if all of them belong to another user. Does nothing if no
+    /// process is left.
     fn send(&self, signal: Signal) -> Result<(), String> {
         match members(killpg(self.id, signal)) {
             Members::None | Members::Own => Ok(()),
@@ -277,37 +308,56 @@ impl Group {
     }
 
     /// Sends a signal that `run` has received to all processes of the group.
-    fn pass_on(&self, signal: Signal) {
+    fn pass_on(&mut self, signal: Signal) {
+        self.stop_asked |= signal == Signal::SIGTSTP;
         if let Err(error) = self.send(signal) {
             complain(&error);
         }
     }
 
-    /// Handles a stop of the command. Stops this process too, so that the shell takes the terminal, and continues the
-    /// command when this process is continued.
-    fn stopped(&mut self, signal: Signal) {
-        if !self.is_foreground {
-            return; // the program that has stopped the command also continues it
+    /// Handles a stop of the command, and returns whether the command has to be continued. Usually stops this process
+    /// too, so that the shell takes the terminal, and returns when this process is continued.
+    fn stopped(&mut self, signal: Signal) -> bool {
+        let was_asked = mem::take(&mut self.stop_asked);
+        let used_terminal = matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU);
+        self.needs_terminal |= used_terminal;
+        if used_terminal && self.hand_terminal() {
+            return true;
         }
-        if matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU) && owns_terminal() {
-            // The command was stopped because it used the terminal before `run` made the command's group the foreground
-            // group.
-            hand_terminal_to(self.id);
-        } else {
-            self.give_terminal_back();
+        let had_terminal = self.has_terminal;
+        self.give_terminal_back();
+        if was_asked {
+            // The sender of SIGTSTP decides which other processes stop.
+            let _ = kill(getpid(), Signal::SIGSTOP);
+        } else if had_terminal || used_terminal {
             let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
-            // This process runs again. If the user continued it in the foreground, the shell has given the terminal to
-            // this process's group.
-            if owns_terminal() {
-                hand_terminal_to(self.id);
-            }
+        } else {
+            return false; // the program that has stopped the command also continues it
         }
-        let _ = self.send(Signal::SIGCONT);
+        // This process runs again. If the user continued it in the foreground, the shell has given the terminal to this
+        // process's group.
+        self.hand_terminal();
+        true
     }
 
-    fn give_terminal_back(&self) {
-        if self.is_foreground {
-            hand_terminal_to(getpgrp());
+    /// Makes this group the foreground group if it needs the terminal and this process is in the foreground. Returns
+    /// whether this group is the foreground group.
+    fn hand_terminal(&mut self) -> bool {
+        let (true, Some(terminal)) = (self.needs_terminal, &self.terminal) else {
+            return false;
+        };
+        match terminal.foreground() {
+            Some(group) if group == getpgrp() => terminal.hand_to(self.id),
+            Some(group) if group == self.id => {}
+            _ => return false,
+        }
+        self.has_terminal = true;
+        true
+    }
+
+    fn give_terminal_back(&mut self) {
+        if let (true, Some(terminal)) = (mem::take(&mut self.has_terminal), &self.terminal) {
+            terminal.hand_to(getpgrp());
         }
     }
 
@@ -398,21 +448,31 @@ fn number(signal: Signal) -> u8 {
     u8::try_from(signal as i32).unwrap_or(u8::MAX)
 }
 
-/// Returns whether this process is in the foreground group of its terminal.
-fn owns_terminal() -> bool {
-    tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp())
-}
+/// The controlling terminal of this process.
+struct Terminal(File);
 
-/// Makes a group the foreground group of the terminal.
-fn hand_terminal_to(group: Pid) {
-    // A background process that changes the foreground group gets SIGTTOU, which stops the process unless it blocks the
-    // signal.
-    let mut ttou = SigSet::empty();
-    ttou.add(Signal::SIGTTOU);
-    let before = ttou.thread_swap_mask(SigmaskHow::SIG_BLOCK);
-    let _ = tcsetpgrp(io::stdin(), group);
-    if let Ok(before) = before {
-        let _ = before.thread_set_mask();
+impl Terminal {
+    fn open() -> Option<Self> {
+        let terminal = File::options().read(true).write(true).open("/dev/tty");
+        terminal.ok().map(Self)
+    }
+
+    /// Returns the foreground group.
+    fn foreground(&self) -> Option<Pid> {
+        tcgetpgrp(&self.0).ok()
+    }
+
+    /// Makes a group the foreground group.
+    fn hand_to(&self, group: Pid) {
+        // A background process that changes the foreground group gets SIGTTOU, which stops the process unless it blocks
+        // the signal.
+        let mut ttou = SigSet::empty();
+        ttou.add(Signal::SIGTTOU);
+        let before = ttou.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+        let _ = tcsetpgrp(&self.0, group);
+        if let Ok(before) = before {
+            let _ = before.thread_set_mask();
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tests of the subcommand `run`: of the lock, the command, its signals and the exit codes.
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     os::unix::process::CommandExt,
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -13,7 +13,7 @@ use support::{
     stores::until_waiting,
 };
 
-use crate::tool::{Ran, Running, Terminal, is_alive, key, lockctl, output, until};
+use crate::tool::{Ran, Running, Terminal, is_alive, is_stopped, key, lockctl, output, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -430,6 +430,145 @@ async fn the_command_can_be_stopped_and_continued() {
     let (_, text) = terminal.run(&url, &script, &["\x1a", "one\n", "two\n"]);
     assert!(
         text.contains("the shell got one") && text.contains("got two") && text.contains("code 6"),
+        "{text}"
+    );
+}
+
+/// Starts `lockctl run` with a script that prints its process ID, and that waits for a line of input. Then asks
+/// `lockctl` to stop, and waits until `lockctl` and the script have stopped.
+fn start_and_stop(url: &str, key: &str, options: &[&str], script: &str) -> Running {
+    // The shell waits with `read`, because a shell that just starts a process cannot stop.
+    let words = [&["run", "--key", key], options, &["--", "sh", "-c", script]].concat();
+    let mut command = lockctl(url, &words);
+    command.stdin(Stdio::piped());
+    let mut run = Running::start(command);
+    let (pid, tool) = (run.line(), run.child.id().to_string());
+    run.signal("TSTP");
+    until(|| is_stopped(&pid) && is_stopped(&tool));
+    let mut input = run.child.stdin.take().unwrap();
+    input.write_all(b"line\n").unwrap();
+    run
+}
+
+/// If `lockctl` is not in the foreground of a terminal, it passes SIGTSTP on, stops with the command, and continues it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_to_stop_is_passed_on() {
+    let (_, url) = connected().await;
+    let script = r#"echo $$; read line; echo "got $line"; exit 3"#;
+    let mut run = start_and_stop(&url, &key(), &[], script);
+    run.signal("CONT");
+    assert_eq!(run.line(), "got line");
+    assert_eq!(run.code(), Some(3));
+}
+
+/// A lease that ends while `lockctl` is stopped is lost. The command then does not continue its work.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_does_not_continue_after_a_loss() {
+    let (client, url) = connected().await;
+    let key = key();
+    let script = "trap 'echo told; exit 3' TERM; echo $$; read line; echo worked";
+    let mut run = start_and_stop(&url, &key, &["--lease", "1s"], script);
+    let guard = client.lock(&key).wait(10 * SECOND).acquire().await.unwrap();
+    run.signal("CONT");
+    assert_eq!(run.line(), "told");
+    assert_eq!(run.line(), "");
+    assert_eq!(run.code(), Some(76));
+    guard.release().await;
+}
+
+/// A stopped command gets the signals that usually end a command.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_command_gets_signals() {
+    let (_, url) = connected().await;
+    for name in ["TERM", "INT", "HUP", "QUIT"] {
+        let script =
+            format!("trap 'echo told; exit 7' {name}; echo $$; while :; do sleep 0.05; done");
+        let mut run = start(&url, &key(), &[], &script);
+        let pid = run.line();
+        support::process::signal(pid.parse().unwrap(), "STOP");
+        run.signal(name);
+        assert_eq!(run.line(), "told", "{name}");
+        assert_eq!(run.code(), Some(7));
+    }
+}
+
+/// In a pipeline, Ctrl-Z stops the command too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_in_a_pipeline_can_be_stopped_and_continued() {
+    let (_, url) = connected().await;
+    let terminal = Terminal::new();
+    let key = key();
+    let script = format!(
+        r#"
+        set -m
+        mkfifo "$READY.fifo"
+        true | "$LOCKCTL" run -k {key} -- sh -c '
+            exec <>"$READY.fifo"; echo $$ >"$READY.pid"; : >"$READY"; read line; exit 6'
+        echo "state $(ps -o state= -p "$(cat "$READY.pid")")"
+        echo >"$READY.fifo"; fg >/dev/null; echo "code $?"
+        "#
+    );
+    let (_, text) = terminal.run(&url, &script, &["\x1a"]);
+    assert!(
+        text.contains("state T") && text.contains("code 6"),
+        "{text}"
+    );
+}
+
+/// The command gets the terminal when it uses the terminal, although its standard input is a pipe.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_in_a_pipeline_can_read_the_terminal() {
+    let (_, url) = connected().await;
+    let terminal = Terminal::new();
+    let key = key();
+    let script = format!(
+        r#"
+        set -m
+        true | "$LOCKCTL" run -k {key} -- sh -c 'touch "$READY"; read line </dev/tty; echo "got $line"; exit 6'
+        echo "code $?"
+        "#
+    );
+    let (_, text) = terminal.run(&url, &script, &["one\n"]);
+    assert!(
+        text.contains("got one") && text.contains("code 6"),
+        "{text}"
+    );
+}
+
+/// `run` does not take the terminal from the other processes of a pipeline.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_process_of_a_pipeline_can_read_the_terminal() {
+    let (_, url) = connected().await;
+    let terminal = Terminal::new();
+    let key = key();
+    let script = format!(
+        r#"
+        set -m
+        "$LOCKCTL" run -k {key} -- sh -c 'echo up; until [ -e "$READY.go" ]; do sleep 0.01; done' |
+            sh -c 'read up; touch "$READY"; read line </dev/tty; echo "got $line"; touch "$READY.go"'
+        "#
+    );
+    let (_, text) = terminal.run(&url, &script, &["one\n"]);
+    assert!(text.contains("got one"), "{text}");
+}
+
+/// A command in the background that reads the terminal stops with `lockctl`, and `fg` continues it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_in_the_background_waits_for_the_terminal() {
+    let (_, url) = connected().await;
+    let terminal = Terminal::new();
+    let key = key();
+    let script = format!(
+        r#"
+        set -m
+        "$LOCKCTL" run -k {key} -- sh -c 'read line; echo "got $line"; exit 6' &
+        until jobs %1 | grep -q Stopped; do sleep 0.01; done
+        touch "$READY"; fg >/dev/null; echo "code $?"
+        "#
+    );
+    let (_, text) = terminal.run(&url, &script, &["one\n"]);
+    assert!(
+        text.contains("got one") && text.contains("code 6"),
         "{text}"
     );
 }

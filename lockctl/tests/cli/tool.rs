@@ -1,7 +1,7 @@
 //! Helpers that run `lockctl`, and read its output and its exit code.
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Write},
     path::PathBuf,
     process::{Child, ChildStdout, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -126,16 +126,19 @@ impl Drop for Running {
     }
 }
 
+/// Returns the state of a process, such as `S`, `T` (stopped) or `Z` (ended); `None` if there is no such process.
+fn state(pid: &str) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
 /// Returns whether a process still runs.
 pub(crate) fn is_alive(pid: &str) -> bool {
-    let state = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    state.is_ok_and(|stat| {
-        !stat
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .starts_with(" Z")
-    })
+    state(pid).is_some_and(|state| state != 'Z')
+}
+
+pub(crate) fn is_stopped(pid: &str) -> bool {
+    state(pid) == Some('T')
 }
 
 /// Waits until `question` returns true, for at most 20 s.
@@ -175,29 +178,29 @@ impl Terminal {
         let path = self.folder.join("script");
         std::fs::write(&path, script).unwrap();
         let ready = self.folder.join("ready");
-        let command = format!("bash {}", path.display());
-        let mut child = Command::new("script")
-            .args(["-qec", &command, "/dev/null"])
+        let bash = format!("bash {}", path.display());
+        let mut command = Command::new("script");
+        command
+            .args(["-qec", &bash, "/dev/null"])
             .env("LOCK_URL", url)
             .env("LOCKCTL", env!("CARGO_BIN_EXE_lockctl"))
             .env("READY", &ready)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("util-linux has the program `script`");
-        let mut keyboard = child.stdin.take().unwrap();
+            .stdin(Stdio::piped());
+        let mut running = Running::start(command);
+        let mut keyboard = running.child.stdin.take().unwrap();
+        let mut out = running.out.take().unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            out.read_to_end(&mut text).map(|_| text)
+        });
         for text in typed {
             until(|| std::fs::remove_file(&ready).is_ok());
             keyboard.write_all(text.as_bytes()).unwrap();
         }
-        let ended = std::thread::spawn(move || child.wait_with_output().unwrap())
-            .join()
-            .unwrap();
-        drop(keyboard);
-        (
-            ended.status.code(),
-            String::from_utf8_lossy(&ended.stdout).into_owned(),
-        )
+        // A process that is stopped for ever does not end, so the wait has a limit.
+        until(|| running.child.try_wait().unwrap().is_some());
+        let text = reader.join().unwrap().unwrap();
+        (running.code(), String::from_utf8_lossy(&text).into_owned())
     }
 }
 
