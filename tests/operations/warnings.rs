@@ -5,10 +5,38 @@ use std::{
     time::Duration,
 };
 
-use lock_runtime::{LockClient, LockError};
+use lock_runtime::{Hold, LockClient, LockError};
 use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// An extension moves the moment of the warning.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_extended_in_time_is_not_reported() {
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let told = warnings.clone();
+    let client = LockClient::builder()
+        .url("memory:")
+        .on_lease_warning(move |warning| told.lock().unwrap().push(warning.remaining))
+        .connect()
+        .await
+        .unwrap();
+    let lock = client.lock("extended").lease(10 * SECOND);
+    let body = lock.run(async {
+        let hold = Hold::current().expect("the body runs within a hold");
+        for _ in 0..10 {
+            sleep(5 * SECOND).await;
+            hold.extend(5 * SECOND)
+                .await
+                .expect("the lease is not over");
+        }
+        sleep(7 * SECOND).await;
+        assert_eq!(warnings.lock().unwrap().len(), 0);
+        sleep(2 * SECOND).await;
+    });
+    body.await.unwrap();
+    assert_eq!(*warnings.lock().unwrap(), [2 * SECOND]);
+}
 
 /// The hook is called once for each body that takes longer than 80 % of a lease that is not renewed, and for no other
 /// body.

@@ -377,7 +377,8 @@ impl LockClientBuilder {
     }
 
     /// Sets a function that is called once for each body that still runs after 80 % of its fixed lease, in addition to
-    /// the log event. The function runs in the task of the call, while the body is polled, so it must not block. If the
+    /// the log event. If the lease was extended, the function is called when less than a fifth of `lease` is left. The
+    /// function runs in the task of the call, while the body is polled, so it must not block. If the
     /// function panics, the call panics.
     ///
     /// The function is not called while the body blocks its thread, for instance in a blocking call. For a guard, the

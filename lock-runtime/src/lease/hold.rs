@@ -547,17 +547,27 @@ impl HoldState {
         }
     }
 
-    /// Completes when the lease is lost. Logs a warning once the body has used 80 % of a fixed lease.
+    /// Completes when the lease is lost. Logs a warning once less than a fifth of a fixed lease is left to the body.
     pub(crate) async fn watch(self: Arc<Self>) -> LossReason {
-        let late = self.begun() + self.terms.time * 4 / 5;
-        if self.terms.renewal == Renewal::Fixed && !self.warned.load(Ordering::Acquire) {
-            let loss = pin!(self.wait_for_loss());
-            tokio::select! {
-                biased;
-                reason = loss => return reason,
-                () = self.backend().sleep_until(late) => {}
+        while self.terms.renewal == Renewal::Fixed && !self.warned.load(Ordering::Acquire) {
+            let now = self.backend().now();
+            let ends = lock(&self.lease).ends(now);
+            let is_late = ends.since(now) <= self.terms.time / 5;
+            if !is_late || self.plan().is_some() {
+                // An extension or a nested call can move the end of the lease meanwhile.
+                let next = if is_late {
+                    ends
+                } else {
+                    now + (ends.since(now) - self.terms.time / 5)
+                };
+                tokio::select! {
+                    biased;
+                    reason = self.wait_for_loss() => return reason,
+                    () = self.backend().sleep_until(next) => {}
+                }
+                continue;
             }
-            if self.plan().is_none() && !self.warned.swap(true, Ordering::AcqRel) {
+            if !self.warned.swap(true, Ordering::AcqRel) {
                 tracing::warn!(target: TARGET, key = %self.key,
                     token = %self.token,
                     lease = ?self.terms.time,
