@@ -13,7 +13,7 @@ use support::{
 };
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use crate::stores::{
@@ -317,6 +317,33 @@ async fn a_call_waits_as_its_client_says_and_queues_by_default() {
         until_waiting(&holder, "k", 0).await;
     }
     guard.release().await;
+}
+
+/// The server grants the lock to the last try of a caller, and the caller's `wait` ends before the answer arrives. The
+/// caller then enters, and does not refuse itself.
+#[tokio::test]
+async fn a_try_that_is_granted_at_the_end_of_the_wait_is_entered() {
+    for store in [Store::redis().await, Store::redisson().await] {
+        let [holder, _] = store.clients().await;
+        let proxy = FaultProxy::start(shared_server().await.port()).await;
+        let caller = store.through(&proxy.url()).client().await;
+        let guard = hold(&holder, "k").await;
+        let lock = caller.lock("k").strategy(Strategy::Notify).wait(SECOND);
+        let end = Instant::now() + SECOND;
+        let waiting = tokio::spawn(lock.acquire());
+        sleep(300 * MS).await;
+        proxy.hold_requests(true);
+        let tried = proxy.wait_for_request(b"EVALSHA");
+        guard.release().await;
+        tried.await;
+        proxy.hold_replies(true);
+        proxy.hold_requests(false);
+        until(async || holder.lock("k").status().await.unwrap().holder.is_some()).await;
+        sleep_until(end + 20 * MS).await;
+        proxy.hold_replies(false);
+        let entered = waiting.await.unwrap();
+        entered.expect("the lock was granted").release().await;
+    }
 }
 
 /// A caller waits with `notify`, so its session has a marker in the queue: the entry `notify|session_id`. The session's

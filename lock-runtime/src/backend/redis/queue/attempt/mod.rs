@@ -419,6 +419,12 @@ impl RedisAttempt {
                         _ => Leaving::Left,
                     }));
                 }
+                Ok(Left::Held(grant)) if self.request.wait.is_zero() => {
+                    // The attempt has not joined the waiters of its session, so nobody offers it a turn.
+                    let grant = grant.sole();
+                    self.settle(Event::Granted(grant.clone()));
+                    return Ok(Some(Leaving::Granted(grant)));
+                }
                 Ok(Left::Held(grant)) => {
                     grants::take_up(&self.server, &session, &request.names.lock, &grant);
                     return Ok(Some(match self.take_last_turn().await? {
