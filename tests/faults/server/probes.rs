@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lock_runtime::Strategy;
 use support::{
     assert_lost,
     matrix::row,
@@ -177,6 +178,35 @@ async fn row_56_a_stopped_process_with_many_waiters() {
         for number in 0..5 {
             stopped.until(&format!("entered {number}")).await;
         }
+    })
+    .await;
+}
+
+/// Row 56 of `docs/faults.md`: the stopped process has more waiters than a cohort takes, and the only other caller spins.
+/// The caller's tries skip the waiters of the process that did not confirm its grant, as probes do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_56_a_stopped_process_and_a_caller_that_spins() {
+    row(56, async |seen| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let guard = client.lock("k").acquire().await.unwrap();
+        let mut stopped = Worker::obeying(worker_command(&server.url(), "queue", 30_000));
+        for number in 1..=70 {
+            stopped.tell("queue");
+            until_waiting(&client, number).await;
+        }
+        stopped.signal("STOP");
+        let released = Instant::now();
+        guard.release().await;
+        let lock = client.lock("k").wait(60 * SECOND);
+        let guard = lock.strategy(Strategy::Spin).acquire().await.unwrap();
+        seen.within(
+            "a caller that spins has entered",
+            2 * SECOND + 128 * MS,
+            released.elapsed(),
+        );
+        guard.release().await;
+        stopped.signal("CONT");
     })
     .await;
 }

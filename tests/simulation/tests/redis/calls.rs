@@ -223,10 +223,18 @@ impl Call {
             "acquire" => {
                 let mut args = text(&[&tail, lease, &floor, wait, claim, &end, &marker]);
                 args.truncate(self.choice(2, &[6, 6, 7]));
-                (native[..3].to_vec(), args)
+                let keys = if is_redisson || wait != "0" { 3 } else { 4 };
+                (native[..keys].to_vec(), args)
             }
             "multi_acquire" => {
-                let keys = [&[fence][..], &native[..2], &[lock(other), companion(other)]].concat();
+                let names = |at: usize| {
+                    let claim = (!is_redisson).then(|| claim_key(at));
+                    [lock(at), companion(at)].into_iter().chain(claim)
+                };
+                let keys = std::iter::once(fence)
+                    .chain(names(one))
+                    .chain(names(other))
+                    .collect();
                 (keys, text(&[lease, &floor, claim, &end, &tail, &tail]))
             }
             "release" => (native, text(&[&format!("{token}|"), &floor, claim])),

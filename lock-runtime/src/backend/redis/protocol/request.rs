@@ -350,11 +350,9 @@ impl AcquireRequest {
             } else {
                 String::new()
             };
-            let keys = [
-                self.names.grant(),
-                self.names.companion(),
-                self.names.fence(),
-            ];
+            let keys = self.names.keys();
+            // Only a caller that does not wait can grant the lock to the next waiter.
+            let key_count = if self.wait.is_zero() { keys.len() } else { 3 };
             let (tail, not_after) = (self.tail(connection), self.not_after(connection));
             let args = [
                 tail.as_str(),
@@ -366,7 +364,7 @@ impl AcquireRequest {
                 &marker,
             ];
             let count = args.len() - usize::from(!self.notified);
-            connection.run(self.scripts.acquire, &keys, &args[..count])
+            connection.run(self.scripts.acquire, &keys[..key_count], &args[..count])
         };
         let (reply, sent) = asking.await?;
         let reply = match reply {

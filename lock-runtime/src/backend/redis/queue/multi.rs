@@ -167,6 +167,7 @@ async fn ask(
     let mut args = vec![&lease, &connection.floor, claim_ms(), &not_after];
     for (lock, tail) in all.iter().zip(&tails) {
         keys.extend([lock.names.grant(), lock.names.companion()]);
+        keys.extend(lock.names.claim());
         args.push(tail);
     }
     let (reply, sent) = connection

@@ -1,7 +1,7 @@
 -- First part of an acquisition. Takes the lock if it is free and nobody waits. Otherwise acquire_queue.lua continues.
 -- Uses next_token.lua.
 --
--- KEYS: grant, queue, fence (grant_next.lua describes the keys)
+-- KEYS: grant, queue, fence, and the claim if the caller is not queued (grant_next.lua describes the keys)
 --
 -- ARGV:
 -- 1. `lease|session_id|owner|words|since`, the part of the grant after its token

@@ -1,7 +1,7 @@
 -- Takes several locks if each of them is either held by the caller already, or free and without waiters. Otherwise
 -- takes none.
 --
--- KEYS: fence, then grant and queue of each lock
+-- KEYS: fence, then grant, queue and claim of each lock
 --
 -- ARGV:
 -- 1. lease in ms
@@ -18,15 +18,17 @@ if ARGV[4] ~= '' then
 end
 local TERMS = '^%d+|[^|]*|%x+' -- `lease|session_id|owner` of a grant with a single owner
 local granted = {}
-for i = 2, #KEYS, 2 do
-  local tail = ARGV[4 + i / 2]
+for i = 2, #KEYS, 3 do
+  local number = (i + 1) / 3
+  local tail = ARGV[4 + number]
   local held = redis.call('GET', KEYS[i])
   if not held and redis.call('EXISTS', KEYS[i + 1]) == 1 then
     -- If a waiter is alive and reachable, the first such waiter gets the lock.
     local queue = KEYS[i + 1]
-    local given, more = grant_next(redis.call('ZPOPMIN', queue), KEYS[i], queue, nil, KEYS[1], ARGV[2], ARGV[3])
+    local session_id = string.match(tail, '^%d+|([^|]*)')
+    local given, more = grant_expired(KEYS[i], queue, KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], session_id)
     if not given and more then
-      return i / 2 -- a waiter may be among the entries that this script has not examined
+      return number -- a waiter may be among the entries that this script has not examined
     end
     held = redis.call('GET', KEYS[i])
   end
@@ -34,17 +36,18 @@ for i = 2, #KEYS, 2 do
     local token, rest = string.match(held, '^(%d+)|(.*)$')
     -- Only the first three fields are compared, because a repeated request has another `since`.
     if not rest or string.match(rest, TERMS) ~= string.match(tail, TERMS) then
-      return i / 2 -- the number of the first lock that is not free
+      return number -- the number of the first lock that is not free
     end
     -- An earlier request was carried out, so the caller already holds this lock.
-    granted[i / 2] = { token, math.min(redis.call('PTTL', KEYS[i]), tonumber(ARGV[1])) }
+    granted[number] = { token, math.min(redis.call('PTTL', KEYS[i]), tonumber(ARGV[1])) }
   end
 end
-for i = 2, #KEYS, 2 do
-  if not granted[i / 2] then
+for i = 2, #KEYS, 3 do
+  local number = (i + 1) / 3
+  if not granted[number] then
     local token = string.format('%.0f', next_token(KEYS[1], ARGV[2], 1))
-    redis.call('SET', KEYS[i], token .. '|' .. ARGV[4 + i / 2], 'PX', ARGV[1])
-    granted[i / 2] = { token, tonumber(ARGV[1]) }
+    redis.call('SET', KEYS[i], token .. '|' .. ARGV[4 + number], 'PX', ARGV[1])
+    granted[number] = { token, tonumber(ARGV[1]) }
   end
 end
 return granted -- the caller holds all locks. Each entry is a token, and the time left of the grant in ms
