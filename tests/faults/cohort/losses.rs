@@ -303,6 +303,50 @@ async fn row_42_turns_pass_during_a_probe() {
     .await;
 }
 
+/// Row 42 of `docs/faults.md`: the server loses all data while a process is cut off, and another process takes the lock.
+/// When the first process connects again, its waiting members queue behind the new holder, and none of them takes a turn
+/// of the lost grant.
+#[tokio::test]
+async fn row_42_no_turn_passes_after_a_reconnection() {
+    row(42, async |_| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let (ours, other) = (client(&proxy.url()).await, client(&server.url()).await);
+        let guard = holder(&other).await;
+        let first = ours.lock("k").wait(60 * SECOND).acquire();
+        let first = tokio::spawn(first);
+        until_waiting(&other, 1).await;
+        let mut members = Vec::new();
+        for number in 2..4 {
+            members.push(tokio::spawn(ours.lock("k").wait(60 * SECOND).acquire()));
+            until_waiting(&other, number).await;
+        }
+        guard.release().await;
+        until_cohort(&server, 3).await;
+        let first = first.await.unwrap().unwrap();
+        proxy.refuse(true);
+        proxy.cut();
+        let mut redis = server.connection().await;
+        ask::<()>(&mut redis, &redis::cmd("FLUSHALL")).await;
+        let newer = other.lock("k").wait(SECOND).acquire().await.unwrap();
+        proxy.refuse(false);
+        until_waiting(&other, 2).await;
+        first.release().await;
+        // A member that is offered a turn of the lost grant takes the turn within this time.
+        sleep(300 * MS).await;
+        assert!(members.iter().all(|member| !member.is_finished()));
+        let token = newer.token();
+        newer.release().await;
+        for member in members {
+            let guard = member.await.unwrap().unwrap();
+            assert!(guard.token() > token);
+            guard.release().await;
+        }
+        until(async || left(&server).await.is_empty()).await;
+    })
+    .await;
+}
+
 /// Returns the number of waiters in the queue.
 async fn queue_length(server: &RedisServer) -> usize {
     let mut redis = server.connection().await;

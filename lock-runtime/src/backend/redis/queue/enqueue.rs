@@ -20,6 +20,7 @@ use crate::backend::redis::{
     session::Session,
     transport::{call_error::CallError, connection::Connection},
 };
+use crate::events::TARGET;
 
 /// The number of remaining members up to which a cohort counts as short. If the members of a short cohort hold the lock
 /// only briefly, all their turns can end before a request is answered.
@@ -175,6 +176,15 @@ async fn send_batch(
         }
     }
     let granted = session.queued(name, &places, ends(left.unwrap_or_default(), sent));
+    if held.is_none() {
+        // The grant on the server, if there is one, belongs to another session. If one of these callers was a member of
+        // a grant, the server has therefore lost that grant.
+        let lost = asked.iter().map(|request| request.newest_grant());
+        for first in lost.filter(|first| server.cohorts.has_lost(name, *first, sent)) {
+            tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(name), "the server has lost a grant");
+            server.cohorts.lose(name, first);
+        }
+    }
     drop(sending);
     if let (Some(held), Some(left)) = (held, left.and_then(|left| u64::try_from(left).ok()))
         && let Some(grant) = GrantSnapshot::parse(&held, left, sent)
