@@ -11,12 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_runtime::{Hold, LockClient, Release};
+use lock_runtime::{Hold, LockClient, LockError, LockGuard, Release, ReleaseOutcome};
 use support::{
     proxy::FaultProxy,
     server::{RedisServer, ask},
 };
-use tokio::{runtime, task::JoinSet};
+use tokio::{
+    runtime,
+    task::{JoinHandle, JoinSet},
+    time::sleep,
+};
 
 use crate::fixture::{MS, NAME, SECOND, client, epsilon, left, until, until_waiting};
 
@@ -44,6 +48,88 @@ async fn left_of(server: &RedisServer) -> Duration {
     let mut connection = server.connection().await;
     let left: i64 = ask(&mut connection, redis::cmd("PTTL").arg(NAME)).await;
     Duration::from_millis(u64::try_from(left).unwrap_or_default())
+}
+
+/// Lets a server refuse all writes, or accept them again.
+async fn set_writable(server: &RedisServer, is_writable: bool) {
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("min-replicas-to-write");
+    set.arg(u8::from(!is_writable));
+    ask::<()>(&mut server.connection().await, &set).await;
+}
+
+/// Returns two callers of one client that form a cohort with leases of 2 s. The first one holds the lock.
+async fn pair(
+    ours: &LockClient,
+    other: &LockClient,
+) -> (LockGuard, JoinHandle<Result<LockGuard, LockError>>) {
+    let guard = other.lock("k").acquire().await.unwrap();
+    let lock = ours.lock("k").wait(20 * SECOND).lease(2 * SECOND);
+    let first = tokio::spawn(lock.clone().acquire());
+    until_waiting(other, 1).await;
+    let next = tokio::spawn(lock.acquire());
+    until_waiting(other, 2).await;
+    guard.release().await;
+    (first.await.unwrap().unwrap(), next)
+}
+
+/// A member of a cohort extends its lease and leaves while the server refuses writes. The engine restarts the lease for
+/// the next member. The release continues in the background, and does not send this restart a second time after the next
+/// member has extended its lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeated_release_does_not_shorten_the_lease_of_the_next_member() {
+    let server = RedisServer::start().await;
+    let (ours, other) = (client(&server.url()).await, client(&server.url()).await);
+    // The commands of a second release would come at a random time within the pause between two tries.
+    for _ in 0..3 {
+        let (first, next) = pair(&ours, &other).await;
+        first.extend(60 * SECOND).await.unwrap();
+        set_writable(&server, false).await;
+        assert_eq!(first.release().await, ReleaseOutcome::InBackground);
+        set_writable(&server, true).await;
+        let next = next.await.unwrap().unwrap();
+        next.extend(60 * SECOND).await.unwrap();
+        let until = Instant::now() + 100 * MS;
+        while Instant::now() < until {
+            let left = left_of(&server).await;
+            assert!(left > 59 * SECOND, "{left:?}");
+        }
+        next.release().await;
+    }
+}
+
+/// A member of a cohort leaves while its extension is under way, because the server refuses writes. The extension is not
+/// sent again after the next member has got its turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeated_extension_does_not_reach_the_next_member() {
+    let server = RedisServer::start().await;
+    let (ours, other) = (client(&server.url()).await, client(&server.url()).await);
+    // Half of the time, the release sends its command between two tries of the extension.
+    for _ in 0..5 {
+        let (first, next) = pair(&ours, &other).await;
+        let hold = Hold::clone(&first);
+        set_writable(&server, false).await;
+        let mut connection = server.connection().await;
+        ask::<()>(&mut connection, redis::cmd("CONFIG").arg("RESETSTAT")).await;
+        let extending = tokio::spawn(async move { hold.extend(60 * SECOND).await });
+        until(async || {
+            let mut connection = server.connection().await;
+            let errors: String = ask(&mut connection, redis::cmd("INFO").arg("errorstats")).await;
+            errors.contains("NOREPLICAS")
+        })
+        .await;
+        sleep(25 * MS).await;
+        assert_eq!(first.release().await, ReleaseOutcome::InBackground);
+        set_writable(&server, true).await;
+        let next = next.await.unwrap().unwrap();
+        let until = Instant::now() + 100 * MS;
+        while Instant::now() < until {
+            let left = left_of(&server).await;
+            assert!(left <= 2 * SECOND, "{left:?}");
+        }
+        next.release().await;
+        let _ = extending.await.unwrap();
+    }
 }
 
 /// Each member of a cohort re-enters the lock with a longer lease. The engine restarts the lease for each member, so

@@ -89,7 +89,7 @@ pub(crate) enum Passed {
 }
 
 /// Which token a request to the server has to name, so that the server finds the grant of a holder.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     /// The request names the holder's own token, because the holder belongs to no known cohort.
     Itself,

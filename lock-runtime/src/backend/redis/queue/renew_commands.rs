@@ -99,8 +99,8 @@ pub(crate) async fn renew_on_node(
         id: format!("{token} {owner}"),
         extend,
     };
-    let (until, _) = renew_grants(node, &[grant], extend.is_restart()).await?;
-    let until = until.into_iter().next().flatten();
+    let renewed = renew_grants(node, &[grant], extend.is_restart(), &|| true).await?;
+    let until = renewed.and_then(|(until, _)| until.into_iter().next().flatten());
     Ok(until.map_or(Renewed::NotHeld, Renewed::Until))
 }
 
@@ -118,30 +118,40 @@ async fn renew_batch(
     holders: &[ToRenew<'_>],
     restart: bool,
 ) -> Result<Vec<Renewed>, BackendError> {
-    let known: Vec<_> = holders
-        .iter()
-        .map(|one| server.cohorts.known(one.name, one.token))
-        .collect();
-    // The server identifies the grant of a cohort only by the token of the cohort's first member.
-    let grants = holders.iter().zip(&known).filter_map(|(one, known)| {
-        let token = match known {
-            Known::Itself => one.token,
-            Known::Turn(first) => {
-                if let Extend::To(lease) = one.extend {
-                    let (cohorts, now) = (&server.cohorts, server.now());
-                    cohorts.note_extension(one.name, one.token, now, now + lease);
+    let known = || -> Vec<_> {
+        let known = |one: &ToRenew<'_>| server.cohorts.known(one.name, one.token);
+        holders.iter().map(known).collect()
+    };
+    // The server identifies the grant of a cohort only by the token of the cohort's first member. A repeated command
+    // must therefore not name the grant for a member that has passed its turn on: it would change the lease of the next
+    // member.
+    let (known, confirmed, asked) = loop {
+        let before = known();
+        let grants = holders.iter().zip(&before).filter_map(|(one, known)| {
+            let token = match known {
+                Known::Itself => one.token,
+                Known::Turn(first) => {
+                    if let Extend::To(lease) = one.extend {
+                        let (cohorts, now) = (&server.cohorts, server.now());
+                        cohorts.note_extension(one.name, one.token, now, now + lease);
+                    }
+                    FencingToken::new(*first)
                 }
-                FencingToken::new(*first)
-            }
-            Known::Over => return None,
-        };
-        Some(GrantToRenew {
-            name: one.name,
-            id: token.to_string(),
-            extend: one.extend,
-        })
-    });
-    let (confirmed, asked) = renew_grants(server, &grants.collect::<Vec<_>>(), restart).await?;
+                Known::Over => return None,
+            };
+            Some(GrantToRenew {
+                name: one.name,
+                id: token.to_string(),
+                extend: one.extend,
+            })
+        });
+        let grants: Vec<_> = grants.collect();
+        let is_wanted = || known() == before;
+        if let Some((confirmed, asked)) = renew_grants(server, &grants, restart, &is_wanted).await?
+        {
+            break (before, confirmed, asked);
+        }
+    };
     let mut confirmed = confirmed.into_iter();
     let answers = holders.iter().zip(&known).map(|(one, known)| {
         let first = match known {
@@ -179,15 +189,17 @@ async fn renew_batch(
 }
 
 /// Extends, restarts or checks grants with a single command. Returns the local deadline of each grant (`None` if the
-/// server no longer has the grant), and the moment at which the command was sent.
+/// server no longer has the grant), and the moment at which the command was sent. Returns `None` if `is_wanted` returned
+/// false before the server answered.
 async fn renew_grants(
     server: &Arc<Server>,
     grants: &[GrantToRenew<'_>],
     restart: bool,
-) -> Result<(Vec<Option<Moment>>, Moment), BackendError> {
-    if grants.is_empty() {
-        return Ok((Vec::new(), server.now()));
-    }
+    is_wanted: &(dyn Fn() -> bool + Sync),
+) -> Result<Option<(Vec<Option<Moment>>, Moment)>, BackendError> {
+    let Some(first) = grants.first() else {
+        return Ok(Some((Vec::new(), server.now())));
+    };
     let keys: Vec<_> = grants.iter().map(|grant| grant.name.as_str()).collect();
     let texts: Vec<_> = grants
         .iter()
@@ -196,9 +208,11 @@ async fn renew_grants(
     let mut args = Vec::with_capacity(1 + texts.len());
     args.push(if restart { Arg::Restart } else { Arg::Text("") });
     args.extend(texts.iter().map(|text| Arg::Text(text)));
-    let answered = server
-        .run(grants[0].name, server.scripts.renew, &keys, &args)
-        .await?;
+    let script = server.scripts.renew;
+    let renewing = server.run_while(first.name, script, &keys, &args, is_wanted);
+    let Some(answered) = renewing.await? else {
+        return Ok(None);
+    };
     let left: Vec<i64> =
         redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
     if left.len() != grants.len() {
@@ -208,5 +222,5 @@ async fn renew_grants(
         let left = u64::try_from(left).ok()?;
         Some(answered.sent + less_drift(Duration::from_millis(left)))
     };
-    Ok((left.into_iter().map(until).collect(), answered.sent))
+    Ok(Some((left.into_iter().map(until).collect(), answered.sent)))
 }

@@ -239,6 +239,20 @@ impl Server {
         keys: &[&str],
         args: &[Arg<'_>],
     ) -> Result<Answered, BackendError> {
+        let answered = self.run_while(name, script, keys, args, &|| true).await?;
+        Ok(answered.expect("the command is always wanted"))
+    }
+
+    /// Runs a script as [`run`](Self::run) does, and calls `is_wanted` each time before it sends the command. If
+    /// `is_wanted` returns false, sends nothing more and returns `None`.
+    pub(crate) async fn run_while(
+        &self,
+        name: &LockName,
+        script: &Script,
+        keys: &[&str],
+        args: &[Arg<'_>],
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<Answered>, BackendError> {
         let mut again = false;
         // A redirection is rare. It is boxed, so that the future of a call stays small.
         let mut redirect: Option<Box<Redirect>> = None;
@@ -257,6 +271,9 @@ impl Server {
                     (connection, true)
                 }
             };
+            if !is_wanted() {
+                return Ok(None);
+            }
             let running = {
                 let now = self.now();
                 let args: Vec<_> = args.iter().map(|arg| arg.over(&connection, now)).collect();
@@ -268,7 +285,7 @@ impl Server {
                 }
             };
             match running.await {
-                Ok((value, sent)) => return Ok(Answered { value, sent, again }),
+                Ok((value, sent)) => return Ok(Some(Answered { value, sent, again })),
                 Err(CallError::Ask(to)) => redirect = Some(Box::new(to)),
                 Err(error) => match self.note_failure(error)? {
                     Retry::Now => again = true,
