@@ -3,7 +3,11 @@
 
 use std::{
     future::Future,
-    sync::{Arc, Mutex, mpsc},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     task::{Context, Wake},
     thread,
     time::{Duration, Instant},
@@ -25,7 +29,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::stores::{MS, SECOND, Store, hold, until_waiting};
+use crate::stores::{MS, SECOND, Store, hold, until, until_waiting};
 
 /// Runs a test on three runtimes: one with neither a timer nor an I/O driver, one with only a timer, and one with only
 /// an I/O driver.
@@ -92,69 +96,115 @@ fn with_a_server_a_runtime_needs_no_drivers() {
 }
 
 /// A caller with a special waker. The waker itself polls the caller at once, on the thread that calls the waker.
-struct Inline(Mutex<Option<BoxFuture<'static, ()>>>);
+struct Inline {
+    caller: Mutex<Option<BoxFuture<'static, ()>>>,
+    is_woken: AtomicBool,
+}
 
 impl Inline {
     fn start(caller: impl Future<Output = ()> + Send + 'static) {
-        Arc::new(Self(Mutex::new(Some(caller.boxed())))).wake();
+        let inline = Self {
+            caller: Mutex::new(Some(caller.boxed())),
+            is_woken: AtomicBool::new(false),
+        };
+        Arc::new(inline).wake();
     }
 }
 
 impl Wake for Inline {
     fn wake(self: Arc<Self>) {
-        let Some(mut caller) = self.0.lock().unwrap().take() else {
-            // The caller is polled at this moment, or has ended.
-            return;
-        };
+        self.is_woken.store(true, Ordering::SeqCst);
         let waker = self.clone().into();
-        if caller
-            .poll_unpin(&mut Context::from_waker(&waker))
-            .is_pending()
-        {
-            *self.0.lock().unwrap() = Some(caller);
+        while self.is_woken.load(Ordering::SeqCst) {
+            let Some(mut caller) = self.caller.lock().unwrap().take() else {
+                // The caller has ended, or is polled at this moment. In the second case, the code that polls it polls
+                // it again.
+                return;
+            };
+            self.is_woken.store(false, Ordering::SeqCst);
+            if caller
+                .poll_unpin(&mut Context::from_waker(&waker))
+                .is_ready()
+            {
+                return;
+            }
+            *self.caller.lock().unwrap() = Some(caller);
         }
     }
+}
+
+/// Runs a test in a thread of its own, because a test that fails would never end.
+fn within_ten_seconds<Fut: Future<Output = ()>>(test: impl FnOnce() -> Fut + Send + 'static) {
+    let (ended, has_ended) = mpsc::channel();
+    thread::spawn(move || {
+        runtime().block_on(test());
+        ended.send(()).unwrap();
+    });
+    let ended = has_ended.recv_timeout(10 * SECOND);
+    ended.expect("no caller waits for itself");
+}
+
+/// On a server, too, the waker of a caller is allowed to poll the caller at once: on the engine's thread, which reads
+/// the message about a grant, or on the thread of a caller that passes its turn on.
+#[test]
+fn a_caller_may_be_polled_by_the_engine() {
+    within_ten_seconds(|| async {
+        for strategy in [Strategy::Handoff, Strategy::Notify] {
+            let store = Store::redis().await;
+            let [client, other] = store.clients().await;
+            let guard = hold(&other, "k").await;
+            let lock = client.lock("k").wait(30 * SECOND).strategy(strategy);
+            let entered = (0..3).map(|_| {
+                let (lock, (inside, is_inside)) = (lock.clone(), oneshot::channel());
+                Inline::start(async move {
+                    let inside = async { inside.send(()).unwrap() };
+                    lock.run(inside).await.unwrap();
+                });
+                is_inside
+            });
+            let entered: Vec<_> = entered.collect();
+            let is_queue = |key: &String| key.ends_with(":queue");
+            until(async || store.keys().await.iter().any(is_queue)).await;
+            guard.release().await;
+            for is_inside in entered {
+                is_inside.await.unwrap();
+            }
+        }
+    });
 }
 
 /// In the in-process backend, a release and the end of a turn wake the next caller. The waker of the next caller is
 /// allowed to poll that caller at once, on the thread that releases the lock or ends the turn.
 #[test]
 fn a_caller_may_be_polled_by_the_one_that_wakes_it() {
-    let (ended, has_ended) = mpsc::channel();
-    thread::spawn(move || {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let client = LockClient::connect("memory:").await.unwrap();
-            let lock = client.lock("k").wait(30 * SECOND);
-            let run = |inside: oneshot::Sender<()>| {
-                let lock = lock.clone();
-                async move {
-                    let inside = async { inside.send(()).unwrap() };
-                    lock.run(inside).await.unwrap();
-                }
-            };
-            let (inside, is_inside) = oneshot::channel();
-            let guard = lock.acquire().await.unwrap();
-            Inline::start(run(inside));
-            guard.release().await;
-            is_inside.await.unwrap();
+    within_ten_seconds(|| async {
+        let client = LockClient::connect("memory:").await.unwrap();
+        let lock = client.lock("k").wait(30 * SECOND);
+        let run = |inside: oneshot::Sender<()>| {
+            let lock = lock.clone();
+            async move {
+                let inside = async { inside.send(()).unwrap() };
+                lock.run(inside).await.unwrap();
+            }
+        };
+        let (inside, is_inside) = oneshot::channel();
+        let guard = lock.acquire().await.unwrap();
+        Inline::start(run(inside));
+        guard.release().await;
+        is_inside.await.unwrap();
 
-            let (inside, is_inside) = oneshot::channel();
-            let siblings = async {
-                let (end, is_over) = oneshot::channel::<()>();
-                let mut first = lock.run(is_over).boxed();
-                assert!((&mut first).now_or_never().is_none());
-                Inline::start(run(inside));
-                end.send(()).unwrap();
-                first.await.unwrap().unwrap();
-                is_inside.await.unwrap();
-            };
-            lock.run(siblings).await.unwrap();
-        });
-        ended.send(()).unwrap();
+        let (inside, is_inside) = oneshot::channel();
+        let siblings = async {
+            let (end, is_over) = oneshot::channel::<()>();
+            let mut first = lock.run(is_over).boxed();
+            assert!((&mut first).now_or_never().is_none());
+            Inline::start(run(inside));
+            end.send(()).unwrap();
+            first.await.unwrap().unwrap();
+            is_inside.await.unwrap();
+        };
+        lock.run(siblings).await.unwrap();
     });
-    let ended = has_ended.recv_timeout(10 * SECOND);
-    ended.expect("no caller waits for itself");
 }
 
 fn runtime() -> Runtime {

@@ -20,7 +20,7 @@ use crate::{
     backend::redis::{
         protocol::grant::GrantSnapshot,
         queue::cohort::{Cohort, Confirmation, Departure, Seat, Turn},
-        session::Session,
+        session::{Session, waiters::Offers},
     },
     background::lock,
 };
@@ -44,15 +44,12 @@ struct Entry {
 type Entries = BTreeMap<(LockName, u64), Entry>;
 
 impl Entry {
-    /// Offers the turn to the next member that is still waiting. Returns false if no member is still waiting, or if the
+    /// Offers the turn to the next member that is still waiting, by an entry in `offers`. Returns false if no member is still waiting, or if the
     /// local deadline of the grant has passed.
-    fn pass(&mut self, name: &LockName, now: Moment) -> bool {
+    fn pass(&mut self, name: &LockName, now: Moment, offers: &mut Offers) -> bool {
         while let Some(turn) = self.cohort.next(now) {
-            if let Some(missed) = self
-                .session
-                .waiters
-                .resolve(name, turn.owner, Ok(turn.token))
-            {
+            let waiters = &self.session.waiters;
+            if let Some(missed) = waiters.resolve(name, turn.owner, Ok(turn.token), offers) {
                 self.cohort.offer(turn, missed, now);
                 return true;
             }
@@ -245,6 +242,7 @@ impl Cohorts {
         let Some(cohort) = Cohort::new(grant, now) else {
             return chores;
         };
+        let mut offers = Offers::default();
         let mut cohorts = lock(&self.0);
         if !may_begin(&mut cohorts, session, name, grant, now) {
             return chores;
@@ -259,7 +257,7 @@ impl Cohorts {
         }
         let key = (name.clone(), grant.first);
         let is_known = cohorts.contains_key(&key);
-        let passed = entry.pass(name, now);
+        let passed = entry.pass(name, now, &mut offers);
         chores.begun = passed && !is_known;
         if let ([owner], false) = (&grant.owners[..], passed) {
             // The only owner of the grant could not be offered its turn. Either the deadline of the grant has passed,
@@ -303,6 +301,7 @@ impl Cohorts {
 
     /// Passes the turn to the next member when the member with this token leaves.
     pub(crate) fn pass(&self, name: &LockName, token: u64, now: Moment) -> Passed {
+        let mut offers = Offers::default();
         let mut cohorts = lock(&self.0);
         let Some(entry) = of_token(&mut cohorts, name, token) else {
             return Passed::Unknown;
@@ -324,7 +323,7 @@ impl Cohorts {
             entry.cohort.end();
             return Passed::Ended(first);
         }
-        if entry.pass(name, now) {
+        if entry.pass(name, now, &mut offers) {
             return Passed::On;
         }
         if entry.has_waiting(name) {
@@ -366,6 +365,7 @@ impl Cohorts {
         next_beat: Moment,
     ) -> Chores {
         let mut chores = Chores::default();
+        let mut offers = Offers::default();
         let mut cohorts = lock(&self.0);
         cohorts.retain(|(name, _), entry| {
             let ours = Arc::ptr_eq(&entry.session, session);
@@ -387,7 +387,7 @@ impl Cohorts {
                 let Turn { token, owner } = entry.cohort.turn();
                 chores.missed.push((name.clone(), token));
                 session.waiters.withdraw(name, owner);
-                if !entry.pass(name, now) {
+                if !entry.pass(name, now, &mut offers) {
                     let last = FencingToken::new(entry.cohort.turn().token);
                     let until = entry.cohort.until();
                     entry.cohort.end();

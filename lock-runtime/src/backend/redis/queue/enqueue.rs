@@ -17,7 +17,7 @@ use crate::backend::redis::{
         grants::take_up_described,
         server::{RETRY_PAUSE, Retry, Server},
     },
-    session::Session,
+    session::{Session, waiters::Offers},
     transport::{call_error::CallError, connection::Connection},
 };
 use crate::events::TARGET;
@@ -68,8 +68,9 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
                 }
             }
             Err(error) => {
+                let mut offers = Offers::default();
                 for request in &batch {
-                    waiters.resolve(&name, request.owner, Err(error.clone()));
+                    waiters.resolve(&name, request.owner, Err(error.clone()), &mut offers);
                 }
             }
         }

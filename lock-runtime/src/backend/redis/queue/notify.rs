@@ -29,7 +29,7 @@ use crate::{
         },
         transport::{call_error::CallError, connection::Connection, shard_channels::Subscribed},
     },
-    background::{TrackedTask, lock},
+    background::TrackedTask,
 };
 
 /// The time limit for removing a session's marker or subscription from the server.
@@ -97,7 +97,7 @@ impl Caller {
             if self.server.is_shutting_down() {
                 return Err(BackendError::ShutDown);
             }
-            if lock(&callers.queue).take(*number, self.server.context.now()) {
+            if callers.take(*number) {
                 return Ok(true);
             }
             if !self.is_served() {
@@ -113,7 +113,7 @@ impl Caller {
         let Joined {
             callers, number, ..
         } = &self.joined;
-        lock(&callers.queue).end_try(*number, self.server.context.now());
+        callers.end_try(*number);
     }
 
     /// Subscribes to the channel on which Redisson announces releases. A session that was not subscribed before may

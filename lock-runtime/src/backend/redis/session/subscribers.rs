@@ -70,6 +70,21 @@ pub(crate) struct TryQueue {
     is_stale: bool,
     /// Whether a task of the engine calls [`TryQueue::check_turn`] at regular intervals.
     is_watched: bool,
+    /// The callers to wake after the present change.
+    woken: Vec<Arc<Notify>>,
+}
+
+/// Callers to wake. They wake when this value is dropped. A function that locks a mutex declares this value first, so
+/// that the mutex is unlocked before: the waker of a caller can poll the caller at once, on this thread.
+#[derive(Debug)]
+pub(crate) struct Woken(Vec<Arc<Notify>>);
+
+impl Drop for Woken {
+    fn drop(&mut self) {
+        for woken in self.0.drain(..) {
+            woken.notify_one();
+        }
+    }
 }
 
 impl TryQueue {
@@ -80,6 +95,7 @@ impl TryQueue {
             turn: Turn::Resting,
             is_stale: false,
             is_watched: false,
+            woken: Vec::new(),
         }
     }
 
@@ -104,7 +120,7 @@ impl TryQueue {
         match self.seats.iter().find(|(_, seat)| !seat.is_late) {
             Some((caller, seat)) => {
                 self.turn = Turn::Offered(*caller, now);
-                seat.woken.notify_one();
+                self.woken.push(seat.woken.clone());
             }
             None => self.open(),
         }
@@ -116,7 +132,7 @@ impl TryQueue {
         self.turn = Turn::Open;
         for seat in self.seats.values_mut() {
             seat.is_late = true;
-            seat.woken.notify_one();
+            self.woken.push(seat.woken.clone());
         }
     }
 
@@ -188,20 +204,39 @@ impl TryQueue {
 pub(crate) struct Callers {
     context: Arc<Context>,
     pub(crate) name: LockName,
-    pub(crate) queue: Mutex<TryQueue>,
+    queue: Mutex<TryQueue>,
 }
 
 impl Callers {
+    /// Applies a change to the queue. Returns the callers that have to notice the change.
+    fn changed<T>(&self, change: impl FnOnce(&mut TryQueue) -> T) -> (T, Woken) {
+        let mut queue = lock(&self.queue);
+        let result = change(&mut queue);
+        (result, Woken(std::mem::take(&mut queue.woken)))
+    }
+
+    /// Begins a try of this caller, as [`TryQueue::take`] does.
+    pub(crate) fn take(&self, caller: Number) -> bool {
+        self.changed(|queue| queue.take(caller, self.context.now()))
+            .0
+    }
+
+    /// Ends this caller's try, which found the lock busy.
+    pub(crate) fn end_try(&self, caller: Number) {
+        self.changed(|queue| queue.end_try(caller, self.context.now()));
+    }
+
     pub(crate) fn wake(&self) {
-        lock(&self.queue).wake(self.context.now());
+        self.changed(|queue| queue.wake(self.context.now()));
     }
 
     /// Wakes all callers. A woken caller checks whether the client is shutting down, and whether its lock has moved to
     /// another server.
     pub(crate) fn wake_all(&self) {
-        for seat in lock(&self.queue).seats.values() {
-            seat.woken.notify_one();
-        }
+        self.changed(|queue| {
+            let all = queue.seats.values().map(|seat| seat.woken.clone());
+            queue.woken.extend(all);
+        });
     }
 
     pub(crate) fn is_deserted(&self) -> bool {
@@ -222,7 +257,7 @@ impl Callers {
                 let Some(callers) = callers.upgrade() else {
                     return;
                 };
-                lock(&callers.queue).check_turn(context.now());
+                callers.changed(|queue| queue.check_turn(context.now()));
             }
         });
     }
@@ -279,24 +314,29 @@ impl Subscribers {
             topic.callers.push(callers.clone());
             callers
         });
-        let (number, woken) = lock(&callers.queue).join(self.context.now());
+        let ((number, woken), offered) = callers.changed(|queue| queue.join(self.context.now()));
+        let listening = topic.listening.clone();
+        drop(topics);
+        drop(offered);
         Joined {
             callers,
             number,
             woken,
-            listening: topic.listening.clone(),
+            listening,
         }
     }
 
     /// Removes a caller. Returns true if the topic has no other caller.
     pub(crate) fn leave(&self, topic: &str, callers: &Callers, number: Number) -> bool {
         let mut topics = lock(&self.topics);
-        lock(&callers.queue).leave(number, self.context.now());
-        let Some(topic) = topics.get_mut(topic) else {
-            return false;
-        };
-        topic.callers.retain(|callers| !callers.is_deserted());
-        topic.callers.is_empty()
+        let ((), offered) = callers.changed(|queue| queue.leave(number, self.context.now()));
+        let is_last = topics.get_mut(topic).is_some_and(|topic| {
+            topic.callers.retain(|callers| !callers.is_deserted());
+            topic.callers.is_empty()
+        });
+        drop(topics);
+        drop(offered);
+        is_last
     }
 
     pub(crate) fn has_callers(&self, topic: &str) -> bool {
@@ -325,26 +365,29 @@ impl Subscribers {
 
     /// For each lock of the topic, lets one caller try to get the lock, because the lock may be free.
     pub(crate) fn wake(&self, topic: &str) {
-        if let Some(topic) = lock(&self.topics).get(topic) {
-            topic.callers.iter().for_each(|callers| callers.wake());
-        }
+        let topic = lock(&self.topics)
+            .get(topic)
+            .map(|topic| topic.callers.clone());
+        topic.iter().flatten().for_each(|callers| callers.wake());
     }
 
     /// Wakes the callers that wait for these locks, so that they notice that another server now stores the locks.
     pub(crate) fn wake_moved(&self, has_moved: impl Fn(&LockName) -> bool) {
-        let topics = lock(&self.topics);
-        let callers = topics.values().flat_map(|topic| &topic.callers);
-        callers
-            .filter(|callers| has_moved(&callers.name))
-            .for_each(|callers| callers.wake_all());
+        let all = self.callers();
+        let moved = all.iter().filter(|callers| has_moved(&callers.name));
+        moved.for_each(|callers| callers.wake_all());
     }
 
     /// Wakes all callers. A woken caller checks whether the client is shutting down, and whether its lock has moved to
     /// another server.
     pub(crate) fn wake_all(&self) {
-        for topic in lock(&self.topics).values() {
-            topic.callers.iter().for_each(|callers| callers.wake_all());
-        }
+        self.callers().iter().for_each(|callers| callers.wake_all());
+    }
+
+    fn callers(&self) -> Vec<Arc<Callers>> {
+        let topics = lock(&self.topics);
+        let callers = topics.values().flat_map(|topic| &topic.callers);
+        callers.cloned().collect()
     }
 }
 

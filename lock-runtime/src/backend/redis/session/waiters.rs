@@ -200,11 +200,14 @@ impl Waiters {
 
     /// Removes the caller with this owner name, because the caller no longer waits for its turn.
     pub(crate) fn withdraw(&self, name: &LockName, owner: OwnerId) {
+        // Dropping the entry can wake its caller, so the entry is dropped after the mutex was unlocked.
+        let withdrawn;
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
             return;
         };
-        if let Some(waiting) = list.waiting.remove(&owner) {
+        withdrawn = list.waiting.remove(&owner);
+        if let Some(waiting) = &withdrawn {
             list.one_less_queued(waiting.queued);
         }
         if list.is_deserted() {
@@ -253,14 +256,15 @@ impl Waiters {
         }
     }
 
-    /// Sends a caller its offer or an error, if the caller is still waiting. Returns the number of offers that the
-    /// caller has missed before, or `None` if the caller is no longer waiting. A caller that was sent an offer stays in
-    /// the list until it has taken or missed its turn.
+    /// Adds an offer or an error for a caller to `offers`, if the caller is still waiting. Returns the number of offers
+    /// that the caller has missed before, or `None` if the caller is no longer waiting. A caller that was sent an offer
+    /// stays in the list until it has taken or missed its turn.
     pub(crate) fn resolve(
         &self,
         name: &LockName,
         owner: OwnerId,
         result: OfferResult,
+        offers: &mut Offers,
     ) -> Option<u32> {
         let mut waiters = lock(&self.0);
         let list = waiters.get_mut(name)?;
@@ -268,15 +272,17 @@ impl Waiters {
         let sender = waiting.sender.take()?;
         let missed = waiting.request.missed;
         let queued = std::mem::take(&mut waiting.queued);
-        let heard = sender.send(result).is_ok();
-        if !heard {
+        let listens = !sender.is_closed();
+        if listens {
+            offers.0.push((sender, result));
+        } else {
             list.waiting.remove(&owner);
         }
         list.one_less_queued(queued);
         if list.is_deserted() {
             waiters.remove(name);
         }
-        heard.then_some(missed)
+        listens.then_some(missed)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -412,6 +418,20 @@ impl Waiters {
                     list.unsent.push_front(request.owner);
                 }
             }
+        }
+    }
+}
+
+/// Offers and errors for callers. They are sent when this value is dropped. A function that locks a mutex declares this
+/// value first, so that the mutex is unlocked before: the waker of a caller can poll the caller at once, on this thread.
+#[derive(Debug, Default)]
+pub(crate) struct Offers(Vec<(oneshot::Sender<OfferResult>, OfferResult)>);
+
+impl Drop for Offers {
+    fn drop(&mut self) {
+        for (sender, result) in self.0.drain(..) {
+            // If the caller has left meanwhile, its clean-up gives the turn back.
+            let _ = sender.send(result);
         }
     }
 }
