@@ -221,8 +221,8 @@ impl Call {
         };
         let (keys, mut args) = match name.trim_start_matches("redisson_") {
             "acquire" => {
-                let mut args = text(&[&tail, lease, &floor, wait, claim, &end, &marker]);
-                args.truncate(self.choice(2, &[6, 6, 7]));
+                let mut args = text(&[&tail, lease, &floor, wait, claim, &end, &marker, &until]);
+                args.truncate(self.choice(2, &[6, 6, 7, 8]));
                 let keys = if is_redisson || wait != "0" { 3 } else { 4 };
                 (native[..keys].to_vec(), args)
             }

@@ -74,6 +74,8 @@ pub(crate) struct AcquireRequest {
     /// The owner's place in the queue, or zero before the server has assigned a place. A repeated request contains the
     /// same place.
     place: AtomicU64,
+    /// The time at which the first request to queue the caller was sent, in µs of the server's clock; zero before.
+    first_sent: AtomicU64,
     /// Whether the caller waits with the strategy `notify`. If its request finds the lock taken, the server wakes the
     /// caller's session when the lock becomes free.
     pub(crate) notified: bool,
@@ -147,6 +149,7 @@ impl AcquireRequest {
             function: request.function,
             held_by: sync::Mutex::default(),
             place: AtomicU64::new(0),
+            first_sent: AtomicU64::new(0),
             direct: sync::Mutex::new(Direct::Idle),
             sending: TaskTracker::new(),
             carried: sync::Mutex::default(),
@@ -155,6 +158,17 @@ impl AcquireRequest {
 
     pub(crate) fn place(&self) -> Option<u64> {
         Some(self.place.load(Ordering::Acquire)).filter(|place| *place > 0)
+    }
+
+    /// Returns the place to request: the caller's place, or the time of its first request, if an earlier request had no
+    /// answer. Records `now`, in µs of the server's clock, as the time of the first request.
+    pub(crate) fn place_to_request(&self, now: i128) -> Option<u64> {
+        let now = u64::try_from(now).unwrap_or_default();
+        let recorded = Ordering::AcqRel;
+        let first = self
+            .first_sent
+            .compare_exchange(0, now, recorded, Ordering::Acquire);
+        self.place().or(first.err())
     }
 
     /// Records that `connection` carries the newest request.
@@ -354,6 +368,13 @@ impl AcquireRequest {
             // Only a caller that does not wait can grant the lock to the next waiter.
             let key_count = if self.wait.is_zero() { keys.len() } else { 3 };
             let (tail, not_after) = (self.tail(connection), self.not_after(connection));
+            // The answer to an earlier request was lost. The caller does not lose its place with the answer.
+            let place = if self.wait.is_zero() {
+                None
+            } else {
+                self.place_to_request(connection.server_micros(self.context.now()))
+            };
+            let place = place.map_or_else(String::new, |place| place.to_string());
             let args = [
                 tail.as_str(),
                 &millis(self.lease),
@@ -362,8 +383,13 @@ impl AcquireRequest {
                 claim_ms(),
                 &not_after,
                 &marker,
+                &place,
             ];
-            let count = args.len() - usize::from(!self.notified);
+            let count = match (place.is_empty(), self.notified) {
+                (false, _) => 8,
+                (true, true) => 7,
+                (true, false) => 6,
+            };
             connection.run(self.scripts.acquire, &keys[..key_count], &args[..count])
         };
         let (reply, sent) = asking.await?;

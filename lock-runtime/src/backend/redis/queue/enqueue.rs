@@ -129,10 +129,12 @@ async fn send_batch(
     };
     let shortest = asked.iter().min_by_key(|request| request.wait);
     let not_after = shortest.map_or_else(String::new, |request| request.not_after(connection));
+    let now = connection.server_micros(server.now());
     let members: Vec<(String, String)> = asked
         .iter()
-        .map(|request| {
-            let place = request.place();
+        .zip(now..)
+        .map(|(request, now)| {
+            let place = request.place_to_request(now);
             let place = place.map_or_else(String::new, |place| place.to_string());
             (request.member(), place)
         })

@@ -6,7 +6,7 @@
 -- - The caller already holds the lock.
 
 local function take()
-  if ARGV[7] then
+  if ARGV[7] and ARGV[7] ~= '' then
     redis.call('ZREM', KEYS[2], ARGV[7])
   end
   local token = next_token(KEYS[3], ARGV[3], 1)

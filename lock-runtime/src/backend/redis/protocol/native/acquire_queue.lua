@@ -12,11 +12,16 @@ local words = string.sub(ARGV[1], rest, (string.find(ARGV[1], '|', rest + 1, tru
 local member = owner .. '|' .. session_id .. '|' .. lease .. '|' .. ARGV[4] .. words
 local held = redis.call('GET', KEYS[1])
 
--- Queues the caller behind all queued owners.
+-- Queues the caller behind all queued owners, or at its place if it has one.
 local function enqueue()
   local time = redis.call('TIME')
   local score = time[1] * 1000000 + time[2]
   local wait = tonumber(ARGV[4])
+  local old = ARGV[8] and tonumber(ARGV[8])
+  local has_place = old and old < score and old + wait * 1000 > score
+  if has_place then
+    score = old
+  end
   -- The queue must not expire before its last waiter gives up. To save commands, not every caller sets the queue's
   -- expiry. Time is divided into stretches, each as long as the caller's wait. When the first owner of a stretch is
   -- queued, the script sets the expiry to at least two waits later. This expiry is also late enough for each owner that
@@ -27,7 +32,7 @@ local function enqueue()
   if last[2] == 'inf' then
     last = redis.call('ZRANGE', KEYS[2], '(+inf', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
   end
-  if last[1] then
+  if last[1] and not has_place then
     local before = tonumber(last[2])
     local stretch = wait * 1000
     if before >= score then
