@@ -1,11 +1,11 @@
 //! Log records at the default level.
 
-use lock_runtime::{LockClient, LockError};
+use lock_runtime::{LockClient, LockError, LossReason};
 use support::{
     log::{self, Record},
     quorum::Quorum,
     server::RedisServer,
-    stores::{MS, SECOND},
+    stores::{MS, SECOND, Store},
     until,
 };
 use tracing::Level;
@@ -75,6 +75,24 @@ async fn an_outage_is_told_once() {
         assert_eq!(log::about("key", &key).len(), 1);
         client.shutdown().await;
     }
+}
+
+/// The leases of a client are renewed only while the client lives, and a guard does not keep its client. A client that is
+/// dropped before its guard logs one WARN.
+#[tokio::test]
+async fn a_client_that_is_dropped_before_its_guard_is_warned_about() {
+    log::keep();
+    let key = "dropped client";
+    let guard = {
+        let client = Store::redis().await.client().await;
+        let lock = client.lock(key).lease(SECOND).renew(true);
+        lock.acquire().await.unwrap()
+    };
+    until(async || !log::about("key", key).is_empty()).await;
+    let told = log::about("key", key);
+    assert_eq!(of_level(Level::WARN, &told).len(), 1, "{told:?}");
+    assert!(told[0].message.contains("no longer renewed"), "{told:?}");
+    assert_eq!(guard.lost().await, LossReason::Expired);
 }
 
 /// If one node of a Redlock has an outage, the client logs the beginning and the end of the outage once each, although

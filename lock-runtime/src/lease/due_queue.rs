@@ -145,11 +145,10 @@ impl<T: Scheduled> DueQueue<T> {
         (taken, self.armed)
     }
 
-    /// Removes all items from the schedule.
-    pub(crate) fn clear(&mut self) {
-        for item in std::mem::take(&mut self.due).into_values().flatten() {
-            item.due_entry().take();
-        }
+    /// Removes all items from the schedule, and returns them.
+    pub(crate) fn take_all(&mut self) -> Vec<Arc<T>> {
+        let items = std::mem::take(&mut self.due).into_values().flatten();
+        items.inspect(|item| _ = item.due_entry().take()).collect()
     }
 }
 
@@ -259,7 +258,7 @@ mod tests {
         let mut schedule = DueQueue::default();
         let [a] = items();
         schedule.insert(&a, at(1));
-        schedule.clear();
+        assert_eq!(schedule.take_all().len(), 1);
         assert!(!schedule.remove(&a));
         assert!(schedule.take_due(at(9)).0.is_empty());
     }

@@ -208,7 +208,7 @@ impl HoldState {
 
     /// Whether the hold is in use. A hold that waits for its body to begin is not in use: if its lease ends, no loss is
     /// counted, because the call acquires the lock again.
-    fn is_in_use(&self) -> bool {
+    pub(crate) fn is_in_use(&self) -> bool {
         self.unused_until.get().is_none()
     }
 

@@ -162,11 +162,18 @@ impl RenewalScheduler {
         schedule.remove(hold);
     }
 
-    /// Stops all renewals and checks. The engine calls this method when the client has ended.
+    /// Stops all renewals and checks, and logs a warning for each hold that needs them. The engine calls this method
+    /// when the client has ended.
     pub(crate) fn end(&self) {
         let mut schedule = lock(&self.schedule);
         self.ending.begin();
-        schedule.clear();
+        let holds = schedule.take_all();
+        drop(schedule);
+        let renewed = |hold: &&Arc<HoldState>| hold.is_in_use() && hold.plan().is_some();
+        for hold in holds.iter().filter(renewed) {
+            tracing::warn!(target: TARGET, key = %hold.key, token = %hold.token,
+                "the client was dropped while its guard holds the lock, so the lease is no longer renewed");
+        }
     }
 
     /// Handles the answer to a renewal or check that was sent at `now`. Returns `false` if the renewal or check has

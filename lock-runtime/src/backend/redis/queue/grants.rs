@@ -132,8 +132,8 @@ pub(crate) fn carry_out_chores(
 /// Passing the turn on usually needs no command to the server. If the release needs several commands, it runs in a task
 /// of the engine, so that it does not depend on when the caller is polled. The engine sends these commands over the
 /// connection that carries all renewals. A command that shortens a lease thus cannot arrive after the next member of
-/// the cohort has extended the lease. If the returned future is dropped, the task ends, because another release of the
-/// turn follows. Two tasks would send the commands of the first one after the second one has passed the turn on.
+/// the cohort has extended the lease. If the returned future is dropped, the task goes on beside the release that follows.
+/// Neither of them repeats a command after the other has passed the turn on.
 pub(crate) async fn release(
     server: &Arc<Server>,
     name: &LockName,
@@ -144,7 +144,7 @@ pub(crate) async fn release(
         return release_turn(server, name, token, retain_until).await;
     }
     let releasing = release_in_steps(server.clone(), name.clone(), token, retain_until);
-    let released = server.context.run(releasing).await;
+    let released = server.context.spawn(releasing).await;
     released.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
 }
 
