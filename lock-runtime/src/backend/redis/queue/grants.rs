@@ -379,6 +379,11 @@ async fn release_until(
         Some(Ok(Released::NotHeld)) => {}
         Some(Err(error)) => {
             count(&server.counters.release_failed);
+            // The end of a shutdown ends the release. The log names the failure that the shutdown did not outwait.
+            let error = match (error, server.last_error()) {
+                (BackendError::ShutDown, Some(cause)) => BackendError::Unreachable(cause),
+                (error, _) => error,
+            };
             tracing::warn!(target: TARGET, server = %address, %key, %token, %error, "release failed, the lease ends by itself");
         }
         None => {
