@@ -20,7 +20,7 @@ use crate::{
     backend::redis::{
         protocol::{command::Arg, layout::redisson_channel, request::marker, scripts},
         queue::{
-            attempt::{RedisAttempt, try_once},
+            attempt::{RedisAttempt, runtime_changes, try_once},
             server::Server,
         },
         session::{
@@ -29,7 +29,7 @@ use crate::{
         },
         transport::{call_error::CallError, connection::Connection, shard_channels::Subscribed},
     },
-    background::TrackedTask,
+    background::{CallerRuntime, TrackedTask},
 };
 
 /// The time limit for removing a session's marker or subscription from the server.
@@ -38,6 +38,8 @@ const FORGET_PATIENCE: Duration = Duration::from_secs(2);
 /// A caller that waits without a place in the queue.
 struct Caller {
     server: Arc<Server>,
+    /// The tokio runtime that polled the caller when it joined the session.
+    runtime: Option<CallerRuntime>,
     session: Arc<Session>,
     topic: String,
     joined: Joined,
@@ -54,6 +56,7 @@ impl Caller {
         let joined = session.subscribers.join(&topic, &request.name);
         Ok(Self {
             server: server.clone(),
+            runtime: server.context.calling_runtime(),
             session,
             topic,
             joined,
@@ -309,7 +312,17 @@ impl Attempt for NotifiedAttempt {
                     Some(caller) => caller,
                     none => none.insert(Caller::join(server, request).await?),
                 };
-                if !caller.turn().await? {
+                let runtime = caller.runtime;
+                let has_turn = tokio::select! {
+                    biased;
+                    has_turn = caller.turn() => has_turn?,
+                    // The session of the other runtime hears the messages that the caller's next try asks for.
+                    () = runtime_changes(&server.context, runtime) => {
+                        self.end_waiting();
+                        continue;
+                    }
+                };
+                if !has_turn {
                     continue;
                 }
                 caller.settled().await;
