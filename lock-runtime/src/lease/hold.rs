@@ -423,6 +423,8 @@ impl HoldState {
         let is_scheduled = matches!(kept.now_or_never(), Some(Ok(Renewed::Until(_))));
         if is_scheduled {
             lease.set_deadline(until);
+            // A waker can poll its caller at once, on this thread, so the mutex is unlocked before.
+            drop(lease);
             self.lost_now.notify_waiters();
         }
         is_scheduled
@@ -554,9 +556,9 @@ impl HoldState {
             let ends = lock(&self.lease).ends(now);
             let is_late = ends.since(now) <= self.terms.time / 5;
             if !is_late || self.plan().is_some() {
-                // An extension or a nested call can move the end of the lease meanwhile.
+                // An extension can move the end of the lease meanwhile, and the renewals for a nested call can end.
                 let next = if is_late {
-                    ends
+                    ends.min(now + self.terms.time / 20)
                 } else {
                     now + (ends.since(now) - self.terms.time / 5)
                 };

@@ -169,10 +169,11 @@ impl RenewalScheduler {
         self.ending.begin();
         let holds = schedule.take_all();
         drop(schedule);
-        let renewed = |hold: &&Arc<HoldState>| hold.is_in_use() && hold.plan().is_some();
+        let renewed =
+            |hold: &&Arc<HoldState>| hold.is_in_use() && hold.is_valid() && hold.plan().is_some();
         for hold in holds.iter().filter(renewed) {
             tracing::warn!(target: TARGET, key = %hold.key, token = %hold.token,
-                "the client was dropped while its guard holds the lock, so the lease is no longer renewed");
+                "the client was dropped or shut down while this lock is held, so its lease is no longer renewed");
         }
     }
 

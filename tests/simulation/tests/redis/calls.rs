@@ -207,6 +207,8 @@ impl Call {
         let member = format!("{owner}|{session}|{lease}|{wait}|{words}");
         let marker = format!("notify|{session}");
         let until = (now + self.choice(2, &[0, 1, 40]) * STEP * 1000).to_string();
+        // A place, or the age of an earlier request.
+        let place = self.choice(4, &[&*until, "-1", "-1000000"]);
         let leave = self.choice(2, &["enter", "abandon"]);
         let restart = self.choice(
             2,
@@ -221,7 +223,7 @@ impl Call {
         };
         let (keys, mut args) = match name.trim_start_matches("redisson_") {
             "acquire" => {
-                let mut args = text(&[&tail, lease, &floor, wait, claim, &end, &marker, &until]);
+                let mut args = text(&[&tail, lease, &floor, wait, claim, &end, &marker, place]);
                 args.truncate(self.choice(2, &[6, 6, 7, 8]));
                 let keys = if is_redisson || wait != "0" { 3 } else { 4 };
                 (native[..keys].to_vec(), args)
@@ -244,9 +246,7 @@ impl Call {
                 let neighbour = format!("{next}|{session}|{lease}|{wait}|{words}");
                 (
                     native,
-                    text(&[
-                        session, &floor, claim, &end, &member, "", &neighbour, &until,
-                    ]),
+                    text(&[session, &floor, claim, &end, &member, "", &neighbour, place]),
                 )
             }
             "leave" => (

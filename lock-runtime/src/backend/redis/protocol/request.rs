@@ -74,8 +74,8 @@ pub(crate) struct AcquireRequest {
     /// The owner's place in the queue, or zero before the server has assigned a place. A repeated request contains the
     /// same place.
     place: AtomicU64,
-    /// The time at which the first request to queue the caller was sent, in µs of the server's clock; zero before.
-    first_sent: AtomicU64,
+    /// The moment at which the first request to queue the caller was sent.
+    first_sent: sync::OnceLock<Moment>,
     /// Whether the caller waits with the strategy `notify`. If its request finds the lock taken, the server wakes the
     /// caller's session when the lock becomes free.
     pub(crate) notified: bool,
@@ -149,7 +149,7 @@ impl AcquireRequest {
             function: request.function,
             held_by: sync::Mutex::default(),
             place: AtomicU64::new(0),
-            first_sent: AtomicU64::new(0),
+            first_sent: sync::OnceLock::new(),
             direct: sync::Mutex::new(Direct::Idle),
             sending: TaskTracker::new(),
             carried: sync::Mutex::default(),
@@ -160,15 +160,17 @@ impl AcquireRequest {
         Some(self.place.load(Ordering::Acquire)).filter(|place| *place > 0)
     }
 
-    /// Returns the place to request: the caller's place, or the time of its first request, if an earlier request had no
-    /// answer. Records `now`, in µs of the server's clock, as the time of the first request.
-    pub(crate) fn place_to_request(&self, now: i128) -> Option<u64> {
-        let now = u64::try_from(now).unwrap_or_default();
-        let recorded = Ordering::AcqRel;
-        let first = self
-            .first_sent
-            .compare_exchange(0, now, recorded, Ordering::Acquire);
-        self.place().or(first.err())
+    /// Returns the text that asks for a place, for a request that is sent at `now`: the caller's place, or the age of its
+    /// first request as a negative number of µs, if that request had no answer. The server computes the place from the
+    /// age, because only the server's clock counts for places. For a first request, the text is empty.
+    pub(crate) fn place_to_request(&self, now: Moment) -> String {
+        let first_sent = self.first_sent.get().copied();
+        let _ = self.first_sent.set(now);
+        match (self.place(), first_sent) {
+            (Some(place), _) => place.to_string(),
+            (None, Some(first)) => format!("-{}", now.since(first).as_micros().max(1)),
+            (None, None) => String::new(),
+        }
     }
 
     /// Records that `connection` carries the newest request.
@@ -370,11 +372,10 @@ impl AcquireRequest {
             let (tail, not_after) = (self.tail(connection), self.not_after(connection));
             // The answer to an earlier request was lost. The caller does not lose its place with the answer.
             let place = if self.wait.is_zero() {
-                None
+                String::new()
             } else {
-                self.place_to_request(connection.server_micros(self.context.now()))
+                self.place_to_request(self.context.now())
             };
-            let place = place.map_or_else(String::new, |place| place.to_string());
             let args = [
                 tail.as_str(),
                 &millis(self.lease),

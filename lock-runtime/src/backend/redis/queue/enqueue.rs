@@ -129,14 +129,14 @@ async fn send_batch(
     };
     let shortest = asked.iter().min_by_key(|request| request.wait);
     let not_after = shortest.map_or_else(String::new, |request| request.not_after(connection));
-    let now = connection.server_micros(server.now());
+    let now = server.now();
     let members: Vec<(String, String)> = asked
         .iter()
-        .zip(now..)
-        .map(|(request, now)| {
-            let place = request.place_to_request(now);
-            let place = place.map_or_else(String::new, |place| place.to_string());
-            (request.member(), place)
+        .zip(0..)
+        .map(|(request, number)| {
+            // If the answer is lost, the callers ask for places in the same order.
+            let sent = now + Duration::from_micros(number);
+            (request.member(), request.place_to_request(sent))
         })
         .collect();
     let keys = first.names.keys();

@@ -27,8 +27,7 @@ if not held then
   -- If the caller waits, its session soon sends a probe, which grants the lock to the first owner. For a caller that
   -- does not wait, no probe is sent, so this script grants the lock to the first owner.
   if ARGV[4] == '0' then
-    local given, more = grant_expired(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[5], session_id)
-    if not given and not more then
+    if is_unwanted(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[5], session_id) then
       return take() -- all queued entries have expired
     end
     held = redis.call('GET', KEYS[1])

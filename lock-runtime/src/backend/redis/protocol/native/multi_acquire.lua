@@ -26,11 +26,12 @@ for i = 2, #KEYS, 3 do
     -- If a waiter is alive and reachable, the first such waiter gets the lock.
     local queue = KEYS[i + 1]
     local session_id = string.match(tail, '^%d+|([^|]*)')
-    local given, more = grant_expired(KEYS[i], queue, KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], session_id)
-    if not given and more then
-      return number -- a waiter may be among the entries that this script has not examined
+    if not is_unwanted(KEYS[i], queue, KEYS[i + 2], KEYS[1], ARGV[2], ARGV[3], session_id) then
+      held = redis.call('GET', KEYS[i])
+      if not held then
+        return number -- a waiter may be among the entries that this script has not examined or has removed
+      end
     end
-    held = redis.call('GET', KEYS[i])
   end
   if held then
     local token, rest = string.match(held, '^(%d+)|(.*)$')

@@ -323,13 +323,19 @@ impl RedisAttempt {
         }
     }
 
-    /// Stops receiving offers. Returns the token of an offer that was received but not used, if there is one.
+    /// Stops receiving offers. Returns the token of an offer that was made but not used, if there is one.
     fn take_offer(&mut self) -> Option<u64> {
         let offers = self.offers.take();
-        self.state.offer().or_else(|| {
+        let received = self.state.offer().or_else(|| {
             let mut offers = offers?;
             offers.close();
             offers.try_recv().ok()?.ok()
+        });
+        received.or_else(|| {
+            // Another thread may have recorded an offer that it has not sent yet.
+            let owner = self.sent.as_ref()?.request.owner;
+            let offered = self.server.cohorts.offered_to(&self.request.name, owner)?;
+            Some(offered.get())
         })
     }
 
