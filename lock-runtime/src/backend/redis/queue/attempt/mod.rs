@@ -428,7 +428,7 @@ impl RedisAttempt {
                 Ok(Left::Held(grant)) if self.request.wait.is_zero() => {
                     // The attempt has not joined the waiters of its session, so nobody offers it a turn.
                     let grant = grant.sole();
-                    self.settle(Event::Granted(grant.clone()));
+                    self.settle(Event::Granted(grant));
                     return Ok(Some(Leaving::Granted(grant)));
                 }
                 Ok(Left::Held(grant)) => {
