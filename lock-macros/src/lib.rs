@@ -13,6 +13,7 @@ use proc_macro::TokenStream;
 
 mod attribute_args;
 mod duration;
+mod early_exits;
 mod expand;
 mod fallback;
 mod key;
@@ -166,10 +167,13 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// # Supported functions
 ///
 /// The attribute supports any `async fn`: a free function, a method with any receiver, or a default method of a trait,
-/// with generics, lifetimes, and patterns as arguments. The attribute also supports methods under `#[async_trait]`, and
-/// functions that end in `Box::pin(async move { … })`, even if their return type is an alias. The attribute can be
-/// placed above `#[tokio::main]` and `#[tokio::test]`. A function with `#[tokio::main]` or `#[tokio::test]` needs
-/// `client = …`, because no client is installed yet when the function starts.
+/// with generics, lifetimes, and patterns as arguments. The attribute can be placed above `#[tokio::main]` and
+/// `#[tokio::test]`. A function with `#[tokio::main]` or `#[tokio::test]` needs `client = …`, because no client is
+/// installed yet when the function starts.
+///
+/// The attribute also supports methods under `#[async_trait]`, and functions that end in `Box::pin(async move { … })`,
+/// even if their return type is an alias. In such a function, statements before `Box::pin` run at the call, without the
+/// lock, and must not contain `return` or `?`. The attribute cannot see a `return` that another macro generates there.
 ///
 /// `#[tracing::instrument]` can be placed above or below the attribute, with all options of `#[instrument]`. If
 /// `#[instrument]` is above `#[distributed_lock]`, its span covers only the body. If `#[instrument]` is below, its span

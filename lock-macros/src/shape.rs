@@ -10,6 +10,7 @@ use syn::{
 };
 
 use crate::{
+    early_exits::early_exits,
     mistakes::Mistakes,
     signature::braces,
     types::{boxed_output, is_future, ungrouped},
@@ -71,6 +72,7 @@ pub(crate) fn asynchronous(
                 );
                 return None;
             };
+            check_exits(&body, mistakes)?;
             return Some((body, output));
         }
         // The return type can be an alias of a boxed future. The generated code therefore names the output type through
@@ -78,6 +80,7 @@ pub(crate) fn asynchronous(
         if matches!(ungrouped(returned), Type::Path(_))
             && let Some(body) = tail(&body)
         {
+            check_exits(&body, mistakes)?;
             let place = Span::mixed_site().located_at(returned.span());
             let output =
                 parse_quote_spanned!(place=> <#returned as ::core::future::Future>::Output);
@@ -175,6 +178,25 @@ fn tail(body: &Group) -> Option<Body> {
         pin,
         block,
     })
+}
+
+/// Refuses each `return` or `?` that leaves a function before the end of its body: what the function then returns would
+/// run without the lock. Returns `None` if there is one.
+fn check_exits(body: &Body, mistakes: &mut Mistakes) -> Option<()> {
+    let Body::Boxed { before, .. } = body else {
+        return Some(());
+    };
+    let exits = early_exits(before);
+    for exit in &exits {
+        mistakes.add_at(
+            exit.place,
+            format_args!(
+                "this `{}` would leave the function without the lock: write it inside `Box::pin(async move {{ … }})`, or `async fn`",
+                exit.written
+            ),
+        );
+    }
+    exits.is_empty().then_some(())
 }
 
 /// Returns whether this token belongs to the same path as the next token, `after`. In a path, names and `::` alternate.

@@ -28,7 +28,7 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Reads the item. If the item cannot be locked, reports one mistake and returns `None`.
+    /// Reads the item. If the item cannot be locked, reports why and returns `None`.
     pub(crate) fn read(tokens: TokenStream, mistakes: &mut Mistakes) -> Option<Self> {
         let read = |input: ParseStream<'_>| Ok(function(input, mistakes));
         match read.parse2(tokens) {
@@ -262,6 +262,14 @@ mod tests {
             (
                 "fn f() -> Pin<Box<dyn Future<Output = ()>>> { Box::pin(async move {}) }",
                 "returns nothing",
+            ),
+            (
+                "fn f() -> Pin<Box<dyn Future<Output = R>>> { if x { return y } Box::pin(async move { body }) }",
+                "this `return` would leave",
+            ),
+            (
+                "fn f() -> BoxFuture<'static, R> { x?; Box::pin(async move { body }) }",
+                "this `?` would leave",
             ),
             (
                 "#[distributed_lock(key = \"b\")] async fn f() -> R { body }",

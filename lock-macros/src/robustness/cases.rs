@@ -245,7 +245,8 @@ fn body() -> impl Strategy<Value = String> + Clone {
         { before(); Box::pin(async move { inner }) }¦{ if x { return Ok(()) } x }",
     );
     let odd = one(
-        ";¦¦(body)¦invisible(body)¦invisible()¦{ a. ; if }¦{ Box::pin(async {}) }¦{ pin() }¦{ else {} }¦= 1;",
+        ";¦¦(body)¦invisible(body)¦invisible()¦{ a. ; if }¦{ Box::pin(async {}) }¦{ pin() }¦{ else {} }¦= 1;¦\
+        { if x { return m!(y?, invisible(z)) } Box::pin(async move { inner }) }",
     );
     mostly(
         whole,

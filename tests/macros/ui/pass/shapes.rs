@@ -118,6 +118,16 @@ fn boxed(n: u64) -> Pin<Box<dyn Future<Output = Result<u64>> + Send>> {
     Box::pin(async move { if m == 0 { Ok(0) } else { boxed(m).await } })
 }
 
+#[distributed_lock(key = "boxed:<n>")]
+fn boxed_with_exits_of_its_closures(n: u64) -> Pin<Box<dyn Future<Output = Result<u64>> + Send>> {
+    fn half(n: u64) -> Option<u64> {
+        return Some(n.checked_div(2)?);
+    }
+    let more = move |n: u64| { if n == 0 { return 1 } n };
+    let later = async move { return Result::<_>::Ok(recursive(n).await?) };
+    return Box::pin(async move { Ok(half(more(n)).unwrap_or(later.await?)) })
+}
+
 #[distributed_lock(key = "diverges")]
 async fn diverges() -> Result<()> {
     loop {
