@@ -258,11 +258,11 @@ fn keys(value: &Expr, mistakes: &mut Mistakes) -> Option<Vec<Key>> {
     let is_list = matches!(value, Expr::Array(_));
     let mut keys: Vec<Key> = Vec::new();
     for value in value::keys(value, mistakes)? {
-        let Some(key) = key(value, mistakes) else {
+        let Some(key) = key(&value, mistakes) else {
             continue;
         };
         if !is_list && template::lists(&key.pieces).next().is_none() {
-            mistakes.add(value, value::NO_LIST);
+            mistakes.add(&value, value::NO_LIST);
         }
         if keys.iter().any(|other| other.pieces == key.pieces) {
             mistakes.add(

@@ -51,15 +51,15 @@ pub(crate) fn key(value: &Expr, mistakes: &mut Mistakes) -> Option<LitStr> {
 pub(crate) const NO_LIST: &str = "`keys` is a list: write `keys = [\"account:<from>\", \"account:<to>\"]`, `keys = \"account:<ids..>\"` for each item of the argument `ids`, or `key = \"…\"` for one lock";
 
 /// Returns the elements of a list of keys, or reports a mistake and returns `None`.
-pub(crate) fn keys<'a>(value: &'a Expr, mistakes: &mut Mistakes) -> Option<Vec<&'a Expr>> {
+pub(crate) fn keys(value: &Expr, mistakes: &mut Mistakes) -> Option<Vec<Expr>> {
     match value {
         Expr::Array(list) if list.elems.is_empty() => mistakes.add(
             value,
             "the list of keys is empty: name the locks, as in `keys = [\"account:<from>\", \"account:<to>\"]`",
         ),
-        Expr::Array(list) => return Some(list.elems.iter().collect()),
+        Expr::Array(list) => return Some(list.elems.iter().cloned().map(ungrouped).collect()),
         // A single literal can stand for several keys, as in `keys = "item:<ids..>"`.
-        value if text(value).is_some() => return Some(vec![value]),
+        value if text(value).is_some() => return Some(vec![value.clone()]),
         _ => mistakes.add(
             value,
             NO_LIST,

@@ -134,6 +134,7 @@ const ATTRIBUTES: &str = r#"key = "a:<id>", wait = "5s", guard = hold,¦
     key = "<id>/<self.name>", client = self.locks,¦
     key = "a", lease = LEASE, renew = true, max_hold = "10m", on_lost = continue,¦
     keys = ["a:<id>", "b:<req.to>"], on_busy = skip,¦
+    keys = [invisible("a:<id>"), invisible("b:<req.to>")],¦
     keys = "b:<req.to..>", guard = hold,¦
     key = "a", mode = permits(2), on_busy = fallback(later), map_err = wrap,¦key = "a",¦"#;
 

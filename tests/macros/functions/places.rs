@@ -1,6 +1,6 @@
 //! The places where a function can be written: in functions, in blocks, in `macro_rules` macros.
 
-use lock_runtime::{LockError, distributed_lock};
+use lock_runtime::{LockClient, LockError, distributed_lock};
 use support::guarded::{guarded, stay};
 
 use crate::Locked;
@@ -51,6 +51,12 @@ macro_rules! locked_functions {
             $visibility async fn $name($argument: $ty) -> $returned $body
         )*
     };
+    ($($visibility:vis fn $name:ident [$a:literal, $b:literal] ($argument:ident: $ty:ty) -> $returned:ty $body:block)*) => {
+        $(
+            #[distributed_lock(keys = [$a, $b], wait = "5s")]
+            $visibility async fn $name($argument: $ty) -> $returned $body
+        )*
+    };
 }
 
 mod made {
@@ -67,6 +73,15 @@ mod made {
             stay().await;
             let text = text.strip_prefix('a').ok_or(LockError::ShutDown)?;
             return Ok(text);
+        }
+    }
+
+    locked_functions! {
+        pub(super) fn under_two_keys ["macro:<id>", "second:<id>"] (id: u64) -> Locked<u64> {
+            let second = LockClient::current()?.lock("second:7");
+            assert!(second.is_held_here());
+            stay().await;
+            Ok(id)
         }
     }
 }
@@ -132,6 +147,7 @@ passed_on! {
 async fn functions_made_by_macro_rules() {
     guarded("macro:7", Ok(7), async || made::number(7).await).await;
     guarded("macro:ab", Ok("b"), async || made::borrowed("ab").await).await;
+    guarded("macro:7", Ok(7), async || made::under_two_keys(7).await).await;
     guarded("hygiene:1", Ok(103), async || hygienic(1, 2).await).await;
     let record = || Record {
         id: 7,
