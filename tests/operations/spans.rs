@@ -23,6 +23,8 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
+use crate::panics::PanickingLayer;
+
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -115,10 +117,11 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Store {
     }
 }
 
-fn record() {
+/// Installs the subscriber of this process, which records the spans.
+pub(crate) fn record() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let all = Registry::default().with(Store);
+        let all = Registry::default().with(Store).with(PanickingLayer);
         tracing::subscriber::set_global_default(all).expect("no other subscriber is installed");
     });
 }

@@ -17,7 +17,7 @@ use futures_util::{
     FutureExt,
     future::{BoxFuture, join_all},
 };
-use lock_runtime::{LockClient, LockError, LossReason, Strategy};
+use lock_runtime::{Hold, LockClient, LockError, LossReason, Strategy};
 use support::{
     assert_busy,
     proxy::FaultProxy,
@@ -204,6 +204,52 @@ fn a_caller_may_be_polled_by_the_one_that_wakes_it() {
             is_inside.await.unwrap();
         };
         lock.run(siblings).await.unwrap();
+    });
+}
+
+/// A lock is lost, the engine wakes its caller, and the waker polls the caller on the engine's thread. The caller drops
+/// its body, and a destructor in the body panics. The engine still renews the other leases of the client.
+#[test]
+fn a_panic_of_a_caller_that_the_engine_polls_ends_no_other_renewal() {
+    struct PanicOnDrop;
+    impl Drop for PanicOnDrop {
+        fn drop(&mut self) {
+            panic!("a destructor in the body panics");
+        }
+    }
+    within_ten_seconds(|| async {
+        let store = Store::redis().await;
+        let client = store.client().await;
+        client.lock("warm").run(async {}).await.unwrap();
+        let lock = |key| client.lock(key).lease(SECOND).renew(true);
+        // Both locks are acquired at the same moment, so one command renews both leases, and the answer for `a` comes
+        // first.
+        let (inside, a_is_inside) = oneshot::channel();
+        let a = lock("a");
+        Inline::start(async move {
+            let body = async move {
+                let _owned = PanicOnDrop;
+                inside.send(()).unwrap();
+                std::future::pending::<()>().await;
+            };
+            a.run(body).await.unwrap();
+        });
+        let (inside, b_is_inside) = oneshot::channel();
+        let b = lock("b");
+        Inline::start(async move {
+            let body = async move {
+                assert!(inside.send(Hold::current().unwrap()).is_ok());
+                std::future::pending::<()>().await;
+            };
+            b.run(body).await.unwrap();
+        });
+        a_is_inside.await.unwrap();
+        let b = b_is_inside.await.unwrap();
+        store.delete("a").await;
+        tokio::time::sleep(3 * SECOND).await;
+        assert_eq!(client.stats().lost, 1);
+        assert_eq!(b.loss(), None);
+        assert!(b.remaining() > Duration::ZERO);
     });
 }
 

@@ -5,6 +5,7 @@
 
 use std::{
     collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
@@ -140,8 +141,9 @@ impl RenewalScheduler {
             releases.armed = releases.unconfirmed.front().map(|(until, _)| *until);
             releases.armed
         };
-        late.iter()
-            .for_each(|releasing| releasing.go_on_in_background());
+        for releasing in late {
+            isolated(move || releasing.go_on_in_background());
+        }
         next
     }
 
@@ -304,12 +306,25 @@ impl SentRenewal {
     }
 }
 
+/// Runs a step for one hold. Returns `None` if the step panics.
+///
+/// A step can run code of the user: a layer of `tracing`, a recorder of metrics, or a waker. A waker can poll its caller
+/// at once, and the caller can drop its body. If such code panics, the other holds of the client still need their
+/// renewals and releases. The panic hook has already reported the panic.
+fn isolated<T>(step: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(step)).ok()
+}
+
 /// Whether a hold still needs renewals or checks. This function also notices if the hold's deadline has passed, and
 /// gives the lock back if the body has not begun in time.
 fn needs_renewal(hold: &HoldState) -> bool {
-    hold.due_entry().is_scheduled()
-        && hold.loss().is_none()
-        && !hold.give_up_unused(hold.backend().now())
+    let needs = isolated(|| {
+        hold.due_entry().is_scheduled()
+            && hold.loss().is_none()
+            && !hold.give_up_unused(hold.backend().now())
+    });
+    // Only a loss, or giving the lock back, runs code that can panic, and both end the renewals of the hold.
+    needs.unwrap_or(false)
 }
 
 /// Returns the earliest deadline of the holds that still need renewals or checks; `None` if no hold needs them.
@@ -332,7 +347,9 @@ async fn renew_together(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<Hol
             return;
         };
         for (sent, answer) in sent.into_iter().zip(answers) {
-            if !scheduler.apply_answer(&sent, answer, now) {
+            let applied = isolated(|| scheduler.apply_answer(&sent, answer, now));
+            // After a panic, a hold that is not lost is not in the schedule yet, so its renewal is sent again.
+            if !applied.unwrap_or(false) {
                 holds.push(sent.hold);
             }
         }
@@ -377,7 +394,9 @@ async fn answers(
             let error = backend.last_error().unwrap_or_else(|| "no answer".into());
             let error = BackendError::Unreachable(error);
             let renewed = sent.iter().filter(|sent| needs_renewal(&sent.hold));
-            renewed.for_each(|sent| sent.failed(&error));
+            for sent in renewed {
+                isolated(|| sent.failed(&error));
+            }
         }
     }
 }
