@@ -223,12 +223,8 @@ impl GuardedCall {
         loop {
             match &mut self.stage {
                 Stage::Entering(_) => ready!(self.poll_entering(body, cx)),
-                Stage::Inside { entered, inside } => {
-                    let in_span = entered.enter_span();
-                    ready!(inside.poll(entered, self.exit.on_lost, body, cx));
-                    // The body is dropped before the locks are released.
-                    body.end();
-                    drop(in_span);
+                Stage::Inside { .. } => {
+                    ready!(self.poll_inside(body, cx));
                     self.leave();
                 }
                 Stage::Leaving(leaving, _) => {
@@ -239,6 +235,25 @@ impl GuardedCall {
                 Stage::Ended => panic!("a finished call is not polled again"),
             }
         }
+    }
+
+    /// Polls the body. When the body completes or panics, drops it before the locks are released.
+    fn poll_inside(&mut self, body: &mut dyn Body, cx: &mut Context<'_>) -> Poll<()> {
+        let on_panic = OnPanic {
+            stage: &mut self.stage,
+            body,
+        };
+        let mut polled = Poll::Pending;
+        if let Stage::Inside { entered, inside } = &mut *on_panic.stage {
+            let in_span = entered.enter_span();
+            polled = inside.poll(entered, self.exit.on_lost, on_panic.body, cx);
+            if polled.is_ready() {
+                on_panic.body.end();
+            }
+            drop(in_span);
+        }
+        std::mem::forget(on_panic);
+        polled
     }
 
     /// Returns the outcome of a call that has ended: `Ok` if the body has completed, otherwise the error of the call.
@@ -292,6 +307,20 @@ impl GuardedCall {
         if let Stage::Leaving(_, result) = self.take_stage() {
             self.stage = Stage::Left(result);
         }
+    }
+}
+
+/// Ends a call whose body panics: drops the body, and then releases the locks in the background. The caller can catch
+/// the panic and keep the call, so the locks are not released only when the call is dropped.
+struct OnPanic<'a> {
+    stage: &'a mut Stage,
+    body: &'a mut dyn Body,
+}
+
+impl Drop for OnPanic<'_> {
+    fn drop(&mut self) {
+        self.body.end();
+        *self.stage = Stage::Ended;
     }
 }
 

@@ -279,7 +279,7 @@ impl Lock {
         reentry::enclosing().is_some_and(|frame| {
             frame
                 .find(&self.settings.client.shared, &name)
-                .is_some_and(|frame| frame.hold.loss().is_none())
+                .is_some_and(|frame| !frame.hold.has_ended() && frame.hold.loss().is_none())
         })
     }
 

@@ -14,7 +14,10 @@ use futures_util::{
 };
 use lock_runtime::{Lock, LockClient, LockError, distributed_lock};
 use proptest::prelude::*;
-use support::{assert_busy, epsilon};
+use support::{
+    assert_busy, epsilon,
+    server::{RedisServer, ask},
+};
 
 use crate::{
     chance,
@@ -426,4 +429,35 @@ async fn a_caller_that_comes_back_to_its_place_delays_others_once() {
         took < DELAY + OTHERS as u32 * 500 * MS + SECOND + epsilon(),
         "{took:?}"
     );
+}
+
+/// The server has forgotten its scripts. A caller reads this so late that the engine has given its request up, and does
+/// not send the script for this request any more: the lock would stay taken for a whole lease.
+#[tokio::test]
+async fn a_request_that_was_given_up_does_not_send_its_script() {
+    let server = RedisServer::start().await;
+    let store = Store::on(&server.url());
+    let [client, other] = store.clients().await;
+    client.lock("k").acquire().await.unwrap().release().await;
+    let mut redis = server.connection().await;
+    for is_dropped in [false, true] {
+        ask::<()>(&mut redis, redis::cmd("SCRIPT").arg("FLUSH")).await;
+        let mut late = Box::pin(
+            client
+                .lock("k")
+                .lease(30 * SECOND)
+                .wait(60 * SECOND)
+                .acquire(),
+        );
+        assert!(!poll_once(&mut late).await);
+        tokio::time::sleep(DELAY + 500 * MS).await;
+        if is_dropped {
+            let _ = poll_once(&mut late).await;
+            drop(late);
+        } else {
+            late.await.unwrap().release().await;
+        }
+        let entered = other.lock("k").wait(SECOND).acquire().await;
+        entered.expect("the lock is free").release().await;
+    }
 }

@@ -22,7 +22,8 @@ use tokio::{
 
 use crate::{
     chance,
-    stores::{MS, SECOND, Store, on_every_store, until_free},
+    p01_polled_late::poll_once,
+    stores::{MS, SECOND, Store, hold, on_every_store, until_free},
 };
 
 #[tokio::test]
@@ -377,4 +378,30 @@ async fn a_chain_of_tasks_that_take_each_other_along_ends() {
     until_free(&client, "k").await;
     assert!(started.elapsed() < 10 * SECOND, "{:?}", started.elapsed());
     assert_eq!(client.stats().acquired, 1);
+}
+
+/// A nested call leaves the body that made it, and begins its own body only after the lock of that body was released.
+/// The lock no longer counts as held there.
+#[tokio::test]
+async fn a_lock_that_was_released_is_not_held_in_a_call_that_was_nested() {
+    on_every_store(|store| async move {
+        let [client, other] = store.clients().await;
+        let inner = hold(&other, "inner").await;
+        let (outer, nested) = (client.lock("k"), client.lock("inner").wait(20 * SECOND));
+        let is_held = {
+            let outer = outer.clone();
+            move || outer.is_held_here()
+        };
+        let escaped = outer.run(async move {
+            let mut escaping = Box::pin(nested.run(async move { is_held() }));
+            assert!(!poll_once(&mut escaping).await);
+            escaping
+        });
+        let escaped = escaped.await.unwrap();
+        let newer = hold(&other, "k").await;
+        inner.release().await;
+        assert!(!escaped.await.unwrap());
+        newer.release().await;
+    })
+    .await;
 }

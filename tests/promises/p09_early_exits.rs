@@ -1,10 +1,14 @@
 //! Promise 9: every exit of the body releases the lock, after the values that the body owns are dropped.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex},
+};
 
+use futures_util::FutureExt;
 use lock_runtime::{LockClient, LockError, distributed_lock};
 
-use crate::stores::{hold, on_every_store, until_free};
+use crate::stores::{MS, SECOND, hold, on_every_store, until_free};
 
 /// A value that records when it is dropped, and whether the lock is held at that moment.
 struct Witness {
@@ -118,6 +122,23 @@ async fn every_exit_releases() {
             until_free(&other, "k").await;
             hold(&other, "k").await.release().await;
         }
+    })
+    .await;
+}
+
+/// A caller catches the panic of a body and keeps the call. The lock is released nevertheless.
+#[tokio::test]
+async fn a_panic_that_is_caught_around_the_call_releases() {
+    on_every_store(|store| async move {
+        let [client, other] = store.clients().await;
+        let lock = client.lock("k").lease(SECOND).renew(true);
+        let body = async { panic!("the body panics") };
+        let call = AssertUnwindSafe(lock.run(body));
+        let mut call = Box::pin(call.catch_unwind());
+        assert!((&mut call).await.is_err());
+        let guard = other.lock("k").wait(500 * MS).acquire().await;
+        guard.expect("the lock is free").release().await;
+        drop(call);
     })
     .await;
 }

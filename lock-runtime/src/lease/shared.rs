@@ -123,6 +123,9 @@ impl HoldRegistry {
             .as_ref()
             .is_some_and(|before| before.token > hold.token)
         {
+            drop(newest);
+            // If too little of the lease is left to begin the body, the call acquires the lock again.
+            hold.give_up();
             return;
         }
         newest.insert(hold.name.clone(), Arc::downgrade(hold));

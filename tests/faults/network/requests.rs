@@ -8,7 +8,7 @@ use std::{
 
 use lock_runtime::{LockClient, LockError};
 use support::{assert_lost, proxy::FaultProxy, server::RedisServer};
-use tokio::runtime::Builder;
+use tokio::{runtime::Builder, time::sleep};
 
 use crate::fixture::{
     MS, SECOND, client, epsilon, grant, left, refuse_client_kill, row, token_of, until,
@@ -39,47 +39,55 @@ async fn row_09_reply_of_the_grant_lost() {
 
 /// Row 9 of `docs/faults.md`: the replies that tell two callers their places are lost, because their connection breaks.
 /// While the callers are disconnected, a release removes their entries from the queue. When they are connected again, the
-/// callers return to their places, before a caller that has queued meanwhile.
+/// callers return to their places, before a caller that has queued meanwhile. They do so, too, if they were disconnected
+/// for longer than a claim (2 s).
 #[tokio::test]
 async fn row_09_reply_of_the_place_lost() {
     row(9, async |_| {
-        let server = RedisServer::start().await;
-        let proxy = FaultProxy::start(server.port()).await;
-        let behind = client(&proxy.url()).await;
-        let (other, last) = (client(&server.url()).await, client(&server.url()).await);
-        let entered = Arc::new(Mutex::new(Vec::new()));
-        let enter = |client: &LockClient, caller: &'static str| {
-            let (lock, entered) = (client.lock("k").wait(20 * SECOND), entered.clone());
-            tokio::spawn(async move {
-                let guard = lock.acquire().await.unwrap();
-                entered.lock().unwrap().push(caller);
-                guard.release().await;
-            })
-        };
-        let guard = other.lock("k").acquire().await.unwrap();
-        proxy.hold_replies(true);
-        let first = enter(&behind, "first");
-        until_waiting(&other, 1).await;
-        let second = enter(&behind, "second");
-        until_waiting(&other, 2).await;
-        proxy.refuse(true);
-        proxy.cut();
-        proxy.hold_replies(false);
-        let next = tokio::spawn(other.lock("k").wait(20 * SECOND).acquire());
-        until_waiting(&other, 3).await;
-        guard.release().await;
-        let guard = next.await.unwrap().unwrap();
-        let last = enter(&last, "last");
-        until_waiting(&other, 1).await;
-        proxy.refuse(false);
-        until_waiting(&other, 3).await;
-        guard.release().await;
-        for caller in [first, second, last] {
-            caller.await.unwrap();
+        for outage in [Duration::ZERO, 2500 * MS] {
+            place_lost(outage).await;
         }
-        assert_eq!(*entered.lock().unwrap(), ["first", "second", "last"]);
     })
     .await;
+}
+
+async fn place_lost(outage: Duration) {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let behind = client(&proxy.url()).await;
+    let (other, last) = (client(&server.url()).await, client(&server.url()).await);
+    let entered = Arc::new(Mutex::new(Vec::new()));
+    let enter = |client: &LockClient, caller: &'static str| {
+        let (lock, entered) = (client.lock("k").wait(20 * SECOND), entered.clone());
+        tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            entered.lock().unwrap().push(caller);
+            guard.release().await;
+        })
+    };
+    let guard = other.lock("k").acquire().await.unwrap();
+    proxy.hold_replies(true);
+    let first = enter(&behind, "first");
+    until_waiting(&other, 1).await;
+    let second = enter(&behind, "second");
+    until_waiting(&other, 2).await;
+    proxy.refuse(true);
+    proxy.cut();
+    proxy.hold_replies(false);
+    let next = tokio::spawn(other.lock("k").wait(20 * SECOND).acquire());
+    until_waiting(&other, 3).await;
+    guard.release().await;
+    let guard = next.await.unwrap().unwrap();
+    let last = enter(&last, "last");
+    until_waiting(&other, 1).await;
+    sleep(outage).await;
+    proxy.refuse(false);
+    until_waiting(&other, 3).await;
+    guard.release().await;
+    for caller in [first, second, last] {
+        caller.await.unwrap();
+    }
+    assert_eq!(*entered.lock().unwrap(), ["first", "second", "last"]);
 }
 
 /// Row 10 of `docs/faults.md`: a request reaches the server only after its caller has given up, and grants nothing.

@@ -280,7 +280,9 @@ impl Ledger {
         token: u64,
     ) -> Option<Broken> {
         let this = state.calls.get(&call)?;
-        if self.plan.replicas == 0 || state.disturbed > 0 || !this.wanted.prompt {
+        // A call with several keys can wait for the replicas of several primaries, one longer than the other.
+        let is_plain = this.wanted.prompt && this.wanted.keys.len() == 1;
+        if self.plan.replicas == 0 || state.disturbed > 0 || !is_plain {
             return None;
         }
         let lease = millis(this.wanted.own_lease);

@@ -43,6 +43,9 @@ enum Direct {
     Idle,
     /// The caller sent a request at this moment, and has not read the answer yet.
     Asked(Moment),
+    /// The caller knows that it gets no answer to its request, which the server may have carried out. The caller sends
+    /// the request again when there is a connection. There was none until this moment.
+    Failed(Moment),
     /// The caller did not read the answer within a claim. If the answer grants the lock, the engine gives the lock
     /// back.
     Revoked,
@@ -204,11 +207,28 @@ impl AcquireRequest {
         takes
     }
 
+    /// Records that the caller has learnt that its request gets no answer.
+    pub(crate) fn failed(&self) {
+        let mut direct = lock(&self.direct);
+        if let Direct::Asked(_) = *direct {
+            *direct = Direct::Failed(self.context.now());
+        }
+    }
+
+    /// Gives a caller whose request has failed more time, because there is no connection for another request.
+    pub(crate) fn excuse(&self, now: Moment) {
+        let mut direct = lock(&self.direct);
+        if let Direct::Failed(_) = *direct {
+            *direct = Direct::Failed(now);
+        }
+    }
+
     /// Revokes the caller's request if the caller has not read the answer within a claim. Returns whether the request
     /// was revoked.
     pub(crate) fn revoke(&self, now: Moment) -> bool {
         let mut direct = lock(&self.direct);
-        let overdue = matches!(*direct, Direct::Asked(since) if since + CLAIM <= now);
+        let overdue =
+            matches!(*direct, Direct::Asked(since) | Direct::Failed(since) if since + CLAIM <= now);
         if overdue {
             *direct = Direct::Revoked;
         }
@@ -217,7 +237,7 @@ impl AcquireRequest {
 
     /// Returns whether the caller sent a request at least a claim ago, and has not read the answer.
     pub(crate) fn is_overdue(&self, now: Moment) -> bool {
-        matches!(*lock(&self.direct), Direct::Asked(since) if since + CLAIM <= now)
+        matches!(*lock(&self.direct), Direct::Asked(since) | Direct::Failed(since) if since + CLAIM <= now)
     }
 
     pub(crate) fn is_revoked(&self) -> bool {
@@ -360,6 +380,8 @@ impl AcquireRequest {
 
     /// Sends the request for the lock over `connection`, and reads the reply.
     pub(crate) async fn acquire(&self, connection: &Connection) -> Result<Reply, CallError> {
+        // The caller may read late that the server has forgotten the script.
+        let is_wanted = || self.ask();
         let asking = {
             let marker = if self.notified {
                 marker(&self.session_id)
@@ -391,7 +413,12 @@ impl AcquireRequest {
                 (true, true) => 7,
                 (true, false) => 6,
             };
-            connection.run(self.scripts.acquire, &keys[..key_count], &args[..count])
+            connection.run_while(
+                self.scripts.acquire,
+                &keys[..key_count],
+                &args[..count],
+                &is_wanted,
+            )
         };
         let (reply, sent) = asking.await?;
         let reply = match reply {

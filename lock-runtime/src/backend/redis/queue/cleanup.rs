@@ -40,6 +40,9 @@ const HEDGE: Duration = Duration::from_millis(20);
 /// Revokes requests whose callers did not read the answers in time. Releases the locks that these answers may have
 /// granted.
 pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
+    if session.connected().is_none() && !session.has_ended() {
+        session.unanswered.excuse(now);
+    }
     for request in session.unanswered.overdue(now) {
         if request.revoke(now) {
             tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "a caller did not read its answer in time, so a lock that the answer granted is given back");

@@ -45,6 +45,10 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
             return;
         }
         let Some(connection) = session.connected() else {
+            if session.has_ended() {
+                // Nobody sends requests over this session any more, so its callers start over.
+                return waiters.clear();
+            }
             // The requests of this batch are sent over the session's next connection. If the session has already
             // connected again, this task sends them.
             waiters.put_back(&name, &batch);

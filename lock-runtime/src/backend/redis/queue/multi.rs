@@ -170,8 +170,11 @@ async fn ask(
         keys.extend(lock.names.claim());
         args.push(tail);
     }
+    // The caller may read late that the server has forgotten the script.
+    let is_wanted = || all.iter().all(|request| request.ask());
+    let script = first.scripts.multi_acquire;
     let (reply, sent) = connection
-        .run(first.scripts.multi_acquire, &keys, &args)
+        .run_while(script, &keys, &args, &is_wanted)
         .await?;
     match reply {
         Value::Int(0) => {

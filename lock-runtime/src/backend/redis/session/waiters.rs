@@ -6,6 +6,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use foldhash::HashMap;
@@ -82,6 +83,9 @@ impl WaitList {
 #[derive(Default)]
 pub(crate) struct Waiters(Mutex<BTreeMap<LockName, WaitList>>, Probes);
 
+/// The time after which a probe is due again that was due while requests for its lock were being sent.
+const SENDING: Duration = Duration::from_millis(10);
+
 /// The scheduled probes. The earliest probe is on top of the heap. An entry of the heap is valid only if the field
 /// `probe` of the lock's [`WaitList`] has the same moment.
 #[derive(Default)]
@@ -141,11 +145,14 @@ impl Waiters {
             };
             // While requests for this lock are being sent, the lock is not probed. A probe could report that the server
             // has lost a caller, although this caller is about to queue again.
-            if !list.sending {
+            let again = if list.sending {
+                now + SENDING
+            } else {
                 due.push(first.clone());
-            }
-            list.probe = Some(next);
-            probes.push(Reverse((next, name)));
+                next
+            };
+            list.probe = Some(again);
+            probes.push(Reverse((again, name)));
         }
         due
     }
@@ -448,6 +455,13 @@ impl Unanswered {
 
     pub(crate) fn remove(&self, owner: OwnerId) {
         lock(&self.0).remove(&owner);
+    }
+
+    /// Gives more time to the callers whose requests have failed, because the session has no connection.
+    pub(crate) fn excuse(&self, now: Moment) {
+        for request in lock(&self.0).values() {
+            request.excuse(now);
+        }
     }
 
     /// Removes and returns the requests that were sent a claim (2 s) ago or earlier.

@@ -422,7 +422,7 @@ impl Cluster {
     /// Replaces the slot map. Closes the connections to servers that store no slot any longer. Callers that wait for
     /// locks in moved slots get a new session. Returns whether the slot map has changed.
     fn apply(&self, view: View) -> bool {
-        let before = self.map.change(|map| {
+        let (before, now) = self.map.change(|map| {
             let before = map.clone();
             map.slots = vec![None; SLOTS.into()];
             let mut nodes = BTreeMap::new();
@@ -441,16 +441,19 @@ impl Cluster {
                 }
             }
             map.nodes = nodes;
-            before
+            (before, map.clone())
         });
-        let now = self.map.get().clone();
         let has_moved = |slot: u16| match (before.node(slot), now.node(slot)) {
             (Some(before), Some(now)) => !Arc::ptr_eq(before, now),
             (Some(_), None) => true,
             (None, _) => false,
         };
         for (address, node) in &before.nodes {
-            if now.nodes.contains_key(address) {
+            if now
+                .nodes
+                .get(address)
+                .is_some_and(|now| Arc::ptr_eq(now, node))
+            {
                 node.dismiss(|name| has_moved(slot_of(name.as_str())));
             } else {
                 tracing::debug!(target: TARGET, server = %address, "a server stores no slot any longer");

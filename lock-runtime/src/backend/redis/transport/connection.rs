@@ -286,6 +286,18 @@ impl Connection {
         keys: &[&str],
         args: &[&str],
     ) -> BoxFuture<'a, Result<(Value, Moment), CallError>> {
+        self.run_while(script, keys, args, &|| true)
+    }
+
+    /// Runs a script as [`run`](Self::run) does. If the server has forgotten its scripts, sends the script a second time
+    /// only if `is_wanted` returns true.
+    pub(crate) fn run_while<'a>(
+        &'a self,
+        script: &'a Script,
+        keys: &[&str],
+        args: &[&str],
+        is_wanted: &'a (dyn Fn() -> bool + Sync),
+    ) -> BoxFuture<'a, Result<(Value, Moment), CallError>> {
         let by_hash = script.by_hash(keys, args);
         // The future is boxed, so that the future of a caller stays small while the caller waits for its turn.
         Box::pin(async move {
@@ -293,6 +305,9 @@ impl Connection {
             let answer = match answer {
                 // The server has forgotten its scripts, and has not run this one.
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                    if !is_wanted() {
+                        return Err(CallError::NotReady(error.to_string()));
+                    }
                     self.send(&script.by_source(&by_hash)).await
                 }
                 answer => answer,

@@ -205,10 +205,13 @@ local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
 end
 
 -- Grants a free lock to its first waiter, for a caller that does not wait. Returns whether the caller can take the lock
--- itself, because nobody else wants it. If only the waiters of the session in the claim were in the queue, the caller
--- must not take the lock: that session may be alive, and then queues its callers again at its next probe.
+-- itself, because nobody else wants it. If only the waiters of the session in the claim were in the queue, and this
+-- session is listening, the caller must not take the lock: the session queues its callers again at its next probe.
 local function is_unwanted(grant, queue, claimed, fence, floor, claim, speaks)
   local claimant = redis.call('GET', claimed)
   local given, more = grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
-  return not given and not more and (not claimant or claimant == speaks)
+  if given or more then
+    return false
+  end
+  return not claimant or claimant == speaks or redis.pcall('PUBLISH', channel_of(claimant), 'free|' .. grant) == 0
 end

@@ -234,6 +234,12 @@ impl RedisAttempt {
                 return Ok(self.state.on(Event::Revoked));
             }
         }
+        if reply.is_err() {
+            if request.is_revoked() {
+                return Ok(self.state.on(Event::Revoked));
+            }
+            request.failed();
+        }
         Ok(match reply {
             Ok(Reply::Granted(grant)) => self.settle(Event::Granted(grant)),
             Ok(Reply::Busy) => self.settle(Event::Busy),
