@@ -446,7 +446,7 @@ async fn a_request_that_was_given_up_does_not_send_its_script() {
             client
                 .lock("k")
                 .lease(30 * SECOND)
-                .wait(60 * SECOND)
+                .wait(5 * SECOND)
                 .acquire(),
         );
         assert!(!poll_once(&mut late).await);
