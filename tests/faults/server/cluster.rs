@@ -98,6 +98,29 @@ async fn slow_move(cluster: ClusterServers, choose_target: impl Fn(usize) -> usi
     assert!(before.is_subset(&after), "{before:?}, {after:?}");
 }
 
+/// Row 28 of `docs/faults.md`: a call holds two locks in one slot, and the slot moves slowly. The grant of one lock is on
+/// the new primary, and the grant of the other one on the old primary, so no server renews both with one command.
+#[tokio::test]
+async fn row_28_two_holds_outlive_a_slow_move() {
+    row(28, async |_| {
+        let cluster = ClusterServers::start(3).await;
+        let client = client(&cluster.url()).await;
+        let locks = client.locks(["{t}:a", "{t}:b"]).lease(2 * SECOND);
+        let guard = locks.renew(true).acquire().await.unwrap();
+        let keys = cluster.keys().await;
+        let first = keys.iter().find(|key| key.ends_with("{t}:a")).unwrap();
+        let slot = cluster.slot_of(first).await;
+        let to = (cluster.primary_of(slot).await + 1) % 3;
+        cluster.begin_move(slot, to).await;
+        cluster.move_key(slot, first, to).await;
+        sleep(5 * SECOND).await;
+        assert_eq!(guard.loss(), None);
+        cluster.end_move(slot, to).await;
+        guard.release().await;
+    })
+    .await;
+}
+
 /// Returns the IDs of the connections of all lock clients with a server.
 async fn connections(cluster: &ClusterServers, server: usize) -> BTreeSet<u64> {
     let mut connection = cluster.servers[server].connection().await;

@@ -1,6 +1,13 @@
 //! Renews and checks grants. One command renews one grant or many.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use lock_core::{
@@ -41,7 +48,8 @@ pub(crate) async fn renew(
 
 /// Extends or checks the leases of several holders. Sends one command to a single server, or one command for each hash
 /// slot in a Redis Cluster. If the server refuses a command for several grants, sends one command for each of these
-/// grants, because a single grant may be the cause of the refusal.
+/// grants, because a single grant may be the cause of the refusal. In a Redis Cluster, does the same if the first try of
+/// a command for several grants fails for any reason.
 pub(crate) async fn renew_all(
     server: &Arc<Server>,
     holders: &[ToRenew<'_>],
@@ -146,10 +154,21 @@ async fn renew_batch(
             })
         });
         let grants: Vec<_> = grants.collect();
-        let is_wanted = || known() == before;
-        if let Some((confirmed, asked)) = renew_grants(server, &grants, restart, &is_wanted).await?
-        {
+        // While a slot moves to another server of a cluster, its servers refuse commands with several keys.
+        let may_move = grants.len() > 1 && server.sessions.is_cluster();
+        let tries = AtomicUsize::new(0);
+        let is_wanted = || {
+            let is_first = tries.fetch_add(1, Ordering::Relaxed) == 0;
+            (is_first || !may_move) && known() == before
+        };
+        let renewing = renew_grants(server, &grants, restart, &is_wanted);
+        if let Some((confirmed, asked)) = renewing.await? {
             break (before, confirmed, asked);
+        }
+        if may_move {
+            return Err(BackendError::Refused(
+                "the renewals were not carried out together".into(),
+            ));
         }
     };
     let mut confirmed = confirmed.into_iter();

@@ -72,6 +72,10 @@ impl Topology {
         }
     }
 
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
     /// Returns a number that is the same for all locks whose keys one script can use together. In a Redis Cluster, the
     /// number is the hash slot of the lock.
     pub(crate) fn shard(&self, name: &LockName) -> u16 {
