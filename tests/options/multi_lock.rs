@@ -557,3 +557,24 @@ async fn on_a_redlock_several_keys_are_requested_in_parallel() {
     proxies.iter().for_each(|proxy| proxy.delay(Duration::ZERO));
     guard.release().await;
 }
+
+/// A nested call enters an enclosing lock again, waits for another lock, and is then never polled again. Its lease, which
+/// is renewed, does not keep the lease of the enclosing call alive.
+#[tokio::test(start_paused = true)]
+async fn a_nested_call_that_is_forgotten_demands_no_renewals() {
+    let client = LockClient::connect("memory:").await.unwrap();
+    let taken = client.lock("x").acquire().await.unwrap();
+    let outer = client.lock("k").lease(10 * SECOND);
+    let body = async {
+        let nested = client.locks(["k", "x"]).wait(SECOND);
+        let mut nested = Box::pin(nested.run(async {}));
+        assert!((&mut nested).now_or_never().is_none());
+        tokio::time::sleep(3600 * SECOND).await;
+    };
+    let began = tokio::time::Instant::now();
+    let lost = outer.run(body).await;
+    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    // The nested call demands renewals for its `wait` and a claim (2 s). A lease of 30 s follows.
+    assert!(began.elapsed() <= 34 * SECOND, "{:?}", began.elapsed());
+    taken.release().await;
+}

@@ -29,6 +29,8 @@ pub(crate) struct Entry {
     /// Whether this call acquired the lock and so began the hold; `false` if the call re-entered the lock.
     began: bool,
     /// If the body returns before this moment, the lock stays taken until this moment.
+    /// The moment by which the body of a re-entry has to begin; `None` once it has begun.
+    body_by: Option<Moment>,
     retain_until: Option<Moment>,
 }
 
@@ -41,6 +43,7 @@ impl Entry {
             level: Level::default(),
             began: true,
             retain_until: None,
+            body_by: None,
         }
     }
 
@@ -74,7 +77,7 @@ impl Entry {
 
     /// Marks the entry as waiting until its body begins. If the body has not begun by `until`, the lock (for a
     /// re-entry, only the turn) passes to the next waiter. Until its body begins, a re-entry does not keep the hold
-    /// alive.
+    /// alive, and does not demand renewals beyond `until`.
     pub(crate) fn wait_for_body(&mut self, until: Moment) {
         if self.began {
             self.hold().wait_for_body(until);
@@ -82,6 +85,10 @@ impl Entry {
         }
         if let Some(turn) = self.level.turn() {
             turn.wait_for_body(until);
+        }
+        self.body_by = Some(until);
+        if let Some(demand) = &mut self.demand {
+            demand.limit(until);
         }
         self.ticket.step_out();
     }
@@ -95,6 +102,10 @@ impl Entry {
     /// Called when the body begins. Makes the hold count this entry again, after [`wait_for_body`](Self::wait_for_body)
     /// has excluded it. Returns `false` if the hold has ended.
     pub(crate) fn step_in(&mut self) -> bool {
+        self.body_by = None;
+        if let Some(demand) = &mut self.demand {
+            demand.lift_limit();
+        }
         self.ticket.step_in()
     }
 
@@ -110,7 +121,10 @@ impl Entry {
     }
 
     /// Replaces the entry's demand that the lease is renewed.
-    pub(crate) fn set_demand(&mut self, demand: Option<RenewalDemand>) {
+    pub(crate) fn set_demand(&mut self, mut demand: Option<RenewalDemand>) {
+        if let (Some(demand), Some(until)) = (&mut demand, self.body_by) {
+            demand.limit(until);
+        }
         if self.began {
             let limit = demand.as_ref().and_then(RenewalDemand::until);
             self.hold().set_limit(limit);

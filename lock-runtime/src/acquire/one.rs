@@ -137,9 +137,13 @@ async fn enter_now(
             }
             // This future is boxed, so that the future of a caller that waits for its turn stays small.
             let limit = frame.limit();
-            let demand = Box::pin(extend_enclosing(spec, budget, hold, limit)).await?;
+            let mut demand = Box::pin(extend_enclosing(spec, budget, hold, limit)).await?;
             if spec.terms.needs_replicas() {
-                turn.wait_for_body(replicas_until(spec, *budget) + CLAIM);
+                let body_by = replicas_until(spec, *budget) + CLAIM;
+                turn.wait_for_body(body_by);
+                if let Some(demand) = &mut demand {
+                    demand.limit(body_by);
+                }
                 let waiting = replicated(
                     spec,
                     *budget,
@@ -166,6 +170,9 @@ async fn enter_now(
                     return Err(busy_with_sibling(spec, *budget));
                 }
                 continue;
+            }
+            if let Some(demand) = &mut demand {
+                demand.lift_limit();
             }
             let Some(ticket) = EntryTicket::again(hold) else {
                 break;

@@ -670,7 +670,11 @@ impl HoldState {
                 self.host.due_by(&self, due);
             }
         }
-        Ok(wanted.map(|plan| RenewalDemand { hold: self, plan }))
+        Ok(wanted.map(|plan| RenewalDemand {
+            hold: self,
+            plan,
+            own_end: plan.until,
+        }))
     }
 }
 
@@ -679,13 +683,33 @@ impl HoldState {
 pub(crate) struct RenewalDemand {
     hold: Arc<HoldState>,
     plan: Plan,
+    /// The moment at which the demand ends without a further limit.
+    own_end: Option<Moment>,
 }
 
 impl RenewalDemand {
     /// Returns the moment at which the demand ends by itself; `None` if the demand lasts until its call leaves the
     /// hold.
     pub(crate) fn until(&self) -> Option<Moment> {
-        self.plan.until
+        self.own_end
+    }
+
+    /// Makes the demand end at `until` at the latest, because its call may never be polled again.
+    pub(crate) fn limit(&mut self, until: Moment) {
+        let until = self.own_end.map_or(until, |own| own.min(until));
+        self.end_at(Some(until));
+    }
+
+    /// Lifts the limit, because the body of the call begins.
+    pub(crate) fn lift_limit(&mut self) {
+        self.end_at(self.own_end);
+    }
+
+    fn end_at(&mut self, until: Option<Moment>) {
+        let plan = Plan { until, ..self.plan };
+        self.hold
+            .update_lease(|lease| lease.replace(self.plan, plan));
+        self.plan = plan;
     }
 }
 

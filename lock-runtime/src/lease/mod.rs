@@ -193,6 +193,13 @@ impl Lease {
         self.plans.push(plan);
     }
 
+    /// Replaces a demand for renewal.
+    pub(crate) fn replace(&mut self, plan: Plan, by: Plan) {
+        if let Some(plan) = self.plans.iter_mut().find(|other| **other == plan) {
+            *plan = by;
+        }
+    }
+
     /// Removes the demand for renewal of a call that leaves the hold. A lease that the backend itself maintains then
     /// lasts for at least the plan's lease time. The plan's lease time counts from `now`, or from the end of the plan
     /// if the plan has ended earlier.
