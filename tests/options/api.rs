@@ -365,7 +365,7 @@ async fn a_body_that_has_used_most_of_its_fixed_lease_is_warned_about() {
         let began = Instant::now();
         let warned = until(async || !told().is_empty());
         lock.run(warned).await.unwrap();
-        assert!(began.elapsed() >= 1600 * MS, "{:?}", began.elapsed());
+        assert!(began.elapsed() >= 1590 * MS, "{:?}", began.elapsed());
         let told = told();
         assert!(
             told.len() == 1 && told[0].message.contains("80 %"),
