@@ -74,7 +74,13 @@ impl World for Host {
 
     fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
         let passed = deadline.since(Moment::new(BOOTED));
-        match self.began.checked_add(self.in_world(passed)) {
+        let mut elapsed = self.in_world(passed);
+        // Rounding must not end the sleep before the host's clock shows `deadline`: a loop that sleeps until then would
+        // never end, because the world's clock stands still while a task runs.
+        if self.local(elapsed) < passed {
+            elapsed += Duration::from_nanos(1);
+        }
+        match self.began.checked_add(elapsed) {
             Some(at) => Box::pin(sleep_until(at)),
             None => Box::pin(std::future::pending()),
         }
