@@ -107,3 +107,11 @@ pub(crate) async fn refuse_client_kill(server: &RedisServer) {
     rules.arg("SETUSER").arg("default").arg(&others);
     ask::<()>(&mut server.connection().await, &rules).await;
 }
+
+/// Lets a server refuse all writes, or accept them again.
+pub(crate) async fn set_writable(server: &RedisServer, is_writable: bool) {
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("min-replicas-to-write");
+    set.arg(u8::from(!is_writable));
+    ask::<()>(&mut server.connection().await, &set).await;
+}

@@ -395,9 +395,9 @@ async fn a_lock_that_was_released_is_not_held_in_a_call_that_was_nested() {
         let escaped = outer.run(async move {
             let mut escaping = Box::pin(nested.run(async move { is_held() }));
             assert!(!poll_once(&mut escaping).await);
-            escaping
+            Some(escaping)
         });
-        let escaped = escaped.await.unwrap();
+        let escaped = escaped.await.unwrap().expect("the nested call");
         let newer = hold(&other, "k").await;
         inner.release().await;
         assert!(!escaped.await.unwrap());

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use lock_core::{
     backend::{BackendError, Extend, Renewed, ToRenew},
     lease::Moment,
@@ -369,7 +370,8 @@ async fn answers(
 ) -> Option<Vec<Result<Renewed, BackendError>>> {
     let backend = sent.first()?.hold.backend();
     let grants: Vec<_> = sent.iter().map(SentRenewal::to_renew).collect();
-    let mut answers = backend.renew_all(&grants);
+    // The renewals also run code of the user: a recorder of metrics, and a layer for spans.
+    let mut answers = AssertUnwindSafe(backend.renew_all(&grants)).catch_unwind();
     let context = &scheduler.context;
     let asked_at = context.now();
     let mut is_awaited = false;
@@ -386,8 +388,13 @@ async fn answers(
             () = scheduler.ending.begun() => return None,
             answered = context.timeout_at(until, &mut answers) => answered,
         };
-        if answered.is_some() {
-            return answered;
+        match answered {
+            Some(Ok(answers)) => return Some(answers),
+            Some(Err(_)) => {
+                let panicked = BackendError::Unreachable("a renewal has panicked".into());
+                return Some(sent.iter().map(|_| Err(panicked.clone())).collect());
+            }
+            None => {}
         }
         if !is_awaited && context.now() >= patience {
             is_awaited = true;

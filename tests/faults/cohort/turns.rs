@@ -22,7 +22,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::fixture::{MS, NAME, SECOND, client, epsilon, left, until, until_waiting};
+use crate::fixture::{MS, NAME, SECOND, client, epsilon, left, set_writable, until, until_waiting};
 
 /// The numbers of the callers that entered, in the order of their entries.
 type Entered = Arc<Mutex<Vec<usize>>>;
@@ -48,14 +48,6 @@ async fn left_of(server: &RedisServer) -> Duration {
     let mut connection = server.connection().await;
     let left: i64 = ask(&mut connection, redis::cmd("PTTL").arg(NAME)).await;
     Duration::from_millis(u64::try_from(left).unwrap_or_default())
-}
-
-/// Lets a server refuse all writes, or accept them again.
-async fn set_writable(server: &RedisServer, is_writable: bool) {
-    let mut set = redis::cmd("CONFIG");
-    set.arg("SET").arg("min-replicas-to-write");
-    set.arg(u8::from(!is_writable));
-    ask::<()>(&mut server.connection().await, &set).await;
 }
 
 /// Returns two callers of one client that form a cohort with leases of 2 s. The first one holds the lock.

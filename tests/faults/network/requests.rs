@@ -11,8 +11,8 @@ use support::{assert_lost, proxy::FaultProxy, server::RedisServer};
 use tokio::{runtime::Builder, time::sleep};
 
 use crate::fixture::{
-    MS, SECOND, client, epsilon, grant, left, refuse_client_kill, row, token_of, until,
-    until_waiting,
+    MS, SECOND, client, epsilon, grant, left, refuse_client_kill, row, set_writable, token_of,
+    until, until_waiting,
 };
 
 /// Row 9 of `docs/faults.md`: the reply that carries a grant is lost, because its connection breaks. The retried
@@ -88,6 +88,41 @@ async fn place_lost(outage: Duration) {
         caller.await.unwrap();
     }
     assert_eq!(*entered.lock().unwrap(), ["first", "second", "last"]);
+}
+
+/// Row 9 of `docs/faults.md`: the server refuses a request that queues many callers, and accepts it when it is repeated.
+/// The callers keep the order of their calls.
+#[tokio::test]
+async fn row_09_refused_batch_keeps_its_order() {
+    row(9, async |_| {
+        let server = RedisServer::start().await;
+        let (ours, other) = (client(&server.url()).await, client(&server.url()).await);
+        let guard = other.lock("k").acquire().await.unwrap();
+        let entered = Arc::new(Mutex::new(Vec::new()));
+        // The first caller sends its own request, and the others share requests.
+        let first = tokio::spawn(ours.lock("k").wait(20 * SECOND).acquire());
+        until_waiting(&other, 1).await;
+        set_writable(&server, false).await;
+        let mut callers = Vec::new();
+        for number in 0..20 {
+            let (lock, entered) = (ours.lock("k").wait(20 * SECOND), entered.clone());
+            callers.push(tokio::spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                entered.lock().unwrap().push(number);
+                guard.release().await;
+            }));
+        }
+        sleep(300 * MS).await; // the request is refused several times
+        set_writable(&server, true).await;
+        until_waiting(&other, 21).await;
+        guard.release().await;
+        first.await.unwrap().unwrap().release().await;
+        for caller in callers {
+            caller.await.unwrap();
+        }
+        assert_eq!(*entered.lock().unwrap(), (0..20).collect::<Vec<_>>());
+    })
+    .await;
 }
 
 /// Row 10 of `docs/faults.md`: a request reaches the server only after its caller has given up, and grants nothing.

@@ -165,13 +165,14 @@ impl AcquireRequest {
 
     /// Returns the text that asks for a place, for a request that is sent at `now`: the caller's place, or the age of its
     /// first request as a negative number of µs, if that request had no answer. The server computes the place from the
-    /// age, because only the server's clock counts for places. For a first request, the text is empty.
-    pub(crate) fn place_to_request(&self, now: Moment) -> String {
+    /// age, because only the server's clock counts for places. For a first request, the text is empty, and the request
+    /// counts as sent at `first`. The callers of a batch have different moments `first`, so that they stay in order.
+    pub(crate) fn place_to_request(&self, now: Moment, first: Moment) -> String {
         let first_sent = self.first_sent.get().copied();
-        let _ = self.first_sent.set(now);
+        let _ = self.first_sent.set(first);
         match (self.place(), first_sent) {
             (Some(place), _) => place.to_string(),
-            (None, Some(first)) => format!("-{}", now.since(first).as_micros().max(1)),
+            (None, Some(sent)) => format!("-{}", now.since(sent).as_micros().max(1)),
             (None, None) => String::new(),
         }
     }
@@ -233,11 +234,6 @@ impl AcquireRequest {
             *direct = Direct::Revoked;
         }
         overdue
-    }
-
-    /// Returns whether the caller sent a request at least a claim ago, and has not read the answer.
-    pub(crate) fn is_overdue(&self, now: Moment) -> bool {
-        matches!(*lock(&self.direct), Direct::Asked(since) | Direct::Failed(since) if since + CLAIM <= now)
     }
 
     pub(crate) fn is_revoked(&self) -> bool {
@@ -396,7 +392,8 @@ impl AcquireRequest {
             let place = if self.wait.is_zero() {
                 String::new()
             } else {
-                self.place_to_request(self.context.now())
+                let now = self.context.now();
+                self.place_to_request(now, now)
             };
             let args = [
                 tail.as_str(),

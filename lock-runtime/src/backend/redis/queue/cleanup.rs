@@ -40,22 +40,24 @@ const HEDGE: Duration = Duration::from_millis(20);
 /// Revokes requests whose callers did not read the answers in time. Releases the locks that these answers may have
 /// granted.
 pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
-    if session.connected().is_none() && !session.has_ended() {
+    let is_connected = |session: &Session| session.connected().is_some();
+    let home = server.sessions.home_beside(session);
+    // If the engine's own session is connected, only the runtime of this session is blocked.
+    let is_away = !is_connected(session) && !home.is_some_and(|home| is_connected(&home));
+    if is_away && !session.has_ended() {
         session.unanswered.excuse(now);
     }
-    for request in session.unanswered.overdue(now) {
-        if request.revoke(now) {
-            tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "a caller did not read its answer in time, so a lock that the answer granted is given back");
-            let sent = Sent {
-                session: session.clone(),
-                request,
-            };
-            let (engine, task) = (server.clone(), server.track_cleanup());
-            server.context.spawn(async move {
-                clean_up(engine, sent).await;
-                drop(task);
-            });
-        }
+    for request in session.unanswered.revoke_overdue(now) {
+        tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "a caller did not read its answer in time, so a lock that the answer granted is given back");
+        let sent = Sent {
+            session: session.clone(),
+            request,
+        };
+        let (engine, task) = (server.clone(), server.track_cleanup());
+        server.context.spawn(async move {
+            clean_up(engine, sent).await;
+            drop(task);
+        });
     }
 }
 

@@ -139,8 +139,8 @@ async fn send_batch(
         .zip(0..)
         .map(|(request, number)| {
             // If the answer is lost, the callers ask for places in the same order.
-            let sent = now + Duration::from_micros(number);
-            (request.member(), request.place_to_request(sent))
+            let first = now + Duration::from_micros(number);
+            (request.member(), request.place_to_request(now, first))
         })
         .collect();
     let keys = first.names.keys();

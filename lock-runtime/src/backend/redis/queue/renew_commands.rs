@@ -30,6 +30,10 @@ use crate::backend::redis::{
 /// a millisecond.
 pub(crate) const BATCH_LIMIT: usize = 100;
 
+/// How long each renewal may take that is sent by itself after a command for several grants has failed. The renewals
+/// without an answer are then sent again.
+const SINGLE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Extends, restarts or checks the lease of the holder with this token.
 pub(crate) async fn renew(
     server: &Arc<Server>,
@@ -84,9 +88,13 @@ async fn renew_shard(
     match renew_batch(server, holders, false).await {
         Ok(answers) => answers.into_iter().map(Ok).collect(),
         Err(BackendError::Refused(_)) if holders.len() > 1 => {
-            let each = holders
-                .iter()
-                .map(|one| renew(server, one.name, one.token, one.extend));
+            // A server of a cluster that does not answer must not keep back the answers of the others.
+            let patience = server.now() + SINGLE_PATIENCE;
+            let each = holders.iter().map(async |one| {
+                let renewing = renew(server, one.name, one.token, one.extend);
+                let renewed = server.context.timeout_at(patience, renewing).await;
+                renewed.unwrap_or_else(|| Err(BackendError::Unreachable("no answer".into())))
+            });
             join_all(each).await
         }
         Err(error) => holders.iter().map(|_| Err(error.clone())).collect(),

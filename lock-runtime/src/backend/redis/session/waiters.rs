@@ -464,10 +464,11 @@ impl Unanswered {
         }
     }
 
-    /// Removes and returns the requests that were sent a claim (2 s) ago or earlier.
-    pub(crate) fn overdue(&self, now: Moment) -> Vec<Arc<AcquireRequest>> {
+    /// Revokes, removes and returns the requests that were sent a claim (2 s) ago or earlier. A request that is sent again
+    /// meanwhile stays in the list.
+    pub(crate) fn revoke_overdue(&self, now: Moment) -> Vec<Arc<AcquireRequest>> {
         let mut unanswered = lock(&self.0);
-        let overdue = unanswered.extract_if(|_, request| request.is_overdue(now));
+        let overdue = unanswered.extract_if(|_, request| request.revoke(now));
         let mut overdue: Vec<_> = overdue.map(|(_, request)| request).collect();
         overdue.sort_unstable_by_key(|request| request.owner);
         overdue

@@ -169,6 +169,7 @@ end
 -- lock, and did not confirm the grant in time, so it is not listening. Because its entries are removed, that session
 -- delays the other sessions by only one claim, however many of its callers wait. `speaks` is the id of the session that
 -- runs this script. If the claim names `speaks`, that session is listening, so its entries stay and the result is nil.
+-- The second result is the number of removed entries.
 local function set_claimant_aside(queue, claimed, speaks)
   local session_id = redis.call('GET', claimed)
   if not session_id then
@@ -189,29 +190,30 @@ local function set_claimant_aside(queue, claimed, speaks)
     redis.call('ZREM', queue, unpack(places))
   end
   examined = examined + #members
-  return session_id
+  return session_id, #places
 end
 
 -- Grants the lock to the next waiter after the grant has expired, or was deleted without a release. First removes the
 -- queue entries of the session that did not confirm its grant in time, if there is such a session. Returns the same
--- values as grant_next. If the script has already examined ENTRIES_AT_MOST entries for other locks, only returns nil
+-- values as grant_next, and then those of set_claimant_aside. If the script has already examined ENTRIES_AT_MOST entries for other locks, only returns nil
 -- and true.
 local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   if examined >= ENTRIES_AT_MOST then
     return nil, true
   end
-  local aside = set_claimant_aside(queue, claimed, speaks)
-  return grant_next(redis.call('ZPOPMIN', queue), grant, queue, claimed, fence, floor, claim, aside)
+  local aside, removed = set_claimant_aside(queue, claimed, speaks)
+  local given, more = grant_next(redis.call('ZPOPMIN', queue), grant, queue, claimed, fence, floor, claim, aside)
+  return given, more, aside, removed
 end
 
 -- Grants a free lock to its first waiter, for a caller that does not wait. Returns whether the caller can take the lock
--- itself, because nobody else wants it. If only the waiters of the session in the claim were in the queue, and this
+-- itself, because nobody else wants it. If the script has removed the waiters of the session in the claim, and this
 -- session is listening, the caller must not take the lock: the session queues its callers again at its next probe.
 local function is_unwanted(grant, queue, claimed, fence, floor, claim, speaks)
-  local claimant = redis.call('GET', claimed)
-  local given, more = grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
+  local given, more, aside, removed = grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   if given or more then
     return false
   end
-  return not claimant or claimant == speaks or redis.pcall('PUBLISH', channel_of(claimant), 'free|' .. grant) == 0
+  local heard = aside and removed > 0 and redis.pcall('PUBLISH', channel_of(aside), 'free|' .. grant)
+  return type(heard) ~= 'number' or heard == 0
 end
