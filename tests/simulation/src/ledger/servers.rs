@@ -14,6 +14,8 @@ const TOLD: u64 = 1_000;
 /// The longest time, in milliseconds, by which a hold may end before the deadline that its client named. The clock of
 /// the process may be too fast.
 const EARLY: u64 = 20;
+/// The longest time, in milliseconds, between the moment at which a renewal is due and its sending.
+const SENT_LATE: u64 = 100;
 /// The longest time, in milliseconds, from the end of a fault until each session has a connection to its server.
 const SETTLED: u64 = 3_000;
 /// The longest time, in milliseconds, from the end of a fault until a client has replaced a connection that it knows to
@@ -222,7 +224,9 @@ impl Ledger {
             return Some(("a lease lasts as long as its call asked for", seen));
         }
         let max_hold = call.and_then(|call| call.wanted.max_hold);
-        let end = max_hold.map(|max_hold| inside.entered + millis(max_hold) + lease + EARLY);
+        // A renewal that is due just before the end of `max_hold` can be sent a little later.
+        let late = SENT_LATE + 2 * self.plan.delay;
+        let end = max_hold.map(|max_hold| inside.entered + millis(max_hold) + lease + late);
         // A renewal that a fault has delayed can be sent again after `max_hold`.
         if let Some(end) = end.filter(|end| now + left > *end && state.disturbed == 0) {
             let seen = format!(
