@@ -23,15 +23,16 @@ use crate::{
 pub(crate) struct Entry {
     // The fields are dropped in this order: first `demand` ends the demand for renewal, then `ticket` leaves the hold,
     // and then `level` ends the entry's turn among its siblings.
-    demand: Option<RenewalDemand>,
+    /// The demand of a nested call for renewal. It is boxed, because few calls have one.
+    demand: Option<Box<RenewalDemand>>,
     ticket: EntryTicket,
     level: Level,
     /// Whether this call acquired the lock and so began the hold; `false` if the call re-entered the lock.
     began: bool,
     /// If the body returns before this moment, the lock stays taken until this moment.
+    retain_until: Option<Moment>,
     /// The moment by which the body of a re-entry has to begin; `None` once it has begun.
     body_by: Option<Moment>,
-    retain_until: Option<Moment>,
 }
 
 impl Entry {
@@ -50,7 +51,7 @@ impl Entry {
     /// Creates the entry of a nested call that has re-entered the lock.
     pub(crate) fn again(ticket: EntryTicket, level: Level, demand: Option<RenewalDemand>) -> Self {
         Self {
-            demand,
+            demand: demand.map(Box::new),
             level,
             began: false,
             ..Self::began(ticket)
@@ -129,7 +130,7 @@ impl Entry {
             let limit = demand.as_ref().and_then(RenewalDemand::until);
             self.hold().set_limit(limit);
         }
-        self.demand = demand;
+        self.demand = demand.map(Box::new);
     }
 
     /// Leaves the hold, and releases the lock if no other call is inside the hold. If `returned` is true, which means
