@@ -569,8 +569,12 @@ impl Ledger {
         let others = state.calls.iter().filter(|(id, _)| **id != call);
         let mut others = others.map(|(_, other)| other);
         let is_free = |key: &Key| key.inside.is_empty() && key.moved + CALM < this.began;
-        // With a short `wait`, a call may get its answer too late.
-        let is_patient = this.wait() == 0 || this.wait() >= 500;
+        // With a short `wait`, a call may get its answer, or that of its replicas, too late.
+        let is_patient = match this.wait() {
+            0 => true,
+            wait if state.replicated => wait >= 2_000,
+            wait => wait >= 500,
+        };
         let is_alone = this.waits
             && this.wanted.prompt
             && is_patient

@@ -432,8 +432,12 @@ impl RedisAttempt {
                     }));
                 }
                 Ok(Left::Held(grant)) if self.request.wait.is_zero() => {
-                    // The attempt has not joined the waiters of its session, so nobody offers it a turn.
-                    let grant = grant.sole();
+                    // The attempt has not joined the waiters of its session, so nobody offers it a turn. If too little
+                    // of the lease is left, the lease is confirmed before the body begins.
+                    let grant = Grant {
+                        validity: self.request.lease.time,
+                        ..grant.sole()
+                    };
                     self.settle(Event::Granted(grant));
                     return Ok(Some(Leaving::Granted(grant)));
                 }
