@@ -17,7 +17,7 @@ use support::{
     server::{RedisServer, ask},
     until,
 };
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::timeout;
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
@@ -325,37 +325,6 @@ async fn a_nested_call_does_not_enter_a_lease_that_has_ended() {
         );
     };
     let _ = outer.on_lost(OnLost::Continue).run(body).await;
-}
-
-/// A call with `replicas` is polled late twice. At its second poll, a replica has acknowledged the grant, but too little
-/// of the lease is left, so the call renews the lease. At its third poll, the time for the replicas is over, and nobody
-/// has acknowledged the renewal. The call waits for the lock again, because its replica is not missing.
-#[tokio::test]
-async fn a_call_whose_last_try_has_no_time_waits_again() {
-    let (group, proxy) = Group::with_replica_behind_proxy().await;
-    let builder = LockClient::builder().url(group.primary.url());
-    let builder = builder.namespace("replicas").replicas(1, SECOND);
-    let [client, observer] = [builder.connect().await.unwrap(), group.client().await];
-    client.lock("warm").run(async {}).await.unwrap();
-    let lock = client.lock("k").lease(SECOND).wait(20 * SECOND);
-    let mut entering = pin!(lock.acquire());
-    let mut poll = async || {
-        let poll = poll_fn(|cx| Poll::Ready(entering.as_mut().poll(cx).is_ready()));
-        assert!(!poll.await, "the body has begun");
-        Instant::now()
-    };
-    poll().await;
-    until(async || observer.lock("k").status().await.unwrap().holder.is_some()).await;
-    sleep(20 * MS).await; // until the client has the answer, too
-    // This poll reads the grant, and asks for the replicas. The engine reads their answer.
-    let asked = poll().await;
-    sleep_until((asked + 600 * MS).into()).await;
-    proxy.hold_requests(true);
-    poll().await;
-    sleep_until((asked + SECOND + 50 * MS).into()).await;
-    poll().await;
-    proxy.hold_requests(false);
-    entering.await.unwrap().release().await;
 }
 
 /// A call that is dropped while it waits for replicas gives its lock back.
