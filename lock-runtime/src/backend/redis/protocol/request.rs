@@ -163,9 +163,9 @@ impl AcquireRequest {
         Some(self.place.load(Ordering::Acquire)).filter(|place| *place > 0)
     }
 
-    /// Returns the text that asks for a place, for a request that is sent at `now`: the caller's place, or the age of its
-    /// first request as a negative number of µs, if that request had no answer. The server computes the place from the
-    /// age, because only the server's clock counts for places. For a first request, the text is empty, and the request
+    /// Returns the script argument that names the caller's place, for a request that is sent at `now`. If the answer to
+    /// the first request was lost, the argument is the age of that request, as a negative number of µs. The server then
+    /// computes the place, because places are times of the server's clock. A first request has an empty argument, and
     /// counts as sent at `first`. The callers of a batch have different moments `first`, so that they stay in order.
     pub(crate) fn place_to_request(&self, now: Moment, first: Moment) -> String {
         let first_sent = self.first_sent.get().copied();
