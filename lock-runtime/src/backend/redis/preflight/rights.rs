@@ -112,13 +112,13 @@ fn keys_of(needs: &Needs, is_cluster: bool) -> Vec<NeededKey> {
     let (namespace, _) = tagged.grant().split_once(':').unwrap_or_default();
     let mut keys: Vec<_> = names
         .keys()
-        .into_iter()
-        .zip(tagged.keys())
-        .filter(|(name, _)| *name != names.fence())
+        .iter()
+        .zip(tagged.keys().iter())
+        .filter(|(name, _)| **name != names.fence())
         .map(|(name, tagged)| NeededKey {
-            name: name.to_owned(),
+            name: (*name).to_owned(),
             // If all lock names of the client have hash tags, the client needs only this key.
-            or: Some(tagged.to_owned()),
+            or: Some((*tagged).to_owned()),
             pattern: format!("~{{{namespace}:*"),
         })
         .collect();

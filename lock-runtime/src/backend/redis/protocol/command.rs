@@ -32,10 +32,10 @@ pub(crate) enum Arg<'a> {
 
 impl Arg<'_> {
     /// Returns the text of the argument for a command that is sent over `connection` at `now`.
-    pub(crate) fn over(&self, connection: &Connection, now: Moment) -> Cow<'_, str> {
+    pub(crate) fn over<'a>(&'a self, connection: &'a Connection, now: Moment) -> Cow<'a, str> {
         match self {
             Self::Text(text) => (*text).into(),
-            Self::Floor => connection.floor.clone().into(),
+            Self::Floor => (&*connection.floor).into(),
             Self::At(moment) => connection.server_micros(*moment).to_string().into(),
             Self::Until(moment) => millis(moment.since(now)).into(),
             // This client is allowed to close its connections on the server. It closes a broken connection there before

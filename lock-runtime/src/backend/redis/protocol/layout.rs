@@ -2,7 +2,7 @@
 //! lock's keys, and the scripts that read and write these keys. The scripts of both layouts take the same arguments,
 //! and their answers have the same format.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Deref};
 
 use lock_core::{
     key::{FENCE, LockName},
@@ -67,20 +67,27 @@ impl Names {
     }
 
     /// Returns the keys for the scripts that can grant the lock to the next waiter.
-    pub(crate) fn keys(&self) -> Vec<&str> {
-        let mut keys = Vec::with_capacity(4);
-        keys.extend([self.grant(), self.companion(), self.fence()]);
-        keys.extend(self.claim());
-        keys
+    pub(crate) fn keys(&self) -> Keys<'_> {
+        let claim = self.claim();
+        Keys {
+            named: [
+                self.grant(),
+                self.companion(),
+                self.fence(),
+                claim.unwrap_or_default(),
+            ],
+            count: if claim.is_some() { 4 } else { 3 },
+        }
     }
 
     /// Returns the keys for the scripts that release the lock, or take its owner out of the queue. In Redisson's
     /// layout, these scripts use only the key of the grant. While a slot of a cluster moves to another server, a script
     /// with a single key still runs. A script with several keys is refused unless one server stores all of them.
-    pub(crate) fn keys_to_release(&self) -> Vec<&str> {
+    pub(crate) fn keys_to_release(&self) -> Keys<'_> {
+        let keys = self.keys();
         match self.claim {
-            Some(_) => self.keys(),
-            None => vec![self.grant()],
+            Some(_) => keys,
+            None => Keys { count: 1, ..keys },
         }
     }
 
@@ -99,6 +106,21 @@ impl Names {
     /// fenced lock of the same name.
     pub(crate) fn companion(&self) -> &str {
         &self.companion
+    }
+}
+
+/// The keys that a script uses, in the script's order. Every acquisition and every release lists its keys, so the list
+/// is not on the heap.
+pub(crate) struct Keys<'a> {
+    named: [&'a str; 4],
+    count: usize,
+}
+
+impl<'a> Deref for Keys<'a> {
+    type Target = [&'a str];
+
+    fn deref(&self) -> &Self::Target {
+        &self.named[..self.count]
     }
 }
 
@@ -263,7 +285,7 @@ mod tests {
             let name = Layout::Native.name(Some("shop"), &LockKey::new(key).unwrap());
             let names = Names::new(Layout::Native, name.unwrap(), true);
             assert!(names.fence().starts_with("shop:{"), "{}", names.fence());
-            for beside in names.keys() {
+            for beside in names.keys().iter() {
                 assert_eq!(slot_of(beside), slot_of(names.grant()), "{beside}");
             }
         }

@@ -220,19 +220,21 @@ async fn release_grant(
 ) -> Result<Released, BackendError> {
     let names = server.names(name);
     let keys = names.keys_to_release();
-    let retains = retain_until.is_some_and(|until| until > server.now());
-    let (script, grant) = if retains {
-        (server.scripts.retain, token.to_string())
-    } else {
-        (server.scripts.release, format!("{token}|"))
+    let claim = Arg::Text(claim_ms());
+    let answered = match retain_until.filter(|until| *until > server.now()) {
+        None => {
+            let grant = format!("{token}|");
+            let args = [Arg::Text(&grant), Arg::Floor, claim];
+            server.run(name, server.scripts.release, &keys, &args).await
+        }
+        Some(until) => {
+            let grant = token.to_string();
+            let [at, left] = [Arg::At(until), Arg::Until(until)];
+            let args = [Arg::Text(&grant), at, left, Arg::Floor, claim];
+            server.run(name, server.scripts.retain, &keys, &args).await
+        }
     };
-    let mut args = Vec::with_capacity(5);
-    args.push(Arg::Text(&grant));
-    if let Some(until) = retain_until.filter(|_| retains) {
-        args.extend([Arg::At(until), Arg::Until(until)]);
-    }
-    args.extend([Arg::Floor, Arg::Text(claim_ms())]);
-    let answered = match server.run(name, script, &keys, &args).await {
+    let answered = match answered {
         // The Redis key of the lock stores data that is not a grant of this layout.
         Err(BackendError::WrongLayout) => return Ok(Released::NotHeld),
         released => released?,

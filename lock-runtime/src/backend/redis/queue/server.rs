@@ -277,7 +277,6 @@ impl Server {
             let running = {
                 let now = self.now();
                 let args: Vec<_> = args.iter().map(|arg| arg.over(&connection, now)).collect();
-                let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
                 if moving {
                     connection.run_while_moving(script, keys, &args)
                 } else {

@@ -284,7 +284,7 @@ impl Connection {
         &'a self,
         script: &'a Script,
         keys: &[&str],
-        args: &[&str],
+        args: &[impl AsRef<str>],
     ) -> BoxFuture<'a, Result<(Value, Moment), CallError>> {
         self.run_while(script, keys, args, &|| true)
     }
@@ -295,7 +295,7 @@ impl Connection {
         &'a self,
         script: &'a Script,
         keys: &[&str],
-        args: &[&str],
+        args: &[impl AsRef<str>],
         is_wanted: &'a (dyn Fn() -> bool + Sync),
     ) -> BoxFuture<'a, Result<(Value, Moment), CallError>> {
         let by_hash = script.by_hash(keys, args);
@@ -326,7 +326,7 @@ impl Connection {
         &'a self,
         script: &Script,
         keys: &[&str],
-        args: &[&str],
+        args: &[impl AsRef<str>],
     ) -> BoxFuture<'a, Result<(Value, Moment), CallError>> {
         let by_source = script.by_source(&script.by_hash(keys, args));
         Box::pin(async move {

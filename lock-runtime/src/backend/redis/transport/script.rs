@@ -33,13 +33,17 @@ impl Script {
     }
 
     /// Returns the command that runs the script by its hash. The command fails if the server has not cached the script.
-    pub(crate) fn by_hash(&self, keys: &[&str], args: &[&str]) -> Cmd {
+    pub(crate) fn by_hash(&self, keys: &[&str], args: &[impl AsRef<str>]) -> Cmd {
         // Memory for the whole command is reserved at once, so that adding the arguments does not allocate again.
-        let parts = keys.iter().chain(args).map(|part| part.len());
-        let bytes = self.hash.len() + 8 + parts.sum::<usize>();
+        let args = args.iter().map(AsRef::as_ref);
+        let parts = keys.iter().copied().chain(args.clone());
+        let bytes = self.hash.len() + 8 + parts.map(str::len).sum::<usize>();
         let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), "EVALSHA".len() + bytes);
         command.arg("EVALSHA");
-        command.arg(&self.hash).arg(keys.len()).arg(keys).arg(args);
+        command.arg(&self.hash).arg(keys.len()).arg(keys);
+        for arg in args {
+            command.arg(arg);
+        }
         command
     }
 
