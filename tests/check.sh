@@ -1,14 +1,14 @@
 #!/bin/sh
 # Runs all tests and checks of the project: sh tests/check.sh
 #
-# Installs redis-server and the Rust components rustfmt and clippy, if they are missing. Then checks format and lints,
-# and runs the unit, documentation, compile-fail and integration tests on real Redis processes. After these tests,
-# checks that the tests detect ten mutants (small changes that break the engine). Then runs a short soak (a test under
-# load) with faults, and the tests against the real Redisson. At the end, builds the documentation and runs three
-# examples. The example `inventory` sells items under several kinds of locks, and asserts how each sale ends. The
-# example `flash_sale` kills the primary of a cluster in the middle of a sale, and asserts that each item is sold once.
-# If a JDK or Maven is missing, prints a message and skips the tests against Redisson. Stops at the first failure. The
-# long soak and the benchmark have commands of their own; see CONTRIBUTING.md.
+# Installs redis-server and the Rust components rustfmt and clippy, if they are missing. Then runs the unit,
+# compile-fail and integration tests on real Redis processes. Beside these tests, which mostly wait, runs the checks
+# that only compute: the models, the simulation, the lints, the documentation and its examples, and ten mutants (small
+# changes that break the engine, and that the tests must detect). Then runs a short soak (a test under load) with
+# faults, the tests against the real Redisson, and three examples. The example `inventory` sells items under several
+# kinds of locks, and asserts how each sale ends. The example `flash_sale` kills the primary of a cluster in the middle
+# of a sale, and asserts that each item is sold once. If a JDK or Maven is missing, prints a message and skips the tests
+# against Redisson. The long soak and the benchmark have commands of their own; see CONTRIBUTING.md.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -61,27 +61,57 @@ for component in rustfmt clippy; do
     fi
 done
 
+# Runs all tests of one group (see tests/group.sh).
+run_group() {
+    group=$1
+    shift
+    cargo --config "target.'cfg(all())'.runner = ['sh', '$PWD/tests/group.sh', '$group']" \
+        test --workspace --all-features --tests "$@"
+}
+
+# The checks that use the processor all the time. They run beside the tests that mostly wait.
+if [ "${1-}" = --computing ]; then
+    run_group computing
+    step 'lints'
+    cargo clippy --workspace --all-targets --all-features -- -D warnings
+    step 'documentation'
+    RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+    cargo test --workspace --all-features --doc
+    step 'ten mutants'
+    # The mutants are compiled in a copy of the sources. The copy uses the same target directory, so only the project's
+    # own crates are compiled again.
+    CARGO_TARGET_DIR=$PWD/target cargo run --bin mutants -- --draw 10 1
+    step 'alerts'
+    sh docs/operations/check.sh
+    exit
+fi
+
 step 'format'
 cargo fmt --all --check
-step 'lints'
-cargo clippy --workspace --all-targets --all-features -- -D warnings
+step 'build'
+cargo test --workspace --all-features --tests --no-run
 step 'tests'
+# The other checks have the lowest priority, so that they do not delay the tests. Their output is shown at the end.
+log=target/check.log
+nice -n 19 sh tests/check.sh --computing >"$log" 2>&1 </dev/null &
+computing=$!
+trap 'kill "$computing" 2>/dev/null || true' EXIT
 # Most tests wait for a lease or a timer. At least four tests therefore run at the same time, even on a machine with
 # fewer cores. With eight tests at a time on two cores, the promises' tests of thousands of waiters delay others.
 cores=$(getconf _NPROCESSORS_ONLN)
-RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((cores < 4 ? 4 : cores))} cargo test --workspace --all-features
-step 'ten mutants'
-# The mutants are compiled in a copy of the sources. The copy uses the same target directory, so only the project's own
-# crates are compiled again.
-CARGO_TARGET_DIR=$PWD/target cargo run --bin mutants -- --draw 10 1
+RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((cores < 4 ? 4 : cores))} run_group waiting
+step 'models, simulation, lints, documentation, ten mutants, alerts'
+if wait "$computing"; then passed=yes; else passed=no; fi
+trap - EXIT
+cat "$log"
+if [ "$passed" = no ]; then
+    echo 'These checks have failed.' >&2
+    exit 1
+fi
 step 'soak'
 cargo run --bin soak -- --seconds 40 --faults
 step 'Redisson'
 sh tests/redisson/run.sh
-step 'alerts'
-sh docs/operations/check.sh
-step 'documentation'
-RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
 step 'example'
 cargo run --example orders
 cargo run --example inventory -- --quick

@@ -320,6 +320,8 @@ fn cargo(tree: &Path, args: &[&str]) -> String {
         .args(args)
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", target_of(tree))
+        // A mutant changes a few lines, so an incremental build takes a quarter of the time.
+        .env("CARGO_INCREMENTAL", "1")
         .env("RUST_BACKTRACE", "0")
         .output()
         .expect("cargo can be started");
