@@ -21,6 +21,8 @@ use tokio::time::timeout;
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
+mod cluster;
+
 /// How long a call waits for replicas in most tests. A replica can be slow while other tests run.
 fn patience() -> Duration {
     2 * SECOND + support::epsilon()

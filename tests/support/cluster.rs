@@ -254,9 +254,17 @@ impl ClusterServers {
         self.tell::<()>(to, &["SETSLOT", &slot, "NODE", &target])
             .await;
         for server in [from].into_iter().chain(self.running()) {
-            self.tell::<()>(server, &["SETSLOT", &slot, "NODE", &target])
-                .await;
+            // A replica learns from its primary which slots the primary stores, and refuses this command.
+            if self.is_primary(server).await {
+                self.tell::<()>(server, &["SETSLOT", &slot, "NODE", &target])
+                    .await;
+            }
         }
+    }
+
+    async fn is_primary(&self, server: usize) -> bool {
+        let nodes: String = self.tell(server, &["NODES"]).await;
+        nodes.contains("myself,master")
     }
 
     /// Waits until all running servers know each other's epochs, and no two servers have the same epoch. If a move of a

@@ -1,7 +1,13 @@
 //! Waits until replicas of the server that stores a lock have acknowledged the grant of this lock.
 
+//!
+//! In a Redis Cluster, the lock can move to another server during the wait, and the replicas of its former server then do
+//! not count. The engine therefore checks during the wait, and once more after it, that the server still stores the
+//! grants. If not, the engine asks the server that stores the grants now.
+
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::try_join_all;
 use lock_core::{
     backend::{BackendError, Replicated},
     fencing::FencingToken,
@@ -9,18 +15,25 @@ use lock_core::{
     lease::{Moment, less_drift},
     options::Replicas,
 };
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
 use crate::backend::redis::{
+    protocol::request::not_understood,
     queue::{
         cohort_registry::Known,
         server::{RETRY_PAUSE, Server},
     },
-    transport::{call_error::CallError, connection::Connection, wait_connections::WaitConnection},
+    topology::single::Sessions,
+    transport::{
+        batcher::send_asking, call_error::CallError, connection::Connection,
+        wait_connections::WaitConnection,
+    },
 };
 
 /// The time for which a call waits for the server's answer after the time limit of the command `WAIT` has passed.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(200);
+/// The time between two checks that a server of a Redis Cluster still stores the grants of a waiting call.
+const CHECK_PAUSE: Duration = Duration::from_millis(500);
 
 /// Asks the server to wait until enough of its replicas have acknowledged these grants, for at most the time
 /// `replicas.within`. If the request fails, asks again until the server answers or refuses the request. Gives up
@@ -30,37 +43,27 @@ pub(crate) async fn replicate(
     grants: &[(&LockName, FencingToken)],
     replicas: Replicas,
 ) -> Result<Replicated, BackendError> {
-    // The server identifies the grant of a cohort by the token of the cohort's first member.
-    let mut ids = Vec::with_capacity(grants.len());
+    let mut asked = Vec::with_capacity(grants.len());
     for (name, token) in grants {
-        ids.push(match server.cohorts.known(name, *token) {
+        // The server identifies the grant of a cohort by the token of the cohort's first member.
+        let id = match server.cohorts.known(name, *token) {
             Known::Itself => token.to_string(),
             Known::Turn(first) => first.to_string(),
             Known::Over => return Ok(Replicated::NotHeld),
-        });
+        };
+        asked.push(Grant { name, id });
     }
-    let names: Vec<_> = grants.iter().map(|(name, _)| *name).collect();
     let until = server.now() + replicas.within;
     let asked = Asked {
         server,
-        names,
-        ids,
+        grants: asked,
         // The server may read this count as a signed 32-bit number.
         count: replicas.count.min(i32::MAX as usize),
         until,
     };
-    let asking = async {
-        loop {
-            match asked.ask().await {
-                Ok(replicated) => return Ok(replicated),
-                Err(error) => {
-                    server.note_failure(error)?;
-                    server.context.sleep(RETRY_PAUSE).await;
-                }
-            }
-        }
-    };
-    let answered = server.context.timeout_at(until + ANSWER_PATIENCE, asking);
+    let answered = server
+        .context
+        .timeout_at(until + ANSWER_PATIENCE, asked.answer());
     answered.await.unwrap_or_else(|| {
         let detail = server.last_error();
         Err(BackendError::Unreachable(
@@ -72,64 +75,179 @@ pub(crate) async fn replicate(
 /// A request to wait until replicas have acknowledged grants.
 struct Asked<'a> {
     server: &'a Arc<Server>,
-    names: Vec<&'a LockName>,
-    /// The tokens that identify the grants on the server.
-    ids: Vec<String>,
+    grants: Vec<Grant<'a>>,
     count: usize,
     until: Moment,
 }
 
+/// A grant, and the token that identifies it on the server.
+struct Grant<'a> {
+    name: &'a LockName,
+    id: String,
+}
+
+/// A server that stores grants.
+struct Place {
+    node: Arc<Sessions>,
+    /// The connection of the engine's home session with the server.
+    home: Arc<Connection>,
+    /// Whether the slot of the grants is still moving to this server.
+    is_moving: bool,
+}
+
+/// The answer of one server for some grants.
+struct Acknowledged<'a> {
+    grants: &'a [Grant<'a>],
+    by: Place,
+    count: usize,
+    /// A moment until which the grants are valid, according to the data on each of the replicas.
+    until: Moment,
+}
+
+/// The reason why a request has no answer.
+enum Unanswered {
+    /// One of the grants no longer exists.
+    NotHeld,
+    Failed(CallError),
+}
+
+impl From<CallError> for Unanswered {
+    fn from(error: CallError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 impl Asked<'_> {
-    /// Sends the request to wait for replicas over a connection that no other call uses, and waits for the server's
-    /// answer. Gives up if the connection of the engine's home session breaks, or if the server is no longer the
-    /// primary.
-    async fn ask(&self) -> Result<Replicated, CallError> {
-        let (sessions, name) = (&self.server.sessions, self.names[0]);
-        let home = sessions.home_connection(name).await;
-        let home = home.map_err(CallError::Refused)?;
-        tokio::select! {
-            biased;
-            answer = self.ask_beside(&home) => answer,
-            () = home.health.until_broken() => Err(CallError::Broken("the connection was lost".into())),
+    /// Asks until the servers answer or refuse the request.
+    async fn answer(&self) -> Result<Replicated, BackendError> {
+        let mut together = self.grants.len();
+        loop {
+            let error = match self.ask_all(together).await {
+                Ok(replicated) => return Ok(replicated),
+                Err(Unanswered::NotHeld) => return Ok(Replicated::NotHeld),
+                Err(Unanswered::Failed(error)) => error,
+            };
+            // While a slot moves to another server of a cluster, its servers refuse commands with several keys.
+            if self.server.sessions.is_cluster() && matches!(error, CallError::NotReady(_)) {
+                together = 1;
+            }
+            self.server.note_failure(error)?;
+            self.server.context.sleep(RETRY_PAUSE).await;
         }
     }
 
-    async fn ask_beside(&self, home: &Connection) -> Result<Replicated, CallError> {
-        let node = self.server.sessions.sessions(self.names[0]).await;
-        let node = node.map_err(CallError::Refused)?;
-        let connecting = home.wait_connections.take(node.connector(), &home.address);
-        let connection = connecting.await.map_err(|error| CallError::of(&error))?;
-        self.send(connection)
-            .await
-            .map_err(|error| CallError::of(&error))
+    /// Sends one request for each `together` grants, and waits for the answers.
+    async fn ask_all(&self, together: usize) -> Result<Replicated, Unanswered> {
+        let asking = self.grants.chunks(together).map(|grants| self.ask(grants));
+        let answers = try_join_all(asking).await?;
+        if self.server.sessions.is_cluster() {
+            // A lock can move between the acknowledgement of its replicas and the last answer.
+            let checks = answers.iter().map(|one| self.check(&one.by, one.grants));
+            try_join_all(checks).await?;
+        }
+        let weakest = answers.iter().map(|one| (one.count, one.until));
+        let weakest = weakest.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)));
+        let (count, until) = weakest.expect("a request names at least one grant");
+        Ok(Replicated::By { count, until })
     }
 
-    async fn send(&self, connection: WaitConnection<'_>) -> Result<Replicated, RedisError> {
-        let renew = self.server.scripts.renew;
-        let mut redis = connection.redis.clone();
-        let keys: Vec<_> = self.names.iter().map(|name| name.as_str()).collect();
-        // `WAIT` counts only the replicas that have received the newest write of its own connection. The script
-        // therefore first writes each grant again over this connection, unchanged. The lease "0" tells the script to
-        // extend no lease.
-        let mut args = vec!["touch"];
-        args.extend(self.ids.iter().flat_map(|id| [id.as_str(), "0"]));
-        let sent = self.server.now();
-        let touch = renew.by_hash(&keys, &args);
-        let left: Vec<i64> = match touch.query_async(&mut redis).await {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                renew.by_source(&touch).query_async(&mut redis).await?
+    /// Asks the server that stores these grants. If the grants are moving to another server, asks the other server.
+    async fn ask<'b>(&self, grants: &'b [Grant<'b>]) -> Result<Acknowledged<'b>, Unanswered> {
+        let sessions = &self.server.sessions;
+        let (node, home) = sessions
+            .home(grants[0].name)
+            .await
+            .map_err(CallError::Refused)?;
+        let is_moving = false;
+        let place = Place {
+            node,
+            home,
+            is_moving,
+        };
+        let to = match self.ask_at(place, grants).await {
+            Err(Unanswered::Failed(CallError::Ask(to))) => to,
+            answer => return answer,
+        };
+        // The slot map can lose this server while the engine connects to it.
+        let lost = |_| CallError::Broken("the lock is moving, and the connection was lost".into());
+        let (node, home) = sessions.redirected(&to).await.map_err(lost)?;
+        let is_moving = true;
+        let place = Place {
+            node,
+            home,
+            is_moving,
+        };
+        self.ask_at(place, grants).await
+    }
+
+    /// Asks this server. Gives up if the connection of the engine's home session breaks, or if the server no longer
+    /// stores the grants.
+    async fn ask_at<'b>(
+        &self,
+        by: Place,
+        grants: &'b [Grant<'b>],
+    ) -> Result<Acknowledged<'b>, Unanswered> {
+        let (count, until) = tokio::select! {
+            biased;
+            answer = self.wait(&by, grants) => answer?,
+            () = by.home.health.until_broken() => {
+                return Err(CallError::Broken("the connection was lost".into()).into());
             }
-            left => left?,
+            failure = self.until_gone(&by, grants) => return Err(failure),
         };
-        let shortest = left
-            .iter()
-            .copied()
-            .min()
-            .filter(|_| left.len() == keys.len());
-        let Some(Ok(shortest)) = shortest.map(u64::try_from) else {
-            return Ok(Replicated::NotHeld);
+        Ok(Acknowledged {
+            grants,
+            by,
+            count,
+            until,
+        })
+    }
+
+    /// In a Redis Cluster, waits until a check fails, and returns the failure. Outside of a cluster, never completes.
+    async fn until_gone(&self, place: &Place, grants: &[Grant<'_>]) -> Unanswered {
+        if !self.server.sessions.is_cluster() {
+            return std::future::pending().await;
+        }
+        loop {
+            self.server.context.sleep(CHECK_PAUSE).await;
+            if let Err(failure) = self.check(place, grants).await {
+                return failure;
+            }
+        }
+    }
+
+    /// Checks that the server still stores the grants.
+    async fn check(&self, place: &Place, grants: &[Grant<'_>]) -> Result<(), Unanswered> {
+        let (keys, args) = words("", grants);
+        let renew = self.server.scripts.renew;
+        let running = if place.is_moving {
+            place.home.run_while_moving(renew, &keys, &args)
+        } else {
+            place.home.run(renew, &keys, &args)
         };
-        let known_until = sent + less_drift(Duration::from_millis(shortest));
+        let (left, _) = running.await?;
+        let left = shortest(left, grants).map_err(CallError::Refused)?;
+        left.map(drop).ok_or(Unanswered::NotHeld)
+    }
+
+    /// Sends the request to wait for replicas over a connection that no other call uses, and waits for the answer.
+    async fn wait(
+        &self,
+        place: &Place,
+        grants: &[Grant<'_>],
+    ) -> Result<(usize, Moment), Unanswered> {
+        let home = &place.home;
+        let failed = |error: RedisError| home.failed_beside(&error);
+        let connecting = home
+            .wait_connections
+            .take(place.node.connector(), &home.address);
+        let connection = connecting.await.map_err(failed)?;
+        let sent = self.server.now();
+        let touching = self.touch(&connection, place.is_moving, grants);
+        let left = touching.await.map_err(failed)?;
+        let left = shortest(left, grants).map_err(CallError::Refused)?;
+        let left = left.ok_or(Unanswered::NotHeld)?;
+        let known_until = sent + less_drift(left);
         // The time limit of `WAIT` leaves time for the answer to arrive before `until`. A limit of 0 would make `WAIT`
         // wait without a limit.
         let answered = self.server.now();
@@ -140,12 +258,50 @@ impl Asked<'_> {
         let count = wait
             .arg(self.count)
             .arg(limit)
-            .query_async(&mut redis)
-            .await?;
+            .query_async(&mut connection.redis.clone())
+            .await
+            .map_err(failed)?;
         connection.put_back();
-        Ok(Replicated::By {
-            count,
-            until: known_until,
-        })
+        Ok((count, known_until))
     }
+
+    /// Writes each grant again over this connection, unchanged, because `WAIT` counts only the replicas that have
+    /// received the newest write of its own connection.
+    async fn touch(
+        &self,
+        connection: &WaitConnection<'_>,
+        is_moving: bool,
+        grants: &[Grant<'_>],
+    ) -> Result<Value, RedisError> {
+        let renew = self.server.scripts.renew;
+        let mut redis = connection.redis.clone();
+        let (keys, args) = words("touch", grants);
+        let touch = renew.by_hash(&keys, &args);
+        if is_moving {
+            return send_asking(redis, &renew.by_source(&touch)).await;
+        }
+        match touch.query_async(&mut redis).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                renew.by_source(&touch).query_async(&mut redis).await
+            }
+            left => left,
+        }
+    }
+}
+
+/// Returns the keys and the arguments of the script that renews grants. The lease "0" tells the script to extend no
+/// lease.
+fn words<'a>(mode: &'a str, grants: &'a [Grant<'_>]) -> (Vec<&'a str>, Vec<&'a str>) {
+    let keys = grants.iter().map(|grant| grant.name.as_str()).collect();
+    let ids = grants.iter().flat_map(|grant| [grant.id.as_str(), "0"]);
+    (keys, std::iter::once(mode).chain(ids).collect())
+}
+
+/// Returns the shortest time that is left of the leases of these grants, according to the answer of the script. Returns
+/// `None` if the server no longer has one of the grants.
+fn shortest(left: Value, grants: &[Grant<'_>]) -> Result<Option<Duration>, BackendError> {
+    let left: Vec<i64> = redis::from_redis_value(left).map_err(|error| not_understood(&error))?;
+    let shortest = left.iter().min().filter(|_| left.len() == grants.len());
+    let shortest = shortest.and_then(|left| u64::try_from(*left).ok());
+    Ok(shortest.map(Duration::from_millis))
 }

@@ -262,7 +262,7 @@ impl Server {
                 Some(redirect) => {
                     let connecting: BoxFuture<'_, _> =
                         Box::pin(self.sessions.redirected(&redirect));
-                    let Ok(connection) = connecting.await else {
+                    let Ok((_, connection)) = connecting.await else {
                         // The slot map no longer contains the server to which the command was redirected, or the client
                         // is closed.
                         self.context.sleep(RETRY_PAUSE).await;

@@ -226,18 +226,19 @@ impl Cluster {
         }
     }
 
-    /// Waits for a connection of the engine's home session (its own session) with the primary that stores the lock.
-    pub(crate) async fn home_connection(
+    /// Waits for a connection of the engine's home session (its own session) with the primary that stores the lock. Also
+    /// returns the sessions with this primary.
+    pub(crate) async fn home(
         self: &Arc<Self>,
         name: &LockName,
-    ) -> Result<Arc<Connection>, BackendError> {
+    ) -> Result<(Arc<Sessions>, Arc<Connection>), BackendError> {
         loop {
             let node = self.node(name).await?;
             tokio::select! {
                 biased;
                 connection = async { node.home().connection().await } => match connection {
                     Err(_) if !self.is_closed() => {}
-                    connection => return connection,
+                    connection => return Ok((node, connection?)),
                 },
                 () = self.moves_from(&node, name) => continue,
             }

@@ -64,14 +64,6 @@ impl Topology {
         }
     }
 
-    /// Returns the sessions with the server that stores a lock.
-    pub(crate) async fn sessions(&self, name: &LockName) -> Result<Arc<Sessions>, BackendError> {
-        match self {
-            Self::Single(sessions) => Ok(sessions.clone()),
-            Self::Cluster(cluster) => cluster.node(name).await,
-        }
-    }
-
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
@@ -128,9 +120,18 @@ impl Topology {
         &self,
         name: &LockName,
     ) -> Result<Arc<Connection>, BackendError> {
+        Ok(self.home(name).await?.1)
+    }
+
+    /// Waits for a connection of the engine's home session with the server that stores a lock. Also returns the sessions
+    /// with this server.
+    pub(crate) async fn home(
+        &self,
+        name: &LockName,
+    ) -> Result<(Arc<Sessions>, Arc<Connection>), BackendError> {
         match self {
-            Self::Single(sessions) => sessions.home().connection().await,
-            Self::Cluster(cluster) => cluster.home_connection(name).await,
+            Self::Single(sessions) => Ok((sessions.clone(), sessions.home().connection().await?)),
+            Self::Cluster(cluster) => cluster.home(name).await,
         }
     }
 
@@ -152,15 +153,18 @@ impl Topology {
         }
     }
 
-    /// Waits for a connection to the server to which an `ASK` error has redirected a command.
+    /// Waits for a connection to the server to which an `ASK` error has redirected a command. Also returns the sessions
+    /// with this server.
     pub(crate) async fn redirected(
         &self,
         redirect: &Redirect,
-    ) -> Result<Arc<Connection>, BackendError> {
-        match self {
-            Self::Single(sessions) => sessions.home().connection().await,
-            Self::Cluster(cluster) => cluster.at(redirect).home().connection().await,
-        }
+    ) -> Result<(Arc<Sessions>, Arc<Connection>), BackendError> {
+        let node = match self {
+            Self::Single(sessions) => sessions.clone(),
+            Self::Cluster(cluster) => cluster.at(redirect),
+        };
+        let connection = node.home().connection().await?;
+        Ok((node, connection))
     }
 
     /// Returns whether the session connects to the server that stores the lock.

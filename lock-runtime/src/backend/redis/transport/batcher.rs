@@ -70,7 +70,7 @@ impl Batcher {
         asking: bool,
     ) -> RedisResult<Value> {
         if asking {
-            let sending: BoxFuture<'_, _> = Box::pin(self.send_asking(command));
+            let sending: BoxFuture<'_, _> = Box::pin(send_asking(self.redis.clone(), command));
             return sending.await;
         }
         let answer = {
@@ -97,15 +97,6 @@ impl Batcher {
             }
             Some(answer) => answer.await.unwrap_or_else(|_| Err(gone())),
         }
-    }
-
-    /// Sends `ASKING` and a command, one right after the other.
-    async fn send_asking(&self, command: &Cmd) -> RedisResult<Value> {
-        let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.cmd("ASKING").add_command(command.clone());
-        let mut redis = self.redis.clone();
-        let mut answers = redis.send_packed_commands(&pipeline, 0, 2).await?;
-        answers.pop().unwrap_or(Value::Nil).extract_error()
     }
 
     fn begin_leaving(&self) {
@@ -155,6 +146,17 @@ impl Batcher {
             }
         }
     }
+}
+
+/// Sends `ASKING` and a command, one right after the other.
+pub(crate) async fn send_asking(
+    mut redis: MultiplexedConnection,
+    command: &Cmd,
+) -> RedisResult<Value> {
+    let mut pipeline = Pipeline::with_capacity(2);
+    pipeline.cmd("ASKING").add_command(command.clone());
+    let mut answers = redis.send_packed_commands(&pipeline, 0, 2).await?;
+    answers.pop().unwrap_or(Value::Nil).extract_error()
 }
 
 /// Returns the error for a connection whose runtime has ended.

@@ -45,6 +45,8 @@ impl CallError {
                     Self::Demoted(text)
                 }
                 _ if text.contains("-READONLY") => Self::Demoted(text),
+                // A server that became a replica after it had carried out the previous command.
+                _ if text.contains("WAIT cannot be used with replica") => Self::Demoted(text),
                 _ if ["-LOADING", "-MISCONF", "-NOREPLICAS", "-MASTERDOWN"]
                     .iter()
                     .any(|code| text.contains(code)) =>

@@ -393,10 +393,7 @@ impl Connection {
     }
 
     fn failed(&self, error: &RedisError) -> CallError {
-        let error = match self.redirected(error) {
-            Some(redirected) => redirected,
-            None => CallError::of(error),
-        };
+        let error = self.failed_beside(error);
         match &error {
             CallError::Moved(_) => {}
             // The slot of the lock is moving to another server. Until the move is over, commands for the locks of this
@@ -407,13 +404,21 @@ impl Connection {
                 self.readiness.note(self.context.now());
                 self.health.mark_lost_and_demoted(detail);
             }
-            CallError::NotReady(_) => {
-                self.readiness.note(self.context.now());
-                if let Some(outdated) = &self.outdated {
-                    outdated.notify_one(); // the cluster may be about to replace the server
-                }
-            }
+            CallError::NotReady(_) => self.readiness.note(self.context.now()),
             CallError::Refused(_) => {}
+        }
+        error
+    }
+
+    /// Returns the reason why a command failed that was sent to the same server over another connection. Does not change
+    /// the health of this connection.
+    pub(crate) fn failed_beside(&self, error: &RedisError) -> CallError {
+        let error = match self.redirected(error) {
+            Some(redirected) => redirected,
+            None => CallError::of(error),
+        };
+        if let (CallError::NotReady(_), Some(outdated)) = (&error, &self.outdated) {
+            outdated.notify_one(); // the cluster may be about to replace the server
         }
         error
     }
