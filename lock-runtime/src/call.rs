@@ -166,10 +166,8 @@ impl Inside {
             self.watch = match on_lost {
                 OnLost::Cancel if self.is_lost(entered) => return Poll::Ready(()),
                 OnLost::Cancel => None,
-                OnLost::Continue => {
-                    entered.is_lost();
-                    Some(Box::pin(std::future::pending()))
-                }
+                // The body continues, and each later loss of another lock is also logged when it happens.
+                OnLost::Continue => Some(entered.watch_rest()),
             };
         }
     }

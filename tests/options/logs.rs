@@ -1,6 +1,6 @@
 //! Log records at the default level.
 
-use lock_runtime::{LockClient, LockError, LossReason};
+use lock_runtime::{LockClient, LockError, LossReason, OnLost};
 use support::{
     log::{self, Record},
     quorum::Quorum,
@@ -161,4 +161,26 @@ async fn a_lock_that_nobody_used_is_not_told_as_lost() {
     assert_eq!(client.stats().lost, 0);
     let told = log::about("key", "unused:a");
     assert!(told.is_empty(), "{told:?}");
+}
+
+/// With `on_lost = continue`, the body goes on after the loss of one lock. The client still warns that the other lock's
+/// lease is nearly over.
+#[tokio::test]
+async fn a_loss_does_not_silence_the_warnings_about_other_locks() {
+    log::keep();
+    let server = RedisServer::start().await;
+    let client = LockClient::connect(server.url()).await.unwrap();
+    let keys = ["silenced:a", "silenced:b"];
+    let locks = client.locks(keys).lease(500 * MS);
+    let body = async {
+        // The nested call extends the lease of one lock.
+        let nested = client.lock(keys[1]).lease(SECOND).run(async {});
+        nested.await.unwrap();
+        until(async || client.stats().lost == 1).await;
+        until(async || client.stats().lost == 2).await;
+    };
+    locks.on_lost(OnLost::Continue).run(body).await.unwrap();
+    let told = log::about("key", keys[1]);
+    let warned = told.iter().any(|told| told.message.contains("80 %"));
+    assert!(warned, "{told:?}");
 }

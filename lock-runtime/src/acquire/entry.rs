@@ -279,6 +279,22 @@ impl Entered {
         Box::pin(async move { drop(lost.await) })
     }
 
+    /// Completes when one of the locks is lost that are not lost yet. Never completes if all locks are lost.
+    pub(crate) fn watch_rest(&self) -> BoxFuture<'static, ()> {
+        // The check of each lock logs its loss, so every lost lock that is left out here has been logged.
+        let rest = self
+            .entries()
+            .filter(|entry| entry.hold().not_lost().is_ok());
+        let watches: Vec<_> = rest
+            .map(|entry| Box::pin(entry.hold().clone().watch()))
+            .collect();
+        if watches.is_empty() {
+            return Box::pin(pending());
+        }
+        let lost = select_all(watches);
+        Box::pin(async move { drop(lost.await) })
+    }
+
     /// Leaves all locks at the same time, and returns the outcome for the lock that was entered last. `hold_at_least`
     /// applies only if `returned` is true, which means that the body has run to its end.
     pub(crate) async fn leave(self, returned: bool) -> ReleaseOutcome {
