@@ -146,13 +146,7 @@ async fn renew_batch(
         let grants = holders.iter().zip(&before).filter_map(|(one, known)| {
             let token = match known {
                 Known::Itself => one.token,
-                Known::Turn(first) => {
-                    if let Extend::To(lease) = one.extend {
-                        let (cohorts, now) = (&server.cohorts, server.now());
-                        cohorts.note_extension(one.name, one.token, now, now + lease);
-                    }
-                    FencingToken::new(*first)
-                }
+                Known::Turn(first) => FencingToken::new(*first),
                 Known::Over => return None,
             };
             Some(GrantToRenew {
@@ -167,7 +161,13 @@ async fn renew_batch(
         let tries = AtomicUsize::new(0);
         let is_wanted = || {
             let is_first = tries.fetch_add(1, Ordering::Relaxed) == 0;
-            (is_first || !may_move) && known() == before
+            let is_wanted = (is_first || !may_move) && known() == before;
+            if is_wanted {
+                // Noted for each try. The server can carry out a repeated try after a restart of the lease that the
+                // engine has requested meanwhile, over another connection.
+                note_extensions(server, holders, &before);
+            }
+            is_wanted
         };
         let renewing = renew_grants(server, &grants, restart, &is_wanted);
         if let Some((confirmed, asked)) = renewing.await? {
@@ -213,6 +213,17 @@ async fn renew_batch(
         }
     });
     Ok(answers.collect())
+}
+
+/// Records which members of cohorts are about to request longer leases.
+fn note_extensions(server: &Server, holders: &[ToRenew<'_>], known: &[Known]) {
+    let now = server.now();
+    for (one, known) in holders.iter().zip(known) {
+        if let (Extend::To(lease), Known::Turn(_)) = (one.extend, known) {
+            let cohorts = &server.cohorts;
+            cohorts.note_extension(one.name, one.token, now, now + lease);
+        }
+    }
 }
 
 /// Extends, restarts or checks grants with a single command. Returns the local deadline of each grant (`None` if the

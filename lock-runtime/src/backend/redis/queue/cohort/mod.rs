@@ -317,8 +317,8 @@ impl Cohort {
     /// Records that the member with this token has sent a request at `asked` for a lease that ends at `until`.
     pub(crate) fn note_extension(&mut self, token: u64, asked: Moment, until: Moment) {
         if self.contains(token) {
-            let before = self.extension.map_or(until, |(_, before)| before);
-            self.extension = Some((asked, until.max(before)));
+            let (newest, longest) = self.extension.unwrap_or((asked, until));
+            self.extension = Some((asked.max(newest), until.max(longest)));
         }
     }
 

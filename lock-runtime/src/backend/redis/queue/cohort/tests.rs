@@ -359,6 +359,17 @@ fn a_stretched_grant_is_seen() {
     assert!(!cohort.is_stretched(at(1)));
 }
 
+/// The extension was sent after the restart, over another connection. The server can carry out the extension last.
+#[test]
+fn a_restart_does_not_end_a_later_extension() {
+    let mut cohort = inside(2);
+    cohort.note_extension(10, at(5), at(60_005));
+    // The answer to an earlier extension does not hide the later one.
+    assert!(cohort.confirm(10, extended(60_000), at(6)));
+    assert!(cohort.confirm(10, restarted(30_001), at(6)));
+    assert!(cohort.is_stretched(at(6)));
+}
+
 #[test]
 fn a_member_gets_no_more_than_its_lease() {
     let mut cohort = inside(2);
