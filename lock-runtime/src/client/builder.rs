@@ -247,7 +247,8 @@ impl LockClientBuilder {
     /// the grant in time, the call gives the lock back and returns
     /// [`LockError::NotReplicated`](crate::LockError::NotReplicated). [`Lock::replicas`](crate::Lock::replicas) says
     /// what a lock with replicas promises. Each acquisition takes two more round trips and the time of the replication,
-    /// on a connection that no other call uses during this time. The Redis user needs the additional right `+wait`.
+    /// on a connection that no other call uses during this time, and in a Redis Cluster a third round trip. The Redis
+    /// user needs the additional right `+wait`.
     pub fn replicas(mut self, count: usize, within: Duration) -> Self {
         self.defaults.replicas = Replicas { count, within };
         self

@@ -1,5 +1,4 @@
 //! Waits until replicas of the server that stores a lock have acknowledged the grant of this lock.
-
 //!
 //! In a Redis Cluster, the lock can move to another server during the wait, and the replicas of its former server then do
 //! not count. The engine therefore checks during the wait, and once more after it, that the server still stores the
@@ -128,9 +127,10 @@ impl Asked<'_> {
                 Err(Unanswered::Failed(error)) => error,
             };
             // While a slot moves to another server of a cluster, its servers refuse commands with several keys.
-            if self.server.sessions.is_cluster() && matches!(error, CallError::NotReady(_)) {
-                together = 1;
-            }
+            together = match &error {
+                CallError::NotReady(text) if text.contains("TRYAGAIN") => 1,
+                _ => self.grants.len(),
+            };
             self.server.note_failure(error)?;
             self.server.context.sleep(RETRY_PAUSE).await;
         }
@@ -140,14 +140,14 @@ impl Asked<'_> {
     async fn ask_all(&self, together: usize) -> Result<Replicated, Unanswered> {
         let asking = self.grants.chunks(together).map(|grants| self.ask(grants));
         let answers = try_join_all(asking).await?;
-        if self.server.sessions.is_cluster() {
+        let weakest = answers.iter().map(|one| (one.count, one.until));
+        let weakest = weakest.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)));
+        let (count, until) = weakest.expect("a request names at least one grant");
+        if self.server.sessions.is_cluster() && count >= self.count {
             // A lock can move between the acknowledgement of its replicas and the last answer.
             let checks = answers.iter().map(|one| self.check(&one.by, one.grants));
             try_join_all(checks).await?;
         }
-        let weakest = answers.iter().map(|one| (one.count, one.until));
-        let weakest = weakest.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)));
-        let (count, until) = weakest.expect("a request names at least one grant");
         Ok(Replicated::By { count, until })
     }
 
@@ -168,9 +168,12 @@ impl Asked<'_> {
             Err(Unanswered::Failed(CallError::Ask(to))) => to,
             answer => return answer,
         };
-        // The slot map can lose this server while the engine connects to it.
-        let lost = |_| CallError::Broken("the lock is moving, and the connection was lost".into());
-        let (node, home) = sessions.redirected(&to).await.map_err(lost)?;
+        // The slot map can lose this server while the engine connects to it, and the move can be cancelled.
+        let lost =
+            || CallError::Broken("the lock is moving to a server without a connection".into());
+        let context = &self.server.context;
+        let connecting = context.timeout_at(context.now() + CHECK_PAUSE, sessions.redirected(&to));
+        let (node, home) = connecting.await.and_then(Result::ok).ok_or_else(lost)?;
         let is_moving = true;
         let place = Place {
             node,
@@ -248,11 +251,16 @@ impl Asked<'_> {
         let left = shortest(left, grants).map_err(CallError::Refused)?;
         let left = left.ok_or(Unanswered::NotHeld)?;
         let known_until = sent + less_drift(left);
-        // The time limit of `WAIT` leaves time for the answer to arrive before `until`. A limit of 0 would make `WAIT`
-        // wait without a limit.
+        // The time limit of `WAIT` leaves time for the answer to arrive before `until`, in a cluster also for the last
+        // check. A limit of 0 would make `WAIT` wait without a limit.
         let answered = self.server.now();
-        let round_trip = answered.since(sent);
-        let limit = self.until.since(answered).saturating_sub(round_trip);
+        let round_trips = if self.server.sessions.is_cluster() {
+            2
+        } else {
+            1
+        };
+        let round_trips = round_trips * answered.since(sent);
+        let limit = self.until.since(answered).saturating_sub(round_trips);
         let mut wait = redis::cmd("WAIT");
         let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1);
         let count = wait
