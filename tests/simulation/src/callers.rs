@@ -359,7 +359,7 @@ impl Caller {
             forgets: way == Way::Forgotten && self.late == Lateness::Never,
             queues,
             woken: queues || notified,
-            confirmed: way != Way::RunInBackground,
+            confirmed: !matches!(way, Way::RunInBackground | Way::DroppedGuard),
         }
     }
 
@@ -479,6 +479,7 @@ impl Caller {
             Ok(guard) => guard,
             Err(error) => return self.end(call, Some(error)),
         };
+        let entered = Instant::now();
         let inside = self.process.ledger.enter(call, Hold::clone(&guard));
         if way == Way::LeakedGuard {
             self.process.leaks.store(true, Ordering::Release);
@@ -492,8 +493,15 @@ impl Caller {
             self.work().await;
         }
         if way == Way::ExtendedGuard {
-            self.extend(&guard, call).await;
-            self.work().await;
+            if self.process.plan.delay > 0 && self.has_habit(30) {
+                // The guard is released while its extension is under way.
+                let by = self.habits.millis(10..LONGEST_EXTENSION.as_millis() as u64);
+                let patience = self.habits.millis(1..2 * self.process.plan.delay + 2);
+                let _ = timeout(patience, guard.extend(by)).await;
+            } else {
+                self.extend(&guard, call, entered).await;
+                self.work().await;
+            }
         }
         drop(inside);
         if way == Way::DroppedGuard {
@@ -510,7 +518,7 @@ impl Caller {
     }
 
     /// Extends the lease of a guard, and checks the answer.
-    async fn extend(&self, guard: &LockGuard, call: CallId) {
+    async fn extend(&self, guard: &LockGuard, call: CallId, entered: Instant) {
         let by = self.chance.millis(10..LONGEST_EXTENSION.as_millis() as u64);
         let (before, began) = (guard.remaining(), Instant::now());
         let extending = guard.extend(by);
@@ -527,6 +535,10 @@ impl Caller {
         };
         let took = began.elapsed();
         self.check_longest(guard, call, before, by, began);
+        let before = match self.confirmed(call, entered, began) {
+            Some(confirmed) if before <= Duration::from_secs(2) => before.max(confirmed),
+            _ => before,
+        };
         // The engine shortens each lease by the possible drift of the clocks, on a Redlock by a hundredth.
         let tolerance = (before + by) / 50 + Duration::from_millis(5);
         let ledger = &self.process.ledger;
@@ -541,6 +553,22 @@ impl Caller {
             ),
             _ => {}
         }
+    }
+
+    /// Returns the time that was left of a lease at `began`, if the grant was sent to its caller, lasted only for its
+    /// claim, and counted as confirmed for its whole lease. Returns `None` if this is not certain.
+    fn confirmed(&self, call: CallId, entered: Instant, began: Instant) -> Option<Duration> {
+        let Process { ledger, plan, .. } = &self.process;
+        let (lease, _) = ledger.lease_of(call)?;
+        let is_certain = self.late == Lateness::Never
+            && !ledger.is_disturbed()
+            && plan.store.has_queue()
+            && plan.replicas == 0
+            // A member of a cohort enters with two thirds of its lease at least, which is more than a claim.
+            && lease >= Duration::from_secs(4)
+            && began - entered < Duration::from_millis(50);
+        let delays = Duration::from_millis(20 + 2 * plan.delay);
+        is_certain.then(|| lease.saturating_sub(began - entered + delays))
     }
 
     /// Checks that an extension moves the end of a lease by `by` at most, if the engine does not renew the lease.
@@ -639,7 +667,11 @@ impl Caller {
             match way {
                 Way::Siblings if this.leaves_unpolled() => {
                     this.process.ledger.lasts_long(call);
-                    this.leave_unpolled(inner, &outer).await;
+                    if this.has_habit(50) {
+                        this.leave_turn_unpolled(inner, &outer).await;
+                    } else {
+                        this.leave_unpolled(inner, &outer).await;
+                    }
                 }
                 Way::Siblings => {
                     let beside = AtomicBool::new(false);
@@ -719,6 +751,28 @@ impl Caller {
         if !has_ended {
             let _ = second.await;
         }
+    }
+
+    /// Makes two nested calls. The first call takes its turn, needs a longer lease, and is not polled again. Checks that
+    /// the second call nevertheless enters.
+    async fn leave_turn_unpolled(&self, inner: Lock, outer: &Hold) {
+        let beside = AtomicBool::new(false);
+        let inner = inner.lease(self.process.plan.longest_lease());
+        let inner = inner.wait(UNPOLLED_WAIT);
+        let mut first = Box::pin(inner.run(self.again(outer, Some(&beside))));
+        let has_ended = poll_fn(|cx| Poll::Ready(first.as_mut().poll(cx).is_ready())).await;
+        if has_ended {
+            return;
+        }
+        if !beside.load(Ordering::Acquire) {
+            let second = inner.run(self.again(outer, Some(&beside))).await;
+            if matches!(second, Err(LockError::Busy { .. })) && outer.loss().is_none() {
+                let seen = format!("{} with token {}", outer.key(), outer.token());
+                let ledger = &self.process.ledger;
+                ledger.violated("a sibling that is not polled passes its turn on", seen);
+            }
+        }
+        let _ = first.await;
     }
 
     /// Runs the body of a nested call, and checks that the call is an entry into the hold `outer`. Sibling calls share

@@ -41,6 +41,9 @@ const UNPOLLED: u64 = 1365;
 const HABITS: u64 = 75_730;
 const DRIFT: u64 = 155_777;
 
+/// The same for the stream that decides in which plans one rare situation is common (see [`Plan::shaped`]).
+const SHAPED: u64 = 204_831;
+
 /// The largest error in the rate of a process's clock, in millionths. Apart from rounding, this error and twice the
 /// error of a server's clock may take 1 % of a lease on a Redlock.
 const LARGEST_DRIFT: u64 = 5_000;
@@ -251,10 +254,118 @@ impl Plan {
             plan
         };
         // With this stream of random numbers, the plans of the seeds in the corpus stay the same.
-        if Chance::new(seed, ORDERLY).percent(15) {
+        let plan = if Chance::new(seed, ORDERLY).percent(15) {
             plan.into_ordered()
         } else {
             plan
+        };
+        let shapes = Chance::new(seed, SHAPED);
+        if shapes.percent(30) {
+            plan.shaped(&shapes)
+        } else {
+            plan
+        }
+    }
+
+    /// Changes the plan so that one rare situation is common.
+    fn shaped(self, shapes: &Chance) -> Self {
+        let millis = |all: &[u64]| vec![Duration::from_millis(shapes.pick(all))];
+        let queued = |store: Store| match store {
+            store if store.has_queue() => store,
+            _ => Store::Redis,
+        };
+        let calm = Self {
+            replicas: 0,
+            slow: 0,
+            delay: self.delay.min(10),
+            drift: self.drift.min(400),
+            faults: Vec::new(),
+            ..self
+        };
+        match shapes.index(6) {
+            // Leases end without a release, in the session of the callers that wait.
+            0 => Self {
+                store: queued(calm.store),
+                processes: 1,
+                runtimes: 1,
+                tasks: shapes.pick(&[4, 8]),
+                keys: shapes.pick(&[1, 2]),
+                strategies: vec![Strategy::Handoff],
+                ways: vec![Way::Run, Way::Guard, Way::LeakedGuard],
+                leases: millis(&[400, 1_000, 3_000]),
+                waits: millis(&[5_000, 10_000]),
+                ..calm
+            },
+            // All callers are woken by messages that the lock is free.
+            1 => Self {
+                store: shapes.pick(&[Store::Redis, Store::Redis, Store::Redisson]),
+                processes: 1 + shapes.index(2),
+                tasks: shapes.pick(&[4, 16]),
+                strategies: vec![Strategy::Notify],
+                waits: millis(&[500, 2_000, 10_000]),
+                slow: shapes.pick(&[0, 20]),
+                ways: vec![Way::Run, Way::Guard, Way::LeakedGuard],
+                ..calm
+            },
+            // Clients are shut down, and nothing else happens.
+            2 => Self {
+                faults: vec![Fault::ShutDown],
+                calm: 1_000,
+                ways: Way::ALL.into_iter().filter(|way| way.is_prompt()).collect(),
+                ..calm
+            },
+            // Calls wait for replicas.
+            3 => {
+                let store = shapes.pick(&[
+                    Store::Group { replicas: 1 },
+                    Store::Group { replicas: 2 },
+                    Store::Cluster { replicas: 1 },
+                ]);
+                let faults = [
+                    Fault::ReplicaDown,
+                    Fault::ReplicaCutOff,
+                    Fault::PrimaryIsCutOff,
+                    Fault::PrimaryStops,
+                    Fault::Break,
+                ];
+                Self {
+                    store,
+                    replicas: shapes.pick(&[1, store.replicas()]),
+                    lag: shapes.pick(&[20, 200]),
+                    leases: vec![millis(&[400, 1_000])[0], millis(&[3_000, 10_000])[0]],
+                    waits: vec![millis(&[50, 500])[0], millis(&[5_000, 10_000])[0]],
+                    slow: shapes.pick(&[0, 20, 60]),
+                    ways: vec![Way::Run, Way::Guard, Way::Several, Way::Forgotten, Way::Try],
+                    faults: match shapes.index(2) {
+                        0 => Vec::new(),
+                        _ => vec![shapes.pick(&faults)],
+                    },
+                    ..calm
+                }
+            }
+            // One caller is alone, and is always polled late.
+            4 => Self {
+                store: queued(calm.store),
+                processes: 1,
+                tasks: 1,
+                slow: 100,
+                rhythmic: true,
+                strategies: vec![Strategy::Handoff],
+                ways: vec![Way::Run, Way::Guard, Way::Function],
+                waits: millis(&[5_000, 10_000]),
+                ..calm
+            },
+            // A client renews many holds.
+            _ => Self {
+                store: Store::Redis,
+                processes: 1,
+                tasks: 48,
+                keys: 48,
+                body: 1_500,
+                leases: millis(&[1_000, 2_000]),
+                ways: vec![Way::Run, Way::Guard, Way::Nested],
+                ..calm
+            },
         }
     }
 

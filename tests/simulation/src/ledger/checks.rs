@@ -8,7 +8,10 @@ use super::{
     HANDOFF, TRY, WAIT_SLACK,
     state::{CallId, State, millis},
 };
-use crate::plan::{Plan, Store};
+use crate::{
+    faults::Fault,
+    plan::{Plan, Store},
+};
 
 /// The longest time, in milliseconds, from the end of a body until its call ends, in addition to the time for which a
 /// call waits for the confirmation of its release.
@@ -190,6 +193,11 @@ impl State {
                 let seen = format!("call {} gives up after {took} ms, of {wait}", call.0);
                 ("a call waits for its whole `wait`", seen)
             });
+        }
+        if matches!(error, LockError::Refused { .. }) && !plan.faults.contains(&Fault::OutOfMemory)
+        {
+            let seen = format!("call {}: {error}", call.0);
+            return Some(("only a lasting refusal ends a call", seen));
         }
         let is_long = |lease: &Duration| millis(*lease) >= 1_000.max(10 * plan.body);
         let are_long = plan.leases.iter().all(is_long);

@@ -19,6 +19,7 @@ mod checks;
 mod faults;
 mod servers;
 mod state;
+mod stored;
 mod waiters;
 
 use state::{Call, Inside, State, millis, name_of};
@@ -151,6 +152,7 @@ impl Ledger {
             waits: true,
             is_forgotten: false,
             left: None,
+            token: None,
             is_finished: false,
             is_long: false,
         };
@@ -250,6 +252,9 @@ impl Ledger {
         found.extend(state.check_retained(call, &key, now));
         found.extend(state.check_fresh(call, &key, number, now, &self.plan));
         found.extend(self.check_replicated(&state, call, &key, token));
+        let left = state.keys[&key].inside.get(&number);
+        let left = left.map_or(0, |inside| millis(inside.hold.remaining()));
+        found.extend(self.check_claim(&state, call, &key, token, left));
         found.extend(self.check_hold(&mut state, &key, number, now));
         if let Some(call) = state.calls.get_mut(&call) {
             call.waits = false;
@@ -276,7 +281,9 @@ impl Ledger {
                 if let Some(call) = state.calls.get_mut(&inside.call) {
                     call.left = Some(now);
                     if inside.hold.loss().is_none() {
+                        call.token = Some(inside.token);
                         this.retained = inside.entered + millis(call.wanted.at_least);
+                        this.kept = millis(call.wanted.lease);
                         // The minimum hold counts from the grant.
                         let grant = match call.wanted.prompt {
                             // On a Redlock, the rounds of several callers can delay each other.
@@ -335,6 +342,9 @@ impl Ledger {
         }
         let mut found: Vec<_> = state.check_wait(call, now).into_iter().collect();
         found.extend(state.check_return(call, now, self.plan.delay));
+        if error.is_none() {
+            found.extend(self.check_confirmed(&state, call));
+        }
         if let Some(error) = error {
             found.extend(state.check_error(call, error, now, &self.plan));
             if matches!(error, LockError::Busy { .. }) {

@@ -43,7 +43,7 @@ const LEFT: u64 = 500;
 const LONGER: u64 = 300;
 
 /// A broken promise, and what was seen.
-type Broken = (&'static str, String);
+pub(super) type Broken = (&'static str, String);
 
 /// Checks that a body does not run on after its hold is lost.
 fn check_stopped(state: &mut State, key: &str, number: u64, now: u64) -> Option<Broken> {
@@ -66,7 +66,7 @@ fn check_stopped(state: &mut State, key: &str, number: u64, now: u64) -> Option<
 
 impl Ledger {
     /// Returns the grants of a lock on the servers that grant locks, with the numbers of these servers.
-    fn grants(&self, key: &str) -> Vec<(usize, StoredGrant)> {
+    pub(super) fn grants(&self, key: &str) -> Vec<(usize, StoredGrant)> {
         let name = self.plan.name_of(key);
         let read = |server| {
             let read = |redis: &crate::redis::Redis, ms| {
@@ -149,6 +149,7 @@ impl Ledger {
                 }
                 found.extend(self.check_released(state, &key, grant, now));
             }
+            found.extend(self.check_stored(state, &key, &grants, now));
             found.extend(self.check_nodes(state, &key, &grants, now));
             found.extend(self.check_bodiless(state, &key, &grants, now));
             found.extend(self.check_queue(state, &key, now));
@@ -266,7 +267,8 @@ impl Ledger {
             let call = state.calls.get(&inside.call);
             let is_renewed = |call: &&Call| {
                 let renews = call.wanted.renewed && call.wanted.max_hold.is_none();
-                let lease = millis(call.wanted.own_lease);
+                // A nested call that asks for a longer lease lengthens the time between two renewals.
+                let lease = call.lease();
                 renews && now > inside.entered.max(state.disturbed) + REJOINED + lease
             };
             call.filter(is_renewed).is_some() && !state.is_stopped(inside.host)
@@ -486,6 +488,29 @@ impl Ledger {
         })
     }
 
+    /// Checks in a run without faults that a call ends only after the server has carried out its release, if the call
+    /// waits for the confirmation.
+    pub(super) fn check_confirmed(&self, state: &State, call: CallId) -> Option<Broken> {
+        let wanted = &state.calls.get(&call)?.wanted;
+        let [key] = &wanted.keys[..] else {
+            return None;
+        };
+        let token = state.calls.get(&call)?.token?;
+        let is_plain = wanted.confirmed
+            && wanted.prompt
+            && wanted.at_least.is_zero()
+            && state.disturbed == 0
+            && self.plan.store != Store::Redlock;
+        if !is_plain {
+            return None;
+        }
+        let mut grants = self.grants(key).into_iter();
+        let (server, grant) = grants
+            .find(|(_, grant)| grant.tokens.contains(&token) && grant.tokens.end == token + 1)?;
+        let seen = format!("call {} ends, {key} on server {server}: {grant:?}", call.0);
+        Some(("a call ends after its release", seen))
+    }
+
     /// Checks that callers who wait for a lock take it soon after the servers have no grant of it.
     fn check_free(&self, state: &mut State, key: &str, is_taken: bool, now: u64) -> Option<Broken> {
         let this = state.keys.get_mut(key)?;
@@ -536,7 +561,7 @@ impl Ledger {
     fn check_queue(&self, state: &mut State, key: &str, now: u64) -> Option<Broken> {
         let name = self.plan.name_of(key);
         let read = |redis: &crate::redis::Redis, ms| match redis.is_primary() {
-            true => redis.queued(&name, ms),
+            true => redis.queue(&name, ms).owners.len(),
             false => 0,
         };
         let queued = (0..self.plan.store.servers()).map(|server| self.network.peek(server, read));

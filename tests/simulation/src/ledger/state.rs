@@ -124,6 +124,8 @@ pub(super) struct Call {
     pub(super) is_forgotten: bool,
     /// The time at which the call last left a lock.
     pub(super) left: Option<u64>,
+    /// The token of the hold that the call left without a loss.
+    pub(super) token: Option<u64>,
     /// Whether the body of the call has returned.
     pub(super) is_finished: bool,
     /// Whether the body of the call can outlast a lease that is not renewed.
@@ -183,6 +185,8 @@ pub(super) struct Key {
     pub(super) surplus: Option<u64>,
     /// The end of the minimum hold of the last caller.
     pub(super) retained: u64,
+    /// The longest lease of the last caller.
+    pub(super) kept: u64,
     /// The time before which no other caller may enter, because of this minimum hold.
     pub(super) closed: u64,
     /// The token of the last hold whose body has ended, and the time at which the body ended. `None` if its call is

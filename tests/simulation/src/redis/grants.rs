@@ -1,7 +1,7 @@
 //! Reads the stored state of locks without changing it, so that the judge can compare this state with the holds of the
 //! callers. `grant_next.lua` and `owner.lua` document the formats.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use super::{Redis, data::Value};
 
@@ -14,6 +14,22 @@ pub struct StoredGrant {
     pub lease: u64,
     /// The time after which the grant expires, in milliseconds.
     pub left: u64,
+    /// The owners. Empty in Redisson's layout.
+    pub owners: Vec<String>,
+    /// The time of the grant, in ms of the server's clock. `None` in Redisson's layout, and for a lock that is only
+    /// retained.
+    pub since: Option<u64>,
+}
+
+/// The queue of a lock as a server stores it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredQueue {
+    /// The owners that wait, in order.
+    pub owners: Vec<String>,
+    /// The number of sessions that get a message when the lock is free.
+    pub markers: usize,
+    /// The time after which the queue expires, in milliseconds.
+    pub left: u64,
 }
 
 impl Redis {
@@ -22,57 +38,79 @@ impl Redis {
     #[must_use]
     pub fn grant(&self, name: &str, ms: i64) -> Option<StoredGrant> {
         let entry = self.0.data.peek(name.as_bytes(), ms)?;
-        let (tokens, lease) = match &entry.value {
+        let grant = match &entry.value {
             Value::Text(text) => native(text)?,
             Value::Hash(fields) => fields.iter().find_map(redisson)?,
             Value::SortedSet(_) | Value::List(_) => return None,
         };
-        // A key exists up to the end of its last millisecond.
-        let left = entry.expires.map_or(u64::MAX, |last| {
-            u64::try_from(last + 1 - ms).unwrap_or_default()
-        });
-        Some(StoredGrant {
-            tokens,
-            lease,
-            left,
-        })
+        let left = left(entry.expires, ms);
+        Some(StoredGrant { left, ..grant })
     }
 
-    /// Returns the number of owners in the queue of the lock that is stored under this name.
+    /// Returns the queue of the lock that is stored under this name.
     #[must_use]
-    pub fn queued(&self, name: &str, ms: i64) -> usize {
-        let queue = format!("{name}:queue");
-        match self
-            .0
-            .data
-            .peek(queue.as_bytes(), ms)
-            .map(|entry| &entry.value)
-        {
-            Some(Value::SortedSet(queue)) => {
-                let owners = queue.range(0..queue.len());
-                owners.filter(|(place, _)| place.is_finite()).count()
-            }
-            _ => 0,
+    pub fn queue(&self, name: &str, ms: i64) -> StoredQueue {
+        let entry = self.0.data.peek(format!("{name}:queue").as_bytes(), ms);
+        let Some((Value::SortedSet(queue), expires)) =
+            entry.map(|entry| (&entry.value, entry.expires))
+        else {
+            return StoredQueue::default();
+        };
+        let (owners, markers): (Vec<_>, Vec<_>) = queue
+            .range(0..queue.len())
+            .partition(|(place, _)| place.is_finite());
+        let owner = |entry: &&(f64, Arc<[u8]>)| {
+            let member = String::from_utf8_lossy(&entry.1);
+            member.split('|').next().unwrap_or_default().to_owned()
+        };
+        StoredQueue {
+            owners: owners.iter().map(owner).collect(),
+            markers: markers.len(),
+            left: left(expires, ms),
         }
     }
 }
 
-/// Parses `token|lease|session_id|owner owner …|…`.
-fn native(text: &[u8]) -> Option<(Range<u64>, u64)> {
+/// Returns the time until a key expires. A key exists up to the end of its last millisecond.
+fn left(expires: Option<i64>, ms: i64) -> u64 {
+    expires.map_or(u64::MAX, |last| {
+        u64::try_from(last + 1 - ms).unwrap_or_default()
+    })
+}
+
+/// Parses `token|lease|session_id|owner owner …|words|since`.
+fn native(text: &[u8]) -> Option<StoredGrant> {
     let mut fields = std::str::from_utf8(text).ok()?.split('|');
     let first: u64 = fields.next()?.parse().ok()?;
     let lease = fields.next()?.parse().ok()?;
-    let owners = match fields.next()? {
-        "" => 0, // retained
-        _ => fields.next()?.split(' ').count() as u64,
+    let owners: Vec<String> = match fields.next()? {
+        "" => Vec::new(), // retained
+        _ => fields.next()?.split(' ').map(str::to_owned).collect(),
     };
-    Some((first..first + owners, lease))
+    let since = fields.nth(1).and_then(|since| {
+        let (seconds, micros) = since.split_once('.')?;
+        let seconds: u64 = seconds.parse().ok()?;
+        Some(seconds * 1_000 + micros.parse::<u64>().ok()? / 1_000)
+    });
+    Some(StoredGrant {
+        tokens: first..first + owners.len() as u64,
+        lease,
+        left: 0,
+        owners,
+        since,
+    })
 }
 
 /// Parses the field `uuid:token` and its value, the lease.
-fn redisson((field, lease): &(Vec<u8>, Vec<u8>)) -> Option<(Range<u64>, u64)> {
+fn redisson((field, lease): &(Vec<u8>, Vec<u8>)) -> Option<StoredGrant> {
     let (_, token) = std::str::from_utf8(field).ok()?.rsplit_once(':')?;
     let lease = std::str::from_utf8(lease).ok()?.parse().ok()?;
     let token: u64 = token.parse().ok()?;
-    Some((token..token + token.min(1), lease))
+    Some(StoredGrant {
+        tokens: token..token + token.min(1),
+        lease,
+        left: 0,
+        owners: Vec::new(),
+        since: None,
+    })
 }

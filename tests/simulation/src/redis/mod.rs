@@ -18,7 +18,7 @@ mod state;
 mod tests;
 
 pub use data::DataSet;
-pub use grants::StoredGrant;
+pub use grants::{StoredGrant, StoredQueue};
 
 use commands::millis;
 use data::Value;

@@ -1,0 +1,172 @@
+//! The checks of what the servers store: the grants, and the queues.
+
+use lock_runtime::Strategy;
+
+use super::{
+    Ledger,
+    servers::Broken,
+    state::{CallId, State, millis},
+};
+use crate::{
+    callers::Way,
+    plan::{Plan, Store},
+    redis::{Redis, StoredGrant, StoredQueue},
+};
+
+/// The longest time, in milliseconds, by which the stored time of a grant can be later than the server's time. The
+/// client estimates the server's time, and errs by a handshake at most.
+const ESTIMATED: u64 = 1_500;
+/// The time, in milliseconds, within which a caller must confirm a grant that was sent to it.
+const CLAIMED: u64 = 2_000;
+/// The longest time, in milliseconds, for which a server remembers which sessions it has to tell that a lock is free.
+const MARKED: u64 = 2_010;
+/// The longest time, in milliseconds, by which a lock is taken beyond its minimum hold.
+const RETAINED_LONGER: u64 = 300;
+
+impl Plan {
+    /// Returns whether all callers wait with the strategy `notify`.
+    fn is_notified(&self) -> bool {
+        let queues = |way: &Way| {
+            matches!(
+                way,
+                Way::Several | Way::Nested | Way::Siblings | Way::TakenAlong | Way::Function
+            )
+        };
+        self.strategies == [Strategy::Notify] && !self.ways.iter().any(queues)
+    }
+}
+
+impl Ledger {
+    /// Checks what the servers that grant locks store for one lock.
+    pub(super) fn check_stored(
+        &self,
+        state: &State,
+        key: &str,
+        grants: &[(usize, StoredGrant)],
+        now: u64,
+    ) -> Option<Broken> {
+        let by_clock = self.check_clock(state, key, grants);
+        let queues = self.queues(key);
+        by_clock
+            .or_else(|| check_places(key, grants, &queues))
+            .or_else(|| self.check_markers(state, key, &queues))
+            .or_else(|| self.check_retained_grant(state, key, grants, now))
+    }
+
+    fn queues(&self, key: &str) -> Vec<(usize, StoredQueue)> {
+        let name = self.plan.name_of(key);
+        let read = |redis: &Redis, ms| redis.is_primary().then(|| redis.queue(&name, ms));
+        let read = |server| Some((server, self.network.peek(server, read)?));
+        (0..self.plan.store.servers()).filter_map(read).collect()
+    }
+
+    /// Checks that the token of each grant is at least the time of the grant, where another server can replace the
+    /// server.
+    fn check_clock(
+        &self,
+        state: &State,
+        key: &str,
+        grants: &[(usize, StoredGrant)],
+    ) -> Option<Broken> {
+        let is_replaceable = matches!(self.plan.store, Store::Group { .. } | Store::Cluster { .. });
+        if !is_replaceable || state.set_back > 0 {
+            return None;
+        }
+        grants.iter().find_map(|(server, grant)| {
+            let since = grant.since?;
+            (grant.tokens.start / 1_000 + ESTIMATED < since).then(|| {
+                let seen = format!("{key} on server {server}: {grant:?}");
+                ("a token is at least the time of its grant", seen)
+            })
+        })
+    }
+
+    /// Checks that a server soon forgets which sessions it has to tell that a lock is free.
+    fn check_markers(
+        &self,
+        state: &State,
+        key: &str,
+        queues: &[(usize, StoredQueue)],
+    ) -> Option<Broken> {
+        if !self.plan.is_notified() || state.set_back > 0 {
+            return None;
+        }
+        let lasts = |(_, queue): &&(usize, StoredQueue)| queue.left > MARKED && queue.markers > 0;
+        let (server, queue) = queues.iter().find(lasts)?;
+        let seen = format!("{key} on server {server}: {queue:?}");
+        Some(("a session that does not ask again is forgotten", seen))
+    }
+
+    /// Checks that a lock that is only retained stays taken for little longer than the minimum hold.
+    fn check_retained_grant(
+        &self,
+        state: &State,
+        key: &str,
+        grants: &[(usize, StoredGrant)],
+        now: u64,
+    ) -> Option<Broken> {
+        let this = state.keys.get(key)?;
+        let is_known = this.inside.is_empty()
+            && now < this.retained
+            && state.set_back == 0
+            && state.disturbed == 0
+            && self.plan.store != Store::Redlock;
+        if !is_known {
+            return None;
+        }
+        let longest = this.kept.max(this.retained - now) + RETAINED_LONGER;
+        let (server, grant) = grants.iter().find(|(_, grant)| grant.left > longest)?;
+        let until = this.retained;
+        let seen = format!("{key} on server {server}, to be free at {until} ms: {grant:?}");
+        Some((
+            "a retained lock is taken little longer than its minimum hold",
+            seen,
+        ))
+    }
+
+    /// Checks that a grant that was sent to its caller lasts only for its claim until the caller confirms it. A caller
+    /// that is polled at once has not confirmed the grant when its body begins.
+    pub(super) fn check_claim(
+        &self,
+        state: &State,
+        call: CallId,
+        key: &str,
+        token: u64,
+        left: u64,
+    ) -> Option<Broken> {
+        let this = state.calls.get(&call)?;
+        let is_plain = this.wanted.prompt
+            && this.wanted.keys.len() == 1
+            && millis(this.wanted.own_lease) > CLAIMED + 500
+            && state.disturbed == 0
+            && !state.replicated
+            && self.plan.store.has_queue();
+        if !is_plain || left > CLAIMED {
+            return None;
+        }
+        // Only the first member of a cohort enters with the grant that was sent.
+        let mut grants = self.grants(key).into_iter();
+        let (server, grant) = grants.find(|(_, grant)| grant.tokens.start == token)?;
+        (grant.left > CLAIMED + 10).then(|| {
+            let seen = format!("call {} enters {key} on server {server}: {grant:?}", call.0);
+            ("an unconfirmed grant lasts for a claim", seen)
+        })
+    }
+}
+
+/// Checks that no owner has a grant and a place in the queue at the same time.
+fn check_places(
+    key: &str,
+    grants: &[(usize, StoredGrant)],
+    queues: &[(usize, StoredQueue)],
+) -> Option<Broken> {
+    grants.iter().find_map(|(server, grant)| {
+        let (_, queue) = queues.iter().find(|(its, _)| its == server)?;
+        let twice = grant
+            .owners
+            .iter()
+            .find(|owner| queue.owners.contains(owner))?;
+        let seen = format!("{key} on server {server}: {twice} of {grant:?}");
+        Some(("an owner with a grant has no place", seen))
+    })
+}
