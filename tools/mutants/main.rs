@@ -7,7 +7,7 @@
 //! `options` and `faults`, whose tests take only seconds. Without SEED, the hash of the newest commit is the seed. `--
 //! --simulate` selects all mutants of code that the simulation uses. For each of them, the command runs the simulation
 //! on two cores for up to two minutes, and prints whether the simulation detects the mutant. `-- --simulate row_2` does
-//! the same for the mutants of `row_2`, and `-- --simulate --draw 10 SEED` for ten mutants that the seed selects. With
+//! the same for the mutants of `row_2` (several names are possible), and `-- --simulate --draw 10 SEED` for ten mutants that the seed selects. With
 //! `--processor-seconds 12`, the simulation of each mutant ends earlier, which makes a quick first pass. With `--untried`,
 //! the command leaves out the mutants that were found on this machine, or were tried there for as long. With `--write`,
 //! the command also writes all results that are known on this machine to `docs/simulation.md`.
@@ -70,7 +70,7 @@ fn simulate(mut args: &[&str]) -> Result<(), String> {
                 rest
             }
             [only, ref rest @ ..] if !only.starts_with("--") => {
-                options.only = only;
+                options.only.push(only);
                 rest
             }
             _ => return Err("this combination of arguments is not known".to_owned()),

@@ -131,8 +131,8 @@ const TESTED_ELSEWHERE: [(&str, &str); 20] = [
 /// The options that select the mutants, and say whether the results are written to the page.
 #[derive(Debug)]
 pub(crate) struct Options<'a> {
-    /// Selects only mutants that name a test beginning with this text.
-    pub(crate) only: &'a str,
+    /// Selects only mutants that name a test beginning with one of these texts. Selects all mutants if there is no text.
+    pub(crate) only: Vec<&'a str>,
     /// The number of mutants to draw at random, and the seed of the draw.
     pub(crate) draw: Option<(usize, String)>,
     /// Whether to leave out the mutants that were found on this machine, or were tried there for at least `patience`.
@@ -146,7 +146,7 @@ pub(crate) struct Options<'a> {
 impl Default for Options<'_> {
     fn default() -> Self {
         Self {
-            only: "",
+            only: Vec::new(),
             draw: None,
             untried: false,
             patience: PATIENCE,
@@ -172,7 +172,8 @@ pub(crate) fn run(options: &Options<'_>) -> Result<(), String> {
     let all = patches::all()?;
     let mut chosen: Vec<&Patch> = all.iter().filter(|patch| reason(patch).is_none()).collect();
     let mut known = recorded().map_err(|error| error.to_string())?;
-    chosen.retain(|patch| patch.is_for(options.only));
+    let only = options.only.iter();
+    chosen.retain(|patch| options.only.is_empty() || only.clone().any(|only| patch.is_for(only)));
     if options.untried {
         let is_tried = |seen: &Seen| seen.failure.is_some() || seen.seconds >= options.patience;
         chosen.retain(|patch| !known.get(&patch.what).is_some_and(is_tried));
