@@ -7,7 +7,7 @@
 use std::{
     fmt,
     future::Future,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker, ready},
 };
@@ -327,7 +327,9 @@ impl Drop for OnPanic<'_> {
 /// release.
 fn leave_behind(mut leaving: BoxFuture<'static, ()>, context: &Arc<background::Context>) {
     let mut cx = Context::from_waker(Waker::noop());
-    if leaving.as_mut().poll(&mut cx).is_pending() {
+    // The body may have used up the budget that tokio gives to each poll of a task.
+    let first = pin!(tokio::task::unconstrained(leaving.as_mut()));
+    if first.poll(&mut cx).is_pending() {
         // The engine finishes the release, because the caller's runtime might stop once the call has returned.
         context.finish(leaving);
     }

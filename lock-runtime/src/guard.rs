@@ -117,8 +117,11 @@ impl Hold {
             return Err(OptionsError::LeaseTooLong.into());
         }
         if backend.maintains_leases() {
-            state.promise(until);
-            return Ok(lease);
+            return if state.promise(until) {
+                Ok(lease.max(self.remaining()))
+            } else {
+                Err(lost(state.loss().unwrap_or(LossReason::NotHeld)))
+            };
         }
         let mut renewing = pin!(state.clone().renew(lease));
         loop {

@@ -14,7 +14,12 @@ use lock_core::{
 };
 
 use crate::{
-    acquire::{Locks, deadline::bounded, one, reentry, spec::AcquireSpec},
+    acquire::{
+        Locks,
+        deadline::bounded,
+        one, reentry,
+        spec::{AcquireSpec, TRY_PATIENCE},
+    },
     background::Context,
     call::Run,
     events::TARGET,
@@ -156,7 +161,7 @@ impl Lock {
     }
 
     /// Reads who holds the lock, how much of the lease is left, and how many callers wait. The method takes at most
-    /// `wait`. The state of the lock can change before the answer arrives.
+    /// `wait`, or 0.9 s if `wait` is zero. The state of the lock can change before the answer arrives.
     ///
     /// # Errors
     /// Returns [`LockError::Unreachable`], [`LockError::Refused`], [`LockError::WrongLayout`],
@@ -166,7 +171,7 @@ impl Lock {
     }
 
     /// Reads the first waiters in the queue of the lock, at most `limit` and at most 1,000, in the order of the queue.
-    /// The method takes at most `wait`. The queue can change before the answer arrives.
+    /// The method takes at most `wait`, or 0.9 s if `wait` is zero. The queue can change before the answer arrives.
     ///
     /// Callers that wait with [`Strategy::Notify`] or [`Strategy::Spin`] have no place in the queue, and are not
     /// returned. A Redlock and Redisson's layout have no queue.
@@ -197,7 +202,7 @@ impl Lock {
     /// share the grant, the callers that still wait for their turn have to queue again.
     ///
     /// `by` names the person or the program that releases the lock. This name appears in the event of level `WARN` that
-    /// reports the release. The method takes at most `wait`.
+    /// reports the release. The method takes at most `wait`, or 0.9 s if `wait` is zero.
     ///
     /// # Errors
     /// Returns the same errors as [`status`](Self::status). After [`LockError::Unreachable`], it is unknown whether the
@@ -240,7 +245,8 @@ impl Lock {
         })
     }
 
-    /// Sends a request about the lock to the backend, and waits at most `wait` for the answer.
+    /// Sends a request about the lock to the backend. Waits at most `wait` for the answer, or [`TRY_PATIENCE`] if `wait`
+    /// is zero.
     async fn ask<T>(
         &self,
         question: impl for<'a> FnOnce(
@@ -254,7 +260,10 @@ impl Lock {
         } = &self.settings;
         let backend = &client.shared.backend;
         let started = backend.now();
-        let deadline = started + options.wait.unwrap_or(client.defaults.wait);
+        // With a `wait` of zero, a call makes one attempt. The answer to this attempt takes time, too.
+        let wait = options.wait.unwrap_or(client.defaults.wait);
+        let patience = if wait.is_zero() { TRY_PATIENCE } else { wait };
+        let deadline = started + patience;
         match bounded(backend, deadline, question(&**backend, &name)).await {
             Some(answer) => answer.map_err(|error| {
                 LockError::from_backend(error, &key, backend.now().since(started))

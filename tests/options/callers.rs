@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use lock_runtime::{Caller, HeldBy, LockClient, LockError, distributed_lock};
-use support::stores::{Store, hold, on_every_store, until_waiting};
+use support::{
+    server::{RedisServer, ask},
+    stores::{Store, hold, on_every_store, until_waiting},
+};
 use tokio::time::sleep;
 
 use crate::stores::{MS, SECOND};
@@ -216,10 +219,53 @@ async fn bytes_that_are_no_grant_keep_callers_out() {
             held_by(client.lock("k").wait(50 * MS).acquire().await),
             None
         );
+        // The second caller of a session sends its request together with later callers.
+        let lock = client.lock("k").wait(500 * MS);
+        let waiting = tokio::join!(lock.acquire(), lock.acquire(), lock.acquire());
+        let waited = [waiting.0, waiting.1, waiting.2].map(held_by);
+        assert_eq!(waited, [const { None }; 3]);
         let both = client.locks(["f", "k"]).try_acquire().await;
         assert!(matches!(both, Err(LockError::Busy { .. })), "{both:?}");
         assert_eq!(client.lock("k").status().await.unwrap().holder, None);
     }
     store.delete("k").await;
     client.lock("k").run(async {}).await.unwrap();
+}
+
+/// Another program stores data under the names of two locks for which a session waits: a text that never expires, and a
+/// hash. The session still looks at its locks five times a second, and still finds the end of another lock's lease.
+#[tokio::test]
+async fn data_of_another_program_does_not_change_the_probes() {
+    let server = RedisServer::start().await;
+    let client = LockClient::connect(&server.url()).await.unwrap();
+    let other = LockClient::connect(&server.url()).await.unwrap();
+    for (key, lease) in [("hash", 60 * SECOND), ("ended", SECOND)] {
+        let lock = other.lock(key).lease(lease).renew(false);
+        std::mem::forget(lock.acquire().await.unwrap());
+    }
+    let mut redis = server.connection().await;
+    ask::<()>(
+        &mut redis,
+        redis::cmd("SET").arg("{lock:text}").arg("hello"),
+    )
+    .await;
+    let [hash, ended, text] = ["hash", "ended", "text"]
+        .map(|key| tokio::spawn(client.lock(key).wait(20 * SECOND).acquire()));
+    until_waiting(&other, "hash", 1).await;
+    until_waiting(&other, "ended", 1).await;
+    let (mut delete, mut set) = (redis::cmd("DEL"), redis::cmd("HSET"));
+    ask::<()>(&mut redis, delete.arg("{lock:hash}")).await;
+    ask::<()>(&mut redis, set.arg("{lock:hash}").arg("field").arg("value")).await;
+    let refused = tokio::time::timeout(5 * SECOND, hash).await;
+    let refused = refused.expect("the caller is refused soon").unwrap();
+    assert!(
+        matches!(refused, Err(LockError::WrongLayout { .. })),
+        "{refused:?}"
+    );
+    ended.await.unwrap().unwrap().release().await;
+    server.reset_stats().await;
+    tokio::time::sleep(SECOND).await;
+    let calls = server.calls().await;
+    assert!(calls["evalsha"] <= 12, "{calls:?}");
+    text.abort();
 }

@@ -13,6 +13,7 @@ use support::{
 use tokio::{
     runtime::Builder,
     sync::oneshot,
+    task::coop,
     time::{Instant, sleep},
 };
 
@@ -206,6 +207,25 @@ async fn the_next_acquisition_goes_after_the_release() {
         for turn in 0..5 {
             let entered = lock.run(async {}).await;
             assert_eq!(entered, Ok(()), "turn {turn}");
+        }
+    })
+    .await;
+}
+
+/// Tokio gives each poll of a task a budget. A body that uses up the whole budget does not delay the release.
+#[tokio::test]
+async fn the_next_acquisition_goes_after_the_release_of_a_busy_body() {
+    on_every_server(async |store| {
+        let client = store.client().await;
+        warm(&store, &client).await;
+        let lock = in_background(&client).wait(Duration::ZERO);
+        for turn in 0..5 {
+            let entered = lock.run(async {
+                while coop::has_budget_remaining() {
+                    coop::consume_budget().await;
+                }
+            });
+            assert_eq!(entered.await, Ok(()), "turn {turn}");
         }
     })
     .await;

@@ -204,7 +204,7 @@ impl LockClientBuilder {
     }
 
     /// Sets the longest time that an acquisition can take if the call sets no `wait`: 3 s by default.
-    /// [`connect`](Self::connect) takes at most `wait`, too.
+    /// [`connect`](Self::connect) takes at most `wait`, too, or 1 s if `wait` is zero.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.defaults.wait = wait;
         self
@@ -505,7 +505,11 @@ impl LockClientBuilder {
     /// # Errors
     /// Returns the same errors as [`LockClient::connect`].
     pub async fn connect(self) -> Result<LockClient, ConnectError> {
-        let patience = self.defaults.wait;
+        let patience = match self.defaults.wait {
+            // The calls of this client make one attempt. The server nevertheless needs time to answer.
+            Duration::ZERO => OPEN_PATIENCE,
+            wait => wait,
+        };
         let unconnected = self.open()?;
         unconnected.backend.connect(patience).await?;
         Ok(unconnected.into_client())

@@ -393,9 +393,10 @@ impl HoldState {
     }
 
     /// Makes a backend that itself maintains leases keep this lease valid at least until `until`, and for as long as
-    /// calls inside the hold demand renewal. With any other backend, this method has no effect.
-    pub(crate) fn promise(&self, until: Moment) {
-        self.update_lease(|lease| lease.promise(until));
+    /// calls inside the hold demand renewal. With any other backend, this method has no effect. Returns `false` if the
+    /// lease is over, or if the backend no longer has the grant.
+    pub(crate) fn promise(&self, until: Moment) -> bool {
+        self.update_lease(|lease| lease.promise(until))
     }
 
     /// Changes the lease. If the backend itself maintains the lease, also passes the new end of the lease to the
@@ -666,7 +667,10 @@ impl HoldState {
             }
             if let Some(plan) = wanted {
                 lock(&self.lease).add(plan);
-                let due = self.backend().now() + plan.lease / 3;
+                // The answer may have been read late, when little of the lease is left.
+                let now = self.backend().now();
+                let deadline = self.deadline().unwrap_or(now);
+                let due = policy::next_due(plan.lease, deadline, true, now);
                 self.host.due_by(&self, due);
             }
         }

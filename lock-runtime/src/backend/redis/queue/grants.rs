@@ -23,7 +23,7 @@ use crate::{
         queue::{
             cohort_registry::{Known, Passed, TakenUp},
             renew_commands::renew,
-            server::Server,
+            server::{RETRY_PAUSE, Server},
         },
         session::Session,
     },
@@ -177,8 +177,13 @@ async fn release_in_steps(
         // The grant possibly lasts longer than the lease that the next member of the cohort requested. The lease is
         // restarted before that member gets the turn, because a later restart could shorten a lease that the member has
         // extended.
-        if renew(&server, &name, token, Extend::Restart(lease)).await? == Renewed::NotHeld {
-            break;
+        match renew(&server, &name, token, Extend::Restart(lease)).await? {
+            Renewed::NotHeld => break,
+            // The server took the restart for a late request, because its clock was set forward.
+            Renewed::Until(until) if until > server.now() + lease => {
+                server.context.sleep(RETRY_PAUSE).await;
+            }
+            Renewed::Until(_) => {}
         }
     }
     release_turn(&server, &name, token, retain_until).await

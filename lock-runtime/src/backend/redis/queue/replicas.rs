@@ -247,7 +247,14 @@ impl Asked<'_> {
         let connection = connecting.await.map_err(failed)?;
         let sent = self.server.now();
         let touching = self.touch(&connection, place.is_moving, grants);
-        let left = touching.await.map_err(failed)?;
+        let left = touching.await.map_err(|error| {
+            let error = failed(error);
+            if matches!(error, CallError::Broken(_)) {
+                // The server has probably closed the other connections that were idle, too.
+                home.wait_connections.forget_idle();
+            }
+            error
+        })?;
         let left = shortest(left, grants).map_err(CallError::Refused)?;
         let left = left.ok_or(Unanswered::NotHeld)?;
         let known_until = sent + less_drift(left);

@@ -24,6 +24,9 @@ use crate::{
     background::{CallerRuntime, lock},
 };
 
+/// If a client knows more runtimes than this number, it forgets those whose sessions have ended.
+const RUNTIMES_REMEMBERED: usize = 64;
+
 /// The sessions with one server.
 pub(crate) struct Sessions {
     connector: Arc<Connector>,
@@ -65,18 +68,24 @@ impl Sessions {
     /// if it was built without I/O.
     pub(crate) fn nearest(&self) -> Arc<Session> {
         let context = &self.connector.context;
-        let runtime = context.calling_runtime().filter(|runtime| {
-            // The engine's own runtime uses the home session. After `close` has given up the connections, no session is
-            // created.
-            !context.is_own(*runtime) && !self.is_closed()
-        });
+        // The engine's own runtime uses the home session.
+        let runtime = context
+            .calling_runtime()
+            .filter(|runtime| !context.is_own(*runtime));
         let session = runtime.and_then(|runtime| {
-            let (session, new) = match lock(&self.by_runtime).entry(runtime) {
-                Entry::Occupied(entry) => (entry.get().clone()?, false),
-                Entry::Vacant(entry) => {
-                    let session = Session::new(context);
-                    entry.insert(Some(session.clone()));
-                    (session, true)
+            let (session, new) = {
+                let mut sessions = lock(&self.by_runtime);
+                // After `close` has given up the connections, no session is created.
+                if self.is_closed() {
+                    return None;
+                }
+                match sessions.entry(runtime) {
+                    Entry::Occupied(entry) => (entry.get().clone()?, false),
+                    Entry::Vacant(entry) => {
+                        let session = Session::new(context);
+                        entry.insert(Some(session.clone()));
+                        (session, true)
+                    }
                 }
             };
             // The mutex must be unlocked before the session starts, because the session ends at once if the runtime has
@@ -104,17 +113,19 @@ impl Sessions {
 
     /// Returns the engine's home session, which runs on the engine's own runtime.
     pub(crate) fn home(&self) -> &Arc<Session> {
-        self.home.get_or_init(|| {
+        let home = self.home.get_or_init(|| {
             let home = Session::new(&self.connector.context);
-            // After `close` has given up the connections, no session connects.
-            if self.is_closed() {
-                home.end();
-                return home;
+            if !self.is_closed() {
+                let engine = self.connector.context.handle();
+                home.run(&self.driver, &self.connector, engine);
             }
-            let engine = self.connector.context.handle();
-            home.run(&self.driver, &self.connector, engine);
             home
-        })
+        });
+        // After `close` has given up the connections, no session connects.
+        if self.is_closed() {
+            home.end();
+        }
+        home
     }
 
     /// Returns whether `session` connects to this server.
@@ -126,21 +137,33 @@ impl Sessions {
     /// Gives a new session to the callers that wait for locks that this server no longer stores. `has_moved` returns
     /// whether a lock is one of these locks.
     pub(crate) fn dismiss(&self, has_moved: impl Fn(&LockName) -> bool) {
-        let sessions = lock(&self.by_runtime);
-        for session in sessions.values().flatten().chain(self.home.get()) {
+        for session in self.all() {
             session.dismiss(&has_moved);
         }
     }
 
+    /// Returns all sessions. The callers of a session are woken only after the mutex of the sessions is unlocked, because
+    /// a waker can poll its caller at once, and the caller then looks for its session.
+    fn all(&self) -> Vec<Arc<Session>> {
+        let sessions = lock(&self.by_runtime);
+        let sessions = sessions.values().flatten().chain(self.home.get());
+        sessions.cloned().collect()
+    }
+
     /// Removes a session that has ended from the list of sessions.
     pub(crate) fn retire(&self, session: &Arc<Session>) {
-        for other in lock(&self.by_runtime).values_mut() {
+        let mut sessions = lock(&self.by_runtime);
+        for other in sessions.values_mut() {
             if other
                 .as_ref()
                 .is_some_and(|other| Arc::ptr_eq(other, session))
             {
                 *other = None;
             }
+        }
+        // If a caller still runs on one of the forgotten runtimes, its next session ends at once, too.
+        if sessions.len() > RUNTIMES_REMEMBERED {
+            sessions.retain(|_, session| session.is_some());
         }
     }
 
@@ -177,8 +200,7 @@ impl Sessions {
 
     /// Ends the wait of all callers in all sessions.
     pub(crate) fn dismiss_waiters(&self) {
-        let sessions = lock(&self.by_runtime);
-        for session in sessions.values().flatten().chain(self.home.get()) {
+        for session in self.all() {
             session.dismiss_waiters();
         }
     }

@@ -93,7 +93,7 @@ impl Obtained {
     pub(crate) fn login_again(&self) -> Option<(Moment, Duration)> {
         let valid_for = self.credentials.valid_for?.max(LOGIN_PAUSE.0);
         let pause = (valid_for / 20).clamp(LOGIN_PAUSE.0, LOGIN_PAUSE.1);
-        Some((self.at + valid_for * 4 / 5, pause))
+        Some((self.at + valid_for / 5 * 4, pause))
     }
 }
 
@@ -103,7 +103,7 @@ type Call = Shared<BoxFuture<'static, Answer>>;
 /// Returns whether a connection can still use an answer of the provider.
 fn is_fresh((at, answer): &Answer, now: Moment) -> bool {
     let valid_for = answer.as_ref().ok().and_then(|answer| answer.valid_for);
-    let limit = valid_for.map_or(UNCLAIMED_FOR, |time| UNCLAIMED_FOR.min(time * 4 / 5));
+    let limit = valid_for.map_or(UNCLAIMED_FOR, |time| UNCLAIMED_FOR.min(time / 5 * 4));
     *at + limit >= now
 }
 

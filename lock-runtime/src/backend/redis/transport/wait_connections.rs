@@ -38,6 +38,11 @@ impl WaitConnections {
         }
     }
 
+    /// Closes the connections that no call uses.
+    pub(crate) fn forget_idle(&self) {
+        lock(&self.idle).clear();
+    }
+
     /// Returns an idle connection, or makes a new one. Waits while [`AT_MOST`] connections are in use. Fails if the
     /// connector reaches a server other than `address`.
     pub(crate) async fn take(

@@ -59,9 +59,11 @@ local function clamp(grant, lease)
   return left
 end
 
--- Returns the time left of a grant, in ms, but at most its lease. Does not change the grant.
+-- Returns the time left of a grant, in ms, but at most its lease. Does not change the grant. Another program may have
+-- stored a text that has no lease.
 local function left_of(grant, held)
-  return math.max(math.min(redis.call('PTTL', grant), tonumber(string.match(held, '^%d+|(%d+)'))), 0)
+  local lease = tonumber(string.match(held, '^%d+|(%d+)') or math.huge)
+  return math.max(math.min(redis.call('PTTL', grant), lease), 0)
 end
 
 -- Returns a place before the places of all waiters. The script reports this place for an owner that already holds the

@@ -14,8 +14,15 @@ local call, match = redis.call, string.match
 local found = {}
 for i = 2, #KEYS, 3 do
   local grant, queue, number = KEYS[i], KEYS[i + 1], (i + 1) / 3
-  local member, held, more = ARGV[4 + number], call('GET', grant), false
-  local is_queued = call('ZSCORE', queue, member)
+  local member, more = ARGV[4 + number], false
+  local is_text, held = pcall(call, 'GET', grant)
+  if not is_text then
+    if not string.find(type(held) == 'table' and held.err or held, 'WRONGTYPE', 1, true) then
+      error(held, 0)
+    end
+    held = false -- another program has stored data of another type: the waiters queue again, and are refused
+  end
+  local is_queued = is_text and call('ZSCORE', queue, member)
   -- If the server has lost the waiter's entry, this script does not grant the lock. The session's waiters first queue
   -- again with their old places, so that no later waiter is granted the lock before them.
   if not held and is_queued then
@@ -28,7 +35,7 @@ for i = 2, #KEYS, 3 do
     local left = clamp(grant, lease)
     if session_id == ARGV[1] then
       found[#found + 1] = { 'held', number, held, left }
-    elseif left < ARGV[4] + 0 then
+    elseif left >= 0 and left < ARGV[4] + 0 then -- a text that another program has stored may never expire
       found[#found + 1] = { 'ends', number, left }
     end
   elseif more then
