@@ -61,28 +61,30 @@ for component in rustfmt clippy; do
     fi
 done
 
-# Runs all tests of one group (see tests/group.sh).
-run_group() {
-    group=$1
-    shift
-    cargo --config "target.'cfg(all())'.runner = ['sh', '$PWD/tests/group.sh', '$group']" \
-        test --workspace --all-features --tests "$@"
+# Prints the setting that makes cargo run only the tests of one group (see tests/group.sh).
+only() {
+    echo "target.'cfg(all())'.runner = ['sh', '$PWD/tests/group.sh', '$1']"
 }
 
 # The checks that use the processor all the time. They run beside the tests that mostly wait.
 if [ "${1-}" = --computing ]; then
-    run_group computing
+    # If the other tests fail, this part ends, too.
+    trap 'kill "$current" 2>/dev/null; exit 143' TERM
+    run() {
+        "$@" &
+        current=$!
+        wait "$current"
+    }
+    run cargo --config "$(only computing)" test --workspace --all-features --tests
     step 'lints'
-    cargo clippy --workspace --all-targets --all-features -- -D warnings
+    run cargo clippy --workspace --all-targets --all-features -- -D warnings
     step 'documentation'
-    RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
-    cargo test --workspace --all-features --doc
+    run env RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+    run cargo test --workspace --all-features --doc
     step 'ten mutants'
-    # The mutants are compiled in a copy of the sources. The copy uses the same target directory, so only the project's
-    # own crates are compiled again.
-    CARGO_TARGET_DIR=$PWD/target cargo run --bin mutants -- --draw 10 1
+    run cargo run --bin mutants -- --draw 10 1
     step 'alerts'
-    sh docs/operations/check.sh
+    run sh docs/operations/check.sh
     exit
 fi
 
@@ -92,14 +94,18 @@ step 'build'
 cargo test --workspace --all-features --tests --no-run
 step 'tests'
 # The other checks have the lowest priority, so that they do not delay the tests. Their output is shown at the end.
+mkdir -p target
 log=target/check.log
 nice -n 19 sh tests/check.sh --computing >"$log" 2>&1 </dev/null &
 computing=$!
 trap 'kill "$computing" 2>/dev/null || true' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 # Most tests wait for a lease or a timer. At least four tests therefore run at the same time, even on a machine with
 # fewer cores. With eight tests at a time on two cores, the promises' tests of thousands of waiters delay others.
 cores=$(getconf _NPROCESSORS_ONLN)
-RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((cores < 4 ? 4 : cores))} run_group waiting
+RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((cores < 4 ? 4 : cores))} \
+    cargo --config "$(only waiting)" test --workspace --all-features --tests
 step 'models, simulation, lints, documentation, ten mutants, alerts'
 if wait "$computing"; then passed=yes; else passed=no; fi
 trap - EXIT

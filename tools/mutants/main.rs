@@ -308,10 +308,10 @@ fn soak(tree: &Path, tests: &[&str]) -> Outcome {
     outcome
 }
 
-/// Returns the target directory of a source tree: `CARGO_TARGET_DIR`, or the folder `target` beside the tree.
+/// Returns the target directory of the copy of the sources: the folder `target` beside the copy. Cargo gives a crate of
+/// the copy the same file names as the crate in the sources, so the two must not share a target directory.
 pub(crate) fn target_of(tree: &Path) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR");
-    target.map_or_else(|| tree.with_file_name("target"), PathBuf::from)
+    tree.with_file_name("target")
 }
 
 /// Runs cargo in a source tree, and returns its standard output.
