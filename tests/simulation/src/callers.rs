@@ -157,7 +157,7 @@ impl Way {
 const SHORTEST_RENEWED: Duration = Duration::from_secs(1);
 
 /// The time by which a guard's lease is extended is shorter than this.
-const LONGEST_EXTENSION: Duration = Duration::from_secs(2);
+pub(crate) const LONGEST_EXTENSION: Duration = Duration::from_secs(2);
 
 /// The `wait` of nested calls beside a call that is not polled.
 const UNPOLLED_WAIT: Duration = Duration::from_secs(8);

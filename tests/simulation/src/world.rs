@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    callers::{Caller, FUNCTION_LEASE, Leaked, Process},
+    callers::{Caller, FUNCTION_LEASE, Leaked, Process, Way},
     chance::Chance,
     faults::Fault,
     history::{History, Line},
@@ -406,7 +406,12 @@ impl World {
             // If late polls come after random pauses, a message and an answer can also arrive together by chance, but
             // only rarely. With the longest delay and the shortest lease, a message can arrive at the end of the time
             // that the engine is sure of, and a probe arrives before the next answer.
-            let by_chance = u64::from(plan.slow > 0 || plan.delay >= 40);
+            // If a member of a cohort overruns its lease, the waiting members learn of the next grant of their session
+            // from its message or from a probe, whichever comes first.
+            let is_short = |lease: &Duration| lease.as_millis() <= 4 * u128::from(plan.body);
+            let overruns =
+                plan.ways.contains(&Way::LeakedGuard) || plan.leases.iter().any(is_short);
+            let by_chance = u64::from(plan.slow > 0 || plan.delay >= 40 || overruns);
             if missed > by_chance && plan.faults.is_empty() && !coincides {
                 let seen = format!("host {host} learned of {missed} grants only from a probe");
                 self.ledger

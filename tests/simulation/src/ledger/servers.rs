@@ -5,7 +5,9 @@ use super::{
     state::{Bodiless, Call, CallId, Inside, Key, State, millis},
     stored::CLAIMED,
 };
-use crate::{faults::Fault, network::HostId, plan::Store, redis::StoredGrant};
+use crate::{
+    callers::LONGEST_EXTENSION, faults::Fault, network::HostId, plan::Store, redis::StoredGrant,
+};
 
 /// The longest time, in milliseconds, between the loss of a lease and the moment at which its body is dropped.
 const STOPPED: u64 = 100;
@@ -219,6 +221,12 @@ impl Ledger {
         let left = millis(inside.hold.remaining());
         // The guard of a call that has ended is leaked.
         let lease = call.map_or(state.longest_lease, Call::lease);
+        // If the answer to an extension is lost with the connection, the grant that the server describes after the
+        // reconnection still has the longer lease.
+        let extended = state.longest_lease + millis(LONGEST_EXTENSION);
+        let is_calm = state.disturbed == 0
+            || !state.in_fault && state.disturbed + SETTLED + extended < inside.entered;
+        let lease = if is_calm { lease } else { lease.max(extended) };
         let may_lose = state.may_lose(key, inside);
         // After a clock was set back, the server keeps a grant for longer, and says so.
         if left > lease + LONGER && !may_lose && state.set_back == 0 {
