@@ -278,6 +278,11 @@ impl Ledger {
             this.moved = now;
             this.released = None;
             if let Some(inside) = this.inside.remove(&number) {
+                // If an extension is under way when a lease is lost, its grant is given back afterwards.
+                let latest = Some((inside.host, inside.token));
+                if inside.hold.loss().is_some() && this.latest == latest {
+                    this.latest = None;
+                }
                 if let Some(call) = state.calls.get_mut(&inside.call) {
                     call.left = Some(now);
                     if inside.hold.loss().is_none() {
