@@ -2,8 +2,7 @@
 
 use super::{
     CALM, CLAIM, LATEST, Ledger,
-    state::{Bodiless, Call, CallId, Inside, Key, State, millis},
-    stored::CLAIMED,
+    state::{Call, CallId, Inside, Key, State, millis},
 };
 use crate::{
     callers::LONGEST_EXTENSION, faults::Fault, network::HostId, plan::Store, redis::StoredGrant,
@@ -420,11 +419,10 @@ impl Ledger {
             .iter()
             .filter(|(_, grant)| are_single && !grant.tokens.is_empty() && !has_body(grant))
             .collect();
-        let highest = this.highest;
         let this = &mut this.bodiless;
-        this.retain(|server, its| {
+        this.retain(|server, (token, _)| {
             let mut bodiless = bodiless.iter();
-            bodiless.any(|(number, grant)| number == server && grant.tokens.start == its.token)
+            bodiless.any(|(number, grant)| number == server && grant.tokens.start == *token)
         });
         let patience = match state.disturbed {
             0 if !state.replicated => CALM,
@@ -438,16 +436,7 @@ impl Ledger {
             disturbed => disturbed + state.longest_lease.max(CLAIM) + patience + LATEST,
         };
         bodiless.iter().find_map(|(server, grant)| {
-            let Bodiless {
-                token,
-                since,
-                is_direct,
-            } = this.entry(*server).or_insert(Bodiless {
-                token: grant.tokens.start,
-                since: now,
-                // A grant that was sent to its caller lasts for a claim at first.
-                is_direct: grant.left > CLAIMED + 10,
-            });
+            let (token, since) = this.entry(*server).or_insert((grant.tokens.start, now));
             // Each owner that is polled late can miss its turn at the end of a claim, and begin its body at the end of
             // another one. It may release its guard only after its longest pause.
             let owners = grant.tokens.end - grant.tokens.start;
@@ -459,16 +448,7 @@ impl Ledger {
             };
             // Each owner can hold the lock for a second while it waits for replicas, and then give it back.
             let replicas = if state.replicated { 1_000 * owners } else { 0 };
-            // The claim of a direct grant counts from the request, whenever its caller is polled.
-            let is_unused = *is_direct
-                && highest.is_none_or(|(highest, _)| *token > highest)
-                && state.disturbed == 0
-                && !state.replicated
-                && self.plan.store.has_queue();
-            let patience = match patience + late + replicas {
-                patience if is_unused => patience.min(CLAIM + 350 + 4 * self.plan.delay),
-                patience => patience,
-            };
+            let patience = patience + late + replicas;
             (now > *since + patience && now > quiet && !state.in_fault).then(|| {
                 let seen = format!("{key} on server {server} with token {token}, since {since} ms");
                 ("no lock is taken without a body", seen)

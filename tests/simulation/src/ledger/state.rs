@@ -166,17 +166,6 @@ impl Inside {
     }
 }
 
-/// A grant under which no body runs.
-#[derive(Debug)]
-pub(super) struct Bodiless {
-    /// The token of the grant.
-    pub(super) token: u64,
-    /// The time at which the ledger first saw the grant without a body.
-    pub(super) since: u64,
-    /// Whether the grant was the answer to a request of its caller.
-    pub(super) is_direct: bool,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Key {
     pub(super) inside: BTreeMap<u64, Inside>,
@@ -186,8 +175,8 @@ pub(super) struct Key {
     pub(super) highest: Option<(u64, u64)>,
     /// The latest time at which a caller entered, left, or may have held the lock.
     pub(super) moved: u64,
-    /// For each server, a grant under which no body runs.
-    pub(super) bodiless: BTreeMap<ServerId, Bodiless>,
+    /// For each server, the token of a grant under which no body runs, and the time at which the ledger first saw it.
+    pub(super) bodiless: BTreeMap<ServerId, (u64, u64)>,
     /// The latest comparison at which a call for the lock was not polled after each wake-up, and the latest one at which
     /// such a call was polled late.
     pub(super) not_prompt: u64,

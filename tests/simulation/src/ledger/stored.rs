@@ -17,7 +17,7 @@ use crate::{
 /// client estimates the server's time, and errs by a handshake at most.
 const ESTIMATED: u64 = 1_500;
 /// The time, in milliseconds, within which a caller must confirm a grant that was sent to it.
-pub(super) const CLAIMED: u64 = 2_000;
+const CLAIMED: u64 = 2_000;
 /// The longest time, in milliseconds, for which a server remembers which sessions it has to tell that a lock is free.
 const MARKED: u64 = 2_010;
 /// The longest time, in milliseconds, by which a lock is taken beyond its minimum hold.
