@@ -107,7 +107,7 @@ impl Ledger {
     ) -> Option<Broken> {
         let this = state.keys.get(key)?;
         let is_known = this.inside.is_empty()
-            && now < this.retained
+            && now < this.closed
             && state.set_back == 0
             && state.disturbed == 0
             && self.plan.store != Store::Redlock;

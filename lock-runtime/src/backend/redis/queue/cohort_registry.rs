@@ -424,6 +424,13 @@ impl Cohorts {
         });
     }
 
+    /// Records that the member with this token is about to restart the lease, which then ends at `until` at the earliest.
+    pub(crate) fn note_restart(&self, name: &LockName, token: FencingToken, until: Moment) {
+        self.with_token(name, token.get(), |entry| {
+            entry.cohort.note_restart(token.get(), until);
+        });
+    }
+
     /// Applies the server's answer to a request of the member with this token. Returns false if the cohort ignores the
     /// answer. The cohort does so if that member no longer has the turn, or if that member holds the lock and the local
     /// deadline passed before the answer came.

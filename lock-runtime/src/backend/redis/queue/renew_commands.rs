@@ -165,7 +165,7 @@ async fn renew_batch(
             if is_wanted {
                 // Noted for each try. The server can carry out a repeated try after a restart of the lease that the
                 // engine has requested meanwhile, over another connection.
-                note_extensions(server, holders, &before);
+                note_requests(server, holders, &before);
             }
             is_wanted
         };
@@ -215,13 +215,19 @@ async fn renew_batch(
     Ok(answers.collect())
 }
 
-/// Records which members of cohorts are about to request longer leases.
-fn note_extensions(server: &Server, holders: &[ToRenew<'_>], known: &[Known]) {
-    let now = server.now();
+/// Records which members of cohorts are about to request other leases. The server may carry out a request whose answer is
+/// lost.
+fn note_requests(server: &Server, holders: &[ToRenew<'_>], known: &[Known]) {
+    let (cohorts, now) = (&server.cohorts, server.now());
     for (one, known) in holders.iter().zip(known) {
-        if let (Extend::To(lease), Known::Turn(_)) = (one.extend, known) {
-            let cohorts = &server.cohorts;
-            cohorts.note_extension(one.name, one.token, now, now + lease);
+        match (one.extend, known) {
+            (Extend::To(lease), Known::Turn(_)) => {
+                cohorts.note_extension(one.name, one.token, now, now + lease);
+            }
+            (Extend::Restart(lease), Known::Turn(_)) => {
+                cohorts.note_restart(one.name, one.token, now + less_drift(lease));
+            }
+            _ => {}
         }
     }
 }

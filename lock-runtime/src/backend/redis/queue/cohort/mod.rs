@@ -322,6 +322,14 @@ impl Cohort {
         }
     }
 
+    /// Records that the member with this token is about to restart the lease, which then ends at `until` at the earliest.
+    /// The answer can be lost, so the grant counts as shortened from now on.
+    pub(crate) fn note_restart(&mut self, token: u64, until: Moment) {
+        if self.has_turn(token) {
+            self.until = self.until.min(until);
+        }
+    }
+
     /// Returns what the engine has to do when the member with this token leaves, or declines the turn that it was
     /// offered.
     pub(crate) fn leave(&mut self, token: u64) -> Departure {

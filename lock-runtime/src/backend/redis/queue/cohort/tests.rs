@@ -359,6 +359,20 @@ fn a_stretched_grant_is_seen() {
     assert!(!cohort.is_stretched(at(1)));
 }
 
+/// The answer to the restart is lost, and so much time has passed that the grant counts as stretched no longer.
+#[test]
+fn a_restart_without_an_answer_shortens_the_turn_of_the_next_member() {
+    let mut cohort = inside(2);
+    assert!(cohort.confirm(10, extended(60_000), at(1)));
+    cohort.note_restart(10, at(30_001));
+    cohort.leave(10);
+    offer_next(&mut cohort, at(5_000));
+    let Seat::Inside(grant) = cohort.enter(11, at(5_000)) else {
+        panic!("the offer is still valid");
+    };
+    assert!(grant.valid_until.is_some_and(|until| until <= at(30_001)));
+}
+
 /// The extension was sent after the restart, over another connection. The server can carry out the extension last.
 #[test]
 fn a_restart_does_not_end_a_later_extension() {
