@@ -361,6 +361,7 @@ impl Plan {
                 processes: 1,
                 tasks: 48,
                 keys: 48,
+                strategies: vec![Strategy::Handoff],
                 body: 1_500,
                 leases: millis(&[1_000, 2_000]),
                 ways: vec![Way::Run, Way::Guard, Way::Nested],
