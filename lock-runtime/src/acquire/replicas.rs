@@ -123,12 +123,10 @@ pub(crate) async fn replicated(
             Ok(Replicated::By { count, until }) => (count, until),
         };
         // The body starts only if at least two thirds of its lease are left on the replicas. After the `max_hold` of the
-        // enclosing call, a nested call has a shorter lease. The holds of a first body must not need a confirmation any
-        // more, because the lease on the replicas would become shorter during the confirmation.
+        // enclosing call, a nested call has a shorter lease.
         let now = spec.now();
         let lease = awaiting.lease(spec.terms.lease, now);
-        let is_fresh = !are_new || holds.iter().all(|hold| hold.is_fresh());
-        if count >= replicas.count && ends.since(now) >= lease * 2 / 3 && is_fresh {
+        if count >= replicas.count && ends.since(now) >= lease * 2 / 3 {
             return Ok(Waited::Replicated);
         }
         if now >= until && read < until && count >= replicas.count {

@@ -300,7 +300,8 @@ impl Ledger {
             return None;
         }
         let lease = millis(this.wanted.own_lease);
-        let needed = (lease * 2 / 3).saturating_sub(lease / 50 + EARLY);
+        // A grant may be confirmed after its replicas have answered.
+        let needed = (lease * 2 / 3).saturating_sub(lease / 50 + EARLY + 4 * self.plan.delay);
         let name = self.plan.name_of(key);
         let read = |redis: &crate::redis::Redis, ms| {
             let grant = (!redis.is_primary())

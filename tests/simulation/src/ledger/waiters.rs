@@ -106,5 +106,10 @@ fn patience(state: &State, wants: impl Fn(&Call) -> bool) -> u64 {
     } else {
         0
     };
-    base + again + CLAIM * claims.sum::<u64>()
+    // Each other call can do so, too, before its turn passes on.
+    let replicas = match state.replicated {
+        true => 1_000 * state.calls.values().filter(|call| wants(call)).count() as u64,
+        false => 0,
+    };
+    base + again + replicas + CLAIM * claims.sum::<u64>()
 }
