@@ -568,13 +568,8 @@ impl Ledger {
 
     /// Checks that the queue has no entry of a call that has ended.
     fn check_queue(&self, state: &mut State, key: &str, now: u64) -> Option<Broken> {
-        let name = self.plan.name_of(key);
-        let read = |redis: &crate::redis::Redis, ms| match redis.is_primary() {
-            true => redis.queue(&name, ms).owners.len(),
-            false => 0,
-        };
-        let queued = (0..self.plan.store.servers()).map(|server| self.network.peek(server, read));
-        let queued: usize = queued.sum();
+        let queues = self.queues(key);
+        let queued: usize = queues.iter().map(|(_, queue)| queue.owners.len()).sum();
         let calls = state.calls.values();
         let waiting = calls.filter(|call| call.wanted.keys.iter().any(|its| its == key));
         let waiting: usize = waiting

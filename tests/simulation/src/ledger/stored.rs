@@ -53,7 +53,8 @@ impl Ledger {
             .or_else(|| self.check_retained_grant(state, key, grants, now))
     }
 
-    fn queues(&self, key: &str) -> Vec<(usize, StoredQueue)> {
+    /// Returns the queues of a lock on the servers that grant locks, with the numbers of these servers.
+    pub(super) fn queues(&self, key: &str) -> Vec<(usize, StoredQueue)> {
         let name = self.plan.name_of(key);
         let read = |redis: &Redis, ms| redis.is_primary().then(|| redis.queue(&name, ms));
         let read = |server| Some((server, self.network.peek(server, read)?));
