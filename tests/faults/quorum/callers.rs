@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_runtime::{LockError, distributed_lock};
+use lock_runtime::{LockClient, LockError, distributed_lock};
 use support::{
     assert_busy,
     quorum::{Quorum, url_through},
@@ -30,6 +30,44 @@ async fn both() -> Result<(), LockError> {
 /// Whether the body of [`both`] has begun.
 static BOTH_ENTERED: AtomicBool = AtomicBool::new(false);
 
+/// A call of a lock that the test polls by hand.
+struct RareCall {
+    future: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Whether the body of a call of one lock has begun. For several locks, see [`BOTH_ENTERED`].
+    entered: Arc<AtomicBool>,
+}
+
+impl RareCall {
+    fn new(client: &LockClient, several: bool) -> Self {
+        BOTH_ENTERED.store(false, Ordering::Release);
+        let entered = Arc::new(AtomicBool::new(false));
+        let future: Pin<Box<dyn Future<Output = ()> + Send>> = if several {
+            let call = client.scope(both());
+            Box::pin(async move { call.await.unwrap() })
+        } else {
+            let lock = client.lock("k").wait(60 * SECOND);
+            let enters = entered.clone();
+            let body = async move { enters.store(true, Ordering::Release) };
+            Box::pin(async move { lock.run(body).await.unwrap() })
+        };
+        Self { future, entered }
+    }
+
+    /// Polls the call once. Returns whether the call waits. On a busy machine, the nodes can answer before a poll ends,
+    /// and the call enters. Then this function waits until the call has ended.
+    async fn waits(&mut self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        if self.future.as_mut().poll(&mut cx).is_ready() {
+            return false;
+        }
+        let entered = self.entered.load(Ordering::Acquire) || BOTH_ENTERED.load(Ordering::Acquire);
+        if entered {
+            self.future.as_mut().await;
+        }
+        !entered
+    }
+}
+
 /// A majority of the nodes grants the lock to a waiter that is not polled. The engine gives the grants back after at
 /// most a claim (2 s), and the waiter requests the lock again when it is polled.
 #[tokio::test]
@@ -37,29 +75,10 @@ async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
     let quorum = Quorum::start(3).await;
     let (waiter, other) = (warm(&quorum.url()).await, warm(&quorum.url()).await);
     for several in [false, true] {
-        let mut cx = Context::from_waker(Waker::noop());
-        let mut waiting = loop {
-            BOTH_ENTERED.store(false, Ordering::Release);
-            let entered = Arc::new(AtomicBool::new(false));
-            let enters = entered.clone();
-            let lock = waiter.lock("k").wait(60 * SECOND);
-            let mut waiting: Pin<Box<dyn Future<Output = ()> + Send>> = if several {
-                let waiting = waiter.scope(both());
-                Box::pin(async move { waiting.await.unwrap() })
-            } else {
-                let body = async move { enters.store(true, Ordering::Release) };
-                Box::pin(async move { lock.run(body).await.unwrap() })
-            };
-            let is_pending = waiting.as_mut().poll(&mut cx).is_pending();
-            let entered = entered.load(Ordering::Acquire) || BOTH_ENTERED.load(Ordering::Acquire);
-            if is_pending && !entered {
-                break waiting;
-            }
-            // On a busy machine, the nodes can answer before this poll ends.
-            if is_pending {
-                waiting.await;
-            }
-        };
+        let mut waiting = RareCall::new(&waiter, several);
+        while !waiting.waits().await {
+            waiting = RareCall::new(&waiter, several);
+        }
         // Up to this point, the waiter was polled only once. This poll sends requests only to the nodes to which the
         // session is connected already.
         until(async || {
@@ -74,9 +93,9 @@ async fn a_waiter_that_is_not_polled_keeps_a_quorum_for_a_claim() {
         let took = asked.elapsed();
         println!("a caller entered after {took:?}, while a waiter was not polled");
         assert!(took < CLAIM + BACKOFF + epsilon(), "{took:?}");
-        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        assert!(waiting.waits().await, "the guard holds the lock");
         guard.release().await;
-        waiting.await;
+        waiting.future.await;
         for server in &quorum.servers {
             until_empty(server).await;
         }
@@ -90,24 +109,19 @@ async fn a_waiter_that_misses_its_grants_keeps_a_quorum_for_less_time() {
     let quorum = Quorum::start(3).await;
     let (waiter, other) = (warm(&quorum.url()).await, warm(&quorum.url()).await);
     for several in [false, true] {
-        let lock = waiter.lock("k").wait(60 * SECOND);
-        let mut waiting: Pin<Box<dyn Future<Output = ()> + Send>> = if several {
-            let waiting = waiter.scope(both());
-            Box::pin(async move { waiting.await.unwrap() })
-        } else {
-            Box::pin(async move { lock.run(async {}).await.unwrap() })
-        };
-        for missed in 0..2 {
-            let mut cx = Context::from_waker(Waker::noop());
+        let mut waiting = RareCall::new(&waiter, several);
+        let mut missed = 0;
+        while missed < 2 {
             // After a missed grant, the first poll of the waiter finds that the engine has given the grant back, and
             // requests the lock again. If a node has not answered the release of that grant yet, the waiter needs a
             // further poll.
-            loop {
-                assert!(waiting.as_mut().poll(&mut cx).is_pending());
-                let held = until(async || is_held_on(&quorum.servers[0]).await);
-                if timeout(500 * MS, held).await.is_ok() {
-                    break;
-                }
+            if !waiting.waits().await {
+                (waiting, missed) = (RareCall::new(&waiter, several), 0);
+                continue;
+            }
+            let held = until(async || is_held_on(&quorum.servers[0]).await);
+            if timeout(500 * MS, held).await.is_err() {
+                continue;
             }
             let asked = Instant::now();
             let guard = other.lock("k").wait(30 * SECOND).acquire().await.unwrap();
@@ -118,8 +132,9 @@ async fn a_waiter_that_misses_its_grants_keeps_a_quorum_for_less_time() {
             let claim = CLAIM / 10_u32.pow(missed);
             assert!(took < claim + BACKOFF + epsilon(), "{missed}: {took:?}");
             guard.release().await;
+            missed += 1;
         }
-        waiting.await;
+        waiting.future.await;
         for server in &quorum.servers {
             until_empty(server).await;
         }
