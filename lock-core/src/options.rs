@@ -274,16 +274,21 @@ impl Error for OptionsError {
     }
 }
 
+/// Returns whether a call with this `wait` makes a single attempt. Servers measure time in milliseconds, so a `wait` below
+/// 1 ms counts as zero.
+#[must_use]
+pub const fn is_one_attempt(wait: Duration) -> bool {
+    wait.as_millis() == 0
+}
+
 impl LockOptions {
     /// Replaces unset options by the client's defaults, and checks all values.
     ///
     /// # Errors
     /// Returns [`OptionsError`] if options are out of range or contradict each other.
     pub fn complete(&self, defaults: &Defaults) -> Result<Terms, OptionsError> {
-        // Servers measure time in milliseconds, so a call with a `wait` below 1 ms makes a single attempt, like a call
-        // with a `wait` of zero.
         let wait = self.wait.unwrap_or(defaults.wait);
-        let wait = if wait < Duration::from_millis(1) {
+        let wait = if is_one_attempt(wait) {
             Duration::ZERO
         } else {
             wait

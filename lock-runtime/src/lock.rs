@@ -10,7 +10,7 @@ use lock_core::{
     error::LockError,
     fencing::FencingToken,
     key::{KeyError, LockKey, LockName},
-    options::{OnLost, Release, Strategy},
+    options::{OnLost, Release, Strategy, is_one_attempt},
 };
 
 use crate::{
@@ -262,7 +262,11 @@ impl Lock {
         let started = backend.now();
         // With a `wait` of zero, a call makes one attempt. The answer to this attempt takes time, too.
         let wait = options.wait.unwrap_or(client.defaults.wait);
-        let patience = if wait.is_zero() { TRY_PATIENCE } else { wait };
+        let patience = if is_one_attempt(wait) {
+            TRY_PATIENCE
+        } else {
+            wait
+        };
         let deadline = started + patience;
         match bounded(backend, deadline, question(&**backend, &name)).await {
             Some(answer) => answer.map_err(|error| {

@@ -130,21 +130,19 @@ async fn in_process_locks_are_not_listed_and_not_released_by_force() {
 /// A client whose calls make one attempt gives the server time to answer its questions.
 #[tokio::test]
 async fn without_a_wait_a_question_has_the_time_of_one_attempt() {
-    let proxy = FaultProxy::start(shared_server().await.port()).await;
-    let store = Store::redis().await.through(&proxy.url());
-    let client = store
-        .builder()
-        .wait(Duration::ZERO)
-        .connect()
-        .await
-        .unwrap();
-    let guard = hold(&client, "k").await;
-    proxy.delay(20 * MS);
-    let lock = client.lock("k");
-    assert!(lock.status().await.unwrap().holder.is_some());
-    assert_eq!(lock.waiters(1).await.unwrap(), []);
-    let released = lock.force_release(guard.token(), "a test").await;
-    assert_eq!(released, Ok(ForcedRelease::Released));
+    for wait in [Duration::ZERO, Duration::from_micros(999)] {
+        let proxy = FaultProxy::start(shared_server().await.port()).await;
+        let store = Store::redis().await.through(&proxy.url());
+        proxy.delay(5 * MS);
+        let client = store.builder().wait(wait).connect().await.unwrap();
+        let guard = hold(&client, "k").await;
+        proxy.delay(20 * MS);
+        let lock = client.lock("k");
+        assert!(lock.status().await.unwrap().holder.is_some());
+        assert_eq!(lock.waiters(1).await.unwrap(), []);
+        let released = lock.force_release(guard.token(), "a test").await;
+        assert_eq!(released, Ok(ForcedRelease::Released));
+    }
 }
 
 #[tokio::test]

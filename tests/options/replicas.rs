@@ -17,7 +17,7 @@ use support::{
     server::{RedisServer, ask},
     until,
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
@@ -97,6 +97,16 @@ impl Group {
 async fn acknowledged(connection: &mut MultiplexedConnection) -> usize {
     ask::<i64>(connection, redis::cmd("INCRBY").arg("written").arg(1)).await;
     ask(connection, redis::cmd("WAIT").arg(9).arg(50)).await
+}
+
+/// Waits until this number of calls wait for the replicas of a server.
+async fn until_blocked(server: &RedisServer, calls: usize) {
+    let mut admin = server.connection().await;
+    until(async || {
+        let info: String = ask(&mut admin, redis::cmd("INFO").arg("clients")).await;
+        info.contains(&format!("blocked_clients:{calls}\r\n"))
+    })
+    .await;
 }
 
 /// Returns how many connections the server has, not counting those of its replicas.
@@ -449,6 +459,56 @@ async fn a_call_with_many_keys_uses_one_connection() {
 
 /// The process of a primary is stopped, and Sentinels promote a replica. The next call waits for a replica of the new
 /// primary, although the client still has connections to the old primary.
+/// Sixteen calls use all connections on which calls wait for replicas. Another call does not ask for its replicas in
+/// time. The server is reachable nevertheless.
+#[tokio::test]
+async fn a_call_that_gets_no_connection_in_time_is_not_replicated() {
+    let group = Group::with_replicas(1).await;
+    group.cut_off(0).await;
+    let builder = LockClient::builder().url(group.primary.url());
+    let client = builder.replicas(1, 20 * SECOND).connect().await.unwrap();
+    let lock = |key: usize| client.lock(key.to_string()).wait(20 * SECOND);
+    let calls: Vec<_> = (0..16)
+        .map(|key| tokio::spawn(lock(key).acquire()))
+        .collect();
+    until_blocked(&group.primary, 16).await;
+    let refused = lock(16).wait(300 * MS).acquire().await;
+    assert_not_replicated(&refused, 1, 0);
+    calls.into_iter().for_each(|call| call.abort());
+}
+
+/// The server takes long to answer the first command of a wait for replicas. The rest of the time is enough for the
+/// replica.
+#[tokio::test]
+async fn a_slow_first_answer_leaves_time_for_the_replicas() {
+    let group = Group::with_replicas(1).await;
+    let proxy = FaultProxy::start(group.primary.port()).await;
+    let builder = LockClient::builder().url(proxy.url());
+    let client = builder.replicas(0, 3500 * MS).connect().await.unwrap();
+    let lock = client.lock("k").wait(20 * SECOND);
+    let nested = lock.clone().replicas(1);
+    let body = async {
+        // The connection for further calls is ready.
+        nested.clone().run(async {}).await.unwrap();
+        group.replicas[0].stop_process();
+        proxy.delay(SECOND);
+        let mut call = pin!(nested.run(async {}));
+        let continuing = async {
+            // Meanwhile, the answer to the first command is under way. It arrives after 2 s.
+            sleep(1500 * MS).await;
+            proxy.delay(Duration::ZERO);
+            until_blocked(&group.primary, 1).await;
+            group.replicas[0].continue_process();
+        };
+        let outcome = tokio::select! {
+            outcome = &mut call => outcome,
+            () = continuing => call.await,
+        };
+        outcome.unwrap();
+    };
+    lock.run(body).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_primary_that_stops_answering_is_left() {
     let group = SentinelGroup::start().await;

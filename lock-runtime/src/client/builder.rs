@@ -11,7 +11,9 @@ use std::{
 use lock_core::{
     backend::Backend,
     layout::Layout,
-    options::{AccessMode, Backoff, Defaults, LockOptions, Release, Replicas, Strategy},
+    options::{
+        AccessMode, Backoff, Defaults, LockOptions, Release, Replicas, Strategy, is_one_attempt,
+    },
 };
 
 use crate::{
@@ -507,7 +509,7 @@ impl LockClientBuilder {
     pub async fn connect(self) -> Result<LockClient, ConnectError> {
         let patience = match self.defaults.wait {
             // The calls of this client make one attempt. The server nevertheless needs time to answer.
-            Duration::ZERO => OPEN_PATIENCE,
+            wait if is_one_attempt(wait) => OPEN_PATIENCE,
             wait => wait,
         };
         let unconnected = self.open()?;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use lock_runtime::{Lock, LockClient, LockError, OnLost};
 use support::{cluster::ClusterServers, server::ask, until};
 
-use super::{assert_not_replicated, patience};
+use super::{assert_not_replicated, patience, until_blocked};
 use crate::stores::SECOND;
 
 /// The name of the lock `k` on the servers.
@@ -42,12 +42,7 @@ impl Fixture {
 
     /// Waits until a call waits for the replicas of the first primary.
     async fn until_waiting(&self) {
-        let mut admin = self.cluster.servers[self.from].connection().await;
-        until(async || {
-            let info: String = ask(&mut admin, redis::cmd("INFO").arg("clients")).await;
-            info.contains("blocked_clients:1\r\n")
-        })
-        .await;
+        until_blocked(&self.cluster.servers[self.from], 1).await;
     }
 
     /// Makes the replica of a primary the replica of another primary.
@@ -133,6 +128,34 @@ async fn a_call_with_several_keys_waits_for_replicas_while_its_slot_is_moving() 
         cluster.end_move(slot, to).await;
     };
     locks.run(body).await.unwrap();
+}
+
+/// The slot of a call with several keys begins to move while the call waits for a replica. The call enters when each of
+/// the two servers has a replica, although a server refuses commands with several keys as long as the slot is moving.
+#[tokio::test]
+async fn a_first_call_with_several_keys_enters_while_its_slot_is_moving() {
+    let fixture = Fixture::start().await;
+    let Fixture {
+        cluster, client, ..
+    } = &fixture;
+    let locks = client.locks(["{t}:a", "{t}:b"]).wait(20 * SECOND);
+    let keys = locks.clone().run(async { cluster.keys().await });
+    let keys = keys.await.unwrap();
+    let first = keys.iter().find(|key| key.ends_with("{t}:a")).unwrap();
+    let slot = cluster.slot_of(first).await;
+    let from = cluster.primary_of(slot).await;
+    let to = (from + 1) % 3;
+    fixture.give_replica(from, to).await;
+    let call = tokio::spawn(async move { locks.replicas(1).acquire().await });
+    until_blocked(&cluster.servers[from], 1).await;
+    cluster.begin_move(slot, to).await;
+    cluster.move_key(slot, first, to).await;
+    let id: String = cluster.tell(from, &["MYID"]).await;
+    let replica = cluster.replica_of(from);
+    cluster.tell::<()>(replica, &["REPLICATE", &id]).await;
+    let guard = call.await.unwrap().unwrap();
+    guard.release().await;
+    cluster.end_move(slot, to).await;
 }
 
 /// A replica has replaced the primary of a held lock, and the old primary follows it. A nested call waits for the old

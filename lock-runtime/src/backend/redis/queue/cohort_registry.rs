@@ -424,10 +424,17 @@ impl Cohorts {
         });
     }
 
-    /// Records that the member with this token is about to restart the lease, which then ends at `until` at the earliest.
-    pub(crate) fn note_restart(&self, name: &LockName, token: FencingToken, until: Moment) {
+    /// Records that the member with this token restarts the lease with a request that is sent at `asked`. The lease then
+    /// ends at `until` at the earliest.
+    pub(crate) fn note_restart(
+        &self,
+        name: &LockName,
+        token: FencingToken,
+        asked: Moment,
+        until: Moment,
+    ) {
         self.with_token(name, token.get(), |entry| {
-            entry.cohort.note_restart(token.get(), until);
+            entry.cohort.note_restart(token.get(), asked, until);
         });
     }
 

@@ -179,7 +179,7 @@ async fn release_in_steps(
         // extended.
         match renew(&server, &name, token, Extend::Restart(lease)).await? {
             Renewed::NotHeld => break,
-            // The server took the restart for a late request, because its clock was set forward.
+            // The server took the restart for a late request. The next request is sent over another connection.
             Renewed::Until(until) if until > server.now() + lease => {
                 server.context.sleep(RETRY_PAUSE).await;
             }

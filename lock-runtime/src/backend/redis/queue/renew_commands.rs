@@ -225,7 +225,7 @@ fn note_requests(server: &Server, holders: &[ToRenew<'_>], known: &[Known]) {
                 cohorts.note_extension(one.name, one.token, now, now + lease);
             }
             (Extend::Restart(lease), Known::Turn(_)) => {
-                cohorts.note_restart(one.name, one.token, now + less_drift(lease));
+                cohorts.note_restart(one.name, one.token, now, now + less_drift(lease));
             }
             _ => {}
         }
@@ -266,5 +266,14 @@ async fn renew_grants(
         let left = u64::try_from(left).ok()?;
         Some(answered.sent + less_drift(Duration::from_millis(left)))
     };
-    Ok(Some((left.into_iter().map(until).collect(), answered.sent)))
+    let ends: Vec<_> = left.into_iter().map(until).collect();
+    let outlasts = |(grant, ends): (&GrantToRenew<'_>, &Option<Moment>)| {
+        ends.is_some_and(|ends| ends > answered.sent + grant.extend.lease())
+    };
+    if restart && grants.iter().zip(&ends).any(outlasts) {
+        // The server took the restart for a late request, because its clock was set forward. The engine gives up this
+        // connection, and reads the server's time again over the next connection.
+        answered.by.health.mark_demoted();
+    }
+    Ok(Some((ends, answered.sent)))
 }

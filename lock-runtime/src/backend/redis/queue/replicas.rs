@@ -4,7 +4,13 @@
 //! not count. The engine therefore checks during the wait, and once more after it, that the server still stores the
 //! grants. If not, the engine asks the server that stores the grants now.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::future::try_join_all;
 use lock_core::{
@@ -59,11 +65,17 @@ pub(crate) async fn replicate(
         // The server may read this count as a signed 32-bit number.
         count: replicas.count.min(i32::MAX as usize),
         until,
+        without_permit: AtomicUsize::new(0),
     };
     let answered = server
         .context
         .timeout_at(until + ANSWER_PATIENCE, asked.answer());
-    answered.await.unwrap_or_else(|| {
+    let answered = answered.await;
+    answered.unwrap_or_else(|| {
+        if asked.without_permit.load(Ordering::Acquire) > 0 {
+            // The server answers, but the engine has not asked it about these grants.
+            return Ok(Replicated::By { count: 0, until });
+        }
         let detail = server.last_error();
         Err(BackendError::Unreachable(
             detail.unwrap_or_else(|| "no answer".into()),
@@ -77,6 +89,8 @@ struct Asked<'a> {
     grants: Vec<Grant<'a>>,
     count: usize,
     until: Moment,
+    /// The number of requests that wait until another call has left its connection.
+    without_permit: AtomicUsize,
 }
 
 /// A grant, and the token that identifies it on the server.
@@ -126,9 +140,9 @@ impl Asked<'_> {
                 Err(Unanswered::NotHeld) => return Ok(Replicated::NotHeld),
                 Err(Unanswered::Failed(error)) => error,
             };
-            // While a slot moves to another server of a cluster, its servers refuse commands with several keys.
+            // While a slot moves to another server of a cluster, its servers refuse commands with several keys (TRYAGAIN).
             together = match &error {
-                CallError::NotReady(text) if text.contains("TRYAGAIN") => 1,
+                CallError::NotReady(_) => 1,
                 _ => self.grants.len(),
             };
             self.server.note_failure(error)?;
@@ -241,9 +255,12 @@ impl Asked<'_> {
     ) -> Result<(usize, Moment), Unanswered> {
         let home = &place.home;
         let failed = |error: RedisError| home.failed_beside(&error);
+        self.without_permit.fetch_add(1, Ordering::AcqRel);
+        let permit = home.wait_connections.permit().await;
+        self.without_permit.fetch_sub(1, Ordering::AcqRel);
         let connecting = home
             .wait_connections
-            .take(place.node.connector(), &home.address);
+            .take(permit, place.node.connector(), &home.address);
         let connection = connecting.await.map_err(failed)?;
         let sent = self.server.now();
         let touching = self.touch(&connection, place.is_moving, grants);
@@ -266,7 +283,8 @@ impl Asked<'_> {
         } else {
             1
         };
-        let round_trips = round_trips * answered.since(sent);
+        // The time of the first request is only an estimate of a round trip, and can be much too long.
+        let round_trips = (round_trips * answered.since(sent)).min(ANSWER_PATIENCE);
         let limit = self.until.since(answered).saturating_sub(round_trips);
         let mut wait = redis::cmd("WAIT");
         let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1);

@@ -280,11 +280,18 @@ impl Server {
                 if moving {
                     connection.run_while_moving(script, keys, &args)
                 } else {
-                    connection.run(script, keys, &args)
+                    connection.run_while(script, keys, &args, is_wanted)
                 }
             };
             match running.await {
-                Ok((value, sent)) => return Ok(Some(Answered { value, sent, again })),
+                Ok((value, sent)) => {
+                    return Ok(Some(Answered {
+                        value,
+                        sent,
+                        again,
+                        by: connection,
+                    }));
+                }
                 Err(CallError::Ask(to)) => redirect = Some(Box::new(to)),
                 Err(error) => match self.note_failure(error)? {
                     Retry::Now => again = true,

@@ -43,15 +43,19 @@ impl WaitConnections {
         lock(&self.idle).clear();
     }
 
-    /// Returns an idle connection, or makes a new one. Waits while [`AT_MOST`] connections are in use. Fails if the
-    /// connector reaches a server other than `address`.
-    pub(crate) async fn take(
-        &self,
+    /// Waits while [`AT_MOST`] connections are in use.
+    pub(crate) async fn permit(&self) -> SemaphorePermit<'_> {
+        let permit = self.permits.acquire().await;
+        permit.expect("the semaphore is never closed")
+    }
+
+    /// Returns an idle connection, or makes a new one. Fails if the connector reaches a server other than `address`.
+    pub(crate) async fn take<'a>(
+        &'a self,
+        permit: SemaphorePermit<'a>,
         connector: &Connector,
         address: &ConnectionAddr,
-    ) -> Result<WaitConnection<'_>, RedisError> {
-        let permit = self.permits.acquire().await;
-        let permit = permit.expect("the semaphore is never closed");
+    ) -> Result<WaitConnection<'a>, RedisError> {
         let idle = {
             let mut idle = lock(&self.idle);
             let now = connector.context.now();

@@ -322,10 +322,12 @@ impl Cohort {
         }
     }
 
-    /// Records that the member with this token is about to restart the lease, which then ends at `until` at the earliest.
-    /// The answer can be lost, so the grant counts as shortened from now on.
-    pub(crate) fn note_restart(&mut self, token: u64, until: Moment) {
+    /// Records that the member with this token restarts the lease with a request that is sent at `asked`. The lease then
+    /// ends at `until` at the earliest. The answer can be lost, so the grant counts as shortened from now on, whatever the
+    /// answers to earlier requests say.
+    pub(crate) fn note_restart(&mut self, token: u64, asked: Moment, until: Moment) {
         if self.has_turn(token) {
+            self.restarted = self.restarted.max(Some(asked));
             self.until = self.until.min(until);
         }
     }

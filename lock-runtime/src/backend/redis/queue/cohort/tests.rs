@@ -364,7 +364,23 @@ fn a_stretched_grant_is_seen() {
 fn a_restart_without_an_answer_shortens_the_turn_of_the_next_member() {
     let mut cohort = inside(2);
     assert!(cohort.confirm(10, extended(60_000), at(1)));
-    cohort.note_restart(10, at(30_001));
+    cohort.note_restart(10, at(1), at(30_001));
+    cohort.leave(10);
+    offer_next(&mut cohort, at(5_000));
+    let Seat::Inside(grant) = cohort.enter(11, at(5_000)) else {
+        panic!("the offer is still valid");
+    };
+    assert!(grant.valid_until.is_some_and(|until| until <= at(30_001)));
+}
+
+/// The answer to the extension comes after the restart was sent, and the answer to the restart is lost.
+#[test]
+fn a_late_answer_to_an_extension_does_not_undo_a_restart() {
+    let mut cohort = inside(2);
+    assert!(cohort.confirm(10, extended(30_000), at(0)));
+    cohort.note_extension(10, at(0), at(60_000));
+    cohort.note_restart(10, at(1), at(30_001));
+    assert!(cohort.confirm(10, extended(60_000), at(2)));
     cohort.leave(10);
     offer_next(&mut cohort, at(5_000));
     let Seat::Inside(grant) = cohort.enter(11, at(5_000)) else {
