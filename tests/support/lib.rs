@@ -51,16 +51,16 @@ pub fn root() -> &'static Path {
 /// Calls `question` repeatedly until it returns true.
 ///
 /// # Panics
-/// If `question` does not return true within 20 s.
+/// If `question` does not return true within 60 s.
 pub async fn until(mut question: impl AsyncFnMut() -> bool) {
     let asking = async {
         while !question().await {
             tokio::task::yield_now().await;
         }
     };
-    backstage::within(Duration::from_secs(20), asking)
+    backstage::within(Duration::from_secs(60), asking)
         .await
-        .expect("the condition holds within 20 s");
+        .expect("the condition holds within 60 s");
 }
 
 /// The code of the README and of the guides, which is compiled and run with the documentation tests.

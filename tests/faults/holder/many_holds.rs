@@ -196,6 +196,8 @@ async fn a_late_answer_counts_from_the_sending() {
     let lease = 4 * LEASE;
     let lock = fixture.client.lock("k").lease(lease).renew(true);
     let guard = lock.acquire().await.unwrap();
+    // Renewals have a connection of their own. It is ready once the lease has been renewed.
+    fixture.until_renewed(1).await;
     let before = fixture.client.stats();
     fixture.server.stop_process();
     until(async || fixture.client.stats().commands > before.commands).await;
