@@ -305,6 +305,32 @@ async fn row_51_the_other_branch_wants_the_same_lock() {
     .await;
 }
 
+/// Row 51 of `docs/faults.md`: the `wait` of a call is over, and the call is not polled. The release of the holder removes
+/// the call from the queue, and the engine does not queue the call again.
+#[tokio::test]
+async fn row_51_the_wait_of_a_forgotten_call_is_over() {
+    row(51, async |seen| {
+        let server = RedisServer::start().await;
+        let three = Three::on(&server, "k").await;
+        let guard = three.holder.acquire().await.unwrap();
+        let lock = three.slow.clone().wait(300 * MS);
+        let mut forgotten = Box::pin(lock.run(async { unreachable!("not polled") }));
+        queue(forgotten.as_mut(), &three.slow, 1).await;
+        // The engine counts the call as over one second after its `wait`.
+        sleep(1300 * MS + SECOND / 2).await;
+        guard.release().await;
+        // Meanwhile, the session of the call would probe the lock several times.
+        sleep(SECOND / 2).await;
+        let asked = Instant::now();
+        let enters = three.call(&three.other, "other", 10 * MS);
+        enters.await.unwrap();
+        let took = three.judge.when("other") - asked;
+        let what = "another caller enters after the `wait` of a forgotten call";
+        seen.within(what, SECOND / 2, took);
+    })
+    .await;
+}
+
 #[distributed_lock(client = client, keys = ["a", "b"])]
 async fn both(client: &LockClient) -> Result<(), LockError> {
     Ok(())

@@ -177,6 +177,12 @@ impl AcquireRequest {
         }
     }
 
+    /// Returns whether the `wait` of the caller has been over for some time.
+    pub(crate) fn is_over(&self) -> bool {
+        let sent = self.first_sent.get();
+        sent.is_some_and(|sent| self.context.now() > *sent + self.wait + LATE_SLACK)
+    }
+
     /// Records that `connection` carries the newest request.
     pub(crate) fn carry(&self, connection: &Arc<Connection>) {
         *lock(&self.carried) = Some(connection.clone());

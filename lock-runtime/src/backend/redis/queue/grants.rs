@@ -295,15 +295,18 @@ async fn retain(
     let rest = until.since(server.now());
     // To allow for clock drift, the local deadline comes before the end of the lease, but the deadline must not come
     // before `until`. The new lease is therefore longer than the time left until `until`.
-    let lease = Extend::To(lease.max(rest + rest / 1000 + RETAIN_MARGIN));
+    let lease = lease.max(rest + rest / 1000 + RETAIN_MARGIN);
+    let lease_ends = server.now() + lease;
     match server.cohorts.known(name, token) {
-        Known::Turn(_) if renew(server, name, token, lease).await? == Renewed::NotHeld => {
+        Known::Turn(_)
+            if renew(server, name, token, Extend::To(lease)).await? == Renewed::NotHeld =>
+        {
             return Ok(Released::NotHeld);
         }
         _ => {}
     }
     if server.cohorts.retain(name, token) {
-        let releasing = release_at(server.clone(), until, name.clone(), token);
+        let releasing = release_at(server.clone(), until, name.clone(), token, lease_ends);
         server.context.spawn(releasing);
     }
     Ok(Released::Released)
@@ -314,6 +317,7 @@ fn release_at(
     moment: Moment,
     name: LockName,
     token: FencingToken,
+    lease_ends: Moment,
 ) -> BoxFuture<'static, ()> {
     let task = server.track_acquisition();
     Box::pin(async move {
@@ -325,8 +329,9 @@ fn release_at(
             // retain the lock until `moment`, even without this process.
             () = server.shutdown.begun() => {
                 if let Some(first) = server.cohorts.end(&name, token) {
+                    let _release = server.track_release(lease_ends);
                     let retaining = release_grant(&server, &name, first, Some(moment));
-                    let _ = server.context.timeout_at(ends, retaining).await;
+                    let _ = server.context.timeout_at(ends.max(lease_ends), retaining).await;
                     server.cohorts.forget(&name, first);
                 }
             }

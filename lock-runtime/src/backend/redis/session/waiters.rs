@@ -36,6 +36,12 @@ impl Waiting {
         self.sender.as_ref()?;
         self.request.place()
     }
+
+    /// Returns the place of a caller that needs it. A caller whose `wait` is over is not polled. At its next poll, it
+    /// leaves the queue.
+    fn place_needed(&self) -> Option<u64> {
+        self.place().filter(|_| !self.request.is_over())
+    }
 }
 
 /// The callers that wait for one lock.
@@ -119,7 +125,8 @@ impl Waiters {
     }
 
     /// Returns requests for up to `at_most` locks whose probe is due. Each lock is represented by the request of its
-    /// first queued caller. Schedules the next probe of these locks at `next`.
+    /// first queued caller. Schedules the next probe of these locks at `next`. Ends the probes of a lock if the `wait` of
+    /// each caller is over.
     pub(crate) fn due(
         &self,
         now: Moment,
@@ -139,7 +146,8 @@ impl Waiters {
             };
             list.probe = None;
             let queued = list.waiting.values();
-            let queued = queued.filter_map(|waiting| Some((waiting.place()?, &waiting.request)));
+            let queued =
+                queued.filter_map(|waiting| Some((waiting.place_needed()?, &waiting.request)));
             let Some((_, first)) = queued.min_by_key(|(place, _)| *place) else {
                 continue;
             };
@@ -329,7 +337,7 @@ impl Waiters {
     }
 
     /// Prepares the requests of all queued callers of one lock, or of all locks, to be sent again with their old
-    /// places. Returns the locks that have requests to send.
+    /// places. Leaves out callers whose `wait` is over. Returns the locks that have requests to send.
     pub(crate) fn requeue(&self, only: Option<&LockName>) -> Vec<LockName> {
         let mut waiters = lock(&self.0);
         let waiters = waiters
@@ -338,7 +346,7 @@ impl Waiters {
         let with_some = waiters.filter_map(|(name, list)| {
             let queued = list.waiting.values();
             let queued =
-                queued.filter_map(|waiting| Some((waiting.place()?, waiting.request.owner)));
+                queued.filter_map(|waiting| Some((waiting.place_needed()?, waiting.request.owner)));
             let mut queued: Vec<_> = queued.collect();
             queued.sort_unstable();
             list.unsent.retain(|owner| {
