@@ -524,7 +524,7 @@ impl Protocol {
         match cohort.leave(token.into()) {
             Departure::Stale => return Passed::On,
             Departure::Ended => return Passed::Ended(first),
-            Departure::Forgotten => {
+            Departure::Suspended => {
                 *entry = None;
                 return Passed::On;
             }

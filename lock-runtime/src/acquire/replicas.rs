@@ -132,8 +132,8 @@ pub(crate) async fn replicated(
         if now >= until && read < until && count >= replicas.count {
             return Ok(Waited::TooLate); // when the answer came, there was time for another try
         }
-        if count < replicas.count && were_enough {
-            return Ok(Waited::TooLate); // the caller read the answers to the renewals when too little time was left
+        if count < replicas.count && were_enough && replicas.within.is_zero() {
+            return Ok(Waited::TooLate); // the caller read the answers to the renewals when no time was left
         }
         were_enough |= count >= replicas.count;
         if now >= until || count < replicas.count {

@@ -198,7 +198,10 @@ impl Backend for RedisBackend {
     }
 
     fn close(&self, until: Moment) -> BoxFuture<'_, ()> {
-        Box::pin(self.server.close(until))
+        Box::pin(async move {
+            grants::give_back_offered(&self.server, until).await;
+            self.server.close(until).await;
+        })
     }
 }
 

@@ -37,7 +37,14 @@ struct Entry {
     /// usually lost this grant, so the member that has the turn is the last one, unless a later answer of the server
     /// describes the grant again.
     replaced: Option<Moment>,
+    /// The moment at which the last member left, if the local deadline had passed. The waiting members queue again, and
+    /// possibly share the grant again. A second release by the same member must therefore not release the grant.
+    left: Option<Moment>,
 }
+
+/// The time for which the registry remembers that a member has left a suspended cohort. A release whose caller does not
+/// read the answer is repeated after a second at the latest.
+const LEFT_KEPT: Duration = Duration::from_secs(10);
 
 /// The cohorts by lock, and by the token of the first member. The map is ordered, so that each run of a program visits
 /// the cohorts in the same order.
@@ -155,7 +162,8 @@ fn may_begin(
             && Arc::ptr_eq(&entry.session, session)
     };
     let is_newer = |entry: &mut Entry| {
-        entry.cohort.first() > grant.first && (grant.is_pushed || !is_past(entry))
+        let is_later = entry.left.is_none() && entry.cohort.first() > grant.first;
+        is_later && (grant.is_pushed || !is_past(entry))
     };
     let is_old = of_lock(cohorts, name).any(is_newer);
     let Some(known) = cohorts.get_mut(&(name.clone(), grant.first)) else {
@@ -251,6 +259,7 @@ impl Cohorts {
             session: session.clone(),
             cohort,
             replaced: None,
+            left: None,
         };
         if !grant.is_pushed {
             session.waiters.set_grant(name, &grant.owners, grant.first);
@@ -307,12 +316,11 @@ impl Cohorts {
             return Passed::Unknown;
         };
         let first = entry.cohort.first();
-        let key = (name.clone(), first);
         match entry.cohort.leave(token) {
             Departure::Stale => return Passed::Stale,
             Departure::Ended => return Passed::Ended(first),
-            Departure::Forgotten => {
-                cohorts.remove(&key);
+            Departure::Suspended => {
+                entry.left.get_or_insert(now);
                 return Passed::Stale;
             }
             Departure::Free => {}
@@ -327,9 +335,9 @@ impl Cohorts {
             return Passed::On;
         }
         if entry.has_waiting(name) {
-            let session = entry.session.clone();
-            cohorts.remove(&key);
-            return Passed::Late(session);
+            entry.cohort.suspend();
+            entry.left = Some(now);
+            return Passed::Late(entry.session.clone());
         }
         entry.cohort.end();
         Passed::Ended(first)
@@ -357,7 +365,8 @@ impl Cohorts {
     /// Determines what the heartbeat of a session has to do for the session's cohorts. Passes on offers that are not
     /// taken in time. Requests the renewal of the grant of an offer if the grant has too little time left. If the local
     /// deadline of a grant has passed, the grant's waiting members queue again. Removes a released cohort if no caller
-    /// of the session waits for its lock, and a replaced or ended cohort after its local deadline.
+    /// of the session waits for its lock, a replaced or ended cohort after its local deadline, and a suspended cohort some
+    /// time after its last member has left.
     pub(crate) fn heartbeat_chores(
         &self,
         session: &Arc<Session>,
@@ -371,7 +380,8 @@ impl Cohorts {
             let ours = Arc::ptr_eq(&entry.session, session);
             let is_unneeded = entry.cohort.is_released() && !session.waiters.are_at(name);
             let is_closed = entry.replaced.is_some() || entry.cohort.is_ended();
-            !ours || !(is_unneeded || (is_closed && entry.cohort.until() <= now))
+            let has_left = entry.left.is_some_and(|left| left + LEFT_KEPT <= now);
+            !ours || !(is_unneeded || has_left || (is_closed && entry.cohort.until() <= now))
         });
         for ((name, _), entry) in cohorts.iter_mut() {
             if !Arc::ptr_eq(&entry.session, session) || entry.cohort.is_over() {
@@ -458,7 +468,8 @@ impl Cohorts {
     pub(crate) fn forget(&self, name: &LockName, first: FencingToken) {
         let mut cohorts = lock(&self.0);
         let key = (name.clone(), first.get());
-        let Some(entry) = cohorts.get_mut(&key).filter(|entry| entry.cohort.is_over()) else {
+        let is_over = |entry: &&mut Entry| entry.cohort.is_over() && entry.left.is_none();
+        let Some(entry) = cohorts.get_mut(&key).filter(is_over) else {
             return;
         };
         if entry.session.waiters.are_at(name) {
@@ -531,6 +542,21 @@ impl Cohorts {
         })?
     }
 
+    /// Ends the cohorts in which a turn is offered and nobody has taken it. Returns, for each cohort, the token of the turn
+    /// and the local deadline of the grant. The calling code has to release the grants.
+    pub(crate) fn end_offered(&self) -> Vec<(LockName, FencingToken, Moment)> {
+        let mut cohorts = lock(&self.0);
+        let offered = cohorts
+            .iter_mut()
+            .filter(|(_, entry)| entry.cohort.is_offered());
+        let ended = offered.map(|((name, _), entry)| {
+            let (token, until) = (entry.cohort.turn().token, entry.cohort.until());
+            entry.cohort.end();
+            (name.clone(), FencingToken::new(token), until)
+        });
+        ended.collect()
+    }
+
     /// Returns the number of members whose turn is still to come, or `None` if no member has the turn.
     pub(crate) fn to_come(&self, name: &LockName) -> Option<usize> {
         of_lock(&mut lock(&self.0), name)
@@ -539,10 +565,11 @@ impl Cohorts {
     }
 
     /// Returns the newest turn in the cohort whose first member has this token, and the number of members that are
-    /// still waiting. Returns `None` if this process does not know the grant.
+    /// still waiting. Returns `None` if this process does not know the grant, or if its last member has left.
     pub(crate) fn seen(&self, name: &LockName, first: u64) -> Option<(Turn, usize)> {
         self.with_first(name, first, |entry| {
-            (entry.cohort.turn(), entry.waiting(name))
-        })
+            let is_known = entry.left.is_none();
+            is_known.then(|| (entry.cohort.turn(), entry.waiting(name)))
+        })?
     }
 }

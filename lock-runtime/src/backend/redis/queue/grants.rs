@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use lock_core::{
     backend::{BackendError, BoxFuture, Extend, Released, Renewed, Status, Waiter},
     fencing::FencingToken,
@@ -361,6 +362,16 @@ pub(crate) fn release_in_background(
         releasing.await;
         drop(task);
     });
+}
+
+/// Gives back the turns that are offered to calls that are not polled, because the client is shut down. Gives up at
+/// `until`.
+pub(crate) async fn give_back_offered(server: &Arc<Server>, until: Moment) {
+    let offered = server.cohorts.end_offered().into_iter();
+    let giving_back =
+        offered.map(|(name, token, ends)| give_back(server.clone(), name, token, ends));
+    let giving_back = join_all(giving_back);
+    server.context.timeout_at(until, giving_back).await;
 }
 
 async fn release_until(

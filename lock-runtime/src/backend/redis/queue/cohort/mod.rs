@@ -80,8 +80,8 @@ pub(crate) enum Departure {
     Ended,
     /// The member that leaves no longer has the turn.
     Stale,
-    /// The cohort was suspended (its local deadline passed) during the member's turn, and can be removed now.
-    Forgotten,
+    /// The cohort was suspended (its local deadline passed) during the member's turn.
+    Suspended,
 }
 
 /// The server's answer to the renewal or the check of a grant.
@@ -342,7 +342,7 @@ impl Cohort {
             State::Offered { .. } | State::Inside | State::Retained => Departure::Free,
             State::Ended => Departure::Ended,
             State::Released => Departure::Stale,
-            State::Suspended => Departure::Forgotten,
+            State::Suspended => Departure::Suspended,
         }
     }
 

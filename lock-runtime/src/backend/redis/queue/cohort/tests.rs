@@ -306,7 +306,7 @@ fn a_suspended_cohort_seats_nobody() {
         assert_eq!(cohort.enter(10, at(1)), Seat::Missed);
         assert!(!cohort.confirm(10, extended(30_000), at(1)));
         assert_eq!(offer_next(&mut cohort, at(1)), None);
-        assert_eq!(cohort.leave(10), Departure::Forgotten);
+        assert_eq!(cohort.leave(10), Departure::Suspended);
         assert_eq!(cohort.leave(11), Departure::Stale);
     }
 }

@@ -233,16 +233,18 @@ fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
     // The first member is still inside when the lease ends, so the second member queues again.
     let chores = fixture.heartbeat_chores(at(1100));
     assert_eq!(chores.requeue.len(), 1);
-    // The first member leaves, and the registry removes the cohort of the grant.
+    // The first member leaves, and the grant is over for this process.
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(2500));
     assert!(matches!(passed, Passed::Stale));
     assert!(fixture.cohorts.seen(&fixture.name, 7).is_none());
-    for now in [3200, 3220, 3240] {
+    for now in [3200, 3220, 3240, 13_000] {
+        // At last, the registry removes the cohort of the grant.
+        fixture.heartbeat_chores(at(now));
         assert!(is_nothing(&fixture.push(7, &[&a, &b], at(now))));
         assert_eq!(b.offered(), None, "the grant is over");
     }
     // A newer grant is still accepted.
-    fixture.push(9, &[&b], at(4000));
+    fixture.push(9, &[&b], at(14_000));
     assert_eq!(b.offered(), Some(9));
 }
 
@@ -255,6 +257,37 @@ fn a_suspended_grant_that_the_server_still_has_is_shared_again() {
     assert_eq!(fixture.heartbeat_chores(at(1100)).requeue.len(), 1);
     fixture.describe(7, &[&a, &b], at(1200));
     assert_eq!(b.offered(), Some(8));
+}
+
+/// The first release of a member, whose caller no longer waits for it, has made the other members queue again. The second
+/// release must not release the grant, because the other members possibly share it again.
+#[test]
+fn a_second_release_of_a_member_does_not_end_a_grant_that_is_shared_again() {
+    for is_suspended in [false, true] {
+        let fixture = Fixture::new();
+        let (mut a, mut b) = (fixture.member(1), fixture.member(2));
+        fixture.push(7, &[&a, &b], at(0));
+        assert_eq!(a.offered(), Some(7));
+        assert!(fixture.enter(7, at(1)));
+        fixture.settle(&a);
+        if is_suspended {
+            fixture.heartbeat_chores(at(1100));
+            let passed = fixture.cohorts.pass(&fixture.name, 7, at(1200));
+            assert!(matches!(passed, Passed::Stale), "{passed:?}");
+        } else {
+            let passed = fixture.cohorts.pass(&fixture.name, 7, at(1200));
+            assert!(matches!(passed, Passed::Late(_)), "{passed:?}");
+        }
+        let again = || fixture.cohorts.pass(&fixture.name, 7, at(1300));
+        assert!(matches!(again(), Passed::Stale));
+        let token = FencingToken::new(7);
+        fixture.cohorts.forget_turn(&fixture.name, token);
+        let known = fixture.cohorts.known(&fixture.name, token);
+        assert!(matches!(known, Known::Over), "{known:?}");
+        fixture.describe(7, &[&a, &b], at(1400));
+        assert_eq!(b.offered(), Some(8));
+        assert!(matches!(again(), Passed::Stale));
+    }
 }
 
 #[test]
