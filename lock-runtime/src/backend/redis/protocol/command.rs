@@ -1,7 +1,7 @@
 //! The arguments and answers of scripts, and times in the format that scripts use. Some arguments depend on the
 //! connection, so an [`Arg`] is converted to text after the engine has chosen the connection for the command.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
 use lock_core::lease::{CLAIM, Moment};
 use once_cell::sync::Lazy;
@@ -58,8 +58,6 @@ pub(crate) struct Answered {
     /// Whether the same request was sent before and got no answer. The server may have carried out that earlier
     /// request.
     pub(crate) again: bool,
-    /// The connection over which the server answered.
-    pub(crate) by: Arc<Connection>,
 }
 
 /// Returns [`CLAIM`] in ms, as an argument for scripts. If the server announces a grant in a message, and the session

@@ -247,13 +247,17 @@ impl Cohorts {
         if grant.is_pushed && !is_new {
             return chores; // each grant is pushed once, so this is a repeated message
         }
-        let Some(cohort) = Cohort::new(grant, now) else {
+        let Some(mut cohort) = Cohort::new(grant, now) else {
             return chores;
         };
         let mut offers = Offers::default();
         let mut cohorts = lock(&self.0);
         if !may_begin(&mut cohorts, session, name, grant, now) {
             return chores;
+        }
+        let key = (name.clone(), grant.first);
+        if let Some(suspended) = cohorts.get(&key) {
+            cohort.continue_from(&suspended.cohort, grant.after());
         }
         let mut entry = Entry {
             session: session.clone(),
@@ -264,7 +268,6 @@ impl Cohorts {
         if !grant.is_pushed {
             session.waiters.set_grant(name, &grant.owners, grant.first);
         }
-        let key = (name.clone(), grant.first);
         let is_known = cohorts.contains_key(&key);
         let passed = entry.pass(name, now, &mut offers);
         chores.begun = passed && !is_known;

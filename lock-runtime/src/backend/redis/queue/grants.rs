@@ -142,7 +142,7 @@ pub(crate) async fn release(
     retain_until: Option<Moment>,
 ) -> Result<Released, BackendError> {
     if !needs_steps(server, name, token, retain_until) {
-        return release_turn(server, name, token, retain_until).await;
+        return release_turn(server, name, token, retain_until, false).await;
     }
     let releasing = release_in_steps(server.clone(), name.clone(), token, retain_until);
     let released = server.context.spawn(releasing).await;
@@ -180,24 +180,35 @@ async fn release_in_steps(
         // extended.
         match renew(&server, &name, token, Extend::Restart(lease)).await? {
             Renewed::NotHeld => break,
-            // The server took the restart for a late request. The next request is sent over another connection.
+            // The server took the restart for a late request, because its clock was set forward. The engine gives up the
+            // connection, and reads the server's time again over the next one.
             Renewed::Until(until) if until > server.now() + lease => {
+                server
+                    .sessions
+                    .connected(&name)
+                    .await?
+                    .1
+                    .health
+                    .mark_broken();
                 server.context.sleep(RETRY_PAUSE).await;
             }
             Renewed::Until(_) => {}
         }
     }
-    release_turn(&server, &name, token, retain_until).await
+    release_turn(&server, &name, token, retain_until, true).await
 }
 
-/// Offers the turn to the next member of the cohort, or releases the grant if no member is waiting.
+/// Offers the turn to the next member of the cohort, or releases the grant if no member is waiting. `is_member` is set if
+/// the holder was a member of a cohort when its release began.
 async fn release_turn(
     server: &Arc<Server>,
     name: &LockName,
     token: FencingToken,
     retain_until: Option<Moment>,
+    is_member: bool,
 ) -> Result<Released, BackendError> {
     let (grant, is_cohort) = match server.cohorts.pass(name, token.get(), server.now()) {
+        Passed::Unknown if is_member => return Ok(Released::NotHeld), // another release has passed the turn on
         Passed::Unknown => (token, false),
         Passed::Ended(first) => (FencingToken::new(first), true),
         Passed::Stale => return Ok(Released::NotHeld),

@@ -134,9 +134,17 @@ async fn renew_batch(
     holders: &[ToRenew<'_>],
     restart: bool,
 ) -> Result<Vec<Renewed>, BackendError> {
+    let known = |one: &ToRenew<'_>| server.cohorts.known(one.name, one.token);
+    let at_first: Vec<_> = holders.iter().map(known).collect();
+    // A member of a cohort whose cohort is no longer known has lost its turn. The member's token can be that of the grant,
+    // which the other members possibly share again.
     let known = || -> Vec<_> {
-        let known = |one: &ToRenew<'_>| server.cohorts.known(one.name, one.token);
-        holders.iter().map(known).collect()
+        let known = holders.iter().map(known).zip(&at_first);
+        let known = known.map(|(now, first)| match (first, now) {
+            (Known::Turn(_) | Known::Over, Known::Itself) => Known::Over,
+            (_, now) => now,
+        });
+        known.collect()
     };
     // The server identifies the grant of a cohort only by the token of the cohort's first member. A repeated command
     // must therefore not name the grant for a member that has passed its turn on: it would change the lease of the next
@@ -266,14 +274,5 @@ async fn renew_grants(
         let left = u64::try_from(left).ok()?;
         Some(answered.sent + less_drift(Duration::from_millis(left)))
     };
-    let ends: Vec<_> = left.into_iter().map(until).collect();
-    let outlasts = |(grant, ends): (&GrantToRenew<'_>, &Option<Moment>)| {
-        ends.is_some_and(|ends| ends > answered.sent + grant.extend.lease())
-    };
-    if restart && grants.iter().zip(&ends).any(outlasts) {
-        // The server took the restart for a late request, because its clock was set forward. The engine gives up this
-        // connection, and reads the server's time again over the next connection.
-        answered.by.health.mark_demoted();
-    }
-    Ok(Some((ends, answered.sent)))
+    Ok(Some((left.into_iter().map(until).collect(), answered.sent)))
 }

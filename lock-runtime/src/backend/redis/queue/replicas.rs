@@ -5,6 +5,7 @@
 //! grants. If not, the engine asks the server that stores the grants now.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -67,20 +68,21 @@ pub(crate) async fn replicate(
         until,
         without_permit: AtomicUsize::new(0),
     };
-    let answered = server
-        .context
-        .timeout_at(until + ANSWER_PATIENCE, asked.answer());
-    let answered = answered.await;
-    answered.unwrap_or_else(|| {
-        if asked.without_permit.load(Ordering::Acquire) > 0 {
-            // The server answers, but the engine has not asked it about these grants.
-            return Ok(Replicated::By { count: 0, until });
-        }
-        let detail = server.last_error();
-        Err(BackendError::Unreachable(
-            detail.unwrap_or_else(|| "no answer".into()),
-        ))
-    })
+    let mut answer = pin!(asked.answer());
+    let context = &server.context;
+    let answered = context.timeout_at(until + ANSWER_PATIENCE, answer.as_mut());
+    if let Some(answered) = answered.await {
+        return answered;
+    }
+    let is_unasked = asked.without_permit.load(Ordering::Acquire) > 0;
+    let (name, patience) = (asked.grants[0].name, ANSWER_PATIENCE / 2);
+    if is_unasked && server.is_answering(Some(name), patience).await {
+        return Ok(Replicated::By { count: 0, until });
+    }
+    let detail = server.last_error();
+    Err(BackendError::Unreachable(
+        detail.unwrap_or_else(|| "no answer".into()),
+    ))
 }
 
 /// A request to wait until replicas have acknowledged grants.
@@ -91,6 +93,22 @@ struct Asked<'a> {
     until: Moment,
     /// The number of requests that wait until another call has left its connection.
     without_permit: AtomicUsize,
+}
+
+/// Counts one request that waits until another call has left its connection.
+struct WithoutPermit<'a>(&'a AtomicUsize);
+
+impl<'a> WithoutPermit<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for WithoutPermit<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// A grant, and the token that identifies it on the server.
@@ -142,7 +160,7 @@ impl Asked<'_> {
             };
             // While a slot moves to another server of a cluster, its servers refuse commands with several keys (TRYAGAIN).
             together = match &error {
-                CallError::NotReady(_) => 1,
+                CallError::NotReady(_) if self.server.sessions.is_cluster() => 1,
                 _ => self.grants.len(),
             };
             self.server.note_failure(error)?;
@@ -255,9 +273,9 @@ impl Asked<'_> {
     ) -> Result<(usize, Moment), Unanswered> {
         let home = &place.home;
         let failed = |error: RedisError| home.failed_beside(&error);
-        self.without_permit.fetch_add(1, Ordering::AcqRel);
+        let waits = WithoutPermit::new(&self.without_permit);
         let permit = home.wait_connections.permit().await;
-        self.without_permit.fetch_sub(1, Ordering::AcqRel);
+        drop(waits);
         let connecting = home
             .wait_connections
             .take(permit, place.node.connector(), &home.address);
@@ -284,8 +302,9 @@ impl Asked<'_> {
             1
         };
         // The time of the first request is only an estimate of a round trip, and can be much too long.
-        let round_trips = (round_trips * answered.since(sent)).min(ANSWER_PATIENCE);
-        let limit = self.until.since(answered).saturating_sub(round_trips);
+        let rest = self.until.since(answered);
+        let round_trips = (round_trips * answered.since(sent)).min(ANSWER_PATIENCE.max(rest / 4));
+        let limit = rest.saturating_sub(round_trips);
         let mut wait = redis::cmd("WAIT");
         let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1);
         let count = wait

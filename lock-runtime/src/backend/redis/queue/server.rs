@@ -284,14 +284,7 @@ impl Server {
                 }
             };
             match running.await {
-                Ok((value, sent)) => {
-                    return Ok(Some(Answered {
-                        value,
-                        sent,
-                        again,
-                        by: connection,
-                    }));
-                }
+                Ok((value, sent)) => return Ok(Some(Answered { value, sent, again })),
                 Err(CallError::Ask(to)) => redirect = Some(Box::new(to)),
                 Err(error) => match self.note_failure(error)? {
                     Retry::Now => again = true,

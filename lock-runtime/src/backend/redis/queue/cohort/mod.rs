@@ -137,7 +137,7 @@ impl Cohort {
             state: State::Retained, // the lock is taken, and no member has been offered a turn
             to_come: grant.owners.iter().copied().collect(),
             until: grant.until(),
-            confirmed: grant.confirmed(),
+            confirmed: grant.confirmed().min(grant.lease),
             restarted: None,
             extension: None,
         })
@@ -303,12 +303,12 @@ impl Cohort {
             self.until = answer.until;
             // `confirmed` counts from the moment at which the answer is read, not from the moment at which the request
             // was sent. A member that is polled right after the answer thus has all of this time left.
-            let left = answer.until.since(now);
+            let left = answer.until.since(now).min(self.lease);
             self.confirmed = if answer.restarted || self.is_offered() {
                 left
             } else {
                 // A holder can also check its lease or extend it by a short time. The next member needs more than that.
-                self.confirmed.max(left.min(self.lease))
+                self.confirmed.max(left)
             };
         }
         true
@@ -317,9 +317,25 @@ impl Cohort {
     /// Records that the member with this token has sent a request at `asked` for a lease that ends at `until`.
     pub(crate) fn note_extension(&mut self, token: u64, asked: Moment, until: Moment) {
         if self.contains(token) {
-            let (newest, longest) = self.extension.unwrap_or((asked, until));
-            self.extension = Some((asked.max(newest), until.max(longest)));
+            self.extend_known(asked, until);
         }
+    }
+
+    fn extend_known(&mut self, asked: Moment, until: Moment) {
+        let (newest, longest) = self.extension.unwrap_or((asked, until));
+        self.extension = Some((asked.max(newest), until.max(longest)));
+    }
+
+    /// Continues `before`, the suspended cohort of the same grant. The answer to a request that was sent at `asked` has
+    /// described the grant. A restart or an extension of the lease by a member that has left can still reach the server,
+    /// so the grant counts as lasting for one lease after `asked`, and as stretched if the server has named more.
+    pub(crate) fn continue_from(&mut self, before: &Self, asked: Moment) {
+        self.lease = before.lease;
+        self.restarted = before.restarted;
+        self.extension = before.extension;
+        self.extend_known(asked, self.until);
+        self.until = self.until.min(asked + less_drift(self.lease));
+        self.confirmed = self.confirmed.min(self.lease);
     }
 
     /// Records that the member with this token restarts the lease with a request that is sent at `asked`. The lease then

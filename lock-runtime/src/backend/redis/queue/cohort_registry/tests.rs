@@ -1,7 +1,7 @@
 use lock_core::{
     backend::Request,
     layout::Layout,
-    lease::{LeaseTerms, Renewal},
+    lease::{LeaseTerms, Renewal, less_drift},
     options::Strategy,
 };
 use tokio::sync::oneshot::{Receiver, error::TryRecvError};
@@ -257,6 +257,42 @@ fn a_suspended_grant_that_the_server_still_has_is_shared_again() {
     assert_eq!(fixture.heartbeat_chores(at(1100)).requeue.len(), 1);
     fixture.describe(7, &[&a, &b], at(1200));
     assert_eq!(b.offered(), Some(8));
+}
+
+/// A member has extended the lease to 60 s, and has left. The request that restarts the lease is still under way when the
+/// other members share the grant again.
+#[test]
+fn a_grant_that_is_shared_again_counts_for_one_lease() {
+    let fixture = Fixture::new();
+    let [a, mut b, c] = [1, 2, 3].map(|owner| fixture.member(owner));
+    fixture.push(7, &[&a, &b, &c], at(0));
+    assert!(fixture.enter(7, at(1)));
+    fixture.settle(&a);
+    assert!(fixture.confirm(7, at(60_000), at(100)));
+    let token = FencingToken::new(7);
+    let restarted = (at(500), at(500) + less_drift(LEASE));
+    fixture
+        .cohorts
+        .note_restart(&fixture.name, token, restarted.0, restarted.1);
+    assert_eq!(fixture.heartbeat_chores(at(1600)).requeue.len(), 1);
+    let owners = [&a, &b, &c]
+        .map(|member| member.owner().to_string())
+        .join(" ");
+    let text = format!("7|60000|{}|{owners}", fixture.session.session_id);
+    let grant = GrantSnapshot::parse(&text, 58_400, at(1600)).unwrap();
+    fixture
+        .cohorts
+        .take_up(&fixture.session, &fixture.name, &grant, at(1610));
+    assert_eq!(b.offered(), Some(8));
+    let Seat::Inside(entered) = fixture.cohorts.enter(&fixture.name, 8, at(1620)) else {
+        panic!("the turn is offered");
+    };
+    assert!(
+        entered.valid_until.is_some_and(|until| until <= at(2620)),
+        "{entered:?}"
+    );
+    let stretched = fixture.cohorts.stretched(&fixture.name, 8, at(1630));
+    assert_eq!(stretched, Some(LEASE));
 }
 
 /// The first release of a member, whose caller no longer waits for it, has made the other members queue again. The second
