@@ -5,7 +5,7 @@ use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::Poll,
@@ -14,18 +14,19 @@ use std::{
 
 use futures_util::{StreamExt, stream};
 use lock_runtime::{
-    FencingToken, Hold, Holds, InCurrentHold, Lock, LockClient, LockError, LockGuard, OnLost,
-    Release, ReleaseOutcome, Strategy, distributed_lock,
+    FencingToken, Hold, Holds, InCurrentHold, Lock, LockClient, LockError, LockGuard, MultiLock,
+    OnLost, Release, ReleaseOutcome, Strategy, distributed_lock,
 };
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     chance::Chance,
+    faults::Fault,
     late::{Late, Lateness, late},
     ledger::{CallId, Ledger, Presence, Wanted},
     network::HostId,
     plan::{Plan, Store},
-    process::on_runtime,
+    process::{on_both_runtimes, on_runtime},
     stop::StopSignal,
 };
 
@@ -159,6 +160,10 @@ const SHORTEST_RENEWED: Duration = Duration::from_secs(1);
 /// The time by which a guard's lease is extended is shorter than this.
 pub(crate) const LONGEST_EXTENSION: Duration = Duration::from_secs(2);
 
+/// The longest time by which a nested call exceeds its `wait` if it is polled without delay: 200 ms to leave, and the
+/// delays of messages.
+const NESTED_LONGER: Duration = Duration::from_millis(700);
+
 /// The `wait` of nested calls beside a call that is not polled.
 const UNPOLLED_WAIT: Duration = Duration::from_secs(8);
 
@@ -208,6 +213,8 @@ pub struct Caller {
     unpolled: Chance,
     /// The random numbers for the habits of callers (see [`Plan::habits`]).
     habits: Chance,
+    /// The random numbers for the quirks of callers (see [`Plan::quirks`]).
+    quirks: Chance,
     /// The delay between the wake-up of a call and its next poll by this task.
     late: Lateness,
 }
@@ -221,8 +228,8 @@ impl fmt::Debug for Caller {
 impl Caller {
     /// Creates a task of this process, which runs on the runtime with this number.
     #[must_use]
-    pub fn new(process: &Process, runtime: u32, chances: [Chance; 5]) -> Arc<Self> {
-        let [chance, orders, extras, unpolled, habits] = chances;
+    pub fn new(process: &Process, runtime: u32, chances: [Chance; 6]) -> Arc<Self> {
+        let [chance, orders, extras, unpolled, habits, quirks] = chances;
         let late = if chance.percent(process.plan.slow) {
             if process.plan.rhythmic {
                 Lateness::Always(chance.pick(&[300, 900, 1_100, 1_500, 1_900, 2_500]))
@@ -240,6 +247,7 @@ impl Caller {
             extras,
             unpolled,
             habits,
+            quirks,
             late,
         })
     }
@@ -278,6 +286,11 @@ impl Caller {
     /// Returns true with a probability of `percent` % if callers have habits.
     fn has_habit(&self, percent: u32) -> bool {
         self.process.plan.habits && self.habits.percent(percent)
+    }
+
+    /// Returns true with a probability of `percent` % if callers have quirks.
+    fn has_quirk(&self, percent: u32) -> bool {
+        self.process.plan.quirks && self.quirks.percent(percent)
     }
 
     /// Chooses random options for a call that locks this key, and records in the ledger that the call begins.
@@ -335,7 +348,13 @@ impl Caller {
     fn wanted(&self, way: Way, keys: Vec<String>, wait: Duration, strategy: Strategy) -> Wanted {
         let store = self.process.plan.store;
         let queues = strategy == Strategy::Handoff && !wait.is_zero() && store.has_queue();
-        let notified = strategy == Strategy::Notify && !wait.is_zero() && store != Store::Redlock;
+        let plan = &self.process.plan;
+        // The messages for a call that is polled on two runtimes in turn can go to the session of either runtime.
+        let is_in_turn = way == Way::Moved && plan.quirks && plan.runtimes == 2;
+        let notified = strategy == Strategy::Notify
+            && !wait.is_zero()
+            && store != Store::Redlock
+            && !is_in_turn;
         Wanted {
             host: self.process.host,
             way: way.name(),
@@ -384,6 +403,9 @@ impl Caller {
             }
             Way::Select => self.select().await,
             Way::Forgotten => self.forgotten().await,
+            Way::Moved if self.process.plan.runtimes == 2 && self.has_quirk(50) => {
+                on_both_runtimes(self.run(Way::Moved)).await;
+            }
             Way::Moved => {
                 let this = self.clone();
                 let mut calling = Box::pin(async move { this.run(Way::Moved).await });
@@ -543,10 +565,16 @@ impl Caller {
         let tolerance = (before + by) / 50 + Duration::from_millis(5);
         let ledger = &self.process.ledger;
         match extended {
-            Ok(left) if left + took + tolerance < before + by => ledger.violated(
-                "an extension adds to the time left",
-                format!("{left:?} left {took:?} after {by:?} were added to {before:?}"),
-            ),
+            // A lease that has ended early, because a clock was set ahead, has no time left.
+            Ok(left) if left + took + tolerance < before + by && guard.loss().is_none() => ledger
+                .violated(
+                    "an extension adds to the time left",
+                    format!("{left:?} left {took:?} after {by:?} were added to {before:?}"),
+                ),
+            // A script that extends a lease begins with a command that a server without free memory allows.
+            Err(LockError::Refused { detail, .. }) => {
+                ledger.violated("an extension needs no memory", detail.to_string());
+            }
             Err(LockError::Lost { .. }) if !guard.remaining().is_zero() => ledger.violated(
                 "an extension reports only a real loss",
                 format!("{:?} left after the error", guard.remaining()),
@@ -595,13 +623,23 @@ impl Caller {
     }
 
     async fn several(self: &Arc<Self>) {
+        let Some((locks, keys, call)) = self.begin_several(Way::Several) else {
+            return tokio::task::yield_now().await;
+        };
+        let ended = self.late(locks.run(self.clone().body_of(call, keys))).await;
+        self.end(call, ended.err());
+    }
+
+    /// Chooses random keys and options for a call with several keys, and records in the ledger that the call begins.
+    /// Returns `None` if no key was chosen.
+    fn begin_several(&self, way: Way) -> Option<(MultiLock, Vec<String>, CallId)> {
         let plan = &self.process.plan;
         let keys: Vec<String> = (0..plan.keys)
             .filter(|_| self.chance.percent(60))
             .map(|key| format!("k{key}"))
             .collect();
         if keys.is_empty() {
-            return tokio::task::yield_now().await;
+            return None;
         }
         let mut keys = self.orders.shuffled(keys);
         if self.orders.percent(20) {
@@ -609,7 +647,8 @@ impl Caller {
         }
         let wait = self.chance.pick(&plan.waits);
         let lease = self.chance.pick(&plan.leases);
-        let renewed = lease >= SHORTEST_RENEWED && self.chance.percent(70);
+        let keeps = way == Way::Forgotten || lease < SHORTEST_RENEWED;
+        let renewed = !keeps && self.chance.percent(70);
         let locks = self
             .process
             .client
@@ -621,17 +660,16 @@ impl Caller {
             lease,
             own_lease: lease,
             renewed,
-            ..self.wanted(Way::Several, keys.clone(), wait, Strategy::Handoff)
+            ..self.wanted(way, keys.clone(), wait, Strategy::Handoff)
         };
-        let call = self.process.ledger.begin(wanted);
-        let this = self.clone();
-        let calling = locks.run(async move {
-            let holds = Holds::current().expect("the body runs within several holds");
-            let _inside = this.enter_each(call, &holds, &keys);
-            this.work().await;
-        });
-        let ended = self.late(calling).await;
-        self.end(call, ended.err());
+        Some((locks, keys, self.process.ledger.begin(wanted)))
+    }
+
+    /// The body of a call with several keys.
+    async fn body_of(self: Arc<Self>, call: CallId, keys: Vec<String>) {
+        let holds = Holds::current().expect("the body runs within several holds");
+        let _inside = self.enter_each(call, &holds, &keys);
+        self.work().await;
     }
 
     /// Records that a call has entered the body under several locks, and checks that its holds are in the order of its
@@ -690,7 +728,23 @@ impl Caller {
                     let task = on_runtime(self.runtime, task.in_current_hold());
                     let _ = tokio::spawn(stop.while_running(task)).await;
                 }
-                _ => drop(inner.run(this.again(&outer, None)).await),
+                _ => {
+                    let asked = Instant::now();
+                    let began = OnceLock::new();
+                    let entering = inner.run(async {
+                        let _ = began.set(asked.elapsed());
+                        this.check_nested(call, &outer, lease);
+                        this.again(&outer, None).await;
+                    });
+                    drop(entering.await);
+                    let took = match (began.into_inner(), this.late) {
+                        (None, Lateness::Never) => Some(asked.elapsed()),
+                        (began, _) => began, // a call that is polled late also fails late
+                    };
+                    if let Some(took) = took {
+                        this.check_nested_wait(&outer, wait, took);
+                    }
+                }
             }
             if !this.process.plan.is_ordered() && this.has_habit(50) {
                 this.process.ledger.lasts_long(call);
@@ -700,6 +754,29 @@ impl Caller {
         });
         let ended = self.late(calling).await;
         self.end(call, ended.err());
+    }
+
+    /// Checks that a nested call has begun its body, or has failed, within its `wait`. A turn that a call has taken in
+    /// time lasts for a claim, but a call that is polled without delay needs less time.
+    fn check_nested_wait(&self, outer: &Hold, wait: Duration, took: Duration) {
+        let Process { ledger, plan, .. } = &self.process;
+        let longer = match self.late {
+            Lateness::Never if !plan.faults.contains(&Fault::StopProcess) => NESTED_LONGER,
+            _ if ledger.is_disturbed() => return,
+            _ => Duration::from_millis(2_050),
+        };
+        if plan.replicas == 0 && outer.loss().is_none() && took > wait + longer {
+            let seen = format!("{}: {took:?} of {wait:?}", outer.key());
+            ledger.violated("a nested call begins within its `wait`", seen);
+        }
+    }
+
+    /// Checks that the replicas have the extended lease when the body of a nested call with this lease begins.
+    fn check_nested(&self, call: CallId, outer: &Hold, lease: Duration) {
+        if self.late == Lateness::Never && outer.loss().is_none() {
+            let token = outer.token().get();
+            self.process.ledger.check_nested(call, token, lease);
+        }
     }
 
     /// Checks that the renewals that nested calls have asked for have ended, if the engine does not renew the lease for
@@ -825,18 +902,38 @@ impl Caller {
     }
 
     async fn forgotten(self: &Arc<Self>) {
-        let (lock, call) = self.begin(Way::Forgotten, &self.key());
+        let is_quirky = self.has_quirk(50);
+        let several = if is_quirky && self.quirks.percent(50) {
+            self.begin_several(Way::Forgotten)
+        } else {
+            None
+        };
         let this = self.clone();
-        let mut calling: Forgotten = Box::pin(async move {
-            let ended = lock.run(this.clone().body(call)).await;
-            this.end(call, ended.err());
-        });
-        if timeout(self.chance.millis(0..300), &mut calling)
-            .await
-            .is_err()
-        {
-            self.process.ledger.forget(call);
-            self.process.leaks.store(true, Ordering::Release);
+        let (call, mut calling): (CallId, Forgotten) = if let Some((locks, keys, call)) = several {
+            let calling = async move {
+                let ended = locks.run(this.clone().body_of(call, keys)).await;
+                this.end(call, ended.err());
+            };
+            (call, Box::pin(calling))
+        } else {
+            let (lock, call) = self.begin(Way::Forgotten, &self.key());
+            let calling = async move {
+                let ended = lock.run(this.clone().body(call)).await;
+                this.end(call, ended.err());
+            };
+            (call, Box::pin(calling))
+        };
+        let has_ended = if is_quirky {
+            poll_only(&mut calling, 1 + self.quirks.index(6)).await
+        } else {
+            let time = self.chance.millis(0..300);
+            timeout(time, &mut calling).await.is_ok()
+        };
+        if !has_ended {
+            // The engine gives back the locks of a call that waits and is not polled.
+            if !self.process.ledger.forget(call) {
+                self.process.leaks.store(true, Ordering::Release);
+            }
             let forgotten = &self.process.forgotten;
             let mut forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
             forgotten.push(calling);
@@ -845,6 +942,21 @@ impl Caller {
         // next call.
         sleep(Duration::from_secs(3)).await;
     }
+}
+
+/// Polls the call `polls` times, if it does not end before. Returns whether the call has ended.
+async fn poll_only(calling: &mut Forgotten, polls: usize) -> bool {
+    let mut left = polls;
+    poll_fn(|cx| {
+        let has_ended = calling.as_mut().poll(cx).is_ready();
+        left -= 1;
+        if has_ended || left == 0 {
+            Poll::Ready(has_ended)
+        } else {
+            Poll::Pending
+        }
+    })
+    .await
 }
 
 /// A value in a body. Records a broken promise if its destructor runs outside the hold of the body.

@@ -380,6 +380,7 @@ impl World {
         if self.plan.store != Store::Redlock {
             return self.ledger.lose_state();
         }
+        self.ledger.forget_mark(server);
         let now = tokio::time::Instant::now();
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         lost.insert(server, now);

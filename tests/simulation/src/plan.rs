@@ -40,6 +40,8 @@ const UNPOLLED: u64 = 1365;
 /// plans the clocks around a Redlock drift further apart.
 const HABITS: u64 = 75_730;
 const DRIFT: u64 = 155_777;
+/// The same for the stream that decides in which plans callers and clients end in unusual ways (see [`Plan::quirks`]).
+const QUIRKS: u64 = 526_381;
 
 /// The same for the stream that decides in which plans one rare situation is common (see [`Plan::shaped`]).
 const SHAPED: u64 = 204_831;
@@ -155,6 +157,9 @@ pub struct Plan {
     pub unpolled: bool,
     /// Whether some guards are extended at once, and the leases of nested calls are renewed.
     pub habits: bool,
+    /// Whether some calls are no longer polled after a few polls or are polled on two runtimes in turn, some clients are
+    /// shut down while they are cut off, and some guards outlast the shutdown of their client.
+    pub quirks: bool,
 }
 
 impl Plan {
@@ -244,6 +249,7 @@ impl Plan {
             extras: Chance::new(seed, 50).percent(50),
             unpolled: Chance::new(seed, UNPOLLED).percent(30),
             habits: Chance::new(seed, HABITS).percent(40),
+            quirks: Chance::new(seed, QUIRKS).percent(40),
         };
         let plan = if store == Store::Redlock && Chance::new(seed, DRIFT).percent(40) {
             Self {
@@ -487,6 +493,9 @@ impl Plan {
         }
         if self.habits {
             add(&|plan| plan.habits = false);
+        }
+        if self.quirks {
+            add(&|plan| plan.quirks = false);
         }
         smaller
     }

@@ -1,6 +1,8 @@
 //! A process: a client on a host that has its own clock.
 
 use std::{
+    future::{Future, poll_fn},
+    pin::pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -17,7 +19,7 @@ use lock_runtime::{
 };
 use tokio::{
     task_local,
-    time::{Instant, sleep_until},
+    time::{Instant, interval, sleep_until},
 };
 
 use crate::{
@@ -38,6 +40,23 @@ task_local! {
 /// Runs `future` on the runtime with this number.
 pub fn on_runtime<F: Future>(number: u32, future: F) -> impl Future<Output = F::Output> {
     RUNTIME.scope(number, future)
+}
+
+/// The longest pause between two polls of a call that is polled on two runtimes in turn.
+const IN_TURN: Duration = Duration::from_millis(3);
+
+/// Polls `future` on the two runtimes of a process in turn, also when the future has not been woken.
+pub async fn on_both_runtimes<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut tick = interval(IN_TURN);
+    let mut number = 0;
+    poll_fn(|cx| {
+        number = 1 - number;
+        let polled = RUNTIME.sync_scope(number, || future.as_mut().poll(cx));
+        while polled.is_pending() && tick.poll_tick(cx).is_ready() {}
+        polled
+    })
+    .await
 }
 
 /// The clock, the random numbers and the network that an engine on this host uses.

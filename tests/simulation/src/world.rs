@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use lock_runtime::LockClient;
+use lock_runtime::{LockClient, LockGuard};
 use tokio::{
     runtime::{Builder, Handle},
     task::JoinSet,
@@ -17,12 +17,12 @@ use tokio::{
 };
 
 use crate::{
-    callers::{Caller, FUNCTION_LEASE, Leaked, Process, Way},
+    callers::{self, Caller, FUNCTION_LEASE, Leaked, Process},
     chance::Chance,
     faults::Fault,
     history::{History, Line},
     ledger::{Counts, Ledger, Violation},
-    network::{HostId, Layout, Membership, Network, ServerId},
+    network::{HostId, Layout, Membership, Network, ServerId, Way},
     panics,
     plan::{GROUP, Plan, Store},
     process,
@@ -33,6 +33,11 @@ use crate::{
 
 /// The longest time that a shutdown is allowed to take: 10 s for the holds, and 2 s for the delays of messages.
 const SHUTDOWN: Duration = Duration::from_secs(12);
+
+/// The time for which a shutdown waits for a server that does not answer.
+const SILENT: Duration = Duration::from_secs(10);
+/// The `wait` and the lease of a guard that outlasts the shutdown of its client.
+const OUTLASTS: Duration = Duration::from_secs(1);
 
 /// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +82,8 @@ pub(crate) struct World {
     pub(crate) ledger: Ledger,
     /// The random numbers for the faults.
     pub(crate) chance: Chance,
+    /// The random numbers for the quirks of clients (see [`Plan::quirks`]).
+    quirks: Chance,
     /// Set when the time of the plan is over or a promise is broken. Callers then begin no further calls.
     pub(crate) is_over: Arc<AtomicBool>,
     running: Mutex<BTreeMap<HostId, Running>>,
@@ -144,6 +151,7 @@ async fn carry_out(plan: &Plan, kept: bool) -> Outcome {
         plan: plan.clone(),
         network,
         chance: Chance::new(plan.seed, 2),
+        quirks: Chance::new(plan.seed, 7),
         is_over: Arc::default(),
         running: Mutex::default(),
         dead: Mutex::default(),
@@ -221,7 +229,8 @@ impl World {
             let extras = Chance::new(self.plan.seed, stream + 751 + task as u64);
             let unpolled = Chance::new(self.plan.seed, stream + 901 + task as u64);
             let habits = Chance::new(self.plan.seed, stream + 951 + task as u64);
-            let chances = [chance, orders, extras, unpolled, habits];
+            let quirks = Chance::new(self.plan.seed, stream + 601 + task as u64);
+            let chances = [chance, orders, extras, unpolled, habits, quirks];
             let caller = Caller::new(&process, runtime, chances);
             tasks.spawn(stop.clone().while_running(caller.live()));
         }
@@ -283,6 +292,21 @@ impl World {
 
     /// Shuts the client of a process down while its callers make calls, and starts another process.
     pub(crate) async fn shut_down(&self, host: HostId) {
+        let is_quirky = self.plan.quirks && self.plan.store.servers() == 1;
+        if !is_quirky || self.quirks.percent(50) {
+            return self.close(host).await;
+        }
+        // The server does not hear the client for some time.
+        let longest = self.quirks.pick(&[4_000, 20_000]);
+        let time = self.quirks.millis(1..longest);
+        tokio::join!(self.close(host), async {
+            self.network.hold(host, 0, Way::Up, true);
+            sleep(time).await;
+            self.network.hold(host, 0, Way::Up, false);
+        });
+    }
+
+    async fn close(&self, host: HostId) {
         let removed = self.running().remove(&host);
         let Some(mut closing) = removed else {
             return;
@@ -295,7 +319,10 @@ impl World {
         } else {
             SHUTDOWN
         };
+        let began = Instant::now();
         let ended = timeout(bodies + late, closing.client.shutdown()).await;
+        // A shutdown gives up the holds of a server that has not answered for this time.
+        let is_whole = began.elapsed() < SILENT;
         if closing.process.leaks() {
             self.ledger.crash(host);
             self.network.crash(host);
@@ -303,7 +330,9 @@ impl World {
             let seen = format!("host {host} has not shut down");
             self.ledger.violated("each shutdown ends in time", seen);
         } else {
-            self.ledger.check_shut_down(host);
+            if is_whole {
+                self.ledger.check_shut_down(host);
+            }
             let all = async { while closing.tasks.join_next().await.is_some() {} };
             if timeout(bodies + late, all).await.is_err() {
                 let calls = self.ledger.unended().join("; ");
@@ -384,6 +413,7 @@ impl World {
             self.ledger.violated("every call ends", calls);
             return;
         }
+        let kept = self.keep_guard(&running).await;
         for (host, process) in &running {
             let ended = timeout(SHUTDOWN, process.client.shutdown()).await;
             if process.process.leaks() {
@@ -410,7 +440,7 @@ impl World {
             // from its message or from a probe, whichever comes first.
             let is_short = |lease: &Duration| lease.as_millis() <= 4 * u128::from(plan.body);
             let overruns =
-                plan.ways.contains(&Way::LeakedGuard) || plan.leases.iter().any(is_short);
+                plan.ways.contains(&callers::Way::LeakedGuard) || plan.leases.iter().any(is_short);
             let by_chance = u64::from(plan.slow > 0 || plan.delay >= 40 || overruns);
             if missed > by_chance && plan.faults.is_empty() && !coincides {
                 let seen = format!("host {host} learned of {missed} grants only from a probe");
@@ -439,6 +469,7 @@ impl World {
         sleep(lease + back + Duration::from_secs(1)).await;
         let is_grant = |key: &str| !key.contains(":queue") && !key.contains(":claim");
         self.look_for_keys("no grant outlasts its lease", is_grant);
+        drop(kept);
         let beyond = plan.longest_lease().max(plan.longest_wait());
         sleep(beyond * 2 + back + Duration::from_secs(10)).await;
         self.look_for_keys("nothing is left on the server", |_| true);
@@ -447,6 +478,18 @@ impl World {
             let seen = format!("{} tasks", tasks - 1);
             self.ledger.violated("no task is left in the engine", seen);
         }
+    }
+
+    /// Acquires a guard whose lease is renewed, in one of the processes, and lets it outlast the shutdown of its client.
+    async fn keep_guard(&self, running: &BTreeMap<HostId, Running>) -> Option<LockGuard> {
+        let process = running.values().next()?;
+        if !self.plan.quirks || self.quirks.percent(70) {
+            return None;
+        }
+        let lock = process.client.lock("kept").wait(OUTLASTS);
+        let guard = lock.lease(OUTLASTS).renew(true).acquire().await.ok()?;
+        process.process.leaks.store(true, Ordering::Release);
+        Some(guard)
     }
 
     /// Checks that none of the locks' keys that `is_meant` selects are left on the servers.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::LockError;
+use lock_runtime::{BusyWith, LockError};
 
 use super::{
     HANDOFF, TRY, WAIT_SLACK,
@@ -120,13 +120,16 @@ impl State {
     ) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         // A call with several keys that is polled late can read the confirmation of a lease late.
-        if this.wanted.keys.len() > 1 && !this.wanted.prompt {
+        let is_late = this.wanted.keys.len() > 1 && !this.wanted.prompt;
+        if is_late && self.disturbed > 0 {
             return None;
         }
         let left = millis(self.keys.get(key)?.inside.get(&number)?.hold.remaining());
         // The lease counts from the sending of the request. Two thirds of the time that the answer finds are enough.
         let lease = millis(this.wanted.own_lease).min(2_000);
-        let lease = lease.saturating_sub(3 * plan.delay);
+        // While a turn is offered to a call that is polled late, its grant is renewed, each time for a round trip less.
+        let messages = if this.wanted.prompt { 3 } else { 6 };
+        let lease = lease.saturating_sub(messages * plan.delay);
         let needed = match plan.store {
             Store::Redlock => lease / 3,
             // A fault can delay the answer.
@@ -134,6 +137,7 @@ impl State {
                 return None;
             }
             _ if self.disturbed > 0 => lease / 3,
+            _ if is_late => lease * 4 / 9,
             _ => lease * 2 / 3,
         };
         // The engine shortens each lease by the possible drift of the clocks.
@@ -185,7 +189,19 @@ impl State {
         if matches!(error, LockError::NoClient) {
             return Some(("a call knows its client", format!("call {}", call.0)));
         }
-        if matches!(error, LockError::Busy { .. }) {
+        if let LockError::Busy { held_by, with, .. } = error {
+            let is_ordered = self.ordered && this.waits && this.wanted.queues && wait >= 500;
+            if let Some(held_by) = held_by
+                && held_by.ahead.is_none()
+                && *with != BusyWith::ThisProcess // a member of a cohort has no place
+                && is_ordered
+                && this.wanted.keys.len() == 1
+                // A grant at the end of the `wait` removes a caller whose `wait` is over for the server.
+                && held_by.holder.held_for.is_some_and(|held| millis(held) > 20 + 4 * plan.delay)
+            {
+                let seen = format!("call {}: {error}", call.0);
+                return Some(("a call that waited in the queue knows its place", seen));
+            }
             // The clock of the process can be too fast.
             let error = millis(plan.clock_error(this.wanted.wait)).max(wait / 1000);
             let early = this.waits && took + 3 + error < wait;
@@ -208,7 +224,9 @@ impl State {
                 plan.replicas > 0
                     && (plan.lag > 20
                         || plan.leases.iter().any(is_short)
-                        || took + REPLICATED > wait)
+                        || took + REPLICATED > wait
+                        // A call that is polled late can read the first answer when little time is left for the next.
+                        || !this.wanted.prompt && took >= 1_000)
             }
             // A node has a tenth of the lease to answer.
             LockError::Unreachable { .. } => {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Ledger, OVER, millis, state::Loss};
-use crate::network::HostId;
+use crate::network::{HostId, ServerId};
 
 impl Ledger {
     /// Records that a fault begins or ends now.
@@ -44,10 +44,17 @@ impl Ledger {
         }
     }
 
+    /// Records that a node of a Redlock loses its mark.
+    pub fn forget_mark(&self, server: ServerId) {
+        self.state().marks.remove(&server);
+    }
+
     /// Records that the server has lost state.
     pub fn lose_state(&self) {
         let now = self.history.now();
-        self.state().losses.push(Loss {
+        let mut state = self.state();
+        state.marks.clear();
+        state.losses.push(Loss {
             key: None,
             from: now,
             at: now,

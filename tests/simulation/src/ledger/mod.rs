@@ -17,6 +17,7 @@ use crate::{
 
 mod checks;
 mod faults;
+mod granted;
 mod servers;
 mod state;
 mod stored;
@@ -255,6 +256,8 @@ impl Ledger {
         let left = state.keys[&key].inside.get(&number);
         let left = left.map_or(0, |inside| millis(inside.hold.remaining()));
         found.extend(self.check_claim(&state, call, &key, token, left));
+        found.extend(self.check_overtaken(&state, call, &key, token));
+        found.extend(self.check_lost_grant(&state, call, &key, number, now));
         found.extend(self.check_hold(&mut state, &key, number, now));
         if let Some(call) = state.calls.get_mut(&call) {
             call.waits = false;
@@ -356,7 +359,12 @@ impl Ledger {
                 found.extend(self.check_busy(&state, call, now));
             }
         }
-        state.calls.remove(&call);
+        if let Some(ended) = state.calls.remove(&call)
+            && ended.waits
+            && ended.wanted.keys.len() > 1
+        {
+            state.withdraw(&ended.wanted.keys, now);
+        }
         drop(state);
         for (promise, seen) in found {
             self.violated(promise, seen);
@@ -367,6 +375,9 @@ impl Ledger {
     pub fn give_up(&self, call: CallId) {
         let mut state = self.state();
         if let Some(call) = state.calls.remove(&call) {
+            if call.waits {
+                state.withdraw(&call.wanted.keys, self.history.now());
+            }
             self.history.add(
                 || format!("host {}", call.wanted.host),
                 || format!("gives up a call of {:?}", call.wanted.keys),
@@ -462,11 +473,15 @@ impl Ledger {
         self.state().calls.contains_key(&call)
     }
 
-    /// Records that a call will not be polled again but is not dropped.
-    pub fn forget(&self, call: CallId) {
-        if let Some(call) = self.state().calls.get_mut(&call) {
-            call.is_forgotten = true;
-        }
+    /// Records that a call will not be polled again but is not dropped. Returns whether the call waits.
+    #[must_use]
+    pub fn forget(&self, call: CallId) -> bool {
+        let mut state = self.state();
+        let Some(call) = state.calls.get_mut(&call) else {
+            return false;
+        };
+        call.is_forgotten = true;
+        call.waits
     }
 
     /// Returns the calls that have not ended, except those that are never polled again.

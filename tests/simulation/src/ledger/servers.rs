@@ -1,11 +1,17 @@
 //! The checks that compare the holds and the calls in the ledger with the grants and queues on the servers.
 
+use std::time::Duration;
+
 use super::{
     CALM, CLAIM, LATEST, Ledger,
     state::{Call, CallId, Inside, Key, State, millis},
 };
 use crate::{
-    callers::LONGEST_EXTENSION, faults::Fault, network::HostId, plan::Store, redis::StoredGrant,
+    callers::LONGEST_EXTENSION,
+    faults::Fault,
+    network::HostId,
+    plan::Store,
+    redis::{StoredGrant, StoredQueue},
 };
 
 /// The longest time, in milliseconds, between the loss of a lease and the moment at which its body is dropped.
@@ -19,7 +25,7 @@ const EARLY: u64 = 20;
 /// The longest time, in milliseconds, between the moment at which a renewal is due and its sending.
 const SENT_LATE: u64 = 100;
 /// The longest time, in milliseconds, from the end of a fault until each session has a connection to its server.
-const SETTLED: u64 = 3_000;
+pub(super) const SETTLED: u64 = 3_000;
 /// The longest time, in milliseconds, from the end of a fault until a client has replaced a connection that it knows to
 /// be silent.
 const RECONNECTED: u64 = 1_500;
@@ -32,6 +38,9 @@ const FREE: u64 = 100;
 /// The same for a caller outside the queue, and after a minimum hold. A caller outside the queue pauses for up to 128 ms
 /// between two tries or, with `notify`, for up to 200 ms if the lease of the holder ends without a release.
 const FREE_FOR_TRIES: u64 = 250;
+/// The same for a caller of a Redlock. Its rounds and those of other callers can delay each other, but each round
+/// leaves grants for the time of a message and its answer.
+const FREE_FOR_ROUNDS: u64 = 600;
 /// The time, in milliseconds, for which a lock is free at the end of a `wait` if the call certainly takes the lock, in
 /// addition to the delays of messages.
 const LAST_TRY: u64 = 5;
@@ -40,9 +49,11 @@ const LAST_TRY: u64 = 5;
 const REJOINED: u64 = 3_000;
 /// The longest time, in milliseconds, for which the entry of a call stays in the queue after the call has ended.
 const LEFT: u64 = 500;
+/// The length of a claim, in milliseconds.
+const CLAIM_TIME: u64 = 2_000;
 /// The longest time, in milliseconds, by which a lease may last longer than its call asked for. While a call waits for
 /// several locks, it prolongs short leases.
-const LONGER: u64 = 300;
+pub(super) const LONGER: u64 = 300;
 
 /// A broken promise, and what was seen.
 pub(super) type Broken = (&'static str, String);
@@ -135,6 +146,7 @@ impl Ledger {
             state.disturbed = now;
         }
         found.extend(self.check_silence(state, now));
+        found.extend(self.check_marks(state));
         let keys: Vec<String> = state.keys.keys().cloned().collect();
         for key in keys {
             let inside: Vec<u64> = state.keys[&key].inside.keys().copied().collect();
@@ -151,10 +163,12 @@ impl Ledger {
                 }
                 found.extend(self.check_released(state, &key, grant, now));
             }
-            found.extend(self.check_stored(state, &key, &grants, now));
+            let queues = self.queues(&key);
+            found.extend(self.check_stored(state, &key, &grants, &queues, now));
             found.extend(self.check_nodes(state, &key, &grants, now));
             found.extend(self.check_bodiless(state, &key, &grants, now));
-            found.extend(self.check_queue(state, &key, now));
+            found.extend(self.check_queue(state, &key, &queues, now));
+            found.extend(self.check_new_grants(state, &key, &grants, &queues, now));
         }
         drop(guard);
         for (promise, seen) in found {
@@ -300,6 +314,28 @@ impl Ledger {
             return None;
         }
         let lease = millis(this.wanted.own_lease);
+        self.check_on_replicas(call, key, token, lease)
+    }
+
+    /// Checks that the replicas have the lease that a nested call asks for when the body of the nested call begins.
+    pub fn check_nested(&self, call: CallId, token: u64, lease: Duration) {
+        let state = self.state();
+        let Some(this) = state.calls.get(&call) else {
+            return;
+        };
+        let is_plain = this.wanted.max_hold.is_none() && this.wanted.keys.len() == 1;
+        if self.plan.replicas == 0 || state.disturbed > 0 || !is_plain {
+            return;
+        }
+        let key = this.wanted.keys[0].clone();
+        drop(state);
+        if let Some((promise, seen)) = self.check_on_replicas(call, &key, token, millis(lease)) {
+            self.violated(promise, seen);
+        }
+    }
+
+    /// Checks that enough replicas have this token, and keep it for two thirds of the lease.
+    fn check_on_replicas(&self, call: CallId, key: &str, token: u64, lease: u64) -> Option<Broken> {
         // A grant may be confirmed after its replicas have answered.
         let needed = (lease * 2 / 3).saturating_sub(lease / 50 + EARLY + 4 * self.plan.delay);
         let name = self.plan.name_of(key);
@@ -398,7 +434,8 @@ impl Ledger {
         let is_of = |call: &Call| call.wanted.keys.iter().any(|its| its == key);
         let mut calls = state.calls.values().filter(|call| is_of(call));
         // A call for several locks keeps the locks that it has while it waits for the others.
-        let are_single = calls.clone().all(|call| call.wanted.keys.len() == 1);
+        let mut kept = calls.clone().filter(|call| !state.has_given_up(call, now));
+        let are_single = kept.all(|call| call.wanted.keys.len() == 1);
         let are_prompt = calls.clone().all(|call| call.wanted.prompt);
         let are_late = calls.any(|call| call.wanted.is_late());
         let this = state.keys.get_mut(key)?;
@@ -435,6 +472,16 @@ impl Ledger {
                 disturbed + SETTLED
             }
             disturbed => disturbed + state.longest_lease.max(CLAIM) + patience + LATEST,
+        };
+        // After a connection breaks, the client connects again at once, and finds its grants.
+        let reconnects =
+            |fault: &Fault| matches!(fault, Fault::Break | Fault::HalfOpen | Fault::ForgetScripts);
+        let reconnects = !state.replicated
+            && self.plan.store.has_queue()
+            && self.plan.faults.iter().all(reconnects);
+        let (patience, quiet) = match state.disturbed {
+            disturbed if disturbed > 0 && reconnects => (CALM, disturbed + CALM),
+            _ => (patience, quiet),
         };
         bodiless.iter().find_map(|(server, grant)| {
             let (token, since) = this.entry(*server).or_insert((grant.tokens.start, now));
@@ -533,15 +580,18 @@ impl Ledger {
         this.seen_free.get_or_insert(now);
         let released = this.released.map_or(0, |(_, at)| at);
         let is_settled = state.disturbed == 0 || state.disturbed + SETTLED < now;
-        if !is_settled
-            || state.set_back > 0
-            || state.replicated
-            || self.plan.store == Store::Redlock
-        {
+        let is_calm = match self.plan.store {
+            Store::Redlock => state.disturbed == 0 && now > CONNECTED,
+            _ => is_settled,
+        };
+        if !is_calm || state.set_back > 0 || state.replicated {
             return None;
         }
         let is_of = |call: &Call| call.waits && call.wanted.keys.iter().any(|its| its == key);
-        let mut waiting = state.calls.iter().filter(|(_, call)| is_of(call));
+        let mut waiting = state
+            .calls
+            .iter()
+            .filter(|(_, call)| is_of(call) && !state.has_given_up(call, now));
         let is_plain = |call: &Call| {
             call.wanted.prompt && call.wanted.keys.len() == 1 && !state.is_stopped(call.wanted.host)
         };
@@ -551,10 +601,10 @@ impl Ledger {
         let (id, _) = waiting.find(|(_, call)| {
             // A release wakes the callers with `notify`.
             let is_told = call.wanted.woken && since <= released + FREE / 2 + 4 * self.plan.delay;
-            let free = if (call.wanted.queues || is_told) && !was_retained {
-                FREE
-            } else {
-                FREE_FOR_TRIES
+            let free = match self.plan.store {
+                Store::Redlock => FREE_FOR_ROUNDS,
+                _ if (call.wanted.queues || is_told) && !was_retained => FREE,
+                _ => FREE_FOR_TRIES,
             };
             let from = since.max(call.began);
             let until = from + free + 4 * self.plan.delay;
@@ -567,9 +617,14 @@ impl Ledger {
     }
 
     /// Checks that the queue has no entry of a call that has ended.
-    fn check_queue(&self, state: &mut State, key: &str, now: u64) -> Option<Broken> {
-        let queues = self.queues(key);
-        let queued: usize = queues.iter().map(|(_, queue)| queue.owners.len()).sum();
+    fn check_queue(
+        &self,
+        state: &mut State,
+        key: &str,
+        queues: &[(usize, StoredQueue)],
+        now: u64,
+    ) -> Option<Broken> {
+        let queued: usize = queues.iter().map(|(_, queue)| queue.waiters.len()).sum();
         let calls = state.calls.values();
         let waiting = calls.filter(|call| call.wanted.keys.iter().any(|its| its == key));
         let waiting: usize = waiting
@@ -597,7 +652,12 @@ impl Ledger {
         };
         let others = state.calls.iter().filter(|(id, _)| **id != call);
         let mut others = others.map(|(_, other)| other);
-        let is_free = |key: &Key| key.inside.is_empty() && key.moved + CALM < this.began;
+        let is_free = |key: &Key| {
+            // A call that ended without entering may have had the lock between two comparisons.
+            let touched = key.withdrawn + 4 * self.plan.delay + LAST_TRY;
+            let is_touched = key.withdrawn > 0 && touched >= this.began;
+            key.inside.is_empty() && key.moved + CALM < this.began && !is_touched
+        };
         // With a short `wait`, a call may get its answer, or that of its replicas, too late.
         let is_patient = match this.wait() {
             0 => true,
@@ -626,7 +686,10 @@ impl Ledger {
             inside.any(|inside| inside.host == this.wanted.host)
         };
         let others = state.calls.iter().filter(|(id, _)| **id != call);
+        // The engine gives up a request that is not answered within a claim, and the client then gives up the connection.
+        let is_asking = this.wanted.prompt || now < this.asked + CLAIM_TIME;
         let is_unanswered = is_cut_off
+            && is_asking
             && !others.map(|(_, other)| other).any(is_here)
             && !state.keys.get(key).is_some_and(is_inside);
         if is_unanswered {
@@ -635,6 +698,15 @@ impl Ledger {
         }
         let lock = state.keys.get(key)?;
         let since = lock.seen_free.filter(|at| lock.moved <= *at)?;
+        let calls = state.calls.iter().filter(|(id, _)| **id != call);
+        let mut calls = calls.map(|(_, other)| other);
+        let shares = |other: &Call| {
+            other.waits && other.wanted.keys.len() > 1 && other.wanted.keys.contains(key)
+        };
+        let touched = lock.withdrawn + 4 * self.plan.delay + LAST_TRY;
+        if lock.withdrawn > 0 && touched >= now || calls.any(shares) {
+            return None;
+        }
         let is_settled = state.disturbed == 0 || state.disturbed + SETTLED < this.began;
         let is_free = this.waits
             && this.wanted.prompt

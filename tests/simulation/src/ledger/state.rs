@@ -7,6 +7,10 @@ use lock_runtime::{Hold, LockError};
 use super::GRANTED_BEFORE;
 use crate::network::{HostId, ServerId};
 
+/// The longest time, in milliseconds, from the end of a `wait` until the engine has given up a call that is not polled:
+/// two claims, and the delays of messages.
+const GIVEN_UP: u64 = 5_000;
+
 /// A promise that was broken during the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
@@ -192,10 +196,25 @@ pub(super) struct Key {
     /// The token of the last hold whose body has ended, and the time at which the body ended. `None` if its call is
     /// polled late, or if the lock is retained.
     pub(super) released: Option<(u64, u64)>,
+    /// What the last comparison has seen on each server.
+    pub(super) seen: BTreeMap<ServerId, Seen>,
+    /// The latest time at which a call ended that may have had the lock and has not entered. Zero if there was none.
+    pub(super) withdrawn: u64,
     /// The latest time at which a server had a grant of the lock.
     pub(super) taken: u64,
     /// The first comparison since then at which no server had a grant. `None` if there was none.
     pub(super) seen_free: Option<u64>,
+}
+
+/// What a comparison has seen of a lock on a server.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// The first token of the grant.
+    pub(super) token: Option<u64>,
+    /// The owners in the queue.
+    pub(super) waiters: Vec<String>,
+    /// The owners that were in the queue at the comparison before, too.
+    pub(super) ahead: Vec<String>,
 }
 
 /// An event after which a grant that the ledger knows may be unknown to the server.
@@ -249,6 +268,11 @@ pub(super) struct State {
     pub(super) ordered: bool,
     /// Whether calls wait for replicas before they enter.
     pub(super) replicated: bool,
+    /// For each node of a Redlock, the newest mark that says that the node has lost its state: the time at which the loss
+    /// was noticed, and the run of the server.
+    pub(super) marks: BTreeMap<ServerId, (String, String)>,
+    /// For each session that waits in a queue of a server, the last time at which the session listened at this server.
+    pub(super) heard: BTreeMap<(ServerId, String), u64>,
     /// The host that is cut off from its only server (`None` if this is true of all hosts), and the time since then.
     pub(super) cut_off: Option<(Option<HostId>, u64)>,
     /// The host of the stopped process, and the time at which the process was stopped.
@@ -262,8 +286,23 @@ impl State {
         losses.any(|loss| loss.concerns(key, inside.entered))
     }
 
+    /// Returns whether the engine has given this call up by now, because the call is not polled and its `wait` is over.
+    pub(super) fn has_given_up(&self, call: &Call, now: u64) -> bool {
+        call.is_forgotten
+            && call.waits
+            && call.began + call.wait() + GIVEN_UP < now
+            && !self.is_stopped(call.wanted.host)
+    }
+
     pub(super) fn is_stopped(&self, host: HostId) -> bool {
         self.stopped.is_some_and(|(stopped, _)| stopped == host)
+    }
+
+    /// Records that the call ends without having entered, and may have had each of its locks.
+    pub(super) fn withdraw(&mut self, keys: &[String], now: u64) {
+        for key in keys {
+            self.keys.entry(key.clone()).or_default().withdrawn = now;
+        }
     }
 
     /// Records that the call may have held each of its locks until now.

@@ -2,7 +2,7 @@
 
 use super::{
     CALM, CLAIM, LONE, Ledger,
-    state::{Call, Inside, Key, State},
+    state::{Call, CallId, Inside, Key, State},
 };
 
 impl Ledger {
@@ -12,13 +12,19 @@ impl Ledger {
         let mut found = Vec::new();
         let mut guard = self.state();
         let state = &mut *guard;
+        let calls = state.calls.iter();
+        let given_up = calls.filter(|(_, call)| state.has_given_up(call, now));
+        let given_up: Vec<CallId> = given_up.map(|(id, _)| *id).collect();
         for (key, this) in &mut state.keys {
             let held = |inside: &Inside| !inside.hold.remaining().is_zero();
             // A call that waits for several keys may already hold this key.
-            let keeps = |call: &Call| {
-                call.waits && call.wanted.keys.len() > 1 && call.wanted.keys.contains(key)
+            let keeps = |(id, call): (&CallId, &Call)| {
+                call.waits
+                    && call.wanted.keys.len() > 1
+                    && call.wanted.keys.contains(key)
+                    && !given_up.contains(id)
             };
-            if this.inside.values().any(held) || state.calls.values().any(keeps) {
+            if this.inside.values().any(held) || state.calls.iter().any(keeps) {
                 this.moved = now;
             }
         }
@@ -42,7 +48,8 @@ impl Ledger {
         let mut waiting = state
             .calls
             .iter()
-            .filter(|(_, call)| call.waits && call.wanted.keys.iter().any(|its| its == key));
+            .filter(|(_, call)| call.waits && call.wanted.keys.iter().any(|its| its == key))
+            .filter(|(_, call)| !state.has_given_up(call, now));
         let (id, only) = waiting.next()?;
         let has_majority = self.plan.keeps_majority()
             && !state.is_stopped(only.wanted.host)

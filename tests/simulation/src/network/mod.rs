@@ -391,9 +391,13 @@ impl Network {
     #[must_use]
     pub fn has_unnoticed_silence(&self) -> bool {
         let now = self.now();
-        self.state().connections.values().any(|connection| {
+        let state = self.state();
+        state.connections.values().any(|connection| {
             let is_unnoticed = |silence: Silence| silence.used.is_none_or(|at| now < at + NOTICED);
-            connection.is_open() && connection.silence.is_some_and(is_unnoticed)
+            // The client does not learn that the server has closed a silent connection.
+            !connection.ended
+                && !state.dead[connection.host]
+                && connection.silence.is_some_and(is_unnoticed)
         })
     }
 

@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, VecDeque},
+    sync::Arc,
 };
 
 use super::sorted_set::SortedSet;
@@ -48,7 +49,12 @@ pub(crate) struct Entry {
 #[derive(Debug, Clone, Default)]
 pub struct DataSet {
     entries: BTreeMap<Box<[u8]>, Entry>,
+    /// The elements that were last removed from the front of sorted sets. Only the judge reads them.
+    pub(crate) taken: VecDeque<(f64, Arc<[u8]>)>,
 }
+
+/// The number of elements in [`DataSet::taken`].
+const TAKEN: usize = 256;
 
 /// Defines one accessor for each type. An accessor returns the value at a key, `None` if the key does not exist, or an
 /// error if the value is of another type. The accessor with `_or_new` creates the key first if it does not exist.
@@ -107,6 +113,13 @@ impl DataSet {
                 self.entries.insert(key.into(), entry);
             }
         }
+    }
+
+    /// Remembers elements that were removed from a sorted set.
+    pub(crate) fn note_taken(&mut self, removed: impl IntoIterator<Item = (f64, Arc<[u8]>)>) {
+        self.taken.extend(removed);
+        let surplus = self.taken.len().saturating_sub(TAKEN);
+        self.taken.drain(..surplus);
     }
 
     pub(crate) fn remove(&mut self, key: &[u8], ms: i64) -> bool {

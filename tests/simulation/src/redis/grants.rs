@@ -16,16 +16,43 @@ pub struct StoredGrant {
     pub left: u64,
     /// The owners. Empty in Redisson's layout.
     pub owners: Vec<String>,
-    /// The time of the grant, in ms of the server's clock. `None` in Redisson's layout, and for a lock that is only
+    /// The session of the owners. Empty in Redisson's layout, and for a lock that is only retained.
+    pub session: String,
+    /// The time of the grant, in µs of the server's clock. `None` in Redisson's layout, and for a lock that is only
     /// retained.
     pub since: Option<u64>,
+}
+
+/// A waiter in a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredWaiter {
+    /// The owner.
+    pub owner: String,
+    /// The session of the owner.
+    pub session: String,
+    /// The time at which the `wait` of the owner ends, in µs of the server's clock.
+    pub ends: u64,
+}
+
+impl StoredWaiter {
+    /// Parses `owner|session_id|lease|wait|words`, the entry of a queue at this place.
+    fn parse(place: f64, member: &[u8]) -> Option<Self> {
+        let mut fields = std::str::from_utf8(member).ok()?.split('|');
+        let (owner, session) = (fields.next()?.to_owned(), fields.next()?.to_owned());
+        let wait: u64 = fields.nth(1)?.parse().ok()?;
+        Some(Self {
+            owner,
+            session,
+            ends: place as u64 + 1_000 * wait,
+        })
+    }
 }
 
 /// The queue of a lock as a server stores it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredQueue {
     /// The owners that wait, in order.
-    pub owners: Vec<String>,
+    pub waiters: Vec<StoredWaiter>,
     /// The number of sessions that get a message when the lock is free.
     pub markers: usize,
     /// The time after which the queue expires, in milliseconds.
@@ -47,6 +74,15 @@ impl Redis {
         Some(StoredGrant { left, ..grant })
     }
 
+    /// Returns the text that is stored under this key.
+    #[must_use]
+    pub fn text(&self, key: &str, ms: i64) -> Option<String> {
+        match &self.0.data.peek(key.as_bytes(), ms)?.value {
+            Value::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+            Value::Hash(_) | Value::SortedSet(_) | Value::List(_) => None,
+        }
+    }
+
     /// Returns the queue of the lock that is stored under this name.
     #[must_use]
     pub fn queue(&self, name: &str, ms: i64) -> StoredQueue {
@@ -59,15 +95,31 @@ impl Redis {
         let (owners, markers): (Vec<_>, Vec<_>) = queue
             .range(0..queue.len())
             .partition(|(place, _)| place.is_finite());
-        let owner = |entry: &&(f64, Arc<[u8]>)| {
-            let member = String::from_utf8_lossy(&entry.1);
-            member.split('|').next().unwrap_or_default().to_owned()
-        };
+        let waiter = |entry: &&(f64, Arc<[u8]>)| StoredWaiter::parse(entry.0, &entry.1);
         StoredQueue {
-            owners: owners.iter().map(owner).collect(),
+            waiters: owners.iter().filter_map(waiter).collect(),
             markers: markers.len(),
             left: left(expires, ms),
         }
+    }
+}
+
+impl Redis {
+    /// Returns the entry that this owner had in a queue when a script last removed it from the front of the queue.
+    #[must_use]
+    pub fn taken(&self, owner: &str) -> Option<StoredWaiter> {
+        let taken = self.0.data.taken.iter().rev();
+        let mut taken = taken.filter_map(|(place, member)| StoredWaiter::parse(*place, member));
+        taken.find(|waiter| waiter.owner == owner)
+    }
+
+    /// Returns whether a session listens at this server.
+    #[must_use]
+    pub fn hears(&self, session: &str) -> bool {
+        let digest = sha1_smol::Sha1::from(session).digest();
+        let channel = format!("lock:session:{digest}").into_bytes();
+        let listeners = self.0.channels.get(&channel);
+        listeners.is_some_and(|listeners| !listeners.is_empty())
     }
 }
 
@@ -83,20 +135,22 @@ fn native(text: &[u8]) -> Option<StoredGrant> {
     let mut fields = std::str::from_utf8(text).ok()?.split('|');
     let first: u64 = fields.next()?.parse().ok()?;
     let lease = fields.next()?.parse().ok()?;
-    let owners: Vec<String> = match fields.next()? {
+    let session = fields.next()?.to_owned();
+    let owners: Vec<String> = match &*session {
         "" => Vec::new(), // retained
         _ => fields.next()?.split(' ').map(str::to_owned).collect(),
     };
     let since = fields.nth(1).and_then(|since| {
         let (seconds, micros) = since.split_once('.')?;
         let seconds: u64 = seconds.parse().ok()?;
-        Some(seconds * 1_000 + micros.parse::<u64>().ok()? / 1_000)
+        Some(seconds * 1_000_000 + micros.parse::<u64>().ok()?)
     });
     Some(StoredGrant {
         tokens: first..first + owners.len() as u64,
         lease,
         left: 0,
         owners,
+        session,
         since,
     })
 }
@@ -111,6 +165,7 @@ fn redisson((field, lease): &(Vec<u8>, Vec<u8>)) -> Option<StoredGrant> {
         lease,
         left: 0,
         owners: Vec::new(),
+        session: String::new(),
         since: None,
     })
 }

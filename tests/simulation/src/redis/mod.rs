@@ -18,7 +18,7 @@ mod state;
 mod tests;
 
 pub use data::DataSet;
-pub use grants::{StoredGrant, StoredQueue};
+pub use grants::{StoredGrant, StoredQueue, StoredWaiter};
 
 use commands::millis;
 use data::Value;

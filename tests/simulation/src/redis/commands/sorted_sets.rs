@@ -174,10 +174,12 @@ fn remove_ranks(
         return Ok(Reply::Int(0));
     };
     let ranks = ranks(set);
-    let removed = ranks.len();
+    let removed: Vec<_> = set.range(ranks.clone()).cloned().collect();
     set.remove_ranks(ranks);
     data.remove_empty(key);
-    Ok(Reply::count(removed))
+    let count = removed.len();
+    data.note_taken(removed);
+    Ok(Reply::count(count))
 }
 
 pub(crate) fn zpopmin(data: &mut DataSet, ms: i64, args: &[&[u8]]) -> Answer {
@@ -212,6 +214,11 @@ fn pop(data: &mut DataSet, ms: i64, args: &[&[u8]], next: fn(&mut SortedSet) -> 
             popped.push((member, score));
         }
         data.remove_empty(args[1]);
+        data.note_taken(
+            popped
+                .iter()
+                .map(|(member, score)| (*score, member.clone())),
+        );
     }
     Ok(match count {
         Some(_) => Reply::Scored(popped),
