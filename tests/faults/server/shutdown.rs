@@ -145,6 +145,35 @@ async fn row_52_the_server_comes_back() {
     .await;
 }
 
+/// Row 52 of `docs/faults.md`: a member of a cohort has left, and the turn is offered to a call that is not polled. The
+/// shutdown gives the turn back, although most of the lease is left.
+#[tokio::test]
+async fn row_52_a_turn_is_offered_to_a_call_that_is_not_polled() {
+    row(52, async |seen| {
+        let server = RedisServer::start().await;
+        let (other, closing) = (client(&server.url()).await, client(&server.url()).await);
+        let guard = other.lock("k").acquire().await.unwrap();
+        let lock = closing.lock("k").wait(60 * SECOND).lease(60 * SECOND);
+        let (first, mut parked) = (lock.clone(), Box::pin(lock.acquire()));
+        // The body lasts until the lease is confirmed.
+        let first = tokio::spawn(async move { first.run(tokio::time::sleep(SECOND)).await });
+        until_waiting(&other, 1).await;
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(parked.as_mut().poll(&mut cx).is_pending());
+        until_waiting(&other, 2).await;
+        guard.release().await;
+        first.await.unwrap().unwrap();
+        shut_down(&closing).await;
+        let asked = Instant::now();
+        let lock = other.lock("k").wait(90 * SECOND);
+        lock.acquire().await.unwrap().release().await;
+        let took = asked.elapsed();
+        seen.within("another caller enters after the shutdown", SECOND, took);
+        assert!(matches!(parked.await, Err(LockError::ShutDown)));
+    })
+    .await;
+}
+
 /// Row 52 of `docs/faults.md`: a call releases its lock while the client shuts down, and the network fails. The shutdown
 /// waits until the network is back and the lock is released, although the release was not confirmed in its first second.
 #[tokio::test]

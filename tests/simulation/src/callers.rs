@@ -631,14 +631,15 @@ impl Caller {
     }
 
     /// Chooses random keys and options for a call with several keys, and records in the ledger that the call begins.
-    /// Returns `None` if no key was chosen.
+    /// Returns `None` if no key was chosen, or only one for a call that is forgotten: like a call with several keys, it would
+    /// keep its lock until a claim after its `wait`, and the judge takes it for a call with one key.
     fn begin_several(&self, way: Way) -> Option<(MultiLock, Vec<String>, CallId)> {
         let plan = &self.process.plan;
         let keys: Vec<String> = (0..plan.keys)
             .filter(|_| self.chance.percent(60))
             .map(|key| format!("k{key}"))
             .collect();
-        if keys.is_empty() {
+        if keys.is_empty() || way == Way::Forgotten && keys.len() == 1 {
             return None;
         }
         let mut keys = self.orders.shuffled(keys);

@@ -257,7 +257,10 @@ impl Cohorts {
         }
         let key = (name.clone(), grant.first);
         if let Some(suspended) = cohorts.get(&key) {
-            cohort.continue_from(&suspended.cohort, grant.after());
+            cohort.continue_from(&suspended.cohort);
+        }
+        if let Some(lease) = session.waiters.lease_of(name, &grant.owners) {
+            cohort.cap(lease, grant.after());
         }
         let mut entry = Entry {
             session: session.clone(),
@@ -291,7 +294,7 @@ impl Cohorts {
                 return chores;
             }
         }
-        cohorts.remove(&key);
+        let suspended = cohorts.remove(&key);
         let waiting = entry.has_waiting(name);
         if passed || waiting {
             chores.requeue = replace_others(&mut cohorts, name, now);
@@ -299,6 +302,7 @@ impl Cohorts {
         if !passed && waiting {
             // The local deadline of the grant has passed, so the members queue again.
             chores.requeue.push(session.clone());
+            cohorts.extend(suspended.map(|suspended| (key, suspended)));
             return chores;
         }
         if !passed {
@@ -384,7 +388,9 @@ impl Cohorts {
             let is_unneeded = entry.cohort.is_released() && !session.waiters.are_at(name);
             let is_closed = entry.replaced.is_some() || entry.cohort.is_ended();
             let has_left = entry.left.is_some_and(|left| left + LEFT_KEPT <= now);
-            !ours || !(is_unneeded || has_left || (is_closed && entry.cohort.until() <= now))
+            let is_past = is_unneeded || (is_closed && entry.cohort.until() <= now);
+            // The session of a member that has left may have ended.
+            !(has_left || ours && is_past)
         });
         for ((name, _), entry) in cohorts.iter_mut() {
             if !Arc::ptr_eq(&entry.session, session) || entry.cohort.is_over() {

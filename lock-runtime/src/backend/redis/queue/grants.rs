@@ -3,7 +3,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
 use lock_core::{
     backend::{BackendError, BoxFuture, Extend, Released, Renewed, Status, Waiter},
     fencing::FencingToken,
@@ -280,13 +279,13 @@ pub(crate) fn give_back(
     token: FencingToken,
     lease_ends: Moment,
 ) -> BoxFuture<'static, ()> {
-    let task = server.track_cleanup();
+    let tasks = (server.track_cleanup(), server.track_release(lease_ends));
     Box::pin(async move {
         let until = lease_ends.max(server.now() + CLAIM);
         let releasing = release(&server, &name, token, None);
         let _ = server.context.timeout_at(until, releasing).await;
         server.cohorts.forget_turn(&name, token);
-        drop(task);
+        drop(tasks);
     })
 }
 
@@ -375,14 +374,13 @@ pub(crate) fn release_in_background(
     });
 }
 
-/// Gives back the turns that are offered to calls that are not polled, because the client is shut down. Gives up at
-/// `until`.
-pub(crate) async fn give_back_offered(server: &Arc<Server>, until: Moment) {
-    let offered = server.cohorts.end_offered().into_iter();
-    let giving_back =
-        offered.map(|(name, token, ends)| give_back(server.clone(), name, token, ends));
-    let giving_back = join_all(giving_back);
-    server.context.timeout_at(until, giving_back).await;
+/// Gives back the turns that are offered to calls that are not polled, because the client is shut down.
+pub(crate) fn give_back_offered(server: &Arc<Server>) {
+    for (name, token, ends) in server.cohorts.end_offered() {
+        server
+            .context
+            .spawn(give_back(server.clone(), name, token, ends));
+    }
 }
 
 async fn release_until(

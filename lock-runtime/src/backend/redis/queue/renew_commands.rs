@@ -199,6 +199,12 @@ async fn renew_batch(
             (None, Some(until)) => Renewed::Until(until),
             // The cohort ignores the answer if the turn was passed on before the answer arrived.
             (Some(_), Some(until)) => {
+                // If more is left, an earlier member has extended the lease, and the request that takes the extension
+                // back can still be under way.
+                let until = match one.extend {
+                    Extend::To(lease) => until.min(asked + less_drift(lease)),
+                    Extend::Check | Extend::Restart(_) => until,
+                };
                 let answer = Confirmation {
                     asked,
                     until,

@@ -261,6 +261,15 @@ impl Waiters {
         is_new
     }
 
+    /// Returns the lease that these owners have asked for, if one of them is still waiting. All owners of a grant have asked
+    /// for the same lease.
+    pub(crate) fn lease_of(&self, name: &LockName, owners: &[OwnerId]) -> Option<Duration> {
+        let waiters = lock(&self.0);
+        let list = waiters.get(name)?;
+        let mut waiting = owners.iter().filter_map(|owner| list.waiting.get(owner));
+        waiting.next().map(|waiting| waiting.request.lease)
+    }
+
     /// Records that this is the present grant of each of its owners that is still waiting.
     pub(crate) fn set_grant(&self, name: &LockName, owners: &[OwnerId], first: u64) {
         let waiters = lock(&self.0);
@@ -398,7 +407,7 @@ impl Waiters {
         }
     }
 
-    /// Takes the next batch of unsent requests. If no request is left, records that the sending task has ended.
+    /// Takes the next batch of unsent requests, without those whose `wait` is over. If no request is left, records that the sending task has ended.
     pub(crate) fn next_batch(&self, name: &LockName) -> Vec<Arc<AcquireRequest>> {
         let mut batch = Vec::new();
         let mut waiters = lock(&self.0);
@@ -410,6 +419,7 @@ impl Waiters {
         {
             if let Some(waiting) = list.waiting.get(&owner)
                 && waiting.sender.is_some()
+                && !waiting.request.is_over()
             {
                 batch.push(waiting.request.clone());
             }

@@ -326,16 +326,23 @@ impl Cohort {
         self.extension = Some((asked.max(newest), until.max(longest)));
     }
 
-    /// Continues `before`, the suspended cohort of the same grant. The answer to a request that was sent at `asked` has
-    /// described the grant. A restart or an extension of the lease by a member that has left can still reach the server,
-    /// so the grant counts as lasting for one lease after `asked`, and as stretched if the server has named more.
-    pub(crate) fn continue_from(&mut self, before: &Self, asked: Moment) {
-        self.lease = before.lease;
+    /// Continues `before`, the suspended cohort of the same grant. A restart or an extension of the lease by a member that
+    /// has left can still reach the server.
+    pub(crate) fn continue_from(&mut self, before: &Self) {
         self.restarted = before.restarted;
         self.extension = before.extension;
-        self.extend_known(asked, self.until);
-        self.until = self.until.min(asked + less_drift(self.lease));
-        self.confirmed = self.confirmed.min(self.lease);
+    }
+
+    /// Counts the grant for one lease after `asked`, the moment at which the request was sent whose answer describes the
+    /// grant. `lease` is what the members have asked for. If the server names more, a member that has left has extended
+    /// the lease, and the request that takes the extension back can still be under way.
+    pub(crate) fn cap(&mut self, lease: Duration, asked: Moment) {
+        if self.until > asked + lease {
+            self.extend_known(asked, self.until);
+        }
+        self.lease = lease;
+        self.until = self.until.min(asked + less_drift(lease));
+        self.confirmed = self.confirmed.min(lease);
     }
 
     /// Records that the member with this token restarts the lease with a request that is sent at `asked`. The lease then

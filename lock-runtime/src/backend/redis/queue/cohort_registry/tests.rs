@@ -279,11 +279,15 @@ fn a_grant_that_is_shared_again_counts_for_one_lease() {
         .map(|member| member.owner().to_string())
         .join(" ");
     let text = format!("7|60000|{}|{owners}", fixture.session.session_id);
-    let grant = GrantSnapshot::parse(&text, 58_400, at(1600)).unwrap();
-    fixture
-        .cohorts
-        .take_up(&fixture.session, &fixture.name, &grant, at(1610));
-    assert_eq!(b.offered(), Some(8));
+    let mut describe = |left, asked, now| {
+        let grant = GrantSnapshot::parse(&text, left, at(asked)).unwrap();
+        let (session, name) = (&fixture.session, &fixture.name);
+        fixture.cohorts.take_up(session, name, &grant, at(now));
+        b.offered()
+    };
+    // First comes the answer to a request that was sent long before.
+    assert_eq!(describe(59_400, 550, 1605), None);
+    assert_eq!(describe(58_400, 1600, 1610), Some(8));
     let Seat::Inside(entered) = fixture.cohorts.enter(&fixture.name, 8, at(1620)) else {
         panic!("the turn is offered");
     };
@@ -578,4 +582,24 @@ fn the_first_member_that_has_left_does_not_confirm_the_release() {
     assert!(matches!(pass(8), Passed::Ended(7)));
     fixture.cohorts.forget(&fixture.name, token);
     assert!(matches!(pass(8), Passed::Unknown | Passed::Stale));
+}
+
+/// A member has left a suspended cohort. The answer to an old request describes the grant, whose local deadline has passed.
+/// A second release of the member nevertheless finds that the member has left.
+#[test]
+fn a_second_release_after_a_late_answer_is_stale() {
+    let fixture = Fixture::new();
+    let (a, b) = (fixture.member(1), fixture.member(2));
+    fixture.push(7, &[&a, &b], at(0));
+    assert!(fixture.enter(7, at(1)));
+    fixture.settle(&a);
+    let passed = fixture.cohorts.pass(&fixture.name, 7, at(1200));
+    assert!(matches!(passed, Passed::Late(_)), "{passed:?}");
+    let mut grant = fixture.grant(7, &[&a, &b], at(100));
+    grant.is_pushed = false;
+    let (session, name) = (&fixture.session, &fixture.name);
+    let taken_up = fixture.cohorts.take_up(session, name, &grant, at(1300));
+    assert_eq!(taken_up.requeue.len(), 1, "the other member queues again");
+    let passed = fixture.cohorts.pass(name, 7, at(1400));
+    assert!(matches!(passed, Passed::Stale), "{passed:?}");
 }
