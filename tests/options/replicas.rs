@@ -320,11 +320,12 @@ async fn a_nested_call_that_waits_for_replicas_observes_max_hold() {
 async fn a_nested_call_does_not_enter_a_lease_that_has_ended() {
     let group = Group::with_replicas(1).await;
     let client = group.client().await;
-    let outer = client.lock("a").lease(SECOND).renew(true).max_hold(MS);
+    let lease = 2 * SECOND;
+    let outer = client.lock("a").lease(lease).renew(true).max_hold(MS);
     let nested = client.lock("a").lease(10 * MS).replicas(1);
     let body = async {
         let hold = Hold::current().unwrap();
-        until(async || hold.remaining() < 300 * MS).await;
+        until(async || hold.remaining() < SECOND).await;
         let mut entering = pin!(nested.acquire());
         // The first poll sends the request. The replica acknowledges the grant while the call is not polled.
         let first = poll_fn(|cx| Poll::Ready(entering.as_mut().poll(cx).is_ready()));

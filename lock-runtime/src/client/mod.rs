@@ -271,7 +271,7 @@ impl LockClient {
         };
         // The wait for refused calls has a time limit, because a refused call ends only when its task polls it, which
         // might never happen.
-        bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
+        let refused = bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
         registry.give_up_unused();
         let silent_since = Mutex::default();
         tokio::select! {
@@ -281,7 +281,11 @@ impl LockClient {
         }
         // A release that is not confirmed within a second continues in the background. `close` waits for these
         // releases.
-        let silent_since = lock(&silent_since).unwrap_or_else(|| backend.now());
+        // If the refused calls have used up their time, the server has possibly been silent since then.
+        let silent_since = lock(&silent_since).unwrap_or_else(|| match refused {
+            Some(()) => backend.now(),
+            None => backend.now() - WAITING_PATIENCE,
+        });
         backend.close(silent_since + HELD_PATIENCE).await;
         tracing::debug!(target: TARGET, "lock client shut down");
     }

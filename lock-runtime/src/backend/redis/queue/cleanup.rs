@@ -178,8 +178,7 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, gone: oneshot::Send
     // The server can carry out an unanswered request until the server has closed the connection of this request.
     let answered = request.is_answered();
     let name = &request.names.lock;
-    if let Some(token) = server.cohorts.offered_to(name, request.owner) {
-        let ends = server.now() + request.lease;
+    if let Some((token, ends)) = server.cohorts.offered_to(name, request.owner) {
         give_back(server.clone(), name.clone(), token, ends).await;
         if answered {
             return;

@@ -14,7 +14,12 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{fencing::FencingToken, key::LockName, lease::Moment, owner::OwnerId};
+use lock_core::{
+    fencing::FencingToken,
+    key::LockName,
+    lease::{CLAIM, Moment},
+    owner::OwnerId,
+};
 
 use crate::{
     backend::redis::{
@@ -38,13 +43,10 @@ struct Entry {
     /// describes the grant again.
     replaced: Option<Moment>,
     /// The moment at which the last member left, if the local deadline had passed. The waiting members queue again, and
-    /// possibly share the grant again. A second release by the same member must therefore not release the grant.
+    /// possibly share the grant again. A second release by the same member must therefore not release the grant. If the
+    /// members do not share the grant again within a claim, the engine releases it.
     left: Option<Moment>,
 }
-
-/// The time for which the registry remembers that a member has left a suspended cohort. A release whose caller does not
-/// read the answer is repeated after a second at the latest.
-const LEFT_KEPT: Duration = Duration::from_secs(10);
 
 /// The cohorts by lock, and by the token of the first member. The map is ordered, so that each run of a program visits
 /// the cohorts in the same order.
@@ -56,6 +58,9 @@ impl Entry {
     fn pass(&mut self, name: &LockName, now: Moment, offers: &mut Offers) -> bool {
         while let Some(turn) = self.cohort.next(now) {
             let waiters = &self.session.waiters;
+            if waiters.is_over(name, turn.owner) {
+                continue; // at its next poll, the call leaves
+            }
             if let Some(missed) = waiters.resolve(name, turn.owner, Ok(turn.token), offers) {
                 self.cohort.offer(turn, missed, now);
                 return true;
@@ -66,13 +71,19 @@ impl Entry {
 
     /// Returns the number of members that are still waiting for their turn.
     fn waiting(&self, name: &LockName) -> usize {
-        let waits = |owner: &&OwnerId| self.session.waiters.waits(name, **owner);
+        let waits = |owner: &&OwnerId| self.waits(name, **owner);
         self.cohort.to_come().iter().filter(waits).count()
     }
 
     fn has_waiting(&self, name: &LockName) -> bool {
-        let waits = |owner: &OwnerId| self.session.waiters.waits(name, *owner);
+        let waits = |owner: &OwnerId| self.waits(name, *owner);
         self.cohort.to_come().iter().any(waits)
+    }
+
+    /// Returns whether this member waits for its turn, and its `wait` is not over.
+    fn waits(&self, name: &LockName, owner: OwnerId) -> bool {
+        let waiters = &self.session.waiters;
+        waiters.waits(name, owner) && !waiters.is_over(name, owner)
     }
 }
 
@@ -350,13 +361,18 @@ impl Cohorts {
         Passed::Ended(first)
     }
 
-    /// Returns the token of the turn that is offered to this owner, if there is one.
-    pub(crate) fn offered_to(&self, name: &LockName, owner: OwnerId) -> Option<FencingToken> {
+    /// Returns the token of the turn that is offered to this owner, and the local deadline of its grant, if there is one.
+    pub(crate) fn offered_to(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+    ) -> Option<(FencingToken, Moment)> {
         let mut cohorts = lock(&self.0);
         let offered =
             |entry: &&mut Entry| entry.cohort.is_offered() && entry.cohort.turn().owner == owner;
         let entry = of_lock(&mut cohorts, name).rfind(offered)?;
-        Some(FencingToken::new(entry.cohort.turn().token))
+        let token = FencingToken::new(entry.cohort.turn().token);
+        Some((token, entry.cohort.until()))
     }
 
     /// Returns the lease of the cohort in which the member with this token has the turn. Returns `None` if there is no
@@ -372,8 +388,8 @@ impl Cohorts {
     /// Determines what the heartbeat of a session has to do for the session's cohorts. Passes on offers that are not
     /// taken in time. Requests the renewal of the grant of an offer if the grant has too little time left. If the local
     /// deadline of a grant has passed, the grant's waiting members queue again. Removes a released cohort if no caller
-    /// of the session waits for its lock, a replaced or ended cohort after its local deadline, and a suspended cohort some
-    /// time after its last member has left.
+    /// of the session waits for its lock, and a replaced or ended cohort after its local deadline. Releases the grant of a
+    /// suspended cohort whose last member has left, if nobody shares the grant again.
     pub(crate) fn heartbeat_chores(
         &self,
         session: &Arc<Session>,
@@ -383,14 +399,22 @@ impl Cohorts {
         let mut chores = Chores::default();
         let mut offers = Offers::default();
         let mut cohorts = lock(&self.0);
+        // The session of a member that has left may have ended, so each session does this for all sessions.
+        for ((name, _), entry) in cohorts.iter_mut() {
+            let has_left = entry.left.is_some_and(|left| left + CLAIM <= now);
+            if has_left && entry.cohort.is_suspended() {
+                let last = FencingToken::new(entry.cohort.turn().token);
+                let ends = entry.cohort.end_by(now + CLAIM);
+                entry.left = None;
+                chores.release.push((name.clone(), last, ends));
+            }
+        }
         cohorts.retain(|(name, _), entry| {
             let ours = Arc::ptr_eq(&entry.session, session);
             let is_unneeded = entry.cohort.is_released() && !session.waiters.are_at(name);
             let is_closed = entry.replaced.is_some() || entry.cohort.is_ended();
-            let has_left = entry.left.is_some_and(|left| left + LEFT_KEPT <= now);
             let is_past = is_unneeded || (is_closed && entry.cohort.until() <= now);
-            // The session of a member that has left may have ended.
-            !(has_left || ours && is_past)
+            !(ours && is_past)
         });
         for ((name, _), entry) in cohorts.iter_mut() {
             if !Arc::ptr_eq(&entry.session, session) || entry.cohort.is_over() {

@@ -199,15 +199,31 @@ async fn renew_batch(
             (None, Some(until)) => Renewed::Until(until),
             // The cohort ignores the answer if the turn was passed on before the answer arrived.
             (Some(_), Some(until)) => {
-                // If more is left, an earlier member has extended the lease, and the request that takes the extension
-                // back can still be under way.
-                let until = match one.extend {
+                // If more is left than the member has asked for, an earlier member has extended the lease, and the request
+                // that takes the extension back can still be under way.
+                let counted = match one.extend {
                     Extend::To(lease) => until.min(asked + less_drift(lease)),
-                    Extend::Check | Extend::Restart(_) => until,
+                    Extend::Check => asked,
+                    Extend::Restart(_) => until,
+                };
+                let until = match one.extend {
+                    Extend::To(_) => {
+                        server
+                            .cohorts
+                            .note_extension(one.name, one.token, asked, until);
+                        counted
+                    }
+                    Extend::Check => {
+                        server
+                            .cohorts
+                            .note_extension(one.name, one.token, asked, until);
+                        until
+                    }
+                    Extend::Restart(_) => until,
                 };
                 let answer = Confirmation {
                     asked,
-                    until,
+                    until: counted,
                     restarted: restart,
                 };
                 if server

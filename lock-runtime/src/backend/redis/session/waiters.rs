@@ -247,6 +247,13 @@ impl Waiters {
         waiting.is_some_and(|waiting| waiting.sender.is_some())
     }
 
+    /// Returns whether this caller is known, and its `wait` has been over for some time.
+    pub(crate) fn is_over(&self, name: &LockName, owner: OwnerId) -> bool {
+        let waiters = lock(&self.0);
+        let waiting = waiters.get(name).and_then(|list| list.waiting.get(&owner));
+        waiting.is_some_and(|waiting| waiting.request.is_over())
+    }
+
     /// Records the token by which the server identifies a grant, for each owner of the grant that is still waiting.
     /// Returns false if this grant or a later one was already recorded for one of these owners.
     pub(crate) fn note_grant(&self, name: &LockName, owners: &[OwnerId], first: u64) -> bool {

@@ -341,7 +341,7 @@ impl RedisAttempt {
             // Another thread may have recorded an offer that it has not sent yet.
             let owner = self.sent.as_ref()?.request.owner;
             let offered = self.server.cohorts.offered_to(&self.request.name, owner)?;
-            Some(offered.get())
+            Some(offered.0.get())
         })
     }
 

@@ -398,6 +398,15 @@ impl Cohort {
         self.to_come.clear();
     }
 
+    /// Ends the cohort, so that its grant has to be released by the latest end of the lease that is known, but not before
+    /// `at_least`. Returns this moment. Until then, the cohort counts as ended.
+    pub(crate) fn end_by(&mut self, at_least: Moment) -> Moment {
+        let extended = self.extension.map_or(self.until, |(_, until)| until);
+        self.until = self.until.max(extended).max(at_least);
+        self.end();
+        self.until
+    }
+
     /// Suspends the cohort after its local deadline has passed. The remaining members have to queue again.
     pub(crate) fn suspend(&mut self) {
         self.state = State::Suspended;

@@ -603,3 +603,28 @@ fn a_second_release_after_a_late_answer_is_stale() {
     let passed = fixture.cohorts.pass(name, 7, at(1400));
     assert!(matches!(passed, Passed::Stale), "{passed:?}");
 }
+
+/// The members that wait are not polled, and do not queue again. Nobody shares the suspended grant again, so the engine
+/// releases it.
+#[test]
+fn a_suspended_grant_that_nobody_shares_again_is_released() {
+    let fixture = Fixture::new();
+    let (a, mut b) = (fixture.member(1), fixture.member(2));
+    fixture.push(7, &[&a, &b], at(0));
+    assert!(fixture.enter(7, at(1)));
+    fixture.settle(&a);
+    assert_eq!(fixture.heartbeat_chores(at(1100)).requeue.len(), 1);
+    let passed = fixture.cohorts.pass(&fixture.name, 7, at(1200));
+    assert!(matches!(passed, Passed::Stale), "{passed:?}");
+    assert!(fixture.heartbeat_chores(at(3000)).release.is_empty());
+    let chores = fixture.heartbeat_chores(at(3300));
+    let [(_, token, _)] = &chores.release[..] else {
+        panic!("{chores:?}");
+    };
+    assert_eq!(token.get(), 7);
+    // An answer from before the release does not begin the cohort again.
+    assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(3350))));
+    assert_eq!(b.offered(), None);
+    let passed = fixture.cohorts.pass(&fixture.name, 7, at(3400));
+    assert!(matches!(passed, Passed::Ended(7)), "{passed:?}");
+}
