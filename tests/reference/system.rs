@@ -302,6 +302,9 @@ impl System {
         // The status does not show whether a later member of a cohort is still confirming its turn, so `all_answered`
         // also waits for the answers to all commands.
         self.all_answered().await;
+        // If a call was polled late, the call itself has confirmed its grant. The engine then checks the grant once more,
+        // at most 100 ms after the call has entered.
+        tokio::time::sleep(150 * MS).await;
         let mut server = shared_server().await.connection().await;
         let changed: u8 = ask(
             &mut server,
