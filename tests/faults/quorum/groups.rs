@@ -116,7 +116,7 @@ async fn a_failover_in_one_of_three_groups_admits_one_caller_at_a_time() {
     let inside = history.enter("k", guard.token().get());
     let mut waiting = JoinSet::new();
     for caller in 0..WAITERS {
-        let lock = clients[caller % 2].lock("k").wait(60 * SECOND);
+        let lock = clients[caller % 2].lock("k").wait(180 * SECOND);
         let history = history.clone();
         waiting.spawn(async move {
             let guard = lock.acquire().await.unwrap();
