@@ -495,8 +495,8 @@ async fn a_slow_first_answer_leaves_time_for_the_replicas() {
         proxy.delay(SECOND);
         let mut call = pin!(nested.run(async {}));
         let continuing = async {
-            // Meanwhile, the answer to the first command is under way. It arrives after 2 s.
-            sleep(1500 * MS).await;
+            // Meanwhile, the answer to the first command is under way. It has taken more than half of the time.
+            sleep(1900 * MS).await;
             proxy.delay(Duration::ZERO);
             until_blocked(&group.primary, 1).await;
             group.replicas[0].continue_process();
