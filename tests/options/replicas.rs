@@ -17,7 +17,7 @@ use support::{
     server::{RedisServer, ask},
     until,
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
@@ -476,38 +476,6 @@ async fn a_call_that_gets_no_connection_in_time_is_not_replicated() {
     let refused = lock(16).wait(300 * MS).acquire().await;
     assert_not_replicated(&refused, 1, 0);
     calls.into_iter().for_each(|call| call.abort());
-}
-
-/// The server takes long to answer the first command of a wait for replicas. The rest of the time is enough for the
-/// replica.
-#[tokio::test]
-async fn a_slow_first_answer_leaves_time_for_the_replicas() {
-    let group = Group::with_replicas(1).await;
-    let proxy = FaultProxy::start(group.primary.port()).await;
-    let builder = LockClient::builder().url(proxy.url());
-    let client = builder.replicas(0, 3500 * MS).connect().await.unwrap();
-    let lock = client.lock("k").wait(20 * SECOND);
-    let nested = lock.clone().replicas(1);
-    let body = async {
-        // The connection for further calls is ready.
-        nested.clone().run(async {}).await.unwrap();
-        group.replicas[0].stop_process();
-        proxy.delay(SECOND);
-        let mut call = pin!(nested.run(async {}));
-        let continuing = async {
-            // Meanwhile, the answer to the first command is under way. It has taken more than half of the time.
-            sleep(1900 * MS).await;
-            proxy.delay(Duration::ZERO);
-            until_blocked(&group.primary, 1).await;
-            group.replicas[0].continue_process();
-        };
-        let outcome = tokio::select! {
-            outcome = &mut call => outcome,
-            () = continuing => call.await,
-        };
-        outcome.unwrap();
-    };
-    lock.run(body).await.unwrap();
 }
 
 #[tokio::test]

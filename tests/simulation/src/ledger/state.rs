@@ -196,7 +196,7 @@ pub(super) struct Key {
     /// The token of the last hold whose body has ended, and the time at which the body ended. `None` if its call is
     /// polled late, or if the lock is retained.
     pub(super) released: Option<(u64, u64)>,
-    /// What the last comparison has seen on each server.
+    /// The grant and the queue of the lock on each server, at the last comparison.
     pub(super) seen: BTreeMap<ServerId, Seen>,
     /// The latest time at which a call ended that may have had the lock and has not entered. Zero if there was none.
     pub(super) withdrawn: u64,
@@ -206,7 +206,7 @@ pub(super) struct Key {
     pub(super) seen_free: Option<u64>,
 }
 
-/// What a comparison has seen of a lock on a server.
+/// The grant and the queue of a lock on one server, at the last comparison.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// The first token of the grant.

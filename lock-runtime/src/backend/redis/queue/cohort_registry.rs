@@ -575,8 +575,8 @@ impl Cohorts {
         })?
     }
 
-    /// Ends the cohorts in which a turn is offered and nobody has taken it. Returns, for each cohort, the token of the turn
-    /// and the local deadline of the grant. The calling code has to release the grants.
+    /// Ends each cohort whose turn is offered and not taken. Returns the token of the turn and the local deadline of the
+    /// grant. The calling code has to release the grants.
     pub(crate) fn end_offered(&self) -> Vec<(LockName, FencingToken, Moment)> {
         let mut cohorts = lock(&self.0);
         let offered = cohorts

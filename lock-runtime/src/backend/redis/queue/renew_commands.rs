@@ -206,30 +206,20 @@ async fn renew_batch(
                     Extend::Check => asked,
                     Extend::Restart(_) => until,
                 };
+                let cohorts = &server.cohorts;
+                if !restart {
+                    cohorts.note_extension(one.name, one.token, asked, until);
+                }
                 let until = match one.extend {
-                    Extend::To(_) => {
-                        server
-                            .cohorts
-                            .note_extension(one.name, one.token, asked, until);
-                        counted
-                    }
-                    Extend::Check => {
-                        server
-                            .cohorts
-                            .note_extension(one.name, one.token, asked, until);
-                        until
-                    }
-                    Extend::Restart(_) => until,
+                    Extend::Check => until,
+                    Extend::To(_) | Extend::Restart(_) => counted,
                 };
                 let answer = Confirmation {
                     asked,
                     until: counted,
                     restarted: restart,
                 };
-                if server
-                    .cohorts
-                    .confirm(one.name, one.token, answer, server.now())
-                {
+                if cohorts.confirm(one.name, one.token, answer, server.now()) {
                     Renewed::Until(until)
                 } else {
                     Renewed::NotHeld
