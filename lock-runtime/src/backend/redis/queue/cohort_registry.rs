@@ -590,13 +590,6 @@ impl Cohorts {
         ended.collect()
     }
 
-    /// Returns the number of members whose turn is still to come, or `None` if no member has the turn.
-    pub(crate) fn to_come(&self, name: &LockName) -> Option<usize> {
-        of_lock(&mut lock(&self.0), name)
-            .rfind(|entry| !entry.cohort.is_over())
-            .map(|entry| entry.cohort.to_come().len())
-    }
-
     /// Returns the newest turn in the cohort whose first member has this token, and the number of members that are
     /// still waiting. Returns `None` if this process does not know the grant, or if its last member has left.
     pub(crate) fn seen(&self, name: &LockName, first: u64) -> Option<(Turn, usize)> {

@@ -22,10 +22,6 @@ use crate::backend::redis::{
 };
 use crate::events::TARGET;
 
-/// The number of remaining members up to which a cohort counts as short. If the members of a short cohort hold the lock
-/// only briefly, all their turns can end before a request is answered.
-const ENDING_COHORT: usize = 16;
-
 /// The time for which a request waits for more callers to join it, while earlier callers of its session are queued.
 const BATCH_WINDOW: Duration = Duration::from_millis(1);
 
@@ -81,26 +77,12 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
     }
 }
 
-/// Waits up to [`BATCH_WINDOW`] for more callers to share the request, if the wait does not delay the turns of the
-/// callers that already share it. The wait has only one cost: a caller of another process that queues in the meantime
-/// gets an earlier place.
+/// Waits up to [`BATCH_WINDOW`] for more callers to share the request. As long as callers of this session are queued,
+/// they get the lock before the new callers, so the wait does not delay the turns of the new callers. The wait has only
+/// one cost: a caller of another process that queues in the meantime gets an earlier place.
 async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) {
-    let mut before = None;
-    loop {
-        // Yields, so that callers that are about to queue for this lock can run first.
-        tokio::task::yield_now().await;
-        let to_come = server.cohorts.to_come(name);
-        match to_come {
-            // This process has no cohort for this lock in which a member has the turn. If callers of this session are
-            // queued, they get the lock before the new callers. In that case, waiting for more callers does not delay
-            // the turns of the new callers.
-            None => break,
-            // A short cohort that has changed since the previous check can end before a request is answered, so the
-            // cohort is checked again.
-            Some(few) if few <= ENDING_COHORT && to_come != before => before = to_come,
-            Some(_) => return,
-        }
-    }
+    // Yields, so that callers that are about to queue for this lock can run first.
+    tokio::task::yield_now().await;
     if let Some(ready) = session.waiters.batch_ready(name) {
         let deadline = server.now() + BATCH_WINDOW;
         let _ = server.context.timeout_at(deadline, ready).await;
