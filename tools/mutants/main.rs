@@ -9,8 +9,8 @@
 //! on two cores for up to two minutes, and prints whether the simulation detects the mutant. `-- --simulate row_2` does
 //! the same for the mutants of `row_2` (several names are possible), and `-- --simulate --draw 10 SEED` for ten mutants that the seed selects. With
 //! `--processor-seconds 12`, the simulation of each mutant ends earlier, which makes a quick first pass. With `--untried`,
-//! the command leaves out the mutants that were found on this machine, or were tried there for as long. With `--write`,
-//! the command also writes all results that are known on this machine to `docs/simulation.md`.
+//! the command leaves out the mutants that were found before, or were tried for as long. With `--write`, the command
+//! also writes all results to `docs/simulation.md`, which keeps those of earlier runs.
 
 use std::{
     borrow::Borrow,

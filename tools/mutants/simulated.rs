@@ -135,11 +135,11 @@ pub(crate) struct Options<'a> {
     pub(crate) only: Vec<&'a str>,
     /// The number of mutants to draw at random, and the seed of the draw.
     pub(crate) draw: Option<(usize, String)>,
-    /// Whether to leave out the mutants that were found on this machine, or were tried there for at least `patience`.
+    /// Whether to leave out the mutants that were found, or were tried for at least `patience`.
     pub(crate) untried: bool,
     /// The processor time, in seconds, for which the simulation runs on each mutant.
     pub(crate) patience: u64,
-    /// Whether all results that are known on this machine are written to the page.
+    /// Whether all results are written to the page.
     pub(crate) writes: bool,
 }
 
@@ -216,8 +216,8 @@ pub(crate) fn run(options: &Options<'_>) -> Result<(), String> {
         chosen.len()
     );
     if options.writes {
-        let page = source.join("docs/simulation.md");
-        page::update(&page, "mutants", &table(&all, &known)).map_err(|error| error.to_string())?;
+        page::update(&page_path(), "mutants", &table(&all, &known))
+            .map_err(|error| error.to_string())?;
     }
     match errors {
         0 => Ok(()),
@@ -268,6 +268,18 @@ fn row(what: &str, seen: &Seen) -> String {
         Some((seed, promise)) => format!("| {what} | {promise} | {seed} | {seconds} |"),
         None => format!("| {what} | **nothing** | | {seconds} |"),
     }
+}
+
+/// Reads a line that [`row`] has written. Returns `None` for any other line.
+fn seen_in(line: &str) -> Option<(String, Seen)> {
+    let cells = line.strip_prefix("| ")?.strip_suffix(" |")?;
+    let cells: Vec<&str> = cells.split('|').map(str::trim).collect();
+    let [what, promise, seed, seconds] = cells[..] else {
+        return None;
+    };
+    let seconds = seconds.parse().ok()?;
+    let failure = seed.parse().ok().zip(Some(promise.to_owned()));
+    Some((what.to_owned(), Seen { failure, seconds }))
 }
 
 /// Returns the text of the page: the mutants that were tried, and the reasons why others were not.
@@ -352,33 +364,55 @@ fn simulate(tree: &Path, patience: u64) -> Result<Seen, String> {
     Ok(Seen { failure, seconds })
 }
 
+fn page_path() -> PathBuf {
+    support::root().join("docs/simulation.md")
+}
+
 fn results() -> PathBuf {
     support::root().join("target/mutants/simulated")
 }
 
-/// Returns the results of earlier runs on this machine.
+/// Returns the results of earlier runs: those on the page, and the newer ones that are known on this machine.
 fn recorded() -> io::Result<BTreeMap<String, Seen>> {
-    let text = match fs::read_to_string(results()) {
+    let page = fs::read_to_string(page_path())?;
+    let newer = match fs::read_to_string(results()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         read => read?,
     };
-    let parse = |line: &str| {
-        let mut fields = line.split('\t');
-        let (what, seed, seconds) = (fields.next()?, fields.next()?, fields.next()?);
-        let failure = seed.parse().ok().zip(fields.next().map(str::to_owned));
-        let seconds = seconds.parse().ok()?;
-        Some((what.to_owned(), Seen { failure, seconds }))
-    };
-    Ok(text.lines().filter_map(parse).collect())
+    Ok(page
+        .lines()
+        .chain(newer.lines())
+        .filter_map(seen_in)
+        .collect())
 }
 
 fn record(known: &BTreeMap<String, Seen>) -> io::Result<()> {
-    let mut text = String::new();
-    for (what, Seen { failure, seconds }) in known {
-        let _ = match failure {
-            Some((seed, promise)) => writeln!(text, "{what}\t{seed}\t{seconds}\t{promise}"),
-            None => writeln!(text, "{what}\t-\t{seconds}"),
+    let rows = known.iter().map(|(what, seen)| row(what, seen) + "\n");
+    fs::write(results(), rows.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_read_as_it_was_written() {
+        let found = Seen {
+            failure: Some((28, "two holds never overlap".into())),
+            seconds: 3,
         };
+        let missed = Seen {
+            failure: None,
+            seconds: 240,
+        };
+        for seen in [found, missed] {
+            let line = row("a `wait` has no end", &seen);
+            let (what, read) = seen_in(&line).expect("the line is a row");
+            assert_eq!(what, "a `wait` has no end");
+            assert_eq!(read.failure, seen.failure);
+            assert_eq!(read.seconds, seen.seconds);
+        }
+        assert!(seen_in("| mutant | broken promise | seed | processor seconds |").is_none());
+        assert!(seen_in("| reason | mutants |").is_none());
     }
-    fs::write(results(), text)
 }
