@@ -46,6 +46,9 @@ const QUIRKS: u64 = 526_381;
 /// The same for the stream that decides in which plans one rare situation is common (see [`Plan::shaped`]).
 const SHAPED: u64 = 204_831;
 
+/// The same for the stream that decides in which plans another rare situation is common (see [`Plan::staged`]).
+const STAGED: u64 = 800_751;
+
 /// The largest error in the rate of a process's clock, in millionths. Apart from rounding, this error and twice the
 /// error of a server's clock may take 1 % of a lease on a Redlock.
 const LARGEST_DRIFT: u64 = 5_000;
@@ -266,8 +269,14 @@ impl Plan {
             plan
         };
         let shapes = Chance::new(seed, SHAPED);
-        if shapes.percent(30) {
+        let plan = if shapes.percent(30) {
             plan.shaped(&shapes)
+        } else {
+            plan
+        };
+        let stages = Chance::new(seed, STAGED);
+        if stages.percent(30) {
+            plan.staged(&stages)
         } else {
             plan
         }
@@ -372,6 +381,110 @@ impl Plan {
                 leases: millis(&[1_000, 2_000]),
                 ways: vec![Way::Run, Way::Guard, Way::Nested],
                 ..calm
+            },
+        }
+    }
+
+    /// Changes the plan so that another rare situation is common. In contrast to [`shaped`](Self::shaped), most of these
+    /// situations need a certain kind of fault.
+    fn staged(self, stages: &Chance) -> Self {
+        let millis = |all: &[u64]| vec![Duration::from_millis(stages.pick(all))];
+        let plan = Self {
+            replicas: 0,
+            slow: 0,
+            delay: 10,
+            drift: self.drift.min(400),
+            strategies: vec![Strategy::Handoff],
+            ways: vec![Way::Run, Way::Guard],
+            ..self
+        };
+        match stages.index(6) {
+            // Connections break while answers and messages about grants are under way.
+            0 => Self {
+                store: Store::Redis,
+                processes: 2,
+                keys: stages.pick(&[1, 2]),
+                tasks: stages.pick(&[2, 4]),
+                delay: 40,
+                body: stages.pick(&[0, 5]),
+                leases: millis(&[2_000, 5_000]),
+                waits: millis(&[5_000, 10_000]),
+                ways: vec![Way::Run, Way::Guard, Way::Try, Way::Dropped],
+                faults: vec![stages.pick(&[Fault::Break, Fault::HalfOpen])],
+                calm: stages.pick(&[300, 4_000]),
+                ..plan
+            },
+            // A node of a Redlock is away or slow.
+            1 => Self {
+                store: Store::Redlock,
+                processes: 2,
+                keys: 1,
+                tasks: 4,
+                delay: stages.pick(&[10, 40]),
+                body: stages.pick(&[5, 50]),
+                leases: millis(&[1_000, 3_000]),
+                waits: millis(&[2_000, 5_000]),
+                strategies: vec![stages.pick(&[Strategy::Handoff, Strategy::Notify])],
+                faults: match stages.index(5) {
+                    0 => Vec::new(),
+                    _ => vec![stages.pick(&[
+                        Fault::Stop,
+                        Fault::Partition,
+                        Fault::HoldUp,
+                        Fault::OutOfMemory,
+                    ])],
+                },
+                calm: 300,
+                ..plan
+            },
+            // Clients are shut down, some of them while they are cut off, and calls end in unusual ways.
+            2 => Self {
+                store: match plan.store {
+                    Store::Redisson => Store::Redis,
+                    store => store,
+                },
+                tasks: 2,
+                keys: 4,
+                body: stages.pick(&[400, 1_500]),
+                ways: Way::ALL.into_iter().filter(|way| way.is_prompt()).collect(),
+                faults: vec![Fault::ShutDown],
+                calm: 1_000,
+                quirks: true,
+                ..plan
+            },
+            // The slots of a cluster move while callers of several processes wait.
+            3 => Self {
+                store: Store::Cluster { replicas: 0 },
+                processes: 3,
+                keys: 1,
+                body: stages.pick(&[50, 400]),
+                waits: millis(&[5_000]),
+                faults: vec![Fault::MoveSlot],
+                calm: stages.pick(&[300, 1_000]),
+                ..plan
+            },
+            // Connections fall silent, and nothing else reveals it to the engine.
+            4 => Self {
+                store: Store::Redis,
+                keys: 1,
+                tasks: 8,
+                leases: millis(&[3_000, 10_000]),
+                waits: millis(&[10_000]),
+                faults: vec![Fault::Silence],
+                calm: 4_000,
+                ..plan
+            },
+            // Leases end without a release while some callers wait and others make single attempts.
+            _ => Self {
+                store: Store::Redis,
+                processes: 2,
+                delay: 40,
+                leases: millis(&[400, 1_000]),
+                waits: millis(&[2_000, 5_000]),
+                strategies: vec![Strategy::Handoff, Strategy::Spin],
+                ways: vec![Way::Run, Way::Guard, Way::LeakedGuard, Way::Try],
+                faults: Vec::new(),
+                ..plan
             },
         }
     }
@@ -557,6 +670,26 @@ impl Plan {
     pub fn keeps_majority(&self) -> bool {
         let mut faults = self.faults.iter();
         self.store == Store::Redlock && faults.all(|fault| fault.spares_data())
+    }
+
+    /// Returns whether no fault takes a grant from the servers, ends it early, or makes another server the primary.
+    #[must_use]
+    pub fn keeps_grants(&self) -> bool {
+        let takes = |fault: &Fault| {
+            matches!(
+                fault,
+                Fault::ClockBack
+                    | Fault::PrimaryDies
+                    | Fault::PrimaryIsCutOff
+                    | Fault::PrimaryStops
+                    | Fault::HandOver
+                    | Fault::HastyHandOver
+            )
+        };
+        match self.store {
+            Store::Redlock => self.keeps_majority(),
+            _ => !self.loses_state() && !self.faults.iter().any(takes),
+        }
     }
 
     /// Returns whether callers have to enter in the order in which they began. The order requires short bodies: if a

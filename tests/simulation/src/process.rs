@@ -45,14 +45,16 @@ pub fn on_runtime<F: Future>(number: u32, future: F) -> impl Future<Output = F::
 /// The longest pause between two polls of a call that is polled on two runtimes in turn.
 const IN_TURN: Duration = Duration::from_millis(3);
 
-/// Polls `future` on the two runtimes of a process in turn, also when the future has not been woken.
+/// Polls `future` on one runtime of a process and at once on the other one, also when the future has not been woken.
 pub async fn on_both_runtimes<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut tick = interval(IN_TURN);
-    let mut number = 0;
     poll_fn(|cx| {
-        number = 1 - number;
-        let polled = RUNTIME.sync_scope(number, || future.as_mut().poll(cx));
+        let mut poll_on = |number| RUNTIME.sync_scope(number, || future.as_mut().poll(cx));
+        let polled = match poll_on(1) {
+            Poll::Pending => poll_on(0),
+            ready => ready,
+        };
         while polled.is_pending() && tick.poll_tick(cx).is_ready() {}
         polled
     })

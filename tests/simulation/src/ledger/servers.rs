@@ -392,6 +392,7 @@ impl Ledger {
         let inside = state.keys.get_mut(key)?.inside.get_mut(&number)?;
         let since = *inside.unbacked.get_or_insert(now);
         let patience = match disturbed {
+            _ if self.plan.keeps_grants() => 0,
             0 => 0,
             _ if in_fault || is_stopped || self.plan.store == Store::Redlock => return None,
             disturbed => disturbed.max(since) + lease / 3 + TOLD,
