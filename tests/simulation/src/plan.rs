@@ -398,7 +398,7 @@ impl Plan {
             ways: vec![Way::Run, Way::Guard],
             ..self
         };
-        match stages.index(6) {
+        match stages.index(5) {
             // Connections break while answers and messages about grants are under way.
             0 => Self {
                 store: Store::Redis,
@@ -464,7 +464,7 @@ impl Plan {
                 ..plan
             },
             // Connections fall silent, and nothing else reveals it to the engine.
-            4 => Self {
+            _ => Self {
                 store: Store::Redis,
                 keys: 1,
                 tasks: 8,
@@ -472,18 +472,6 @@ impl Plan {
                 waits: millis(&[10_000]),
                 faults: vec![Fault::Silence],
                 calm: 4_000,
-                ..plan
-            },
-            // Leases end without a release while some callers wait and others make single attempts.
-            _ => Self {
-                store: Store::Redis,
-                processes: 2,
-                delay: 40,
-                leases: millis(&[400, 1_000]),
-                waits: millis(&[2_000, 5_000]),
-                strategies: vec![Strategy::Handoff, Strategy::Spin],
-                ways: vec![Way::Run, Way::Guard, Way::LeakedGuard, Way::Try],
-                faults: Vec::new(),
                 ..plan
             },
         }
@@ -692,6 +680,13 @@ impl Plan {
         }
     }
 
+    /// Returns whether each body ends long before its lease.
+    #[must_use]
+    pub fn has_short_bodies(&self) -> bool {
+        let mut leases = self.leases.iter();
+        leases.all(|lease| lease.as_millis() > 4 * u128::from(self.body))
+    }
+
     /// Returns whether callers have to enter in the order in which they began. The order requires short bodies: if a
     /// body outlasted its lease, other callers might enter before the members of its cohort are back at their places.
     #[must_use]
@@ -701,10 +696,7 @@ impl Plan {
             && self.slow == 0
             && self.delay <= 10
             && (self.replicas == 0 || self.lag <= 20)
-            && self
-                .leases
-                .iter()
-                .all(|lease| lease.as_millis() > 4 * u128::from(self.body))
+            && self.has_short_bodies()
             && self.strategies == [Strategy::Handoff]
             && self.ways.iter().all(|way| way.is_orderly())
             // A call that moves to another runtime queues again at its old place, and can be overtaken meanwhile.

@@ -6,7 +6,7 @@ use super::{
     state::{CallId, State, millis},
 };
 use crate::{
-    callers::FUNCTION_LEASE,
+    callers::{FUNCTION_LEASE, Way},
     network::ServerId,
     plan::Store,
     redis::{Redis, StoredGrant, StoredQueue},
@@ -138,8 +138,10 @@ impl Ledger {
         token: u64,
     ) -> Option<Broken> {
         let this = state.calls.get(&call)?;
-        // The server removes the waiters of a session that does not take its turn.
-        let are_prompt = self.plan.slow == 0 && self.plan.ways.iter().all(|way| way.is_prompt());
+        // The server removes the waiters of a session that does not take its turn, or whose holder overruns its lease.
+        let stays = |way: &Way| way.is_prompt() && *way != Way::LeakedGuard;
+        let are_prompt =
+            self.plan.slow == 0 && self.plan.ways.iter().all(stays) && self.plan.has_short_bodies();
         if this.wanted.queues || this.wanted.keys.len() > 1 || !are_prompt || state.disturbed > 0 {
             return None;
         }

@@ -77,6 +77,10 @@ fn check_stopped(state: &mut State, key: &str, number: u64, now: u64) -> Option<
     })
 }
 
+/// The longest time, in milliseconds, by which a grant that no caller has used lasts longer than a claim, in addition to
+/// the delays of messages: the time until a heartbeat.
+const UNUSED: u64 = 350;
+
 impl Ledger {
     /// Returns the grants of a lock on the servers that grant locks, with the numbers of these servers.
     pub(super) fn grants(&self, key: &str) -> Vec<(usize, StoredGrant)> {
@@ -377,7 +381,12 @@ impl Ledger {
         let left = millis(inside.hold.remaining());
         let name = inside.name(key);
         if let Some(backed) = backed {
-            let outlasts = left > backed + 1 && !state.may_lose(key, inside);
+            // On a Redlock, a lease leaves room for clocks that drift: a hundredth of the lease.
+            let room = match self.plan.store {
+                Store::Redlock => backed / 100,
+                _ => 0,
+            };
+            let outlasts = left + room > backed + 1 && !state.may_lose(key, inside);
             return outlasts.then(|| {
                 let grants = self.grants(key);
                 let seen =
@@ -458,6 +467,7 @@ impl Ledger {
             .iter()
             .filter(|(_, grant)| are_single && !grant.tokens.is_empty() && !has_body(grant))
             .collect();
+        let highest = this.highest.map_or(0, |(token, _)| token);
         let this = &mut this.bodiless;
         this.retain(|server, (token, _)| {
             let mut bodiless = bodiless.iter();
@@ -497,7 +507,13 @@ impl Ledger {
             };
             // Each owner can hold the lock for a second while it waits for replicas, and then give it back.
             let replicas = if state.replicated { 1_000 * owners } else { 0 };
-            let patience = patience + late + replicas;
+            let is_unused = owners == 1 && grant.tokens.start > highest;
+            let patience = if is_unused && state.disturbed == 0 && !state.replicated {
+                // However late its caller is polled, it has to begin its body or to confirm the grant within a claim.
+                (patience + late).min(CLAIM + UNUSED + 4 * self.plan.delay)
+            } else {
+                patience + late + replicas
+            };
             (now > *since + patience && now > quiet && !state.in_fault).then(|| {
                 let seen = format!("{key} on server {server} with token {token}, since {since} ms");
                 ("no lock is taken without a body", seen)
