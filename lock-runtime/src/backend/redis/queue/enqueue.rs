@@ -1,4 +1,5 @@
-//! The requests that a session sends for its waiters. One request can queue many callers of one lock.
+//! Sends the requests that queue a session's waiters, after a short wait for more callers to share the request. One
+//! request can queue many callers of one lock.
 
 use std::{sync::Arc, time::Duration};
 
