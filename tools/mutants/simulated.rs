@@ -345,19 +345,22 @@ fn simulate(tree: &Path, patience: u64) -> Result<Seen, String> {
         .current_dir(tree)
         .output()
         .map_err(|error| error.to_string())?;
-    let printed = String::from_utf8_lossy(&run.stdout).into_owned();
-    let failure = printed.lines().find_map(|line| {
+    let [printed, errors] = [&run.stdout, &run.stderr].map(|text| String::from_utf8_lossy(text));
+    let failed = |line: &str| {
         let (seed, failure) = line.strip_prefix("seed ")?.split_once(": ")?;
         let promise = failure.split(": ").nth(1).unwrap_or(failure);
         Some((seed.parse().ok()?, promise.to_owned()))
-    });
+    };
+    // The watchdog names the seed of a run that does not end.
+    let endless = |line: &str| failed(line).map(|(seed, _)| (seed, "each run ends".to_owned()));
+    let failure = printed.lines().find_map(failed);
+    let failure = failure.or_else(|| errors.lines().find_map(endless));
     let seconds = printed
         .lines()
         .find_map(|line| line.strip_prefix("processor seconds: "));
-    // If a run makes no progress, its watchdog ends the run, and no time is printed.
+    // If a run does not end, its watchdog ends the program, and no time is printed.
     let seconds = seconds.and_then(|seconds| seconds.parse().ok());
     if seconds.is_none() && failure.is_none() {
-        let errors = String::from_utf8_lossy(&run.stderr);
         return Err(format!("the simulation has crashed: {errors}"));
     }
     let seconds = seconds.unwrap_or_else(|| began.elapsed().as_secs());
