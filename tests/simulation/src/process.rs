@@ -51,10 +51,10 @@ pub async fn on_both_runtimes<F: Future>(future: F) -> F::Output {
     let mut tick = interval(IN_TURN);
     poll_fn(|cx| {
         let mut poll_on = |number| RUNTIME.sync_scope(number, || future.as_mut().poll(cx));
-        let polled = match poll_on(1) {
-            Poll::Pending => poll_on(0),
-            ready => ready,
-        };
+        let mut polled = poll_on(1);
+        if polled.is_pending() {
+            polled = poll_on(0);
+        }
         while polled.is_pending() && tick.poll_tick(cx).is_ready() {}
         polled
     })
