@@ -333,6 +333,7 @@ impl HoldState {
         self.renewal_warned.store(false, Ordering::Release);
         let applied = lock(&self.lease).apply(requested, until, self.backend().now());
         match applied {
+            Applied::Late if self.has_ended() => Err(LossReason::Expired),
             Applied::Late => Err(self.lose(LossReason::Expired)),
             applied => Ok(applied),
         }

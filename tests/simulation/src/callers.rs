@@ -376,6 +376,10 @@ impl Caller {
             },
             prompt: way.is_prompt() && self.late == Lateness::Never,
             forgets: way == Way::Forgotten && self.late == Lateness::Never,
+            pause: match self.late {
+                Lateness::Always(pause) if way.is_prompt() => Some(pause),
+                _ => None,
+            },
             queues,
             woken: queues || notified,
             confirmed: !matches!(way, Way::RunInBackground | Way::DroppedGuard),
@@ -737,7 +741,15 @@ impl Caller {
                         this.check_nested(call, &outer, lease);
                         this.again(&outer, None).await;
                     });
-                    drop(entering.await);
+                    let entered = entering.await;
+                    let is_held = outer.loss().is_none();
+                    if let Err(error @ LockError::Refused { .. }) = entered
+                        && is_held
+                    {
+                        let seen = format!("call {call:?} of {}: {error}", outer.key());
+                        let ledger = &this.process.ledger;
+                        ledger.violated("a nested call needs no memory", seen);
+                    }
                     let took = match (began.into_inner(), this.late) {
                         (None, Lateness::Never) => Some(asked.elapsed()),
                         (began, _) => began, // a call that is polled late also fails late

@@ -49,6 +49,10 @@ const SHAPED: u64 = 204_831;
 /// The same for the stream that decides in which plans another rare situation is common (see [`Plan::staged`]).
 const STAGED: u64 = 800_751;
 
+/// The same for the stream that decides in which plans a situation for a check of the judge is common (see
+/// [`Plan::set_in_scene`]).
+const SCENES: u64 = 920_445;
+
 /// The largest error in the rate of a process's clock, in millionths. Apart from rounding, this error and twice the
 /// error of a server's clock may take 1 % of a lease on a Redlock.
 const LARGEST_DRIFT: u64 = 5_000;
@@ -163,6 +167,8 @@ pub struct Plan {
     /// Whether some calls are no longer polled after a few polls or are polled on two runtimes in turn, some clients are
     /// shut down while they are cut off, and some guards outlast the shutdown of their client.
     pub quirks: bool,
+    /// Whether a primary that has died stays down for some time after its replica has replaced it.
+    pub stays_down: bool,
 }
 
 impl Plan {
@@ -253,6 +259,7 @@ impl Plan {
             unpolled: Chance::new(seed, UNPOLLED).percent(30),
             habits: Chance::new(seed, HABITS).percent(40),
             quirks: Chance::new(seed, QUIRKS).percent(40),
+            stays_down: false,
         };
         let plan = if store == Store::Redlock && Chance::new(seed, DRIFT).percent(40) {
             Self {
@@ -275,8 +282,14 @@ impl Plan {
             plan
         };
         let stages = Chance::new(seed, STAGED);
-        if stages.percent(30) {
+        let plan = if stages.percent(30) {
             plan.staged(&stages)
+        } else {
+            plan
+        };
+        let scenes = Chance::new(seed, SCENES);
+        if scenes.percent(25) {
+            plan.set_in_scene(&scenes)
         } else {
             plan
         }
@@ -477,6 +490,143 @@ impl Plan {
         }
     }
 
+    /// Changes the plan so that a situation is common in which one check of the judge detects most: callers that are
+    /// always polled late, nested calls that are polled late, and faults of one kind.
+    fn set_in_scene(self, scenes: &Chance) -> Self {
+        let millis = |all: &[u64]| vec![Duration::from_millis(scenes.pick(all))];
+        let queued = match self.store {
+            store if store.has_queue() => store,
+            _ => Store::Redis,
+        };
+        let plan = Self {
+            replicas: 0,
+            slow: 0,
+            delay: self.delay.min(10),
+            drift: self.drift.min(400),
+            faults: Vec::new(),
+            strategies: vec![Strategy::Handoff],
+            ways: vec![Way::Run, Way::Guard],
+            ..self
+        };
+        match scenes.index(8) {
+            // One or two callers are always polled late.
+            0 => {
+                let tasks = scenes.pick(&[1, 1, 2]);
+                let mut ways = vec![Way::Run, Way::Guard, Way::Function, Way::Several];
+                if tasks > 1 {
+                    ways.push(Way::LeakedGuard);
+                }
+                Self {
+                    store: queued,
+                    processes: 1,
+                    tasks,
+                    keys: scenes.pick(&[1, 2]),
+                    slow: 100,
+                    rhythmic: true,
+                    ways,
+                    leases: millis(&[400, 1_000, 2_000, 5_000]),
+                    waits: millis(&[5_000, 10_000]),
+                    faults: scenes.pick(&[vec![], vec![], vec![Fault::ForgetScripts]]),
+                    ..plan
+                }
+            }
+            // Nested calls need longer leases, and are polled late.
+            1 => Self {
+                store: queued,
+                processes: 1,
+                tasks: 4,
+                keys: 4,
+                slow: 60,
+                rhythmic: false,
+                ways: vec![Way::Nested],
+                leases: vec![millis(&[400, 1_000])[0], millis(&[5_000, 10_000])[0]],
+                waits: vec![millis(&[50, 500])[0], millis(&[10_000])[0]],
+                faults: scenes.pick(&[vec![], vec![], vec![Fault::HoldDown]]),
+                habits: true,
+                ..plan
+            },
+            // Callers with `notify` are polled late while the server is away.
+            2 => Self {
+                store: Store::Redis,
+                processes: 1,
+                slow: 60,
+                rhythmic: false,
+                strategies: vec![Strategy::Notify],
+                waits: millis(&[10_000]),
+                faults: vec![scenes.pick(&[Fault::Stop, Fault::HoldUp])],
+                ..plan
+            },
+            // A node of a Redlock refuses requests, and another one answers too late for a short lease.
+            3 => Self {
+                store: Store::Redlock,
+                processes: 2,
+                tasks: 2,
+                delay: 40,
+                leases: millis(&[400]),
+                waits: millis(&[2_000, 5_000]),
+                faults: vec![Fault::OutOfMemory],
+                body: 5,
+                calm: 300,
+                ..plan
+            },
+            // Processes are stopped while their callers wait with different leases.
+            4 => Self {
+                store: Store::Redis,
+                processes: 2,
+                keys: 1,
+                tasks: 8,
+                strategies: scenes.pick(&[
+                    vec![Strategy::Handoff],
+                    vec![Strategy::Handoff, Strategy::Notify],
+                ]),
+                leases: vec![millis(&[1_000, 2_000])[0], millis(&[3_000, 5_000])[0]],
+                waits: millis(&[10_000]),
+                body: scenes.pick(&[5, 50, 400]),
+                faults: vec![Fault::StopProcess],
+                calm: 300,
+                ..plan
+            },
+            // The server's clock is set back while callers wait for the end of a lease.
+            5 => Self {
+                store: queued,
+                keys: scenes.pick(&[1, 2]),
+                tasks: 4,
+                ways: vec![Way::Run, Way::Guard, Way::LeakedGuard],
+                leases: millis(&[2_000, 5_000]),
+                waits: millis(&[10_000]),
+                faults: scenes
+                    .pick(&[vec![Fault::ClockBack], vec![Fault::ClockBack, Fault::Flush]]),
+                calm: 4_000,
+                ..plan
+            },
+            // The primaries of a cluster die, and stay down for a while.
+            6 => Self {
+                store: Store::Cluster { replicas: 1 },
+                processes: 2,
+                lag: self.lag.min(20),
+                waits: millis(&[5_000, 10_000]),
+                faults: vec![Fault::PrimaryDies],
+                calm: 1_000,
+                stays_down: true,
+                ..plan
+            },
+            // Leases end without a release while other callers try without queueing.
+            _ => Self {
+                store: queued,
+                processes: 2,
+                keys: 1,
+                tasks: 4,
+                delay: 40,
+                body: scenes.pick(&[5, 50]),
+                strategies: vec![Strategy::Handoff, Strategy::Spin],
+                ways: vec![Way::Run, Way::Guard, Way::LeakedGuard, Way::Try],
+                leases: millis(&[400, 1_000]),
+                waits: millis(&[5_000]),
+                ..plan
+            },
+        }
+    }
+
     /// Changes the plan so that its callers enter in order (see [`is_ordered`](Self::is_ordered)). The judge checks
     /// most in such a run.
     fn into_ordered(mut self) -> Self {
@@ -597,6 +747,9 @@ impl Plan {
         }
         if self.quirks {
             add(&|plan| plan.quirks = false);
+        }
+        if self.stays_down {
+            add(&|plan| plan.stays_down = false);
         }
         smaller
     }

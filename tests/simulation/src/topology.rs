@@ -8,6 +8,7 @@ use std::{
 use tokio::time::sleep;
 
 use crate::{
+    ledger::OVER,
     network::{ServerId, address_of},
     plan::Store,
     redis::{
@@ -269,6 +270,9 @@ impl World {
             network.go_on(old);
         }
         self.announce(new).await;
+        if matches!(cause, Cause::Isolation | Cause::HastyOrder) {
+            self.ledger.replace(old);
+        }
         self.gossip(Some(old)).await;
         for replica in shard.replicas().filter(|replica| *replica != new) {
             sleep(chance.millis(0..200)).await;
@@ -299,6 +303,11 @@ impl World {
                 sleep(a_while).await;
                 network.go_on(old);
             }
+            Cause::Death if self.plan.stays_down => {
+                // The fault is over for the clients.
+                self.ledger.disturb(OVER);
+                sleep(chance.millis(3_000..10_000)).await;
+            }
             Cause::Death => {
                 sleep(a_while).await;
                 if !keeps && chance.percent(50) {
@@ -310,6 +319,7 @@ impl World {
         sleep(chance.millis(0..1_500)).await;
         let kills = !self.sentinels().is_empty() && chance.percent(80);
         network.follow(old, Some(new), kills);
+        self.ledger.keep_primaries();
         self.teach(old);
         if network.is_down(old) {
             network.begin(old);

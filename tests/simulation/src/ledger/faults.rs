@@ -105,6 +105,17 @@ impl Ledger {
         });
     }
 
+    /// Records that all Sentinels have announced the successor of this primary, which still runs.
+    pub fn replace(&self, primary: ServerId) {
+        let now = self.history.now();
+        self.state().replaced = Some((primary, now));
+    }
+
+    /// Records that each primary is a replica since its successor replaced it.
+    pub fn keep_primaries(&self) {
+        self.state().replaced = None;
+    }
+
     /// Records that from now on, only one server grants each lock.
     pub fn reunite(&self) {
         let now = self.history.now();

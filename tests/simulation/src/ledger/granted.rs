@@ -6,7 +6,8 @@ use super::{
     state::{CallId, State, millis},
 };
 use crate::{
-    callers::{FUNCTION_LEASE, Way},
+    callers::FUNCTION_LEASE,
+    faults::Fault,
     network::ServerId,
     plan::Store,
     redis::{Redis, StoredGrant, StoredQueue},
@@ -18,6 +19,11 @@ const DEAF: u64 = 250;
 /// The longest time, in milliseconds, from the end of a fault until each session knows which of its grants are lost,
 /// in addition to the delays of messages.
 const ASKED: u64 = 400;
+
+/// The longest time, in milliseconds, from the announcement of a new primary until no client uses the old one.
+const ANNOUNCED: u64 = 1_100;
+/// The key of the counter of fencing tokens on a node of a Redlock.
+const COUNTER: &str = "lock:fence";
 
 impl Ledger {
     /// Checks the grants of a lock that the servers have made since the last comparison.
@@ -55,13 +61,21 @@ impl Ledger {
             self.check_members(state, key, *server, grant)
                 .or_else(|| self.check_listener(state, key, *server, grant, now))
                 .or_else(|| self.check_prolonged(state, key, *server, grant))
+                .or_else(|| self.check_primary(state, key, *server, now))
         });
         let seen = &mut state.keys.get_mut(key)?.seen;
         for (server, queue) in queues {
             let owners: Vec<String> = queue.waiters.iter().map(|w| w.owner.clone()).collect();
             let mut grants = grants.iter().filter(|(its, _)| its == server);
             let seen = seen.entry(*server).or_default();
-            seen.token = grants.next().map(|(_, grant)| grant.tokens.start);
+            let grant = grants.next().map(|(_, grant)| grant);
+            if let Some(grant) = grant {
+                seen.session.clone_from(&grant.session);
+            }
+            let token = grant.map(|grant| grant.tokens.start);
+            if seen.token != token {
+                (seen.token, seen.changed) = (token, now);
+            }
             let stays = |owner: &&String| seen.waiters.contains(*owner);
             seen.ahead = owners.iter().filter(stays).cloned().collect();
             seen.waiters = owners;
@@ -69,7 +83,7 @@ impl Ledger {
         broken
     }
 
-    /// Checks that the `wait` of no member of a cohort was over when the server granted the lock.
+    /// Checks that a waiter is granted the lock only if its `wait` is not over.
     fn check_members(
         &self,
         state: &State,
@@ -78,11 +92,14 @@ impl Ledger {
         grant: &StoredGrant,
     ) -> Option<Broken> {
         let since = grant.since.filter(|_| state.set_back == 0)?;
-        grant.owners.iter().skip(1).find_map(|owner| {
-            let taken = self.network.peek(server, |redis, _| redis.taken(owner))?;
-            (taken.ends <= since).then(|| {
+        let mut owners = grant.owners.iter().enumerate();
+        owners.find_map(|(number, owner)| {
+            let (taken, by) = self.network.peek(server, |redis, _| redis.taken(owner))?;
+            // The first owner can have been removed from the queue before, and can have asked for the lock again.
+            let is_of_it = number > 0 || by == grant.by;
+            (is_of_it && taken.ends <= since).then(|| {
                 let seen = format!("{key} on server {server}: {taken:?} in {grant:?}");
-                ("a grant has no member whose `wait` is over", seen)
+                ("no waiter whose `wait` is over is granted the lock", seen)
             })
         })
     }
@@ -105,6 +122,35 @@ impl Ledger {
         (heard + DEAF < now).then(|| {
             let seen = format!("{key} on server {server}, silent since {heard} ms: {grant:?}");
             ("a lock is granted only to a session that listens", seen)
+        })
+    }
+
+    /// Checks that clients leave a primary whose successor all Sentinels have announced.
+    fn check_primary(
+        &self,
+        state: &State,
+        key: &str,
+        server: ServerId,
+        now: u64,
+    ) -> Option<Broken> {
+        let (replaced, since) = state.replaced?;
+        let hears = |fault: &Fault| {
+            !fault.concerns_messages()
+                && !matches!(
+                    fault,
+                    Fault::SentinelsDown
+                        | Fault::SentinelsStop
+                        | Fault::SentinelErrs
+                        | Fault::StopProcess
+                        | Fault::ShutDown
+                )
+        };
+        let is_certain = matches!(self.plan.store, Store::Group { .. })
+            && replaced == server
+            && self.plan.faults.iter().all(hears);
+        (is_certain && since + ANNOUNCED < now).then(|| {
+            let seen = format!("{key} on server {server}, replaced at {since} ms");
+            ("clients leave a primary that is replaced", seen)
         })
     }
 
@@ -138,10 +184,10 @@ impl Ledger {
         token: u64,
     ) -> Option<Broken> {
         let this = state.calls.get(&call)?;
-        // The server removes the waiters of a session that does not take its turn, or whose holder overruns its lease.
-        let stays = |way: &Way| way.is_prompt() && *way != Way::LeakedGuard;
-        let are_prompt =
-            self.plan.slow == 0 && self.plan.ways.iter().all(stays) && self.plan.has_short_bodies();
+        let ways = &self.plan.ways;
+        let are_prompt = self.plan.slow == 0
+            && ways.iter().all(|way| way.is_prompt())
+            && self.plan.has_short_bodies();
         if this.wanted.queues || this.wanted.keys.len() > 1 || !are_prompt || state.disturbed > 0 {
             return None;
         }
@@ -158,9 +204,49 @@ impl Ledger {
         })?;
         let now = 1_000 * now.unsigned_abs();
         let mut waiters = queue.waiters.iter();
-        let waiter = waiters.find(|w| seen.ahead.contains(&w.owner) && w.ends > now)?;
+        // The server skips the waiters of a session whose holder has overrun its lease.
+        let stays = |session: &String| *session != seen.session;
+        let waiter =
+            waiters.find(|w| stays(&w.session) && seen.ahead.contains(&w.owner) && w.ends > now)?;
         let seen = format!("call {} enters {key} before {waiter:?}", call.0);
         Some(("a call outside the queue overtakes nobody", seen))
+    }
+
+    /// Checks that a majority of the nodes of a Redlock has given no higher token than that of a call that enters.
+    pub(super) fn check_agreed(
+        &self,
+        state: &State,
+        call: CallId,
+        key: &str,
+        number: u64,
+    ) -> Option<Broken> {
+        let this = state.calls.get(&call)?;
+        let inside = state.keys.get(key)?.inside.get(&number)?;
+        let token = inside.token;
+        // The locks of a Redlock share one counter on each node.
+        let is_certain = self.plan.keeps_majority()
+            && self.plan.keys == 1
+            && this.wanted.prompt
+            && !inside.hold.remaining().is_zero();
+        if !is_certain {
+            return None;
+        }
+        let counted = |server: &ServerId| {
+            let counter = |redis: &Redis, ms| redis.text(COUNTER, ms);
+            let counter = self.network.peek(*server, counter);
+            counter
+                .and_then(|counter| counter.parse().ok())
+                .unwrap_or(0)
+        };
+        let servers = self.plan.store.servers();
+        let agree = (0..servers)
+            .filter(|server| counted(server) <= token)
+            .count();
+        (2 * agree < servers).then(|| {
+            let counters: Vec<u64> = (0..servers).map(|server| counted(&server)).collect();
+            let seen = format!("{}, counters of the nodes: {counters:?}", inside.name(key));
+            ("a majority of the nodes has given no higher token", seen)
+        })
     }
 
     /// Checks that nobody enters with a grant that the server has lost, once each session has asked for its grants.

@@ -15,6 +15,7 @@ use crate::{
     plan::{Plan, Store},
 };
 
+mod bodiless;
 mod checks;
 mod faults;
 mod granted;
@@ -152,6 +153,7 @@ impl Ledger {
             began,
             waits: true,
             is_forgotten: false,
+            forgotten_at: 0,
             left: None,
             token: None,
             is_finished: false,
@@ -232,6 +234,7 @@ impl Ledger {
         }
         this.highest = this.highest.max(Some((token, now)));
         this.latest = Some((host, token));
+        this.latest_end = None;
         let free_since = this.inside.is_empty().then_some(this.moved);
         this.moved = now;
         let inside = Inside {
@@ -258,6 +261,7 @@ impl Ledger {
         found.extend(self.check_claim(&state, call, &key, token, left));
         found.extend(self.check_overtaken(&state, call, &key, token));
         found.extend(self.check_lost_grant(&state, call, &key, number, now));
+        found.extend(self.check_agreed(&state, call, &key, number));
         found.extend(self.check_hold(&mut state, &key, number, now));
         if let Some(call) = state.calls.get_mut(&call) {
             call.waits = false;
@@ -286,6 +290,7 @@ impl Ledger {
                 if inside.hold.loss().is_some() && this.latest == latest {
                     this.latest = None;
                 }
+                this.latest_end = Some(now + millis(inside.hold.remaining()));
                 if let Some(call) = state.calls.get_mut(&inside.call) {
                     call.left = Some(now);
                     if inside.hold.loss().is_none() {
@@ -476,12 +481,18 @@ impl Ledger {
     /// Records that a call will not be polled again but is not dropped. Returns whether the call waits.
     #[must_use]
     pub fn forget(&self, call: CallId) -> bool {
+        let now = self.history.now();
         let mut state = self.state();
         let Some(call) = state.calls.get_mut(&call) else {
             return false;
         };
         call.is_forgotten = true;
-        call.waits
+        call.forgotten_at = now;
+        let (waits, keys) = (call.waits, call.wanted.keys.clone());
+        for key in keys {
+            state.keys.entry(key).or_default().forgotten = now;
+        }
+        waits
     }
 
     /// Returns the calls that have not ended, except those that are never polled again.

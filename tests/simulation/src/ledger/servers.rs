@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::{
-    CALM, CLAIM, LATEST, Ledger,
-    state::{Call, CallId, Inside, Key, State, millis},
+    Ledger,
+    state::{Call, CallId, Inside, State, millis},
 };
 use crate::{
     callers::LONGEST_EXTENSION,
     faults::Fault,
-    network::HostId,
+    network::{HostId, ServerId},
     plan::Store,
     redis::{StoredGrant, StoredQueue},
 };
@@ -30,27 +30,16 @@ pub(super) const SETTLED: u64 = 3_000;
 /// be silent.
 const RECONNECTED: u64 = 1_500;
 /// The time, in milliseconds, after which all connections are made, in a run without faults.
-const CONNECTED: u64 = 1_000;
-/// The time, in milliseconds, between two comparisons of the ledger with the servers.
-const COMPARED: u64 = 50;
-/// The longest time, in milliseconds, for which no server has a grant of a lock although a caller waits for it.
-const FREE: u64 = 100;
-/// The same for a caller outside the queue, and after a minimum hold. A caller outside the queue pauses for up to 128 ms
-/// between two tries or, with `notify`, for up to 200 ms if the lease of the holder ends without a release.
-const FREE_FOR_TRIES: u64 = 250;
-/// The same for a caller of a Redlock. Its rounds and those of other callers can delay each other, but each round
-/// leaves grants for the time of a message and its answer.
-const FREE_FOR_ROUNDS: u64 = 600;
-/// The time, in milliseconds, for which a lock is free at the end of a `wait` if the call certainly takes the lock, in
-/// addition to the delays of messages.
-const LAST_TRY: u64 = 5;
+pub(super) const CONNECTED: u64 = 1_000;
 /// The time, in milliseconds, that is left to a client of a Redlock, besides the lease of a hold, until a node has the
 /// grant of the hold.
 const REJOINED: u64 = 3_000;
 /// The longest time, in milliseconds, for which the entry of a call stays in the queue after the call has ended.
 const LEFT: u64 = 500;
+/// The longest time, in milliseconds, until a waiting session finds a grant that lasts longer than its lease.
+const CAPPED: u64 = 500;
 /// The length of a claim, in milliseconds.
-const CLAIM_TIME: u64 = 2_000;
+pub(super) const CLAIM_TIME: u64 = 2_000;
 /// The longest time, in milliseconds, by which a lease may last longer than its call asked for. While a call waits for
 /// several locks, it prolongs short leases.
 pub(super) const LONGER: u64 = 300;
@@ -77,10 +66,6 @@ fn check_stopped(state: &mut State, key: &str, number: u64, now: u64) -> Option<
     })
 }
 
-/// The longest time, in milliseconds, by which a grant that no caller has used lasts longer than a claim, in addition to
-/// the delays of messages: the time until a heartbeat.
-const UNUSED: u64 = 350;
-
 impl Ledger {
     /// Returns the grants of a lock on the servers that grant locks, with the numbers of these servers.
     pub(super) fn grants(&self, key: &str) -> Vec<(usize, StoredGrant)> {
@@ -89,9 +74,18 @@ impl Ledger {
             let read = |redis: &crate::redis::Redis, ms| {
                 redis.is_primary().then(|| redis.grant(&name, ms)).flatten()
             };
-            Some((server, self.network.peek(server, read)?))
+            let is_gone = self.is_gone(server);
+            Some((
+                server,
+                self.network.peek(server, read).filter(|_| !is_gone)?,
+            ))
         };
         (0..self.plan.store.servers()).filter_map(read).collect()
+    }
+
+    /// Returns whether this server is a primary that has died and stays down, so that its data counts no longer.
+    pub(super) fn is_gone(&self, server: ServerId) -> bool {
+        self.plan.stays_down && self.network.is_down(server)
     }
 
     /// Returns whether no server has a grant of this lock.
@@ -119,11 +113,14 @@ impl Ledger {
         if !undisturbed || !are_prompt {
             return;
         }
+        let now = self.history.now();
         let latest: Vec<(String, u64)> = {
             let state = self.state();
             let keys = state.keys.iter().filter_map(|(key, this)| {
                 let (last, token) = this.latest?;
-                (last == host).then(|| (key.clone(), token))
+                // A shutdown does not wait for the release of a hold whose lease has ended for the client.
+                let lasts = this.latest_end.is_none_or(|end| now < end);
+                (last == host && lasts).then(|| (key.clone(), token))
             });
             keys.collect()
         };
@@ -167,6 +164,7 @@ impl Ledger {
                 }
                 found.extend(self.check_released(state, &key, grant, now));
             }
+            found.extend(self.check_capped(state, &key, &grants, now));
             let queues = self.queues(&key);
             found.extend(self.check_stored(state, &key, &grants, &queues, now));
             found.extend(self.check_nodes(state, &key, &grants, now));
@@ -433,94 +431,6 @@ impl Ledger {
         self.plan.store.replicas() > 0 && state.disturbed > 0
     }
 
-    /// Checks that no lock stays taken although no body runs under its grant.
-    fn check_bodiless(
-        &self,
-        state: &mut State,
-        key: &str,
-        grants: &[(usize, StoredGrant)],
-        now: u64,
-    ) -> Option<Broken> {
-        let is_of = |call: &Call| call.wanted.keys.iter().any(|its| its == key);
-        let mut calls = state.calls.values().filter(|call| is_of(call));
-        // A call for several locks keeps the locks that it has while it waits for the others.
-        let mut kept = calls.clone().filter(|call| !state.has_given_up(call, now));
-        let are_single = kept.all(|call| call.wanted.keys.len() == 1);
-        let are_prompt = calls.clone().all(|call| call.wanted.prompt);
-        let are_late = calls.any(|call| call.wanted.is_late());
-        let this = state.keys.get_mut(key)?;
-        // A call that has ended may have left the grant.
-        if !are_prompt {
-            this.not_prompt = now;
-        }
-        if are_late {
-            this.late = now;
-        }
-        let (not_prompt, last_late) = (this.not_prompt, this.late);
-        // A member of a cohort retains the lock with the cohort's grant.
-        let is_retained = now <= this.retained;
-        let has_body = |grant: &StoredGrant| {
-            let mut inside = this.inside.values();
-            is_retained || inside.any(|inside| grant.tokens.contains(&inside.token))
-        };
-        let bodiless: Vec<_> = grants
-            .iter()
-            .filter(|(_, grant)| are_single && !grant.tokens.is_empty() && !has_body(grant))
-            .collect();
-        let highest = this.highest.map_or(0, |(token, _)| token);
-        let this = &mut this.bodiless;
-        this.retain(|server, (token, _)| {
-            let mut bodiless = bodiless.iter();
-            bodiless.any(|(number, grant)| number == server && grant.tokens.start == *token)
-        });
-        let patience = match state.disturbed {
-            0 if !state.replicated => CALM,
-            _ => 1_000 + CLAIM,
-        };
-        let quiet = match state.disturbed {
-            0 => 0,
-            disturbed if self.plan.spares_servers() && self.plan.store != Store::Redlock => {
-                disturbed + SETTLED
-            }
-            disturbed => disturbed + state.longest_lease.max(CLAIM) + patience + LATEST,
-        };
-        // After a connection breaks, the client connects again at once, and finds its grants.
-        let reconnects =
-            |fault: &Fault| matches!(fault, Fault::Break | Fault::HalfOpen | Fault::ForgetScripts);
-        let reconnects = !state.replicated
-            && self.plan.store.has_queue()
-            && self.plan.faults.iter().all(reconnects);
-        let (patience, quiet) = match state.disturbed {
-            disturbed if disturbed > 0 && reconnects => (CALM, disturbed + CALM),
-            _ => (patience, quiet),
-        };
-        bodiless.iter().find_map(|(server, grant)| {
-            let (token, since) = this.entry(*server).or_insert((grant.tokens.start, now));
-            // Each owner that is polled late can miss its turn at the end of a claim, and begin its body at the end of
-            // another one. It may release its guard only after its longest pause.
-            let owners = grant.tokens.end - grant.tokens.start;
-            let before = since.saturating_sub(COMPARED);
-            let late = match (not_prompt >= before, last_late >= before) {
-                (_, true) => 2 * CLAIM * owners + LATEST,
-                (true, false) => CLAIM * owners,
-                (false, false) => 0,
-            };
-            // Each owner can hold the lock for a second while it waits for replicas, and then give it back.
-            let replicas = if state.replicated { 1_000 * owners } else { 0 };
-            let is_unused = owners == 1 && grant.tokens.start > highest;
-            let patience = if is_unused && state.disturbed == 0 && !state.replicated {
-                // However late its caller is polled, it has to begin its body or to confirm the grant within a claim.
-                (patience + late).min(CLAIM + UNUSED + 4 * self.plan.delay)
-            } else {
-                patience + late + replicas
-            };
-            (now > *since + patience && now > quiet && !state.in_fault).then(|| {
-                let seen = format!("{key} on server {server} with token {token}, since {since} ms");
-                ("no lock is taken without a body", seen)
-            })
-        })
-    }
-
     /// Checks that a client replaces a silent connection. A client does not replace the connections of a server that
     /// it no longer needs, and a client that was shut down replaces none.
     fn check_silence(&self, state: &State, now: u64) -> Option<Broken> {
@@ -536,6 +446,51 @@ impl Ledger {
         let (host, server) = self.network.endured_silence()?;
         let seen = format!("host {host} and server {server}");
         Some(("a silent connection is replaced", seen))
+    }
+
+    /// Checks that a grant soon lasts at most for its lease after the server's clock was set back, if a caller waits for
+    /// it.
+    fn check_capped(
+        &self,
+        state: &mut State,
+        key: &str,
+        grants: &[(ServerId, StoredGrant)],
+        now: u64,
+    ) -> Option<Broken> {
+        let is_certain = state.set_back > 0
+            && !state.in_fault
+            && state.disturbed + SETTLED < now
+            && self.plan.store.has_queue();
+        let probes = |call: &Call| {
+            let wanted = &call.wanted;
+            call.waits
+                && wanted.prompt
+                && wanted.queues
+                && wanted.keys.len() == 1
+                && wanted.keys[0] == key
+                && !state.is_stopped(wanted.host)
+        };
+        let mut longer = grants
+            .iter()
+            .filter(|(_, grant)| grant.left > grant.lease + 1);
+        let longer = longer.next().filter(|_| is_certain);
+        let before = state.keys.get(key)?.longer;
+        let stays = before.filter(|(id, _)| state.calls.get(id).is_some_and(probes));
+        let since = longer.and_then(|_| {
+            stays.or_else(|| {
+                let mut waiting = state.calls.iter().filter(|(_, call)| probes(call));
+                waiting.next().map(|(id, _)| (*id, now))
+            })
+        });
+        state.keys.get_mut(key)?.longer = since;
+        let ((id, since), (server, grant)) = (since?, longer?);
+        (now > since + CAPPED + 8 * self.plan.delay).then(|| {
+            let seen = format!(
+                "{key} on server {server}, call {} waits since {since} ms: {grant:?}",
+                id.0
+            );
+            ("a grant lasts at most for its lease", seen)
+        })
     }
 
     /// Checks in a run without faults that a release is sent at once: soon after the body, the server has no grant whose
@@ -584,55 +539,6 @@ impl Ledger {
         Some(("a call ends after its release", seen))
     }
 
-    /// Checks that callers who wait for a lock take it soon after the servers have no grant of it.
-    fn check_free(&self, state: &mut State, key: &str, is_taken: bool, now: u64) -> Option<Broken> {
-        let this = state.keys.get_mut(key)?;
-        let (since, retained) = (this.taken.max(this.moved), this.retained);
-        let is_held = |inside: &Inside| !inside.hold.remaining().is_zero();
-        if is_taken || state.in_fault || this.inside.values().any(is_held) {
-            this.taken = now;
-            this.seen_free = None;
-            return None;
-        }
-        this.seen_free.get_or_insert(now);
-        let released = this.released.map_or(0, |(_, at)| at);
-        let is_settled = state.disturbed == 0 || state.disturbed + SETTLED < now;
-        let is_calm = match self.plan.store {
-            Store::Redlock => state.disturbed == 0 && now > CONNECTED,
-            _ => is_settled,
-        };
-        if !is_calm || state.set_back > 0 || state.replicated {
-            return None;
-        }
-        let is_of = |call: &Call| call.waits && call.wanted.keys.iter().any(|its| its == key);
-        let mut waiting = state
-            .calls
-            .iter()
-            .filter(|(_, call)| is_of(call) && !state.has_given_up(call, now));
-        let is_plain = |call: &Call| {
-            call.wanted.prompt && call.wanted.keys.len() == 1 && !state.is_stopped(call.wanted.host)
-        };
-        // A session that has probed the lock before it was retained does not know when the minimum hold ends.
-        let was_retained = retained + FREE_FOR_TRIES + 4 * self.plan.delay >= now;
-        let are_plain = waiting.clone().all(|(_, call)| is_plain(call));
-        let (id, _) = waiting.find(|(_, call)| {
-            // A release wakes the callers with `notify`.
-            let is_told = call.wanted.woken && since <= released + FREE / 2 + 4 * self.plan.delay;
-            let free = match self.plan.store {
-                Store::Redlock => FREE_FOR_ROUNDS,
-                _ if (call.wanted.queues || is_told) && !was_retained => FREE,
-                _ => FREE_FOR_TRIES,
-            };
-            let from = since.max(call.began);
-            let until = from + free + 4 * self.plan.delay;
-            call.wait() > 0 && until < now && call.began + call.wait() > now
-        })?;
-        are_plain.then(|| {
-            let seen = format!("call {} waits for {key}, free since {since} ms", id.0);
-            ("a waiter takes a free lock", seen)
-        })
-    }
-
     /// Checks that the queue has no entry of a call that has ended.
     fn check_queue(
         &self,
@@ -658,90 +564,6 @@ impl Ledger {
         (now > since + LEFT + 4 * self.plan.delay).then(|| {
             let seen = format!("{queued} entries for {waiting} callers of {key} since {since} ms");
             ("an ended call leaves no entry in the queue", seen)
-        })
-    }
-
-    /// Checks in a run without faults that a call for a lock that nobody has or wants is not refused.
-    pub(super) fn check_busy(&self, state: &State, call: CallId, now: u64) -> Option<Broken> {
-        let this = state.calls.get(&call)?;
-        let [key] = &this.wanted.keys[..] else {
-            return None;
-        };
-        let others = state.calls.iter().filter(|(id, _)| **id != call);
-        let mut others = others.map(|(_, other)| other);
-        let is_free = |key: &Key| {
-            // A call that ended without entering may have had the lock between two comparisons.
-            let touched = key.withdrawn + 4 * self.plan.delay + LAST_TRY;
-            let is_touched = key.withdrawn > 0 && touched >= this.began;
-            key.inside.is_empty() && key.moved + CALM < this.began && !is_touched
-        };
-        // With a short `wait`, a call may get its answer, or that of its replicas, too late.
-        let is_patient = match this.wait() {
-            0 => true,
-            wait if state.replicated => wait >= 2_000,
-            wait => wait >= 500,
-        };
-        let is_alone = this.waits
-            && this.wanted.prompt
-            && is_patient
-            && state.disturbed == 0
-            && self.plan.store != Store::Redlock
-            && state.keys.get(key).is_none_or(is_free)
-            && others.all(|other| !other.wanted.keys.contains(key))
-            && self.is_free(key);
-        if is_alone {
-            let seen = format!("call {} at {now} ms, nobody has {key}", call.0);
-            return Some(("a free lock is not busy", seen));
-        }
-        let is_cut_off = state.cut_off.is_some_and(|(host, since)| {
-            host.is_none_or(|host| host == this.wanted.host) && since < this.asked
-        });
-        let is_here =
-            |other: &Call| other.wanted.host == this.wanted.host && other.wanted.keys.contains(key);
-        let is_inside = |key: &Key| {
-            let mut inside = key.inside.values();
-            inside.any(|inside| inside.host == this.wanted.host)
-        };
-        let others = state.calls.iter().filter(|(id, _)| **id != call);
-        // The engine gives up a request that is not answered within a claim, and the client then gives up the connection.
-        let is_asking = this.wanted.prompt || now < this.asked + CLAIM_TIME;
-        let is_unanswered = is_cut_off
-            && is_asking
-            && !others.map(|(_, other)| other).any(is_here)
-            && !state.keys.get(key).is_some_and(is_inside);
-        if is_unanswered {
-            let seen = format!("call {} at {now} ms", call.0);
-            return Some(("a call without an answer is not busy", seen));
-        }
-        let lock = state.keys.get(key)?;
-        let since = lock.seen_free.filter(|at| lock.moved <= *at)?;
-        let calls = state.calls.iter().filter(|(id, _)| **id != call);
-        let mut calls = calls.map(|(_, other)| other);
-        let shares = |other: &Call| {
-            other.waits && other.wanted.keys.len() > 1 && other.wanted.keys.contains(key)
-        };
-        let touched = lock.withdrawn + 4 * self.plan.delay + LAST_TRY;
-        if lock.withdrawn > 0 && touched >= now || calls.any(shares) {
-            return None;
-        }
-        let is_settled = state.disturbed == 0 || state.disturbed + SETTLED < this.began;
-        let is_free = this.waits
-            && this.wanted.prompt
-            && this.wait() >= 500
-            && is_settled
-            && !state.in_fault
-            && state.set_back == 0
-            && !state.replicated
-            && self.plan.store != Store::Redlock
-            && since + LAST_TRY + 4 * self.plan.delay < now
-            && this.began + 500 < now
-            && self.is_free(key);
-        is_free.then(|| {
-            let seen = format!("call {}: {key} is free since {since} ms", call.0);
-            (
-                "a call takes a lock that is free at the end of its `wait`",
-                seen,
-            )
         })
     }
 }

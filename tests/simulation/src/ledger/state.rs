@@ -5,11 +5,21 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use lock_runtime::{Hold, LockError};
 
 use super::GRANTED_BEFORE;
-use crate::network::{HostId, ServerId};
+use crate::{
+    network::{HostId, ServerId},
+    plan::Plan,
+};
 
 /// The longest time, in milliseconds, from the end of a `wait` until the engine has given up a call that is not polled:
 /// two claims, and the delays of messages.
 const GIVEN_UP: u64 = 5_000;
+
+/// The longest pause, in milliseconds, between two polls of a call that is certain to enter.
+const OFTEN: u64 = 900;
+/// The time, in milliseconds, by which the lease of such a call must be longer than the pause.
+const PASSES: u64 = 50;
+/// The `wait`, in milliseconds, that such a call needs.
+const MANY_POLLS: u64 = 4_000;
 
 /// A promise that was broken during the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,6 +109,8 @@ pub struct Wanted {
     pub prompt: bool,
     /// Whether the caller polls the call without delay at first, and later stops polling it.
     pub forgets: bool,
+    /// The length of the pauses before the polls of the call, in milliseconds. `None` if the lengths differ.
+    pub pause: Option<u64>,
     /// Whether the call waits in the queue.
     pub queues: bool,
     /// Whether the call is woken when its lock is free.
@@ -126,6 +138,8 @@ pub(super) struct Call {
     pub(super) waits: bool,
     /// Whether the call will never be polled again.
     pub(super) is_forgotten: bool,
+    /// The time at which the call was last polled, if it will never be polled again.
+    pub(super) forgotten_at: u64,
     /// The time at which the call last left a lock.
     pub(super) left: Option<u64>,
     /// The token of the hold that the call left without a loss.
@@ -145,6 +159,20 @@ impl Call {
     /// Returns the call's `wait` in milliseconds.
     pub(super) fn wait(&self) -> u64 {
         millis(self.wanted.wait)
+    }
+
+    /// Returns whether nobody else wants the lock, and the call is polled so often that it enters.
+    pub(super) fn is_certain_to_enter(&self, plan: &Plan) -> bool {
+        let is_alone = plan.processes == 1 && plan.tasks == 1 && plan.faults.is_empty();
+        let lease = millis(self.wanted.own_lease);
+        let is_polled = |pause| pause <= OFTEN && pause + PASSES < lease;
+        is_alone
+            && self.wanted.pause.is_some_and(is_polled)
+            && self.wanted.keys.len() == 1
+            && self.wait() >= MANY_POLLS
+            && plan.store.has_queue()
+            && plan.replicas == 0
+            && plan.delay <= 2
     }
 }
 
@@ -175,6 +203,8 @@ pub(super) struct Key {
     pub(super) inside: BTreeMap<u64, Inside>,
     /// The host of the latest holder, and the token of its hold.
     pub(super) latest: Option<(HostId, u64)>,
+    /// The end of this hold's lease as its client last knew it, once its body has ended.
+    pub(super) latest_end: Option<u64>,
     /// The highest token of the lock, and the time at which its holder entered.
     pub(super) highest: Option<(u64, u64)>,
     /// The latest time at which a caller entered, left, or may have held the lock.
@@ -185,8 +215,14 @@ pub(super) struct Key {
     /// such a call was polled late.
     pub(super) not_prompt: u64,
     pub(super) late: u64,
+    /// The latest time at which a call for the lock was polled for the last time.
+    pub(super) forgotten: u64,
     /// The time since which the queue has more entries than callers wait.
     pub(super) surplus: Option<u64>,
+    /// A call that has waited since this time for a grant that lasts longer than its lease.
+    pub(super) longer: Option<(CallId, u64)>,
+    /// The latest call that misses its turns, and the number of turns that it has missed.
+    pub(super) missed: Option<Missed>,
     /// The end of the minimum hold of the last caller.
     pub(super) retained: u64,
     /// The longest lease of the last caller.
@@ -206,11 +242,25 @@ pub(super) struct Key {
     pub(super) seen_free: Option<u64>,
 }
 
+/// The turns that a call has missed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Missed {
+    pub(super) call: CallId,
+    /// The number of turns that lasted long.
+    pub(super) turns: u32,
+    /// The token of the last of these turns.
+    pub(super) token: u64,
+}
+
 /// The grant and the queue of a lock on one server, at the last comparison.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// The first token of the grant.
     pub(super) token: Option<u64>,
+    /// The first comparison that saw this token.
+    pub(super) changed: u64,
+    /// The session of the last grant that a comparison saw.
+    pub(super) session: String,
     /// The owners in the queue.
     pub(super) waiters: Vec<String>,
     /// The owners that were in the queue at the comparison before, too.
@@ -275,6 +325,8 @@ pub(super) struct State {
     pub(super) heard: BTreeMap<(ServerId, String), u64>,
     /// The host that is cut off from its only server (`None` if this is true of all hosts), and the time since then.
     pub(super) cut_off: Option<(Option<HostId>, u64)>,
+    /// A primary that runs although all Sentinels have announced its successor, and the time of the last announcement.
+    pub(super) replaced: Option<(ServerId, u64)>,
     /// The host of the stopped process, and the time at which the process was stopped.
     pub(super) stopped: Option<(HostId, u64)>,
 }

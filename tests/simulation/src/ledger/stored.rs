@@ -61,7 +61,10 @@ impl Ledger {
     pub(super) fn queues(&self, key: &str) -> Vec<(usize, StoredQueue)> {
         let name = self.plan.name_of(key);
         let read = |redis: &Redis, ms| redis.is_primary().then(|| redis.queue(&name, ms));
-        let read = |server| Some((server, self.network.peek(server, read)?));
+        let read = |server| {
+            let queue = self.network.peek(server, read);
+            Some((server, queue.filter(|_| !self.is_gone(server))?))
+        };
         (0..self.plan.store.servers()).filter_map(read).collect()
     }
 

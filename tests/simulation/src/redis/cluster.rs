@@ -125,7 +125,7 @@ impl Redis {
 
     /// Stores a key that has moved to this node.
     pub fn put(&mut self, key: &str, moving: Moving) {
-        let Moving(Entry { value, expires }) = moving;
+        let Moving(Entry { value, expires, .. }) = moving;
         self.0.data.put(key.as_bytes(), value, expires);
         self.0.offset += 1;
     }

@@ -43,6 +43,17 @@ pub(crate) struct Entry {
     pub(crate) value: Value,
     /// The last millisecond in which the key exists.
     pub(crate) expires: Option<i64>,
+    /// The number of the client's command that wrote the value as a whole. Only the judge reads it.
+    pub(crate) by: u64,
+}
+
+/// An element that was removed from the front of a sorted set.
+#[derive(Debug, Clone)]
+pub(crate) struct Taken {
+    pub(crate) score: f64,
+    pub(crate) member: Arc<[u8]>,
+    /// The number of the client's command that removed the element.
+    pub(crate) by: u64,
 }
 
 /// The keys of a server with their values and expiries.
@@ -50,7 +61,9 @@ pub(crate) struct Entry {
 pub struct DataSet {
     entries: BTreeMap<Box<[u8]>, Entry>,
     /// The elements that were last removed from the front of sorted sets. Only the judge reads them.
-    pub(crate) taken: VecDeque<(f64, Arc<[u8]>)>,
+    pub(crate) taken: VecDeque<Taken>,
+    /// The number of the client's command that the server carries out.
+    pub(crate) command: u64,
 }
 
 /// The number of elements in [`DataSet::taken`].
@@ -106,7 +119,11 @@ impl DataSet {
     }
 
     pub(crate) fn put(&mut self, key: &[u8], value: Value, expires: Option<i64>) {
-        let entry = Entry { value, expires };
+        let entry = Entry {
+            value,
+            expires,
+            by: self.command,
+        };
         match self.entries.get_mut(key) {
             Some(place) => *place = entry,
             None => {
@@ -117,7 +134,10 @@ impl DataSet {
 
     /// Remembers elements that were removed from a sorted set.
     pub(crate) fn note_taken(&mut self, removed: impl IntoIterator<Item = (f64, Arc<[u8]>)>) {
-        self.taken.extend(removed);
+        let by = self.command;
+        let taken = removed.into_iter();
+        self.taken
+            .extend(taken.map(|(score, member)| Taken { score, member, by }));
         let surplus = self.taken.len().saturating_sub(TAKEN);
         self.taken.drain(..surplus);
     }

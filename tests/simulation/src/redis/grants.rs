@@ -21,6 +21,8 @@ pub struct StoredGrant {
     /// The time of the grant, in µs of the server's clock. `None` in Redisson's layout, and for a lock that is only
     /// retained.
     pub since: Option<u64>,
+    /// The number of the client's command that stored the grant.
+    pub by: u64,
 }
 
 /// A waiter in a queue.
@@ -71,7 +73,8 @@ impl Redis {
             Value::SortedSet(_) | Value::List(_) => return None,
         };
         let left = left(entry.expires, ms);
-        Some(StoredGrant { left, ..grant })
+        let by = entry.by;
+        Some(StoredGrant { left, by, ..grant })
     }
 
     /// Returns the text that is stored under this key.
@@ -105,12 +108,16 @@ impl Redis {
 }
 
 impl Redis {
-    /// Returns the entry that this owner had in a queue when a script last removed it from the front of the queue.
+    /// Returns the entry that this owner had in a queue when a script last removed it from the front of the queue, and
+    /// the number of the client's command that ran the script.
     #[must_use]
-    pub fn taken(&self, owner: &str) -> Option<StoredWaiter> {
+    pub fn taken(&self, owner: &str) -> Option<(StoredWaiter, u64)> {
         let taken = self.0.data.taken.iter().rev();
-        let mut taken = taken.filter_map(|(place, member)| StoredWaiter::parse(*place, member));
-        taken.find(|waiter| waiter.owner == owner)
+        let mut taken = taken.filter_map(|taken| {
+            let waiter = StoredWaiter::parse(taken.score, &taken.member)?;
+            Some((waiter, taken.by))
+        });
+        taken.find(|(waiter, _)| waiter.owner == owner)
     }
 
     /// Returns whether a session listens at this server.
@@ -152,6 +159,7 @@ fn native(text: &[u8]) -> Option<StoredGrant> {
         owners,
         session,
         since,
+        by: 0,
     })
 }
 
@@ -167,5 +175,6 @@ fn redisson((field, lease): &(Vec<u8>, Vec<u8>)) -> Option<StoredGrant> {
         owners: Vec::new(),
         session: String::new(),
         since: None,
+        by: 0,
     })
 }

@@ -226,6 +226,7 @@ impl State {
 
     fn carry_out(&mut self, caller: Caller, args: &[&[u8]]) {
         self.commands += 1;
+        self.data.command = self.commands;
         let reply = self.process(caller, args).unwrap_or_else(Reply::Error);
         if let Some(client) = self.clients.get_mut(&caller.id) {
             client.written = self.offset;
