@@ -359,6 +359,7 @@ impl Caller {
             host: self.process.host,
             way: way.name(),
             keys,
+            is_joint: false,
             wait,
             lease: FUNCTION_LEASE,
             own_lease: FUNCTION_LEASE,
@@ -665,6 +666,7 @@ impl Caller {
             lease,
             own_lease: lease,
             renewed,
+            is_joint: true,
             ..self.wanted(way, keys.clone(), wait, Strategy::Handoff)
         };
         Some((locks, keys, self.process.ledger.begin(wanted)))

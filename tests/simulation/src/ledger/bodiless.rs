@@ -18,9 +18,6 @@ const COMPARED: u64 = 50;
 /// The longest time, in milliseconds, for which a call that has missed a turn keeps the next one, in addition to the
 /// delays of messages: a tenth of a claim, and the time until a heartbeat.
 const SECOND_TURN: u64 = 700;
-/// The longest time, in milliseconds, for which the lock of a call with replicas that is not polled stays taken, in
-/// addition to the delays of messages.
-const UNPOLLED: u64 = CLAIM_TIME + 250;
 /// The longest time, in milliseconds, by which a grant that no caller has used lasts longer than a claim, in addition to
 /// the delays of messages: the time until a heartbeat.
 const UNUSED: u64 = 350;
@@ -50,9 +47,13 @@ impl Ledger {
     ) -> Option<Broken> {
         let is_of = |call: &Call| call.wanted.keys.iter().any(|its| its == key);
         let mut calls = state.calls.values().filter(|call| is_of(call));
-        // A call for several locks keeps the locks that it has while it waits for the others.
+        // A call for several locks keeps the locks that it has while it waits for the others. If such a call is not polled,
+        // it keeps even a single lock until the end of its `wait`.
+        let is_single = |call: &Call| {
+            call.wanted.keys.len() == 1 && (call.wanted.prompt || !call.wanted.is_joint)
+        };
         let mut kept = calls.clone().filter(|call| !state.has_given_up(call, now));
-        let are_single = kept.all(|call| call.wanted.keys.len() == 1);
+        let are_single = kept.all(is_single);
         let are_prompt = calls.clone().all(|call| call.wanted.prompt);
         let are_late = calls.any(|call| call.wanted.is_late());
         let this = state.keys.get_mut(key)?;
@@ -117,11 +118,6 @@ impl Ledger {
             (false, false) => 0,
         };
         let is_undisturbed = state.disturbed == 0;
-        let is_unpolled = key.not_prompt >= before && key.late < before;
-        if is_unpolled && owners == 1 && state.replicated && is_undisturbed {
-            // The lock of a call that is not polled stays taken for a claim after the answer.
-            return key.forgotten.max(since) + UNPOLLED + 2 * self.plan.lag + messages;
-        }
         let is_unused = owners == 1
             && key
                 .highest

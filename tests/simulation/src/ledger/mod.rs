@@ -488,11 +488,7 @@ impl Ledger {
         };
         call.is_forgotten = true;
         call.forgotten_at = now;
-        let (waits, keys) = (call.waits, call.wanted.keys.clone());
-        for key in keys {
-            state.keys.entry(key).or_default().forgotten = now;
-        }
-        waits
+        call.waits
     }
 
     /// Returns the calls that have not ended, except those that are never polled again.

@@ -89,6 +89,8 @@ pub struct Wanted {
     pub way: &'static str,
     /// The keys of the locks that the call takes.
     pub keys: Vec<String>,
+    /// Whether the call can take several locks, even if it names only one key.
+    pub is_joint: bool,
     /// The `wait` of the call.
     pub wait: Duration,
     /// The longest lease that the call asks for, including its extensions and its nested entries.
@@ -215,8 +217,6 @@ pub(super) struct Key {
     /// such a call was polled late.
     pub(super) not_prompt: u64,
     pub(super) late: u64,
-    /// The latest time at which a call for the lock was polled for the last time.
-    pub(super) forgotten: u64,
     /// The time since which the queue has more entries than callers wait.
     pub(super) surplus: Option<u64>,
     /// A call that has waited since this time for a grant that lasts longer than its lease.

@@ -159,7 +159,6 @@ fn of_token<'a>(entries: &'a mut Entries, name: &LockName, token: u64) -> Option
 fn may_begin(
     cohorts: &mut Entries,
     session: &Arc<Session>,
-    one_server: bool,
     name: &LockName,
     grant: &GrantSnapshot,
     now: Moment,
@@ -171,7 +170,7 @@ fn may_begin(
     let is_past = |entry: &Entry| {
         (entry.cohort.is_over() || entry.cohort.until() <= now)
             && entry.cohort.was_known_at(grant.after())
-            && (one_server || Arc::ptr_eq(&entry.session, session))
+            && (Arc::ptr_eq(&entry.session, session) || session.shares_server(&entry.session))
     };
     let is_newer = |entry: &mut Entry| {
         let is_later = entry.left.is_none() && entry.cohort.first() > grant.first;
@@ -210,23 +209,10 @@ fn replace_others(cohorts: &mut Entries, name: &LockName, now: Moment) -> Vec<Ar
 }
 
 /// The cohorts of a client on one server.
-#[derive(Debug)]
-pub(crate) struct Cohorts {
-    entries: Mutex<Entries>,
-    /// Whether all sessions always use the same server. Otherwise, one session can use a new primary while another
-    /// session still uses the old one.
-    one_server: bool,
-}
+#[derive(Debug, Default)]
+pub(crate) struct Cohorts(Mutex<Entries>);
 
 impl Cohorts {
-    /// Creates an empty registry. `one_server` says whether all sessions always use the same server.
-    pub(crate) fn new(one_server: bool) -> Self {
-        Self {
-            entries: Mutex::default(),
-            one_server,
-        }
-    }
-
     /// Applies a change to the cohort that contains the token.
     fn with_token<T>(
         &self,
@@ -234,7 +220,7 @@ impl Cohorts {
         token: u64,
         change: impl FnOnce(&mut Entry) -> T,
     ) -> Option<T> {
-        of_token(&mut lock(&self.entries), name, token).map(change)
+        of_token(&mut lock(&self.0), name, token).map(change)
     }
 
     /// Applies a change to the cohort whose first member has this token.
@@ -244,9 +230,7 @@ impl Cohorts {
         first: u64,
         change: impl FnOnce(&mut Entry) -> T,
     ) -> Option<T> {
-        lock(&self.entries)
-            .get_mut(&(name.clone(), first))
-            .map(change)
+        lock(&self.0).get_mut(&(name.clone(), first)).map(change)
     }
 
     /// Lets a caller take the turn with this token, if the turn is offered to it and the grant has enough time left.
@@ -278,8 +262,8 @@ impl Cohorts {
             return chores;
         };
         let mut offers = Offers::default();
-        let mut cohorts = lock(&self.entries);
-        if !may_begin(&mut cohorts, session, self.one_server, name, grant, now) {
+        let mut cohorts = lock(&self.0);
+        if !may_begin(&mut cohorts, session, name, grant, now) {
             return chores;
         }
         let key = (name.clone(), grant.first);
@@ -345,7 +329,7 @@ impl Cohorts {
     /// Passes the turn to the next member when the member with this token leaves.
     pub(crate) fn pass(&self, name: &LockName, token: u64, now: Moment) -> Passed {
         let mut offers = Offers::default();
-        let mut cohorts = lock(&self.entries);
+        let mut cohorts = lock(&self.0);
         let Some(entry) = of_token(&mut cohorts, name, token) else {
             return Passed::Unknown;
         };
@@ -383,7 +367,7 @@ impl Cohorts {
         name: &LockName,
         owner: OwnerId,
     ) -> Option<(FencingToken, Moment)> {
-        let mut cohorts = lock(&self.entries);
+        let mut cohorts = lock(&self.0);
         let offered =
             |entry: &&mut Entry| entry.cohort.is_offered() && entry.cohort.turn().owner == owner;
         let entry = of_lock(&mut cohorts, name).rfind(offered)?;
@@ -414,7 +398,7 @@ impl Cohorts {
     ) -> Chores {
         let mut chores = Chores::default();
         let mut offers = Offers::default();
-        let mut cohorts = lock(&self.entries);
+        let mut cohorts = lock(&self.0);
         // The session of a member that has left may have ended, so each session does this for all sessions.
         for ((name, _), entry) in cohorts.iter_mut() {
             let has_left = entry.left.is_some_and(|left| left + CLAIM <= now);
@@ -463,7 +447,7 @@ impl Cohorts {
     /// Returns which token a request has to name to identify the grant of the holder with this token.
     pub(crate) fn known(&self, name: &LockName, token: FencingToken) -> Known {
         let token = token.get();
-        match of_token(&mut lock(&self.entries), name, token) {
+        match of_token(&mut lock(&self.0), name, token) {
             Some(Entry { cohort, .. }) if cohort.has_turn(token) => Known::Turn(cohort.first()),
             Some(_) => Known::Over,
             None => Known::Itself,
@@ -515,7 +499,7 @@ impl Cohorts {
     /// If callers are waiting for the lock, only marks the cohort as released. This method does nothing while a member
     /// of the cohort has the turn.
     pub(crate) fn forget(&self, name: &LockName, first: FencingToken) {
-        let mut cohorts = lock(&self.entries);
+        let mut cohorts = lock(&self.0);
         let key = (name.clone(), first.get());
         let is_over = |entry: &&mut Entry| entry.cohort.is_over() && entry.left.is_none();
         let Some(entry) = cohorts.get_mut(&key).filter(is_over) else {
@@ -594,7 +578,7 @@ impl Cohorts {
     /// Ends each cohort whose turn is offered and not taken. Returns the token of the turn and the local deadline of the
     /// grant. The calling code has to release the grants.
     pub(crate) fn end_offered(&self) -> Vec<(LockName, FencingToken, Moment)> {
-        let mut cohorts = lock(&self.entries);
+        let mut cohorts = lock(&self.0);
         let offered = cohorts
             .iter_mut()
             .filter(|(_, entry)| entry.cohort.is_offered());

@@ -88,7 +88,6 @@ impl Server {
         counters: &Arc<Counters>,
     ) -> Result<Arc<Self>, ConnectError> {
         let scripts = Scripts::of(layout, matches!(info.place, Place::Cluster(_)));
-        let one_server = matches!(info.place, Place::Server(_));
         let (context, counters) = (context.clone(), counters.clone());
         let process = words::of_process(&info.application, &context.process);
         let connectors = Connector::all(&context, info, &scripts.load(), &counters)?;
@@ -99,7 +98,7 @@ impl Server {
             scripts,
             outages,
             sessions: Arc::new(Topology::new(&context, connectors, server.clone())),
-            cohorts: Cohorts::new(one_server),
+            cohorts: Cohorts::default(),
             context,
             counters,
             shutdown: ShutdownSignal::default(),

@@ -221,6 +221,17 @@ impl Session {
         self.state.until(is_new).await;
     }
 
+    /// Returns whether both sessions are connected, and are known to be connected to the same run of the same server.
+    pub(crate) fn shares_server(&self, other: &Self) -> bool {
+        let up = |session: &Self| match &*session.state.get() {
+            State::Up(connection) => Some(connection.clone()),
+            State::Connecting | State::Ended => None,
+        };
+        let (ours, theirs) = (up(self), up(other));
+        let both = ours.zip(theirs);
+        both.is_some_and(|(ours, theirs)| ours.identity.is_of_the_run_of(&theirs.identity))
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         matches!(&*self.state.get(), State::Ended)
     }

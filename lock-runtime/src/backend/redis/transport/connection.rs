@@ -50,7 +50,7 @@ pub(crate) struct Identity {
 impl Identity {
     /// Returns whether both connections are known to belong to the same run of the same server. A restarted server
     /// carries out no command that was sent before the restart.
-    fn is_of_the_run_of(&self, other: &Self) -> bool {
+    pub(crate) fn is_of_the_run_of(&self, other: &Self) -> bool {
         self.run.is_some() && self.run == other.run
     }
 }

@@ -56,7 +56,7 @@ impl Fixture {
     fn new() -> Self {
         Self {
             session: Session::new(Context::of_process()),
-            cohorts: Cohorts::new(true),
+            cohorts: Cohorts::default(),
             name: LockName::stored("{lock:k}"),
         }
     }
@@ -400,33 +400,6 @@ fn a_described_grant_with_a_lower_token_counts_after_the_known_grant_is_over() {
     fixture.describe(7, &[&b], at(3));
     assert_eq!(b.offered(), Some(7));
     assert!(fixture.enter(7, at(4)));
-}
-
-/// If all sessions use one server, the known grant can belong to the session of another runtime.
-#[test]
-fn a_described_grant_with_a_lower_token_counts_after_the_grant_of_another_session_is_over() {
-    for one_server in [true, false] {
-        let before = Fixture {
-            cohorts: Cohorts::new(one_server),
-            ..Fixture::new()
-        };
-        let a = before.member(1);
-        before.push(20, &[&a], at(0));
-        assert!(before.enter(20, at(1)));
-        before.settle(&a);
-        before.cohorts.lose(&before.name, 20);
-        let fixture = Fixture {
-            cohorts: before.cohorts,
-            ..Fixture::new()
-        };
-        let mut b = fixture.member(2);
-        // The request was sent before the other session's grant was known.
-        assert!(is_nothing(&fixture.describe(7, &[&b], at(0))));
-        fixture.describe(7, &[&b], at(3));
-        // The other session can have a new primary, and this session the old one.
-        assert_eq!(b.offered(), one_server.then_some(7));
-        assert_eq!(fixture.enter(7, at(4)), one_server);
-    }
 }
 
 /// A member of a replaced grant that leaves does not pass its turn on, because the server has usually lost the grant.
