@@ -232,7 +232,7 @@ impl Caller {
         let [chance, orders, extras, unpolled, habits, quirks] = chances;
         let late = if chance.percent(process.plan.slow) {
             if process.plan.rhythmic {
-                Lateness::Always(chance.pick(&[300, 900, 1_100, 1_500, 1_900, 2_500]))
+                Lateness::Always(chance.pick(&process.plan.pauses))
             } else {
                 Lateness::UpTo(chance.pick(&[20, 300, 1_500, 4_000]))
             }
@@ -296,7 +296,10 @@ impl Caller {
     /// Chooses random options for a call that locks this key, and records in the ledger that the call begins.
     fn begin(&self, way: Way, key: &str) -> (Lock, CallId) {
         let plan = &self.process.plan;
-        let strategy = self.chance.pick(&plan.strategies);
+        let strategy = match plan.apart {
+            true => plan.strategies[self.process.host % plan.strategies.len()],
+            false => self.chance.pick(&plan.strategies),
+        };
         let wait = if way == Way::Try {
             Duration::ZERO
         } else {

@@ -312,6 +312,7 @@ impl World {
             return;
         };
         closing.process.closes.store(true, Ordering::Release);
+        self.ledger.close(host);
         // The shutdown waits for the bodies, and the bodies of some callers are polled late.
         let bodies = Duration::from_millis(8 * self.plan.body);
         let late = if self.plan.slow > 0 {

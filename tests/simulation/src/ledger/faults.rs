@@ -11,6 +11,12 @@ impl Ledger {
         let now = self.history.now();
         self.history.add(|| "world".into(), || fault.to_owned());
         let mut state = self.state();
+        if fault != OVER {
+            state.calm = match state.disturbed {
+                0 => u64::MAX,
+                disturbed => now - disturbed,
+            };
+        }
         state.disturbed = now.max(1); // zero means that no fault has happened
         state.in_fault = fault != OVER;
         state.cut_off = None;
@@ -22,6 +28,12 @@ impl Ledger {
     pub fn cut_off(&self, host: Option<HostId>) {
         let now = self.history.now();
         self.state().cut_off = Some((host, now));
+    }
+
+    /// Records that the shutdown of the client of this host begins.
+    pub fn close(&self, host: HostId) {
+        let now = self.history.now();
+        self.state().closing.insert(host, now);
     }
 
     /// Records that a process is stopped.
@@ -46,7 +58,7 @@ impl Ledger {
 
     /// Records that a node of a Redlock loses its mark.
     pub fn forget_mark(&self, server: ServerId) {
-        self.state().marks.remove(&server);
+        self.state().marks.retain(|(its, _), _| *its != server);
     }
 
     /// Records that the server has lost state.

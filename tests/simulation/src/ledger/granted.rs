@@ -3,7 +3,7 @@
 use super::{
     Ledger,
     servers::{Broken, LONGER, SETTLED},
-    state::{CallId, State, millis},
+    state::{Call, CallId, State, millis},
 };
 use crate::{
     callers::FUNCTION_LEASE,
@@ -22,8 +22,34 @@ const ASKED: u64 = 400;
 
 /// The longest time, in milliseconds, from the announcement of a new primary until no client uses the old one.
 const ANNOUNCED: u64 = 1_100;
+/// The longest time, in milliseconds, by which the computed place of a caller can be too late, in addition to the delays
+/// of messages.
+const RETURNED: u64 = 10;
+/// The shortest lease, in milliseconds, of a grant that names its session in the claim of the lock.
+const SHORTEST_CLAIMED: u64 = 500;
+/// The longest time, in milliseconds, from the beginning of a shutdown until a call that waits for replicas has ended, in
+/// addition to the delays of messages.
+const CLOSED: u64 = 50;
 /// The key of the counter of fencing tokens on a node of a Redlock.
 const COUNTER: &str = "lock:fence";
+
+/// Returns whether this fault neither delays messages nor stops or resets anything that measures time.
+fn is_in_time(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::Break
+            | Fault::HalfOpen
+            | Fault::ForgetScripts
+            | Fault::Restart
+            | Fault::RestartEmpty
+            | Fault::Flush
+            | Fault::Delete
+            | Fault::Crash
+            | Fault::OutOfMemory
+            | Fault::ReadOnly
+            | Fault::Loading
+    )
+}
 
 impl Ledger {
     /// Checks the grants of a lock that the servers have made since the last comparison.
@@ -57,12 +83,20 @@ impl Ledger {
                     .get(server)
                     .is_none_or(|seen| seen.token != Some(grant.tokens.start))
         };
-        let broken = grants.iter().filter(is_new).find_map(|(server, grant)| {
+        let new: Vec<_> = grants.iter().filter(is_new).cloned().collect();
+        let broken = new.iter().find_map(|(server, grant)| {
             self.check_members(state, key, *server, grant)
                 .or_else(|| self.check_listener(state, key, *server, grant, now))
                 .or_else(|| self.check_prolonged(state, key, *server, grant))
                 .or_else(|| self.check_primary(state, key, *server, now))
         });
+        let mut grants_of_stopped = new.iter();
+        let broken = broken.or_else(|| {
+            grants_of_stopped.find_map(|(server, grant)| {
+                self.check_stopped_session(state, key, *server, grant, now)
+            })
+        });
+        let broken = broken.or_else(|| self.check_returned(state, key, queues));
         let seen = &mut state.keys.get_mut(key)?.seen;
         for (server, queue) in queues {
             let owners: Vec<String> = queue.waiters.iter().map(|w| w.owner.clone()).collect();
@@ -81,6 +115,85 @@ impl Ledger {
             seen.waiters = owners;
         }
         broken
+    }
+
+    /// Checks that a caller that was removed from the queue returns to its old place.
+    fn check_returned(
+        &self,
+        state: &State,
+        key: &str,
+        queues: &[(ServerId, StoredQueue)],
+    ) -> Option<Broken> {
+        let is_certain = self.plan.replicas == 0 && self.plan.faults.iter().all(is_in_time);
+        let seen = &state.keys.get(key)?.seen;
+        // A place that the caller does not know is computed when its request is sent again, from the age of the first
+        // request. The request can be sent up to three times if the server has forgotten its script.
+        let late = 1_000 * (RETURNED + 3 * self.plan.delay);
+        let mut waiters = queues.iter().flat_map(|(server, queue)| {
+            let waiters = queue.waiters.iter();
+            waiters.map(move |waiter| (*server, waiter))
+        });
+        waiters.find_map(|(server, waiter)| {
+            let before = seen.get(&server);
+            if !is_certain || before.is_some_and(|seen| seen.waiters.contains(&waiter.owner)) {
+                return None;
+            }
+            let (old, _) = self
+                .network
+                .peek(server, |redis, _| redis.taken(&waiter.owner))?;
+            (waiter.place > old.place + late && old.ends > waiter.place).then(|| {
+                let seen = format!("{key} on server {server}: {old:?}, and then {waiter:?}");
+                ("a caller returns to its old place", seen)
+            })
+        })
+    }
+
+    /// Checks that the waiters of a stopped process are granted the lock once, and then no longer delay a caller of
+    /// another process.
+    fn check_stopped_session(
+        &self,
+        state: &mut State,
+        key: &str,
+        server: ServerId,
+        grant: &StoredGrant,
+        now: u64,
+    ) -> Option<Broken> {
+        let (host, since) = state.stopped?;
+        let mut faults = self.plan.faults.iter();
+        let is_certain = faults.all(|fault| *fault == Fault::StopProcess)
+            && self.plan.store == Store::Redis
+            && state.calm > SETTLED
+            && grant.lease >= SHORTEST_CLAIMED
+            && now > since + DEAF + 2 * self.plan.delay
+            && self.network.host_of(server, &grant.session) == Some(host);
+        if !is_certain {
+            return None;
+        }
+        let first = (key.to_owned(), grant.session.clone());
+        let (stop, at) = *state.silent.entry(first).or_insert((since, now));
+        if stop != since {
+            state
+                .silent
+                .insert((key.to_owned(), grant.session.clone()), (since, now));
+            return None;
+        }
+        let probes = |call: &Call| {
+            let wanted = &call.wanted;
+            call.waits
+                && wanted.prompt
+                && wanted.woken
+                && wanted.host != host
+                && wanted.keys.len() == 1
+                && wanted.keys[0] == key
+                && call.began < at
+        };
+        let mut calls = state.calls.iter();
+        let (call, _) = calls.find(|(_, call)| now > at && probes(call))?;
+        let seen = format!(
+            "{key} on server {server}: {grant:?} of the stopped host {host}, while call {} waits; the first grant came at {at} ms",
+            call.0
+        );
+        Some(("a stopped process delays others by one claim", seen))
     }
 
     /// Checks that a waiter is granted the lock only if its `wait` is not over.
@@ -113,7 +226,11 @@ impl Ledger {
         grant: &StoredGrant,
         now: u64,
     ) -> Option<Broken> {
-        let is_calm = state.disturbed == 0 || !state.in_fault && state.disturbed + SETTLED < now;
+        // The sessions of a killed process never listen again, and this concerns no other session.
+        let are_crashes = self.plan.faults.iter().all(|fault| *fault == Fault::Crash);
+        let is_calm = state.disturbed == 0
+            || are_crashes
+            || !state.in_fault && state.disturbed + SETTLED < now;
         let waited = state.keys.get(key)?.seen.get(&server)?;
         if !is_calm || !waited.waiters.contains(grant.owners.first()?) {
             return None;
@@ -249,6 +366,34 @@ impl Ledger {
         })
     }
 
+    /// Checks that a shutdown ends the calls that wait for replicas.
+    pub(super) fn check_closing(
+        &self,
+        state: &State,
+        call: CallId,
+        key: &str,
+        now: u64,
+    ) -> Option<Broken> {
+        let this = state.calls.get(&call)?;
+        let since = *state.closing.get(&this.wanted.host)?;
+        let is_certain = self.plan.replicas > 0
+            && self
+                .plan
+                .faults
+                .iter()
+                .all(|fault| *fault == Fault::ShutDown)
+            && this.wanted.prompt
+            && this.wanted.keys.len() == 1;
+        // A grant of which too little is left is confirmed afterwards.
+        (is_certain && now > since + CLOSED + 4 * self.plan.delay).then(|| {
+            let seen = format!(
+                "call {} enters {key}, the shutdown began at {since} ms",
+                call.0
+            );
+            ("a shutdown ends the calls that wait for replicas", seen)
+        })
+    }
+
     /// Checks that nobody enters with a grant that the server has lost, once each session has asked for its grants.
     pub(super) fn check_lost_grant(
         &self,
@@ -260,14 +405,23 @@ impl Ledger {
     ) -> Option<Broken> {
         let this = state.calls.get(&call)?;
         let inside = state.keys.get(key)?.inside.get(&number)?;
+        // In a cluster, a call that waits for replicas finally asks the server whether it still has the grant.
+        let mut faults = self.plan.faults.iter();
+        let asks_again = matches!(self.plan.store, Store::Cluster { .. })
+            && self.plan.replicas > 0
+            && faults.all(|fault| matches!(fault, Fault::Delete | Fault::Flush));
+        let asked = match asks_again {
+            true => RETURNED + 2 * self.plan.delay,
+            false => ASKED + 8 * self.plan.delay,
+        };
         let is_certain = this.wanted.prompt
             && this.wanted.keys.len() == 1
             && self.plan.store != Store::Redlock
-            && self.plan.store.replicas() == 0
+            && (asks_again || self.plan.store.replicas() == 0)
             && state.set_back == 0
             && state.disturbed > 0
             && !state.in_fault
-            && now > state.disturbed + ASKED + 8 * self.plan.delay
+            && now > state.disturbed + asked
             && !state.is_stopped(inside.host)
             && !inside.hold.remaining().is_zero();
         // If the server has an earlier grant of the session, it describes this grant, and not the loss.

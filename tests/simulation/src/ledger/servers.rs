@@ -34,6 +34,9 @@ pub(super) const CONNECTED: u64 = 1_000;
 /// The time, in milliseconds, that is left to a client of a Redlock, besides the lease of a hold, until a node has the
 /// grant of the hold.
 const REJOINED: u64 = 3_000;
+/// The same if nobody else wants the lock, and each client is connected to each node, in addition to the delays of
+/// messages and the time until the next renewal.
+const CHECKED: u64 = 1_500;
 /// The longest time, in milliseconds, for which the entry of a call stays in the queue after the call has ended.
 const LEFT: u64 = 500;
 /// The longest time, in milliseconds, until a waiting session finds a grant that lasts longer than its lease.
@@ -275,25 +278,38 @@ impl Ledger {
     /// Checks that each node of a Redlock gets the grant of a renewed hold, even if the node missed the grant at first.
     fn check_nodes(
         &self,
-        state: &State,
+        state: &mut State,
         key: &str,
         grants: &[(usize, StoredGrant)],
         now: u64,
     ) -> Option<Broken> {
+        let this = state.keys.get_mut(key)?;
+        let is_inside = |id: &CallId| this.inside.values().any(|inside| inside.call == *id);
+        let mut rivals = state.calls.iter().filter(|(id, _)| !is_inside(id));
+        if rivals.any(|(_, call)| call.wanted.keys.iter().any(|its| its == key)) {
+            this.contended = now;
+        }
         if !self.plan.keeps_majority()
             || state.in_fault
             || grants.len() == self.plan.store.servers()
         {
             return None;
         }
-        let mut inside = state.keys.get(key)?.inside.values();
-        let inside = inside.find(|inside| {
+        let this = state.keys.get(key)?;
+        let mut faults = self.plan.faults.iter();
+        let are_connected = faults.all(|fault| *fault == Fault::OutOfMemory);
+        let inside = this.inside.values().find(|inside| {
             let call = state.calls.get(&inside.call);
             let is_renewed = |call: &&Call| {
                 let renews = call.wanted.renewed && call.wanted.max_hold.is_none();
                 // A nested call that asks for a longer lease lengthens the time between two renewals.
                 let lease = call.lease();
-                renews && now > inside.entered.max(state.disturbed) + REJOINED + lease
+                let since = inside.entered.max(state.disturbed);
+                // The node is free from the time on at which the tries of other callers have ended.
+                let alone = lease / 3 + CHECKED + 8 * self.plan.delay;
+                let is_late = now > since + REJOINED + lease
+                    || are_connected && now > since.max(this.contended) + alone;
+                renews && is_late
             };
             call.filter(is_renewed).is_some() && !state.is_stopped(inside.host)
         })?;

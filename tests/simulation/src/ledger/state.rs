@@ -236,6 +236,8 @@ pub(super) struct Key {
     pub(super) seen: BTreeMap<ServerId, Seen>,
     /// The latest time at which a call ended that may have had the lock and has not entered. Zero if there was none.
     pub(super) withdrawn: u64,
+    /// The latest comparison at which a call outside the lock wanted it. Recorded only for a Redlock.
+    pub(super) contended: u64,
     /// The latest time at which a server had a grant of the lock.
     pub(super) taken: u64,
     /// The first comparison since then at which no server had a grant. `None` if there was none.
@@ -318,13 +320,20 @@ pub(super) struct State {
     pub(super) ordered: bool,
     /// Whether calls wait for replicas before they enter.
     pub(super) replicated: bool,
-    /// For each node of a Redlock, the newest mark that says that the node has lost its state: the time at which the loss
-    /// was noticed, and the run of the server.
-    pub(super) marks: BTreeMap<ServerId, (String, String)>,
+    /// For each node of a Redlock and each run of its server, the time at which a client noticed that the node had lost its
+    /// state, as the newest mark says.
+    pub(super) marks: BTreeMap<(ServerId, String), String>,
     /// For each session that waits in a queue of a server, the last time at which the session listened at this server.
     pub(super) heard: BTreeMap<(ServerId, String), u64>,
     /// The host that is cut off from its only server (`None` if this is true of all hosts), and the time since then.
     pub(super) cut_off: Option<(Option<HostId>, u64)>,
+    /// For each lock and each session of a stopped process, the time at which the process was stopped, and the comparison
+    /// that saw the first grant to the session since then.
+    pub(super) silent: BTreeMap<(String, String), (u64, u64)>,
+    /// The time from the end of the fault before until the last fault began. The maximum if there was no fault before.
+    pub(super) calm: u64,
+    /// The times at which the shutdowns of the hosts' clients began.
+    pub(super) closing: BTreeMap<HostId, u64>,
     /// A primary that runs although all Sentinels have announced its successor, and the time of the last announcement.
     pub(super) replaced: Option<(ServerId, u64)>,
     /// The host of the stopped process, and the time at which the process was stopped.

@@ -53,6 +53,7 @@ impl Ledger {
         let by_clock = self.check_clock(state, key, grants);
         by_clock
             .or_else(|| check_places(key, grants, queues))
+            .or_else(|| self.check_distinct(key, queues))
             .or_else(|| self.check_markers(state, key, queues))
             .or_else(|| self.check_retained_grant(state, key, grants, now))
     }
@@ -89,6 +90,24 @@ impl Ledger {
         })
     }
 
+    /// Checks that the callers of a batch have different places. Two callers of a session can have the same place if one
+    /// of them has sent its own request, and both requests are repeated.
+    fn check_distinct(&self, key: &str, queues: &[(usize, StoredQueue)]) -> Option<Broken> {
+        if self.plan.slow > 0 || !self.plan.ways.iter().all(|way| way.is_prompt()) {
+            return None;
+        }
+        queues.iter().find_map(|(server, queue)| {
+            let same = queue.waiters.windows(3).find(|waiters| {
+                let first = (waiters[0].place, &waiters[0].session);
+                waiters
+                    .iter()
+                    .all(|waiter| (waiter.place, &waiter.session) == first)
+            })?;
+            let seen = format!("{key} on server {server}: {same:?}");
+            Some(("the callers of a batch have different places", seen))
+        })
+    }
+
     /// Checks that a server soon forgets which sessions it has to tell that a lock is free.
     fn check_markers(
         &self,
@@ -115,9 +134,10 @@ impl Ledger {
             let mark = self.network.peek(server, mark)?;
             let mut fields = mark.strip_prefix("lost|")?.split('|');
             let new = (fields.next()?.to_owned(), fields.next()?.to_owned());
-            let old = state.marks.insert(server, new.clone())?;
-            (old.1 == new.1 && old.0 != new.0).then(|| {
-                let seen = format!("server {server}: {old:?}, and then {new:?}");
+            let (since, run) = new;
+            let old = state.marks.insert((server, run.clone()), since.clone())?;
+            (old != since).then(|| {
+                let seen = format!("server {server}, run {run}: {old:?}, and then {since:?}");
                 ("a quarantine begins once", seen)
             })
         })

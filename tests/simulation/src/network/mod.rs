@@ -416,6 +416,15 @@ impl Network {
         Some((connection.host, connection.server))
     }
 
+    /// Returns the host of a session that listens at this server.
+    #[must_use]
+    pub fn host_of(&self, server: ServerId, session: &str) -> Option<HostId> {
+        let state = self.state();
+        let server = &state.servers[server];
+        let number = server.connections.get(&server.redis.listener(session)?)?;
+        Some(state.connections.get(number)?.host)
+    }
+
     /// Holds back the messages in this direction if `held` is set, and lets them pass otherwise.
     pub fn hold(&self, host: HostId, server: ServerId, way: Way, held: bool) {
         let now = self.now();

@@ -3,7 +3,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::{Redis, data::Value};
+use super::{ConnectionId, Redis, data::Value};
 
 /// A grant as a server stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct StoredWaiter {
     pub owner: String,
     /// The session of the owner.
     pub session: String,
+    /// The place in the queue: a time in µs of the server's clock.
+    pub place: u64,
     /// The time at which the `wait` of the owner ends, in µs of the server's clock.
     pub ends: u64,
 }
@@ -45,6 +47,7 @@ impl StoredWaiter {
         Some(Self {
             owner,
             session,
+            place: place as u64,
             ends: place as u64 + 1_000 * wait,
         })
     }
@@ -123,10 +126,15 @@ impl Redis {
     /// Returns whether a session listens at this server.
     #[must_use]
     pub fn hears(&self, session: &str) -> bool {
+        self.listener(session).is_some()
+    }
+
+    /// Returns a connection over which a session listens at this server.
+    #[must_use]
+    pub fn listener(&self, session: &str) -> Option<ConnectionId> {
         let digest = sha1_smol::Sha1::from(session).digest();
         let channel = format!("lock:session:{digest}").into_bytes();
-        let listeners = self.0.channels.get(&channel);
-        listeners.is_some_and(|listeners| !listeners.is_empty())
+        self.0.channels.get(&channel)?.first().copied()
     }
 }
 

@@ -6,6 +6,8 @@ use lock_runtime::Strategy;
 
 use crate::{callers::Way, chance::Chance, faults::Fault};
 
+mod situations;
+
 /// The backend of the locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Store {
@@ -52,6 +54,9 @@ const STAGED: u64 = 800_751;
 /// The same for the stream that decides in which plans a situation for a check of the judge is common (see
 /// [`Plan::set_in_scene`]).
 const SCENES: u64 = 920_445;
+
+/// The same for the stream that decides in which plans several rare events happen together (see [`Plan::made_rare`]).
+const RARITIES: u64 = 973_323;
 
 /// The largest error in the rate of a process's clock, in millionths. Apart from rounding, this error and twice the
 /// error of a server's clock may take 1 % of a lease on a Redlock.
@@ -169,6 +174,10 @@ pub struct Plan {
     pub quirks: bool,
     /// Whether a primary that has died stays down for some time after its replica has replaced it.
     pub stays_down: bool,
+    /// Whether the callers of each process use only one of the strategies.
+    pub apart: bool,
+    /// The pauses, in milliseconds, from which a task chooses if all its pauses have the same length.
+    pub pauses: Vec<u64>,
 }
 
 impl Plan {
@@ -260,6 +269,8 @@ impl Plan {
             habits: Chance::new(seed, HABITS).percent(40),
             quirks: Chance::new(seed, QUIRKS).percent(40),
             stays_down: false,
+            apart: false,
+            pauses: vec![300, 900, 1_100, 1_500, 1_900, 2_500],
         };
         let plan = if store == Store::Redlock && Chance::new(seed, DRIFT).percent(40) {
             Self {
@@ -288,342 +299,16 @@ impl Plan {
             plan
         };
         let scenes = Chance::new(seed, SCENES);
-        if scenes.percent(25) {
+        let plan = if scenes.percent(25) {
             plan.set_in_scene(&scenes)
         } else {
             plan
-        }
-    }
-
-    /// Changes the plan so that one rare situation is common.
-    fn shaped(self, shapes: &Chance) -> Self {
-        let millis = |all: &[u64]| vec![Duration::from_millis(shapes.pick(all))];
-        let queued = |store: Store| match store {
-            store if store.has_queue() => store,
-            _ => Store::Redis,
         };
-        let calm = Self {
-            replicas: 0,
-            slow: 0,
-            delay: self.delay.min(10),
-            drift: self.drift.min(400),
-            faults: Vec::new(),
-            ..self
-        };
-        match shapes.index(6) {
-            // Leases end without a release, in the session of the callers that wait.
-            0 => Self {
-                store: queued(calm.store),
-                processes: 1,
-                runtimes: 1,
-                tasks: shapes.pick(&[4, 8]),
-                keys: shapes.pick(&[1, 2]),
-                strategies: vec![Strategy::Handoff],
-                ways: vec![Way::Run, Way::Guard, Way::LeakedGuard],
-                leases: millis(&[400, 1_000, 3_000]),
-                waits: millis(&[5_000, 10_000]),
-                ..calm
-            },
-            // All callers are woken by messages that the lock is free.
-            1 => Self {
-                store: shapes.pick(&[Store::Redis, Store::Redis, Store::Redisson]),
-                processes: 1 + shapes.index(2),
-                tasks: shapes.pick(&[4, 16]),
-                strategies: vec![Strategy::Notify],
-                waits: millis(&[500, 2_000, 10_000]),
-                slow: shapes.pick(&[0, 20]),
-                ways: vec![Way::Run, Way::Guard, Way::LeakedGuard],
-                ..calm
-            },
-            // Clients are shut down, and nothing else happens.
-            2 => Self {
-                faults: vec![Fault::ShutDown],
-                calm: 1_000,
-                ways: Way::ALL.into_iter().filter(|way| way.is_prompt()).collect(),
-                ..calm
-            },
-            // Calls wait for replicas.
-            3 => {
-                let store = shapes.pick(&[
-                    Store::Group { replicas: 1 },
-                    Store::Group { replicas: 2 },
-                    Store::Cluster { replicas: 1 },
-                ]);
-                let faults = [
-                    Fault::ReplicaDown,
-                    Fault::ReplicaCutOff,
-                    Fault::PrimaryIsCutOff,
-                    Fault::PrimaryStops,
-                    Fault::Break,
-                ];
-                Self {
-                    store,
-                    replicas: shapes.pick(&[1, store.replicas()]),
-                    lag: shapes.pick(&[20, 200]),
-                    leases: vec![millis(&[400, 1_000])[0], millis(&[3_000, 10_000])[0]],
-                    waits: vec![millis(&[50, 500])[0], millis(&[5_000, 10_000])[0]],
-                    slow: shapes.pick(&[0, 20, 60]),
-                    ways: vec![Way::Run, Way::Guard, Way::Several, Way::Forgotten, Way::Try],
-                    faults: match shapes.index(2) {
-                        0 => Vec::new(),
-                        _ => vec![shapes.pick(&faults)],
-                    },
-                    ..calm
-                }
-            }
-            // One caller is alone, and is always polled late.
-            4 => Self {
-                store: queued(calm.store),
-                processes: 1,
-                tasks: 1,
-                slow: 100,
-                rhythmic: true,
-                strategies: vec![Strategy::Handoff],
-                ways: vec![Way::Run, Way::Guard, Way::Function],
-                waits: millis(&[5_000, 10_000]),
-                ..calm
-            },
-            // A client renews many holds.
-            _ => Self {
-                store: Store::Redis,
-                processes: 1,
-                tasks: 48,
-                keys: 48,
-                strategies: vec![Strategy::Handoff],
-                body: 1_500,
-                leases: millis(&[1_000, 2_000]),
-                ways: vec![Way::Run, Way::Guard, Way::Nested],
-                ..calm
-            },
-        }
-    }
-
-    /// Changes the plan so that another rare situation is common. In contrast to [`shaped`](Self::shaped), most of these
-    /// situations need a certain kind of fault.
-    fn staged(self, stages: &Chance) -> Self {
-        let millis = |all: &[u64]| vec![Duration::from_millis(stages.pick(all))];
-        let plan = Self {
-            replicas: 0,
-            slow: 0,
-            delay: 10,
-            drift: self.drift.min(400),
-            strategies: vec![Strategy::Handoff],
-            ways: vec![Way::Run, Way::Guard],
-            ..self
-        };
-        match stages.index(5) {
-            // Connections break while answers and messages about grants are under way.
-            0 => Self {
-                store: Store::Redis,
-                processes: 2,
-                keys: stages.pick(&[1, 2]),
-                tasks: stages.pick(&[2, 4]),
-                delay: 40,
-                body: stages.pick(&[0, 5]),
-                leases: millis(&[2_000, 5_000]),
-                waits: millis(&[5_000, 10_000]),
-                ways: vec![Way::Run, Way::Guard, Way::Try, Way::Dropped],
-                faults: vec![stages.pick(&[Fault::Break, Fault::HalfOpen])],
-                calm: stages.pick(&[300, 4_000]),
-                ..plan
-            },
-            // A node of a Redlock is away or slow.
-            1 => Self {
-                store: Store::Redlock,
-                processes: 2,
-                keys: 1,
-                tasks: 4,
-                delay: stages.pick(&[10, 40]),
-                body: stages.pick(&[5, 50]),
-                leases: millis(&[1_000, 3_000]),
-                waits: millis(&[2_000, 5_000]),
-                strategies: vec![stages.pick(&[Strategy::Handoff, Strategy::Notify])],
-                faults: match stages.index(5) {
-                    0 => Vec::new(),
-                    _ => vec![stages.pick(&[
-                        Fault::Stop,
-                        Fault::Partition,
-                        Fault::HoldUp,
-                        Fault::OutOfMemory,
-                    ])],
-                },
-                calm: 300,
-                ..plan
-            },
-            // Clients are shut down, some of them while they are cut off, and calls end in unusual ways.
-            2 => Self {
-                store: match plan.store {
-                    Store::Redisson => Store::Redis,
-                    store => store,
-                },
-                tasks: 2,
-                keys: 4,
-                body: stages.pick(&[400, 1_500]),
-                ways: Way::ALL.into_iter().filter(|way| way.is_prompt()).collect(),
-                faults: vec![Fault::ShutDown],
-                calm: 1_000,
-                quirks: true,
-                ..plan
-            },
-            // The slots of a cluster move while callers of several processes wait.
-            3 => Self {
-                store: Store::Cluster { replicas: 0 },
-                processes: 3,
-                keys: 1,
-                body: stages.pick(&[50, 400]),
-                waits: millis(&[5_000]),
-                faults: vec![Fault::MoveSlot],
-                calm: stages.pick(&[300, 1_000]),
-                ..plan
-            },
-            // Connections fall silent, and nothing else reveals it to the engine.
-            _ => Self {
-                store: Store::Redis,
-                keys: 1,
-                tasks: 8,
-                leases: millis(&[3_000, 10_000]),
-                waits: millis(&[10_000]),
-                faults: vec![Fault::Silence],
-                calm: 4_000,
-                ..plan
-            },
-        }
-    }
-
-    /// Changes the plan so that a situation is common in which one check of the judge detects most: callers that are
-    /// always polled late, nested calls that are polled late, and faults of one kind.
-    fn set_in_scene(self, scenes: &Chance) -> Self {
-        let millis = |all: &[u64]| vec![Duration::from_millis(scenes.pick(all))];
-        let queued = match self.store {
-            store if store.has_queue() => store,
-            _ => Store::Redis,
-        };
-        let plan = Self {
-            replicas: 0,
-            slow: 0,
-            delay: self.delay.min(10),
-            drift: self.drift.min(400),
-            faults: Vec::new(),
-            strategies: vec![Strategy::Handoff],
-            ways: vec![Way::Run, Way::Guard],
-            ..self
-        };
-        match scenes.index(8) {
-            // One or two callers are always polled late.
-            0 => {
-                let tasks = scenes.pick(&[1, 1, 2]);
-                let mut ways = vec![Way::Run, Way::Guard, Way::Function, Way::Several];
-                if tasks > 1 {
-                    ways.push(Way::LeakedGuard);
-                }
-                Self {
-                    store: queued,
-                    processes: 1,
-                    tasks,
-                    keys: scenes.pick(&[1, 2]),
-                    slow: 100,
-                    rhythmic: true,
-                    ways,
-                    leases: millis(&[400, 1_000, 2_000, 5_000]),
-                    waits: millis(&[5_000, 10_000]),
-                    faults: scenes.pick(&[vec![], vec![], vec![Fault::ForgetScripts]]),
-                    ..plan
-                }
-            }
-            // Nested calls need longer leases, and are polled late.
-            1 => Self {
-                store: queued,
-                processes: 1,
-                tasks: 4,
-                keys: 4,
-                slow: 60,
-                rhythmic: false,
-                ways: vec![Way::Nested],
-                leases: vec![millis(&[400, 1_000])[0], millis(&[5_000, 10_000])[0]],
-                waits: vec![millis(&[50, 500])[0], millis(&[10_000])[0]],
-                faults: scenes.pick(&[vec![], vec![], vec![Fault::HoldDown]]),
-                habits: true,
-                ..plan
-            },
-            // Callers with `notify` are polled late while the server is away.
-            2 => Self {
-                store: Store::Redis,
-                processes: 1,
-                slow: 60,
-                rhythmic: false,
-                strategies: vec![Strategy::Notify],
-                waits: millis(&[10_000]),
-                faults: vec![scenes.pick(&[Fault::Stop, Fault::HoldUp])],
-                ..plan
-            },
-            // A node of a Redlock refuses requests, and another one answers too late for a short lease.
-            3 => Self {
-                store: Store::Redlock,
-                processes: 2,
-                tasks: 2,
-                delay: 40,
-                leases: millis(&[400]),
-                waits: millis(&[2_000, 5_000]),
-                faults: vec![Fault::OutOfMemory],
-                body: 5,
-                calm: 300,
-                ..plan
-            },
-            // Processes are stopped while their callers wait with different leases.
-            4 => Self {
-                store: Store::Redis,
-                processes: 2,
-                keys: 1,
-                tasks: 8,
-                strategies: scenes.pick(&[
-                    vec![Strategy::Handoff],
-                    vec![Strategy::Handoff, Strategy::Notify],
-                ]),
-                leases: vec![millis(&[1_000, 2_000])[0], millis(&[3_000, 5_000])[0]],
-                waits: millis(&[10_000]),
-                body: scenes.pick(&[5, 50, 400]),
-                faults: vec![Fault::StopProcess],
-                calm: 300,
-                ..plan
-            },
-            // The server's clock is set back while callers wait for the end of a lease.
-            5 => Self {
-                store: queued,
-                keys: scenes.pick(&[1, 2]),
-                tasks: 4,
-                ways: vec![Way::Run, Way::Guard, Way::LeakedGuard],
-                leases: millis(&[2_000, 5_000]),
-                waits: millis(&[10_000]),
-                faults: scenes
-                    .pick(&[vec![Fault::ClockBack], vec![Fault::ClockBack, Fault::Flush]]),
-                calm: 4_000,
-                ..plan
-            },
-            // The primaries of a cluster die, and stay down for a while.
-            6 => Self {
-                store: Store::Cluster { replicas: 1 },
-                processes: 2,
-                lag: self.lag.min(20),
-                waits: millis(&[5_000, 10_000]),
-                faults: vec![Fault::PrimaryDies],
-                calm: 1_000,
-                stays_down: true,
-                ..plan
-            },
-            // Leases end without a release while other callers try without queueing.
-            _ => Self {
-                store: queued,
-                processes: 2,
-                keys: 1,
-                tasks: 4,
-                delay: 40,
-                body: scenes.pick(&[5, 50]),
-                strategies: vec![Strategy::Handoff, Strategy::Spin],
-                ways: vec![Way::Run, Way::Guard, Way::LeakedGuard, Way::Try],
-                leases: millis(&[400, 1_000]),
-                waits: millis(&[5_000]),
-                ..plan
-            },
+        let rarities = Chance::new(seed, RARITIES);
+        if rarities.percent(25) {
+            plan.made_rare(&rarities)
+        } else {
+            plan
         }
     }
 
