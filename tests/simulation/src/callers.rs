@@ -204,7 +204,7 @@ pub struct Caller {
     /// The number of the runtime on which the task runs.
     runtime: u32,
     chance: Arc<Chance>,
-    /// The random numbers for the order of several keys. They are apart from `chance`, so that the other options of old
+    /// The random numbers for the order of several keys. They are one_strategy_each from `chance`, so that the other options of old
     /// seeds stay the same.
     orders: Chance,
     /// The random numbers for `max_hold`, `on_lost` and for two extensions at the same time.
@@ -296,7 +296,7 @@ impl Caller {
     /// Chooses random options for a call that locks this key, and records in the ledger that the call begins.
     fn begin(&self, way: Way, key: &str) -> (Lock, CallId) {
         let plan = &self.process.plan;
-        let strategy = match plan.apart {
+        let strategy = match plan.one_strategy_each {
             true => plan.strategies[self.process.host % plan.strategies.len()],
             false => self.chance.pick(&plan.strategies),
         };
@@ -362,7 +362,7 @@ impl Caller {
             host: self.process.host,
             way: way.name(),
             keys,
-            is_joint: false,
+            is_multi: false,
             wait,
             lease: FUNCTION_LEASE,
             own_lease: FUNCTION_LEASE,
@@ -669,7 +669,7 @@ impl Caller {
             lease,
             own_lease: lease,
             renewed,
-            is_joint: true,
+            is_multi: true,
             ..self.wanted(way, keys.clone(), wait, Strategy::Handoff)
         };
         Some((locks, keys, self.process.ledger.begin(wanted)))

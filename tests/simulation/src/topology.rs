@@ -271,7 +271,7 @@ impl World {
         }
         self.announce(new).await;
         if matches!(cause, Cause::Isolation | Cause::HastyOrder) {
-            self.ledger.replace(old);
+            self.ledger.announce_successor(old);
         }
         self.gossip(Some(old)).await;
         for replica in shard.replicas().filter(|replica| *replica != new) {
@@ -319,7 +319,7 @@ impl World {
         sleep(chance.millis(0..1_500)).await;
         let kills = !self.sentinels().is_empty() && chance.percent(80);
         network.follow(old, Some(new), kills);
-        self.ledger.keep_primaries();
+        self.ledger.end_replacement();
         self.teach(old);
         if network.is_down(old) {
             network.begin(old);

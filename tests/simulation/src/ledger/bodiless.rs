@@ -16,7 +16,7 @@ use crate::{
 /// The time, in milliseconds, between two comparisons of the ledger with the servers.
 const COMPARED: u64 = 50;
 /// The longest time, in milliseconds, for which a call that has missed a turn keeps the next one, in addition to the
-/// delays of messages: a tenth of a claim, and the time until a heartbeat.
+/// delays of messages: a tenth of a claim, the time until a heartbeat, and 300 ms of slack.
 const SECOND_TURN: u64 = 700;
 /// The longest time, in milliseconds, by which a grant that no caller has used lasts longer than a claim, in addition to
 /// the delays of messages: the time until a heartbeat.
@@ -50,7 +50,7 @@ impl Ledger {
         // A call for several locks keeps the locks that it has while it waits for the others. If such a call is not polled,
         // it keeps even a single lock until the end of its `wait`.
         let is_single = |call: &Call| {
-            call.wanted.keys.len() == 1 && (call.wanted.prompt || !call.wanted.is_joint)
+            call.wanted.keys.len() == 1 && (call.wanted.prompt || !call.wanted.is_multi)
         };
         let mut kept = calls.clone().filter(|call| !state.has_given_up(call, now));
         let are_single = kept.all(is_single);
@@ -89,7 +89,7 @@ impl Ledger {
         let this = state.keys.get(key)?;
         bodiless.iter().find_map(|(server, grant)| {
             let (token, since) = *this.bodiless.get(server)?;
-            let until = self.longest_bodiless(state, this, *server, grant, since);
+            let until = self.bodiless_until(state, this, *server, grant, since);
             (now > until && !state.in_fault).then(|| {
                 let seen = format!("{key} on server {server} with token {token}, since {since} ms");
                 ("no lock is taken without a body", seen)
@@ -99,7 +99,7 @@ impl Ledger {
 
     /// Returns the time, in milliseconds, until which a grant can be without a body that has been without a body since
     /// the comparison at `since`.
-    fn longest_bodiless(
+    fn bodiless_until(
         &self,
         state: &State,
         key: &Key,
@@ -123,8 +123,8 @@ impl Ledger {
                 .highest
                 .is_none_or(|(highest, _)| grant.tokens.start > highest);
         if is_unused && is_undisturbed && !state.replicated {
-            // However late its caller is polled, it has to begin its body or to confirm the grant within a claim. A
-            // caller in the queue can first take a claim to read that it is queued.
+            // However late its caller is polled, it has to begin its body or to confirm the grant within a claim. A queued
+            // caller can need up to a claim to read that it is queued.
             let claims = match self.was_queued(server, grant) {
                 true => CLAIM + CLAIM_TIME,
                 false => CLAIM,
@@ -180,7 +180,7 @@ impl Ledger {
     fn was_queued(&self, server: ServerId, grant: &StoredGrant) -> bool {
         let taken = |owner: &String| self.network.peek(server, |redis, _| redis.taken(owner));
         let taken = grant.owners.first().and_then(taken);
-        taken.is_some_and(|(_, by)| by == grant.by)
+        taken.is_some_and(|(_, command)| command == grant.command)
     }
 
     /// Checks that a call that has missed its turn keeps the next one for less time, in a run without faults. The call is

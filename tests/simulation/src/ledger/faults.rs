@@ -118,13 +118,13 @@ impl Ledger {
     }
 
     /// Records that all Sentinels have announced the successor of this primary, which still runs.
-    pub fn replace(&self, primary: ServerId) {
+    pub fn announce_successor(&self, primary: ServerId) {
         let now = self.history.now();
         self.state().replaced = Some((primary, now));
     }
 
-    /// Records that each primary is a replica since its successor replaced it.
-    pub fn keep_primaries(&self) {
+    /// Records that the primary whose successor was announced is a replica now.
+    pub fn end_replacement(&self) {
         self.state().replaced = None;
     }
 

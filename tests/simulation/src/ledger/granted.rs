@@ -24,17 +24,20 @@ const ASKED: u64 = 400;
 const ANNOUNCED: u64 = 1_100;
 /// The longest time, in milliseconds, by which the computed place of a caller can be too late, in addition to the delays
 /// of messages.
-const RETURNED: u64 = 10;
+const PLACE_SLACK: u64 = 10;
 /// The shortest lease, in milliseconds, of a grant that names its session in the claim of the lock.
 const SHORTEST_CLAIMED: u64 = 500;
 /// The longest time, in milliseconds, from the beginning of a shutdown until a call that waits for replicas has ended, in
 /// addition to the delays of messages.
-const CLOSED: u64 = 50;
+const SHUTDOWN_SLACK: u64 = 50;
+/// The longest time, in milliseconds, from the last answer of the server until a call with replicas enters, in addition to
+/// the delays of messages.
+const LAST_ANSWER: u64 = 10;
 /// The key of the counter of fencing tokens on a node of a Redlock.
 const COUNTER: &str = "lock:fence";
 
 /// Returns whether this fault neither delays messages nor stops or resets anything that measures time.
-fn is_in_time(fault: &Fault) -> bool {
+fn keeps_timing(fault: &Fault) -> bool {
     matches!(
         fault,
         Fault::Break
@@ -96,7 +99,7 @@ impl Ledger {
                 self.check_stopped_session(state, key, *server, grant, now)
             })
         });
-        let broken = broken.or_else(|| self.check_returned(state, key, queues));
+        let broken = broken.or_else(|| self.check_old_place(state, key, queues));
         let seen = &mut state.keys.get_mut(key)?.seen;
         for (server, queue) in queues {
             let owners: Vec<String> = queue.waiters.iter().map(|w| w.owner.clone()).collect();
@@ -118,17 +121,18 @@ impl Ledger {
     }
 
     /// Checks that a caller that was removed from the queue returns to its old place.
-    fn check_returned(
+    fn check_old_place(
         &self,
         state: &State,
         key: &str,
         queues: &[(ServerId, StoredQueue)],
     ) -> Option<Broken> {
-        let is_certain = self.plan.replicas == 0 && self.plan.faults.iter().all(is_in_time);
+        let is_certain = self.plan.replicas == 0 && self.plan.faults.iter().all(keeps_timing);
         let seen = &state.keys.get(key)?.seen;
         // A place that the caller does not know is computed when its request is sent again, from the age of the first
-        // request. The request can be sent up to three times if the server has forgotten its script.
-        let late = 1_000 * (RETURNED + 3 * self.plan.delay);
+        // request. If the server has forgotten the script, the request needs three messages: itself, the error, and the
+        // request with the source of the script.
+        let late = 1_000 * (PLACE_SLACK + 3 * self.plan.delay);
         let mut waiters = queues.iter().flat_map(|(server, queue)| {
             let waiters = queue.waiters.iter();
             waiters.map(move |waiter| (*server, waiter))
@@ -148,8 +152,8 @@ impl Ledger {
         })
     }
 
-    /// Checks that the waiters of a stopped process are granted the lock once, and then no longer delay a caller of
-    /// another process.
+    /// Checks that each session of a stopped process is granted the lock at most once while a caller of another process
+    /// waits.
     fn check_stopped_session(
         &self,
         state: &mut State,
@@ -170,10 +174,13 @@ impl Ledger {
             return None;
         }
         let first = (key.to_owned(), grant.session.clone());
-        let (stop, at) = *state.silent.entry(first).or_insert((since, now));
+        let (stop, at) = *state
+            .granted_while_stopped
+            .entry(first)
+            .or_insert((since, now));
         if stop != since {
             state
-                .silent
+                .granted_while_stopped
                 .insert((key.to_owned(), grant.session.clone()), (since, now));
             return None;
         }
@@ -207,9 +214,9 @@ impl Ledger {
         let since = grant.since.filter(|_| state.set_back == 0)?;
         let mut owners = grant.owners.iter().enumerate();
         owners.find_map(|(number, owner)| {
-            let (taken, by) = self.network.peek(server, |redis, _| redis.taken(owner))?;
+            let (taken, command) = self.network.peek(server, |redis, _| redis.taken(owner))?;
             // The first owner can have been removed from the queue before, and can have asked for the lock again.
-            let is_of_it = number > 0 || by == grant.by;
+            let is_of_it = number > 0 || command == grant.command;
             (is_of_it && taken.ends <= since).then(|| {
                 let seen = format!("{key} on server {server}: {taken:?} in {grant:?}");
                 ("no waiter whose `wait` is over is granted the lock", seen)
@@ -330,7 +337,7 @@ impl Ledger {
     }
 
     /// Checks that a majority of the nodes of a Redlock has given no higher token than that of a call that enters.
-    pub(super) fn check_agreed(
+    pub(super) fn check_majority_tokens(
         &self,
         state: &State,
         call: CallId,
@@ -367,7 +374,7 @@ impl Ledger {
     }
 
     /// Checks that a shutdown ends the calls that wait for replicas.
-    pub(super) fn check_closing(
+    pub(super) fn check_replica_wait_ends(
         &self,
         state: &State,
         call: CallId,
@@ -385,7 +392,7 @@ impl Ledger {
             && this.wanted.prompt
             && this.wanted.keys.len() == 1;
         // A grant of which too little is left is confirmed afterwards.
-        (is_certain && now > since + CLOSED + 4 * self.plan.delay).then(|| {
+        (is_certain && now > since + SHUTDOWN_SLACK + 4 * self.plan.delay).then(|| {
             let seen = format!(
                 "call {} enters {key}, the shutdown began at {since} ms",
                 call.0
@@ -411,7 +418,7 @@ impl Ledger {
             && self.plan.replicas > 0
             && faults.all(|fault| matches!(fault, Fault::Delete | Fault::Flush));
         let asked = match asks_again {
-            true => RETURNED + 2 * self.plan.delay,
+            true => LAST_ANSWER + 2 * self.plan.delay,
             false => ASKED + 8 * self.plan.delay,
         };
         let is_certain = this.wanted.prompt

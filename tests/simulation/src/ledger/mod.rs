@@ -261,8 +261,8 @@ impl Ledger {
         found.extend(self.check_claim(&state, call, &key, token, left));
         found.extend(self.check_overtaken(&state, call, &key, token));
         found.extend(self.check_lost_grant(&state, call, &key, number, now));
-        found.extend(self.check_agreed(&state, call, &key, number));
-        found.extend(self.check_closing(&state, call, &key, now));
+        found.extend(self.check_majority_tokens(&state, call, &key, number));
+        found.extend(self.check_replica_wait_ends(&state, call, &key, now));
         found.extend(self.check_hold(&mut state, &key, number, now));
         if let Some(call) = state.calls.get_mut(&call) {
             call.waits = false;

@@ -34,12 +34,12 @@ pub(super) const CONNECTED: u64 = 1_000;
 /// The time, in milliseconds, that is left to a client of a Redlock, besides the lease of a hold, until a node has the
 /// grant of the hold.
 const REJOINED: u64 = 3_000;
-/// The same if nobody else wants the lock, and each client is connected to each node, in addition to the delays of
-/// messages and the time until the next renewal.
-const CHECKED: u64 = 1_500;
+/// The longest time, in milliseconds, until a node has the grant of a hold, in addition to the time until the next renewal
+/// and the delays of messages, if nobody else wants the lock and each client is connected to each node.
+const REJOINED_ALONE: u64 = 1_500;
 /// The longest time, in milliseconds, for which the entry of a call stays in the queue after the call has ended.
 const LEFT: u64 = 500;
-/// The longest time, in milliseconds, until a waiting session finds a grant that lasts longer than its lease.
+/// The longest time, in milliseconds, until a waiting session caps a grant that lasts longer than its lease.
 const CAPPED: u64 = 500;
 /// The length of a claim, in milliseconds.
 pub(super) const CLAIM_TIME: u64 = 2_000;
@@ -86,7 +86,8 @@ impl Ledger {
         (0..self.plan.store.servers()).filter_map(read).collect()
     }
 
-    /// Returns whether this server is a primary that has died and stays down, so that its data counts no longer.
+    /// Returns whether this server is down, in a plan whose only fault is the death of primaries. The data of such a server
+    /// counts no longer.
     pub(super) fn is_gone(&self, server: ServerId) -> bool {
         self.plan.stays_down && self.network.is_down(server)
     }
@@ -305,8 +306,8 @@ impl Ledger {
                 // A nested call that asks for a longer lease lengthens the time between two renewals.
                 let lease = call.lease();
                 let since = inside.entered.max(state.disturbed);
-                // The node is free from the time on at which the tries of other callers have ended.
-                let alone = lease / 3 + CHECKED + 8 * self.plan.delay;
+                // The missing node can grant the lock once no other caller tries for it.
+                let alone = lease / 3 + REJOINED_ALONE + 8 * self.plan.delay;
                 let is_late = now > since + REJOINED + lease
                     || are_connected && now > since.max(this.contended) + alone;
                 renews && is_late
@@ -490,7 +491,7 @@ impl Ledger {
             .iter()
             .filter(|(_, grant)| grant.left > grant.lease + 1);
         let longer = longer.next().filter(|_| is_certain);
-        let before = state.keys.get(key)?.longer;
+        let before = state.keys.get(key)?.overlong_since;
         let stays = before.filter(|(id, _)| state.calls.get(id).is_some_and(probes));
         let since = longer.and_then(|_| {
             stays.or_else(|| {
@@ -498,7 +499,7 @@ impl Ledger {
                 waiting.next().map(|(id, _)| (*id, now))
             })
         });
-        state.keys.get_mut(key)?.longer = since;
+        state.keys.get_mut(key)?.overlong_since = since;
         let ((id, since), (server, grant)) = (since?, longer?);
         (now > since + CAPPED + 8 * self.plan.delay).then(|| {
             let seen = format!(

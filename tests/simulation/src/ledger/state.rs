@@ -15,9 +15,9 @@ use crate::{
 const GIVEN_UP: u64 = 5_000;
 
 /// The longest pause, in milliseconds, between two polls of a call that is certain to enter.
-const OFTEN: u64 = 900;
+const LONGEST_PAUSE: u64 = 900;
 /// The time, in milliseconds, by which the lease of such a call must be longer than the pause.
-const PASSES: u64 = 50;
+const LEASE_MARGIN: u64 = 50;
 /// The `wait`, in milliseconds, that such a call needs.
 const MANY_POLLS: u64 = 4_000;
 
@@ -90,7 +90,7 @@ pub struct Wanted {
     /// The keys of the locks that the call takes.
     pub keys: Vec<String>,
     /// Whether the call can take several locks, even if it names only one key.
-    pub is_joint: bool,
+    pub is_multi: bool,
     /// The `wait` of the call.
     pub wait: Duration,
     /// The longest lease that the call asks for, including its extensions and its nested entries.
@@ -111,7 +111,8 @@ pub struct Wanted {
     pub prompt: bool,
     /// Whether the caller polls the call without delay at first, and later stops polling it.
     pub forgets: bool,
-    /// The length of the pauses before the polls of the call, in milliseconds. `None` if the lengths differ.
+    /// The length of the pause before each poll of the call, in milliseconds. `None` if the call is polled without delay
+    /// or after pauses of different lengths.
     pub pause: Option<u64>,
     /// Whether the call waits in the queue.
     pub queues: bool,
@@ -167,7 +168,7 @@ impl Call {
     pub(super) fn is_certain_to_enter(&self, plan: &Plan) -> bool {
         let is_alone = plan.processes == 1 && plan.tasks == 1 && plan.faults.is_empty();
         let lease = millis(self.wanted.own_lease);
-        let is_polled = |pause| pause <= OFTEN && pause + PASSES < lease;
+        let is_polled = |pause| pause <= LONGEST_PAUSE && pause + LEASE_MARGIN < lease;
         is_alone
             && self.wanted.pause.is_some_and(is_polled)
             && self.wanted.keys.len() == 1
@@ -205,7 +206,7 @@ pub(super) struct Key {
     pub(super) inside: BTreeMap<u64, Inside>,
     /// The host of the latest holder, and the token of its hold.
     pub(super) latest: Option<(HostId, u64)>,
-    /// The end of this hold's lease as its client last knew it, once its body has ended.
+    /// The end of the latest holder's lease, as the client last knew it. Set when the body ends.
     pub(super) latest_end: Option<u64>,
     /// The highest token of the lock, and the time at which its holder entered.
     pub(super) highest: Option<(u64, u64)>,
@@ -220,7 +221,7 @@ pub(super) struct Key {
     /// The time since which the queue has more entries than callers wait.
     pub(super) surplus: Option<u64>,
     /// A call that has waited since this time for a grant that lasts longer than its lease.
-    pub(super) longer: Option<(CallId, u64)>,
+    pub(super) overlong_since: Option<(CallId, u64)>,
     /// The latest call that misses its turns, and the number of turns that it has missed.
     pub(super) missed: Option<Missed>,
     /// The end of the minimum hold of the last caller.
@@ -236,7 +237,7 @@ pub(super) struct Key {
     pub(super) seen: BTreeMap<ServerId, Seen>,
     /// The latest time at which a call ended that may have had the lock and has not entered. Zero if there was none.
     pub(super) withdrawn: u64,
-    /// The latest comparison at which a call outside the lock wanted it. Recorded only for a Redlock.
+    /// The latest comparison at which a call outside the lock wanted it.
     pub(super) contended: u64,
     /// The latest time at which a server had a grant of the lock.
     pub(super) taken: u64,
@@ -329,7 +330,7 @@ pub(super) struct State {
     pub(super) cut_off: Option<(Option<HostId>, u64)>,
     /// For each lock and each session of a stopped process, the time at which the process was stopped, and the comparison
     /// that saw the first grant to the session since then.
-    pub(super) silent: BTreeMap<(String, String), (u64, u64)>,
+    pub(super) granted_while_stopped: BTreeMap<(String, String), (u64, u64)>,
     /// The time from the end of the fault before until the last fault began. The maximum if there was no fault before.
     pub(super) calm: u64,
     /// The times at which the shutdowns of the hosts' clients began.

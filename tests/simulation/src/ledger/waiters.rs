@@ -17,12 +17,12 @@ const FREE_FOR_TRIES: u64 = 250;
 const FREE_FOR_ROUNDS: u64 = 600;
 /// The time, in milliseconds, for which a caller that is not polled can delay other callers outside the queue, each time
 /// the lock is free: the time for which a turn is offered, and the pause of the other callers.
-const TURN: u64 = 300;
+const UNPOLLED_DELAY: u64 = 300;
 /// The time, in milliseconds, for which a lock is free at the end of a `wait` if the call certainly takes the lock, in
 /// addition to the delays of messages.
 const LAST_TRY: u64 = 5;
 /// The pauses of a call that is polled often, in milliseconds, are shorter than this.
-const OFTEN: u64 = 1_000;
+const FREQUENT_POLL: u64 = 1_000;
 /// The time, in milliseconds, for which the last answer to a call that is polled late can be older than the pause
 /// before its last poll.
 const TOLD_LATE: u64 = 150;
@@ -102,7 +102,7 @@ impl Ledger {
                 && !state.is_stopped(call.wanted.host)
         };
         let all = state.calls.values();
-        let turns = all.filter(|call| is_of(call) && has_no_turn(call)).count() as u64;
+        let unpolled = all.filter(|call| is_of(call) && has_no_turn(call)).count() as u64;
         let mut waiting = state.calls.iter().filter(|(_, call)| {
             is_of(call) && !state.has_given_up(call, now) && !has_no_turn(call)
         });
@@ -121,7 +121,7 @@ impl Ledger {
                 _ => FREE_FOR_TRIES,
             };
             let from = since.max(call.began);
-            let until = from + free + turns * TURN + 4 * self.plan.delay;
+            let until = from + free + unpolled * UNPOLLED_DELAY + 4 * self.plan.delay;
             call.wait() > 0 && until < now && call.began + call.wait() > now
         })?;
         are_plain.then(|| {
@@ -197,7 +197,7 @@ impl Ledger {
         // The answer to the last try of a call that is polled late is as old as the pause before the poll.
         let late = match this.wanted.pause {
             _ if this.wanted.prompt => Some(0),
-            Some(pause) if pause < OFTEN && state.disturbed == 0 => Some(pause + TOLD_LATE),
+            Some(pause) if pause < FREQUENT_POLL && state.disturbed == 0 => Some(pause + TOLD_LATE),
             _ => None,
         };
         let is_free = this.waits

@@ -45,18 +45,18 @@ const DRIFT: u64 = 155_777;
 /// The same for the stream that decides in which plans callers and clients end in unusual ways (see [`Plan::quirks`]).
 const QUIRKS: u64 = 526_381;
 
-/// The same for the stream that decides in which plans one rare situation is common (see [`Plan::shaped`]).
-const SHAPED: u64 = 204_831;
+/// The same for the stream that decides in which plans one rare situation is common (see [`Plan::with_rare_situation`]).
+const RARE_SITUATIONS: u64 = 204_831;
 
-/// The same for the stream that decides in which plans another rare situation is common (see [`Plan::staged`]).
-const STAGED: u64 = 800_751;
+/// The same for the stream that decides in which plans another rare situation is common (see [`Plan::with_rare_fault`]).
+const RARE_FAULTS: u64 = 800_751;
 
 /// The same for the stream that decides in which plans a situation for a check of the judge is common (see
-/// [`Plan::set_in_scene`]).
-const SCENES: u64 = 920_445;
+/// [`Plan::with_check_target`]).
+const CHECK_TARGETS: u64 = 920_445;
 
-/// The same for the stream that decides in which plans several rare events happen together (see [`Plan::made_rare`]).
-const RARITIES: u64 = 973_323;
+/// The same for the stream that decides in which plans several rare events happen together (see [`Plan::with_rare_events`]).
+const RARE_EVENTS: u64 = 973_323;
 
 /// The largest error in the rate of a process's clock, in millionths. Apart from rounding, this error and twice the
 /// error of a server's clock may take 1 % of a lease on a Redlock.
@@ -175,7 +175,7 @@ pub struct Plan {
     /// Whether a primary that has died stays down for some time after its replica has replaced it.
     pub stays_down: bool,
     /// Whether the callers of each process use only one of the strategies.
-    pub apart: bool,
+    pub one_strategy_each: bool,
     /// The pauses, in milliseconds, from which a task chooses if all its pauses have the same length.
     pub pauses: Vec<u64>,
 }
@@ -269,7 +269,7 @@ impl Plan {
             habits: Chance::new(seed, HABITS).percent(40),
             quirks: Chance::new(seed, QUIRKS).percent(40),
             stays_down: false,
-            apart: false,
+            one_strategy_each: false,
             pauses: vec![300, 900, 1_100, 1_500, 1_900, 2_500],
         };
         let plan = if store == Store::Redlock && Chance::new(seed, DRIFT).percent(40) {
@@ -286,27 +286,27 @@ impl Plan {
         } else {
             plan
         };
-        let shapes = Chance::new(seed, SHAPED);
-        let plan = if shapes.percent(30) {
-            plan.shaped(&shapes)
+        let situations = Chance::new(seed, RARE_SITUATIONS);
+        let plan = if situations.percent(30) {
+            plan.with_rare_situation(&situations)
         } else {
             plan
         };
-        let stages = Chance::new(seed, STAGED);
-        let plan = if stages.percent(30) {
-            plan.staged(&stages)
+        let rare = Chance::new(seed, RARE_FAULTS);
+        let plan = if rare.percent(30) {
+            plan.with_rare_fault(&rare)
         } else {
             plan
         };
-        let scenes = Chance::new(seed, SCENES);
-        let plan = if scenes.percent(25) {
-            plan.set_in_scene(&scenes)
+        let targets = Chance::new(seed, CHECK_TARGETS);
+        let plan = if targets.percent(25) {
+            plan.with_check_target(&targets)
         } else {
             plan
         };
-        let rarities = Chance::new(seed, RARITIES);
-        if rarities.percent(25) {
-            plan.made_rare(&rarities)
+        let events = Chance::new(seed, RARE_EVENTS);
+        if events.percent(25) {
+            plan.with_rare_events(&events)
         } else {
             plan
         }

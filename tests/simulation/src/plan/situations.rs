@@ -9,8 +9,8 @@ use crate::{callers::Way, chance::Chance, faults::Fault};
 
 impl Plan {
     /// Changes the plan so that one rare situation is common.
-    pub(super) fn shaped(self, shapes: &Chance) -> Self {
-        let millis = |all: &[u64]| vec![Duration::from_millis(shapes.pick(all))];
+    pub(super) fn with_rare_situation(self, situations: &Chance) -> Self {
+        let millis = |all: &[u64]| vec![Duration::from_millis(situations.pick(all))];
         let queued = |store: Store| match store {
             store if store.has_queue() => store,
             _ => Store::Redis,
@@ -23,14 +23,14 @@ impl Plan {
             faults: Vec::new(),
             ..self
         };
-        match shapes.index(6) {
-            // Leases end without a release, in the session of the callers that wait.
+        match situations.index(6) {
+            // Guards are leaked, so leases end without a release. The waiters are in the session of the holder.
             0 => Self {
                 store: queued(calm.store),
                 processes: 1,
                 runtimes: 1,
-                tasks: shapes.pick(&[4, 8]),
-                keys: shapes.pick(&[1, 2]),
+                tasks: situations.pick(&[4, 8]),
+                keys: situations.pick(&[1, 2]),
                 strategies: vec![Strategy::Handoff],
                 ways: vec![Way::Run, Way::Guard, Way::LeakedGuard],
                 leases: millis(&[400, 1_000, 3_000]),
@@ -39,12 +39,12 @@ impl Plan {
             },
             // All callers are woken by messages that the lock is free.
             1 => Self {
-                store: shapes.pick(&[Store::Redis, Store::Redis, Store::Redisson]),
-                processes: 1 + shapes.index(2),
-                tasks: shapes.pick(&[4, 16]),
+                store: situations.pick(&[Store::Redis, Store::Redis, Store::Redisson]),
+                processes: 1 + situations.index(2),
+                tasks: situations.pick(&[4, 16]),
                 strategies: vec![Strategy::Notify],
                 waits: millis(&[500, 2_000, 10_000]),
-                slow: shapes.pick(&[0, 20]),
+                slow: situations.pick(&[0, 20]),
                 ways: vec![Way::Run, Way::Guard, Way::LeakedGuard],
                 ..calm
             },
@@ -57,7 +57,7 @@ impl Plan {
             },
             // Calls wait for replicas.
             3 => {
-                let store = shapes.pick(&[
+                let store = situations.pick(&[
                     Store::Group { replicas: 1 },
                     Store::Group { replicas: 2 },
                     Store::Cluster { replicas: 1 },
@@ -71,15 +71,15 @@ impl Plan {
                 ];
                 Self {
                     store,
-                    replicas: shapes.pick(&[1, store.replicas()]),
-                    lag: shapes.pick(&[20, 200]),
+                    replicas: situations.pick(&[1, store.replicas()]),
+                    lag: situations.pick(&[20, 200]),
                     leases: vec![millis(&[400, 1_000])[0], millis(&[3_000, 10_000])[0]],
                     waits: vec![millis(&[50, 500])[0], millis(&[5_000, 10_000])[0]],
-                    slow: shapes.pick(&[0, 20, 60]),
+                    slow: situations.pick(&[0, 20, 60]),
                     ways: vec![Way::Run, Way::Guard, Way::Several, Way::Forgotten, Way::Try],
-                    faults: match shapes.index(2) {
+                    faults: match situations.index(2) {
                         0 => Vec::new(),
-                        _ => vec![shapes.pick(&faults)],
+                        _ => vec![situations.pick(&faults)],
                     },
                     ..calm
                 }
@@ -111,10 +111,10 @@ impl Plan {
         }
     }
 
-    /// Changes the plan so that another rare situation is common. In contrast to [`shaped`](Self::shaped), most of these
+    /// Changes the plan so that another rare situation is common. In contrast to [`with_rare_situation`](Self::with_rare_situation), most of these
     /// situations need a certain kind of fault.
-    pub(super) fn staged(self, stages: &Chance) -> Self {
-        let millis = |all: &[u64]| vec![Duration::from_millis(stages.pick(all))];
+    pub(super) fn with_rare_fault(self, rare: &Chance) -> Self {
+        let millis = |all: &[u64]| vec![Duration::from_millis(rare.pick(all))];
         let plan = Self {
             replicas: 0,
             slow: 0,
@@ -124,20 +124,20 @@ impl Plan {
             ways: vec![Way::Run, Way::Guard],
             ..self
         };
-        match stages.index(5) {
+        match rare.index(5) {
             // Connections break while answers and messages about grants are under way.
             0 => Self {
                 store: Store::Redis,
                 processes: 2,
-                keys: stages.pick(&[1, 2]),
-                tasks: stages.pick(&[2, 4]),
+                keys: rare.pick(&[1, 2]),
+                tasks: rare.pick(&[2, 4]),
                 delay: 40,
-                body: stages.pick(&[0, 5]),
+                body: rare.pick(&[0, 5]),
                 leases: millis(&[2_000, 5_000]),
                 waits: millis(&[5_000, 10_000]),
                 ways: vec![Way::Run, Way::Guard, Way::Try, Way::Dropped],
-                faults: vec![stages.pick(&[Fault::Break, Fault::HalfOpen])],
-                calm: stages.pick(&[300, 4_000]),
+                faults: vec![rare.pick(&[Fault::Break, Fault::HalfOpen])],
+                calm: rare.pick(&[300, 4_000]),
                 ..plan
             },
             // A node of a Redlock is away or slow.
@@ -146,14 +146,14 @@ impl Plan {
                 processes: 2,
                 keys: 1,
                 tasks: 4,
-                delay: stages.pick(&[10, 40]),
-                body: stages.pick(&[5, 50]),
+                delay: rare.pick(&[10, 40]),
+                body: rare.pick(&[5, 50]),
                 leases: millis(&[1_000, 3_000]),
                 waits: millis(&[2_000, 5_000]),
-                strategies: vec![stages.pick(&[Strategy::Handoff, Strategy::Notify])],
-                faults: match stages.index(5) {
+                strategies: vec![rare.pick(&[Strategy::Handoff, Strategy::Notify])],
+                faults: match rare.index(5) {
                     0 => Vec::new(),
-                    _ => vec![stages.pick(&[
+                    _ => vec![rare.pick(&[
                         Fault::Stop,
                         Fault::Partition,
                         Fault::HoldUp,
@@ -171,7 +171,7 @@ impl Plan {
                 },
                 tasks: 2,
                 keys: 4,
-                body: stages.pick(&[400, 1_500]),
+                body: rare.pick(&[400, 1_500]),
                 ways: Way::ALL.into_iter().filter(|way| way.is_prompt()).collect(),
                 faults: vec![Fault::ShutDown],
                 calm: 1_000,
@@ -183,10 +183,10 @@ impl Plan {
                 store: Store::Cluster { replicas: 0 },
                 processes: 3,
                 keys: 1,
-                body: stages.pick(&[50, 400]),
+                body: rare.pick(&[50, 400]),
                 waits: millis(&[5_000]),
                 faults: vec![Fault::MoveSlot],
-                calm: stages.pick(&[300, 1_000]),
+                calm: rare.pick(&[300, 1_000]),
                 ..plan
             },
             // Connections fall silent, and nothing else reveals it to the engine.
@@ -203,10 +203,9 @@ impl Plan {
         }
     }
 
-    /// Changes the plan so that a situation is common in which one check of the judge detects most: callers that are
-    /// always polled late, nested calls that are polled late, and faults of one kind.
-    pub(super) fn set_in_scene(self, scenes: &Chance) -> Self {
-        let millis = |all: &[u64]| vec![Duration::from_millis(scenes.pick(all))];
+    /// Changes the plan so that a situation is common in which one check of the judge detects most.
+    pub(super) fn with_check_target(self, targets: &Chance) -> Self {
+        let millis = |all: &[u64]| vec![Duration::from_millis(targets.pick(all))];
         let queued = match self.store {
             store if store.has_queue() => store,
             _ => Store::Redis,
@@ -221,10 +220,10 @@ impl Plan {
             ways: vec![Way::Run, Way::Guard],
             ..self
         };
-        match scenes.index(8) {
+        match targets.index(8) {
             // One or two callers are always polled late.
             0 => {
-                let tasks = scenes.pick(&[1, 1, 2]);
+                let tasks = targets.pick(&[1, 1, 2]);
                 let mut ways = vec![Way::Run, Way::Guard, Way::Function, Way::Several];
                 if tasks > 1 {
                     ways.push(Way::LeakedGuard);
@@ -233,13 +232,13 @@ impl Plan {
                     store: queued,
                     processes: 1,
                     tasks,
-                    keys: scenes.pick(&[1, 2]),
+                    keys: targets.pick(&[1, 2]),
                     slow: 100,
                     rhythmic: true,
                     ways,
                     leases: millis(&[400, 1_000, 2_000, 5_000]),
                     waits: millis(&[5_000, 10_000]),
-                    faults: scenes.pick(&[vec![], vec![], vec![Fault::ForgetScripts]]),
+                    faults: targets.pick(&[vec![], vec![], vec![Fault::ForgetScripts]]),
                     ..plan
                 }
             }
@@ -254,7 +253,7 @@ impl Plan {
                 ways: vec![Way::Nested],
                 leases: vec![millis(&[400, 1_000])[0], millis(&[5_000, 10_000])[0]],
                 waits: vec![millis(&[50, 500])[0], millis(&[10_000])[0]],
-                faults: scenes.pick(&[vec![], vec![], vec![Fault::HoldDown]]),
+                faults: targets.pick(&[vec![], vec![], vec![Fault::HoldDown]]),
                 habits: true,
                 ..plan
             },
@@ -266,7 +265,7 @@ impl Plan {
                 rhythmic: false,
                 strategies: vec![Strategy::Notify],
                 waits: millis(&[10_000]),
-                faults: vec![scenes.pick(&[Fault::Stop, Fault::HoldUp])],
+                faults: vec![targets.pick(&[Fault::Stop, Fault::HoldUp])],
                 ..plan
             },
             // A node of a Redlock refuses requests, and another one answers too late for a short lease.
@@ -288,13 +287,13 @@ impl Plan {
                 processes: 2,
                 keys: 1,
                 tasks: 8,
-                strategies: scenes.pick(&[
+                strategies: targets.pick(&[
                     vec![Strategy::Handoff],
                     vec![Strategy::Handoff, Strategy::Notify],
                 ]),
                 leases: vec![millis(&[1_000, 2_000])[0], millis(&[3_000, 5_000])[0]],
                 waits: millis(&[10_000]),
-                body: scenes.pick(&[5, 50, 400]),
+                body: targets.pick(&[5, 50, 400]),
                 faults: vec![Fault::StopProcess],
                 calm: 300,
                 ..plan
@@ -302,12 +301,12 @@ impl Plan {
             // The server's clock is set back while callers wait for the end of a lease.
             5 => Self {
                 store: queued,
-                keys: scenes.pick(&[1, 2]),
+                keys: targets.pick(&[1, 2]),
                 tasks: 4,
                 ways: vec![Way::Run, Way::Guard, Way::LeakedGuard],
                 leases: millis(&[2_000, 5_000]),
                 waits: millis(&[10_000]),
-                faults: scenes
+                faults: targets
                     .pick(&[vec![Fault::ClockBack], vec![Fault::ClockBack, Fault::Flush]]),
                 calm: 4_000,
                 ..plan
@@ -330,7 +329,7 @@ impl Plan {
                 keys: 1,
                 tasks: 4,
                 delay: 40,
-                body: scenes.pick(&[5, 50]),
+                body: targets.pick(&[5, 50]),
                 strategies: vec![Strategy::Handoff, Strategy::Spin],
                 ways: vec![Way::Run, Way::Guard, Way::LeakedGuard, Way::Try],
                 leases: millis(&[400, 1_000]),
@@ -341,30 +340,31 @@ impl Plan {
     }
 
     /// Changes the plan so that several events that are rare in other plans happen together.
-    pub(super) fn made_rare(self, rarities: &Chance) -> Self {
-        let millis = |all: &[u64]| vec![Duration::from_millis(rarities.pick(all))];
+    pub(super) fn with_rare_events(self, events: &Chance) -> Self {
+        let millis = |all: &[u64]| vec![Duration::from_millis(events.pick(all))];
         let plan = Self {
             replicas: 0,
             slow: 0,
             drift: self.drift.min(400),
             faults: Vec::new(),
+            stays_down: false,
             strategies: vec![Strategy::Handoff],
             ways: vec![Way::Run, Way::Guard],
             ..self
         };
-        match rarities.index(9) {
+        match events.index(9) {
             // A node of a Redlock loses its state while the clients have used leases of different lengths.
             0 => Self {
                 store: Store::Redlock,
                 processes: 3,
                 tasks: 2,
                 keys: 2,
-                delay: rarities.pick(&[10, 40]),
-                body: rarities.pick(&[50, 400]),
+                delay: events.pick(&[10, 40]),
+                body: events.pick(&[50, 400]),
                 leases: millis(&[400, 1_000]),
                 waits: millis(&[2_000, 5_000]),
                 ways: vec![Way::Run, Way::ExtendedGuard],
-                faults: vec![rarities.pick(&[Fault::RestartEmpty, Fault::Flush])],
+                faults: vec![events.pick(&[Fault::RestartEmpty, Fault::Flush])],
                 calm: 4_000,
                 ..plan
             },
@@ -377,11 +377,11 @@ impl Plan {
                 processes: 2,
                 tasks: 4,
                 keys: 4,
-                body: rarities.pick(&[5, 50]),
+                body: events.pick(&[5, 50]),
                 leases: vec![millis(&[1_000])[0], millis(&[5_000])[0]],
                 waits: millis(&[5_000, 10_000]),
                 ways: vec![Way::Run, Way::Guard, Way::Nested],
-                faults: rarities.pick(&[vec![], vec![Fault::ShutDown], vec![Fault::Flush]]),
+                faults: events.pick(&[vec![], vec![Fault::ShutDown], vec![Fault::Flush]]),
                 calm: 1_000,
                 ..plan
             },
@@ -392,7 +392,7 @@ impl Plan {
                 runtimes: 1,
                 tasks: 48,
                 keys: 1,
-                delay: rarities.pick(&[0, 2]),
+                delay: events.pick(&[0, 2]),
                 body: 50,
                 leases: millis(&[10_000]),
                 waits: millis(&[10_000]),
@@ -406,13 +406,13 @@ impl Plan {
                 processes: 1,
                 tasks: 8,
                 keys: 1,
-                delay: rarities.pick(&[2, 10]),
-                body: rarities.pick(&[50, 400]),
+                delay: events.pick(&[2, 10]),
+                body: events.pick(&[50, 400]),
                 leases: millis(&[5_000]),
                 waits: millis(&[10_000]),
                 ways: vec![Way::ExtendedGuard],
                 habits: true,
-                faults: vec![rarities.pick(&[Fault::Loading, Fault::ReadOnly])],
+                faults: vec![events.pick(&[Fault::Loading, Fault::ReadOnly])],
                 calm: 300,
                 ..plan
             },
@@ -438,13 +438,13 @@ impl Plan {
                 tasks: 8,
                 keys: 4,
                 delay: 40,
-                body: rarities.pick(&[5, 50]),
+                body: events.pick(&[5, 50]),
                 leases: millis(&[400]),
                 waits: millis(&[5_000]),
                 strategies: vec![Strategy::Spin],
                 ways: vec![Way::Nested, Way::Siblings, Way::ExtendedGuard],
                 habits: true,
-                faults: rarities.pick(&[vec![], vec![Fault::HoldUp]]),
+                faults: events.pick(&[vec![], vec![Fault::HoldUp]]),
                 calm: 300,
                 ..plan
             },
@@ -453,8 +453,8 @@ impl Plan {
                 store: Store::Redis,
                 processes: 1,
                 tasks: 2,
-                keys: rarities.pick(&[1, 2]),
-                delay: rarities.pick(&[0, 2]),
+                keys: events.pick(&[1, 2]),
+                delay: events.pick(&[0, 2]),
                 slow: 50,
                 rhythmic: true,
                 pauses: vec![900],
@@ -468,7 +468,7 @@ impl Plan {
                 store: Store::Redis,
                 processes: 3,
                 tasks: 4,
-                keys: rarities.pick(&[1, 2]),
+                keys: events.pick(&[1, 2]),
                 body: 400,
                 leases: millis(&[3_000, 5_000]),
                 waits: millis(&[10_000]),
@@ -476,17 +476,17 @@ impl Plan {
                 calm: 4_000,
                 ..plan
             },
-            // A process that waits in the queue is stopped, and the others only try.
+            // The callers of one process queue, and those of the other process use `notify`. One of the processes is stopped.
             _ => Self {
                 store: Store::Redis,
                 processes: 2,
                 keys: 1,
                 tasks: 8,
                 strategies: vec![Strategy::Handoff, Strategy::Notify],
-                apart: true,
+                one_strategy_each: true,
                 leases: vec![millis(&[1_000, 2_000])[0], millis(&[3_000, 5_000])[0]],
                 waits: millis(&[10_000]),
-                body: rarities.pick(&[5, 50, 400]),
+                body: events.pick(&[5, 50, 400]),
                 faults: vec![Fault::StopProcess],
                 calm: 300,
                 ..plan

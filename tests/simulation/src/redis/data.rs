@@ -43,17 +43,17 @@ pub(crate) struct Entry {
     pub(crate) value: Value,
     /// The last millisecond in which the key exists.
     pub(crate) expires: Option<i64>,
-    /// The number of the client's command that wrote the value as a whole. Only the judge reads it.
-    pub(crate) by: u64,
+    /// The number of the command that wrote the value as a whole. Only the judge reads it.
+    pub(crate) command: u64,
 }
 
 /// An element that was removed from the front of a sorted set.
 #[derive(Debug, Clone)]
-pub(crate) struct Taken {
+pub(crate) struct Popped {
     pub(crate) score: f64,
     pub(crate) member: Arc<[u8]>,
-    /// The number of the client's command that removed the element.
-    pub(crate) by: u64,
+    /// The number of the command that removed the element.
+    pub(crate) command: u64,
 }
 
 /// The keys of a server with their values and expiries.
@@ -61,8 +61,8 @@ pub(crate) struct Taken {
 pub struct DataSet {
     entries: BTreeMap<Box<[u8]>, Entry>,
     /// The elements that were last removed from the front of sorted sets. Only the judge reads them.
-    pub(crate) taken: VecDeque<Taken>,
-    /// The number of the client's command that the server carries out.
+    pub(crate) taken: VecDeque<Popped>,
+    /// The number of the command that the server carries out. The server counts the commands of all clients.
     pub(crate) command: u64,
 }
 
@@ -122,7 +122,7 @@ impl DataSet {
         let entry = Entry {
             value,
             expires,
-            by: self.command,
+            command: self.command,
         };
         match self.entries.get_mut(key) {
             Some(place) => *place = entry,
@@ -134,10 +134,13 @@ impl DataSet {
 
     /// Remembers elements that were removed from a sorted set.
     pub(crate) fn note_taken(&mut self, removed: impl IntoIterator<Item = (f64, Arc<[u8]>)>) {
-        let by = self.command;
+        let command = self.command;
         let taken = removed.into_iter();
-        self.taken
-            .extend(taken.map(|(score, member)| Taken { score, member, by }));
+        self.taken.extend(taken.map(|(score, member)| Popped {
+            score,
+            member,
+            command,
+        }));
         let surplus = self.taken.len().saturating_sub(TAKEN);
         self.taken.drain(..surplus);
     }

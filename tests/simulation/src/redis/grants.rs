@@ -21,8 +21,8 @@ pub struct StoredGrant {
     /// The time of the grant, in µs of the server's clock. `None` in Redisson's layout, and for a lock that is only
     /// retained.
     pub since: Option<u64>,
-    /// The number of the client's command that stored the grant.
-    pub by: u64,
+    /// The number of the command that stored the grant.
+    pub command: u64,
 }
 
 /// A waiter in a queue.
@@ -76,8 +76,12 @@ impl Redis {
             Value::SortedSet(_) | Value::List(_) => return None,
         };
         let left = left(entry.expires, ms);
-        let by = entry.by;
-        Some(StoredGrant { left, by, ..grant })
+        let command = entry.command;
+        Some(StoredGrant {
+            left,
+            command,
+            ..grant
+        })
     }
 
     /// Returns the text that is stored under this key.
@@ -112,13 +116,13 @@ impl Redis {
 
 impl Redis {
     /// Returns the entry that this owner had in a queue when a script last removed it from the front of the queue, and
-    /// the number of the client's command that ran the script.
+    /// the number of the command that ran the script.
     #[must_use]
     pub fn taken(&self, owner: &str) -> Option<(StoredWaiter, u64)> {
         let taken = self.0.data.taken.iter().rev();
         let mut taken = taken.filter_map(|taken| {
             let waiter = StoredWaiter::parse(taken.score, &taken.member)?;
-            Some((waiter, taken.by))
+            Some((waiter, taken.command))
         });
         taken.find(|(waiter, _)| waiter.owner == owner)
     }
@@ -167,7 +171,7 @@ fn native(text: &[u8]) -> Option<StoredGrant> {
         owners,
         session,
         since,
-        by: 0,
+        command: 0,
     })
 }
 
@@ -183,6 +187,6 @@ fn redisson((field, lease): &(Vec<u8>, Vec<u8>)) -> Option<StoredGrant> {
         owners: Vec::new(),
         session: String::new(),
         since: None,
-        by: 0,
+        command: 0,
     })
 }
