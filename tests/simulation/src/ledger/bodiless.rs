@@ -189,40 +189,42 @@ impl Ledger {
         let is_of = |call: &Call| call.wanted.keys.iter().any(|its| its == key);
         let calls = state.calls.iter().filter(|(_, call)| is_of(call));
         let (late, prompt): (Vec<_>, Vec<_>) = calls.partition(|(_, call)| !call.wanted.prompt);
-        let [(id, only)] = late[..] else {
-            return None;
-        };
-        let is_rare = only.wanted.pause.is_some_and(|pause| pause > CLAIM_TIME);
         let are_single = prompt.iter().all(|(_, call)| call.wanted.keys.len() == 1);
-        let is_certain = is_rare
-            && only.waits
-            && only.wanted.queues
-            && only.wanted.keys.len() == 1
-            && are_single
-            && now < only.began + only.wait()
-            && state.disturbed == 0
-            && !state.replicated;
-        if !is_certain {
-            return None;
-        }
-        let id = *id;
+        let rare = match late[..] {
+            [(id, only)] => {
+                let waits = |call: &Call| call.waits && call.wanted.queues;
+                // A call sends its own request, and has a claim to read the answer, if no other caller of its session
+                // waits. Between two comparisons, one of the other callers can have entered.
+                let is_peer = |call: &Call| waits(call) && call.wanted.host == only.wanted.host;
+                let peers = prompt.iter().filter(|(_, call)| is_peer(call)).count();
+                let is_certain = only.wanted.pause.is_some_and(|pause| pause > CLAIM_TIME)
+                    && waits(only)
+                    && only.wanted.keys.len() == 1
+                    && are_single
+                    && peers >= 2
+                    && self.plan.runtimes == 1
+                    && now < only.began + only.wait()
+                    && state.disturbed == 0
+                    && !state.replicated;
+                is_certain.then_some(*id)
+            }
+            _ => None,
+        };
         let this = state.keys.get_mut(key)?;
+        let before = this.missed.filter(|missed| Some(missed.call) == rare);
+        this.missed = before;
+        let call = rare?;
         let mut turns = this.bodiless.values();
         let long = SECOND_TURN + 4 * self.plan.delay;
         let (token, since) = *turns.find(|(_, since)| since + long < now)?;
-        let missed = this.missed.filter(|missed| missed.call == id);
-        let turns = match missed {
+        let turns = match before {
             Some(missed) if missed.token == token => return None,
             Some(missed) => missed.turns + 1,
             None => 1,
         };
-        this.missed = Some(Missed {
-            call: id,
-            turns,
-            token,
-        });
+        this.missed = Some(Missed { call, turns, token });
         (turns > 1).then(|| {
-            let seen = format!("call {} keeps {key} since {since} ms", id.0);
+            let seen = format!("call {} keeps {key} since {since} ms", call.0);
             ("a call that has missed a turn has less time", seen)
         })
     }
