@@ -727,12 +727,14 @@ impl Caller {
                         inner.run(this.again(&outer, Some(&beside))),
                         inner.run(this.again(&outer, Some(&beside)))
                     );
-                    drop((first, second));
+                    this.check_memory(&first, &outer);
+                    this.check_memory(&second, &outer);
                 }
                 Way::TakenAlong => {
                     let (this, outer) = (this.clone(), outer.clone());
                     let task = async move {
-                        let _ = inner.run(this.again(&outer, None)).await;
+                        let entered = inner.run(this.again(&outer, None)).await;
+                        this.check_memory(&entered, &outer);
                     };
                     let stop = self.process.stop.clone();
                     let task = on_runtime(self.runtime, task.in_current_hold());
@@ -746,15 +748,7 @@ impl Caller {
                         this.check_nested(call, &outer, lease);
                         this.again(&outer, None).await;
                     });
-                    let entered = entering.await;
-                    let is_held = outer.loss().is_none();
-                    if let Err(error @ LockError::Refused { .. }) = entered
-                        && is_held
-                    {
-                        let seen = format!("call {call:?} of {}: {error}", outer.key());
-                        let ledger = &this.process.ledger;
-                        ledger.violated("a nested call needs no memory", seen);
-                    }
+                    this.check_memory(&entering.await, &outer);
                     let took = match (began.into_inner(), this.late) {
                         (None, Lateness::Never) => Some(asked.elapsed()),
                         (began, _) => began, // a call that is polled late also fails late
@@ -772,6 +766,17 @@ impl Caller {
         });
         let ended = self.late(calling).await;
         self.end(call, ended.err());
+    }
+
+    /// Checks that a server without free memory does not refuse a nested call.
+    fn check_memory(&self, entered: &Result<(), LockError>, outer: &Hold) {
+        if let Err(error @ LockError::Refused { .. }) = entered
+            && outer.loss().is_none()
+        {
+            let seen = format!("{} with token {}: {error}", outer.key(), outer.token());
+            let ledger = &self.process.ledger;
+            ledger.violated("a nested call needs no memory", seen);
+        }
     }
 
     /// Checks that a nested call has begun its body, or has failed, within its `wait`. A turn that a call has taken in

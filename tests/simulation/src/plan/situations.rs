@@ -253,7 +253,7 @@ impl Plan {
                 ways: vec![Way::Nested],
                 leases: vec![millis(&[400, 1_000])[0], millis(&[5_000, 10_000])[0]],
                 waits: vec![millis(&[50, 500])[0], millis(&[10_000])[0]],
-                faults: targets.pick(&[vec![], vec![], vec![Fault::HoldDown]]),
+                faults: targets.pick(&[vec![], vec![Fault::HoldDown], vec![Fault::OutOfMemory]]),
                 habits: true,
                 ..plan
             },
