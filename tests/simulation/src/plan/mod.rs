@@ -58,6 +58,9 @@ const CHECK_TARGETS: u64 = 920_445;
 /// The same for the stream that decides in which plans several rare events happen together (see [`Plan::with_rare_events`]).
 const RARE_EVENTS: u64 = 973_323;
 
+/// A change of a plan, which draws its options from the given random numbers.
+type Change = fn(Plan, &Chance) -> Plan;
+
 /// The largest error in the rate of a process's clock, in millionths. Apart from rounding, this error and twice the
 /// error of a server's clock may take 1 % of a lease on a Redlock.
 const LARGEST_DRIFT: u64 = 5_000;
@@ -286,30 +289,21 @@ impl Plan {
         } else {
             plan
         };
-        let situations = Chance::new(seed, RARE_SITUATIONS);
-        let plan = if situations.percent(30) {
-            plan.with_rare_situation(&situations)
-        } else {
-            plan
-        };
-        let rare = Chance::new(seed, RARE_FAULTS);
-        let plan = if rare.percent(30) {
-            plan.with_rare_fault(&rare)
-        } else {
-            plan
-        };
-        let targets = Chance::new(seed, CHECK_TARGETS);
-        let plan = if targets.percent(25) {
-            plan.with_check_target(&targets)
-        } else {
-            plan
-        };
-        let events = Chance::new(seed, RARE_EVENTS);
-        if events.percent(25) {
-            plan.with_rare_events(&events)
-        } else {
-            plan
-        }
+        let changes: [(u64, u32, Change); 4] = [
+            (RARE_SITUATIONS, 30, Self::with_rare_situation),
+            (RARE_FAULTS, 30, Self::with_rare_fault),
+            (CHECK_TARGETS, 25, Self::with_check_target),
+            (RARE_EVENTS, 25, Self::with_rare_events),
+        ];
+        changes
+            .into_iter()
+            .fold(plan, |plan, (stream, percent, change)| {
+                let chance = Chance::new(seed, stream);
+                match chance.percent(percent) {
+                    true => change(plan, &chance),
+                    false => plan,
+                }
+            })
     }
 
     /// Changes the plan so that its callers enter in order (see [`is_ordered`](Self::is_ordered)). The judge checks
