@@ -15,7 +15,7 @@ use std::{
 
 use futures_util::{
     FutureExt,
-    future::{BoxFuture, join_all},
+    future::{BoxFuture, join_all, select_all},
 };
 use lock_runtime::{Hold, LockClient, LockError, LossReason, Strategy};
 use support::{
@@ -707,4 +707,92 @@ fn an_unread_grant_of_a_runtime_that_has_ended_is_given_back() {
     entered.unwrap();
     assert!(since.elapsed() < 4 * SECOND, "{:?}", since.elapsed());
     drop(call);
+}
+
+/// Calls share a grant. One of them has held the lock, and the next one is offered its turn. Their runtime ends, or nobody
+/// drives it any longer, and nobody polls them again. The engine gives the lock back after a claim (2 s) in total, although
+/// the lease is longer.
+#[test]
+fn turns_that_a_runtime_does_not_take_are_given_back() {
+    let second = runtime();
+    for ends in [true, false] {
+        let [client, other] = second.block_on(async { Store::redis().await.clients().await });
+        let held = second.block_on(hold(&other, "k"));
+        let lock = client.lock("k").lease(30 * SECOND).wait(60 * SECOND);
+        let mut calls: Vec<_> = (0..4).map(|_| Box::pin(lock.acquire())).collect();
+        let first = runtime();
+        let guard = first.block_on(async {
+            let waiting = async {
+                until_waiting(&other, "k", 4).await;
+                held.release().await;
+                std::future::pending::<()>().await;
+            };
+            let entered = select_all(&mut calls);
+            let (entered, number, _) = tokio::select! {
+                entered = entered => entered,
+                () = waiting => unreachable!("the wait never ends"),
+            };
+            assert_eq!(number, 0, "the first caller enters first");
+            entered.unwrap()
+        });
+        let _undriven = (!ends).then_some(first);
+        second.block_on(async {
+            guard.extend(30 * SECOND).await.unwrap();
+            guard.release().await;
+            let since = Instant::now();
+            let entered = other.lock("k").wait(20 * SECOND).run(async {}).await;
+            entered.unwrap();
+            let took = since.elapsed();
+            assert!(took < 4 * SECOND, "ends: {ends}: {took:?}");
+        });
+    }
+}
+
+/// A call waits on a runtime that nobody drives any longer. After the engine has given up the connection of this runtime,
+/// no probe waits to be sent over the connection.
+#[test]
+fn a_connection_that_was_given_up_carries_no_probes() {
+    let second = runtime();
+    let [client, other] = second.block_on(async { Store::redis().await.clients().await });
+    let held = second.block_on(hold(&other, "k"));
+    let mut call = Box::pin(client.lock("k").wait(60 * SECOND).acquire());
+    let _undriven = {
+        let first = runtime();
+        first.block_on(async {
+            tokio::select! {
+                _ = &mut call => unreachable!("the lock is held"),
+                () = until_waiting(&other, "k", 1) => {}
+            }
+        });
+        first
+    };
+    second.block_on(async {
+        tokio::time::sleep(4 * SECOND).await;
+        let commands = client.stats().commands;
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(client.stats().commands, commands);
+        held.release().await;
+    });
+}
+
+/// The server accepts no further connection. A call on a new runtime takes its lock over the connection of the engine.
+#[test]
+fn a_runtime_without_a_connection_uses_the_connection_of_the_engine() {
+    let admin = runtime();
+    let server = admin.block_on(RedisServer::start());
+    let client = LockClient::blocking_connect(server.url()).unwrap();
+    client
+        .lock("k")
+        .blocking_acquire()
+        .unwrap()
+        .blocking_release();
+    admin.block_on(async {
+        let mut connection = server.connection().await;
+        let mut full = redis::cmd("CONFIG");
+        full.arg("SET").arg("maxclients").arg(2);
+        full.exec_async(&mut connection).await.unwrap();
+        let lock = client.lock("k").wait(5 * SECOND);
+        let guard = lock.acquire().await.unwrap();
+        guard.release().await;
+    });
 }

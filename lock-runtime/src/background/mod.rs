@@ -8,7 +8,7 @@ use std::{
     fmt,
     future::Future,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -111,6 +111,15 @@ pub(crate) struct CallerRuntime {
     number: u32,
 }
 
+/// A tokio runtime on which the engine spawns tasks: the engine's own runtime, or a runtime that polls callers.
+#[derive(Debug, Clone)]
+pub(crate) struct TaskRuntime {
+    handle: Handle,
+    /// See [`CallerRuntime`].
+    #[cfg(feature = "__simulation")]
+    number: u32,
+}
+
 /// A source of random numbers.
 pub(crate) trait Random: Send + Sync {
     /// Returns 128 bits, of which 122 are random.
@@ -179,6 +188,8 @@ pub(crate) struct Context {
     pub(crate) world: Option<Arc<dyn world::World>>,
     /// The futures that were passed to [`finish`](Self::finish), and that the engine has not polled yet.
     unfinished: Mutex<Vec<BoxFuture<'static, ()>>>,
+    /// The first half of the id of the first session.
+    first_session: OnceLock<u128>,
 }
 
 impl fmt::Debug for Context {
@@ -223,12 +234,31 @@ impl Context {
             #[cfg(feature = "__simulation")]
             world: None,
             unfinished: Mutex::default(),
+            first_session: OnceLock::new(),
         }
     }
 
     /// Returns the engine's runtime.
     pub(crate) fn handle(&self) -> &Handle {
         &self.runtime
+    }
+
+    /// Returns the engine's runtime, to spawn tasks on it.
+    pub(crate) fn own_runtime(&self) -> TaskRuntime {
+        TaskRuntime {
+            handle: self.runtime.clone(),
+            #[cfg(feature = "__simulation")]
+            number: 0,
+        }
+    }
+
+    /// Returns the runtime on which this method is called, to spawn tasks on it. Panics outside of a runtime.
+    pub(crate) fn present_runtime(&self) -> TaskRuntime {
+        TaskRuntime {
+            handle: Handle::current(),
+            #[cfg(feature = "__simulation")]
+            number: self.world.as_ref().map_or(0, |world| world.runtime()),
+        }
     }
 
     /// Returns the runtime on which this method is called; `None` outside of a runtime.
@@ -284,6 +314,14 @@ impl Context {
         self.random.bits()
     }
 
+    /// Returns the random id of a new session. The ids of all sessions of this process begin with the same digits, so
+    /// that a script can remove the waiters of a stopped process.
+    pub(crate) fn new_session_id(&self) -> String {
+        let bits = self.unique();
+        let process = self.first_session.get_or_init(|| bits >> 64);
+        format!("{process:016x}{:016x}", bits & u128::from(u64::MAX))
+    }
+
     /// Returns the random name under which a new acquisition is known to the server.
     pub(crate) fn new_owner(&self) -> OwnerId {
         OwnerId::from_u128(self.unique())
@@ -300,18 +338,23 @@ impl Context {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.spawn_on(&self.runtime, future)
+        self.spawn_on(&self.own_runtime(), future)
     }
 
     /// Runs a future on `runtime`, which can be a user's runtime.
-    pub(crate) fn spawn_on<F>(&self, runtime: &Handle, future: F) -> JoinHandle<F::Output>
+    pub(crate) fn spawn_on<F>(&self, runtime: &TaskRuntime, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
         #[cfg(feature = "__simulation")]
-        let future = world::while_running(self.world.clone(), future);
-        runtime.spawn(future)
+        let future = world::while_running(self.world.clone(), runtime.number, future);
+        let task = runtime.handle.spawn(future);
+        #[cfg(feature = "__simulation")]
+        if let (Some(world), number @ 1..) = (&self.world, runtime.number) {
+            world.abort_with(number, task.abort_handle());
+        }
+        task
     }
 
     /// Runs `future` on the engine's thread, so that `future` proceeds even if the caller is rarely polled. Dropping

@@ -9,6 +9,7 @@ use std::{
 
 use lock_core::{backend::BoxFuture, lease::Moment};
 use redis::{AsyncConnectionConfig, RedisResult, aio::MultiplexedConnection};
+use tokio::task::AbortHandle;
 
 /// The environment of a simulated process, as far as the engine depends on it: the clock, random numbers and the
 /// network.
@@ -33,22 +34,32 @@ pub trait World: Send + Sync {
         config: &'a AsyncConnectionConfig,
     ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>>;
 
-    /// Returns `Ready` if the simulated process runs. If this process is stopped, returns `Pending`, and wakes the task
-    /// when the process continues.
-    fn poll_running(&self, cx: &mut task::Context<'_>) -> Poll<()>;
+    /// Returns `Ready` if the simulated process and its runtime with this number run. If one of them is stopped, returns
+    /// `Pending`, and wakes the task when both run again.
+    fn poll_running(&self, runtime: u32, cx: &mut task::Context<'_>) -> Poll<()>;
+
+    /// Calls `poll` on the simulated process's runtime with this number.
+    fn on_runtime(&self, runtime: u32, poll: &mut dyn FnMut());
+
+    /// Aborts this task when the simulated process's runtime with this number ends.
+    fn abort_with(&self, runtime: u32, task: AbortHandle);
 }
 
-/// Polls `future` only while the process of `world` runs.
+/// Polls `future` on the runtime with this number, and only while the process of `world` and the runtime run.
 pub(crate) async fn while_running<F: Future>(
     world: Option<Arc<dyn World>>,
+    runtime: u32,
     future: F,
 ) -> F::Output {
+    let Some(world) = world else {
+        return future.await;
+    };
     let mut future = pin!(future);
     poll_fn(|cx| {
-        if let Some(world) = &world {
-            ready!(world.poll_running(cx));
-        }
-        future.as_mut().poll(cx)
+        ready!(world.poll_running(runtime, cx));
+        let mut polled = Poll::Pending;
+        world.on_runtime(runtime, &mut || polled = future.as_mut().poll(cx));
+        polled
     })
     .await
 }

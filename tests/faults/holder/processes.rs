@@ -62,17 +62,25 @@ async fn worker_process() {
     client.shutdown().await;
 }
 
-/// Queues a caller for each line of the standard input. Each caller prints its number when it enters.
+/// Queues a caller for each line of the standard input. Each caller prints its number when it enters. The callers run on
+/// two runtimes in turn.
 async fn queue(client: &LockClient) {
+    let runtimes = [(); 2].map(|()| {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().unwrap()
+    });
     let mut orders = tokio::io::BufReader::new(tokio::io::stdin()).lines();
     let mut callers = 0;
     while let Ok(Some(_)) = orders.next_line().await {
         let (lock, number) = (client.lock("k").wait(60 * SECOND), callers);
-        tokio::spawn(async move {
+        runtimes[callers % runtimes.len()].spawn(async move {
             let enter = async { println!("\nentered {number}") };
             lock.run(enter).await.unwrap();
         });
         callers += 1;
+    }
+    for runtime in runtimes {
+        runtime.shutdown_background();
     }
 }
 

@@ -360,6 +360,7 @@ impl Caller {
             && !is_in_turn;
         Wanted {
             host: self.process.host,
+            runtime: self.runtime,
             way: way.name(),
             keys,
             is_multi: false,
@@ -425,7 +426,7 @@ impl Caller {
                     // If the process has two runtimes, the call moves to the other one.
                     let runtime = self.process.plan.runtimes - 1 - self.runtime;
                     let calling = on_runtime(runtime, calling);
-                    let _ = tokio::spawn(stop.while_running(calling)).await;
+                    let _ = tokio::spawn(stop.while_running(runtime, calling)).await;
                 }
             }
             Way::Buffered => {
@@ -738,7 +739,7 @@ impl Caller {
                     };
                     let stop = self.process.stop.clone();
                     let task = on_runtime(self.runtime, task.in_current_hold());
-                    let _ = tokio::spawn(stop.while_running(task)).await;
+                    let _ = tokio::spawn(stop.while_running(self.runtime, task)).await;
                 }
                 _ => {
                     let asked = Instant::now();
@@ -1000,7 +1001,8 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// A body that the engine must not drop. Records a broken promise if it is dropped, unless its process was killed.
+/// A body that the engine must not drop. Records a broken promise if it is dropped, unless its process was killed, or its
+/// runtime has ended.
 struct Unfinished<'a> {
     caller: &'a Caller,
     call: CallId,
@@ -1009,8 +1011,9 @@ struct Unfinished<'a> {
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        let ledger = &self.caller.process.ledger;
-        if !self.is_finished && ledger.knows(self.call) {
+        let Process { ledger, stop, .. } = &self.caller.process;
+        let may_end = self.is_finished || stop.has_ended(self.caller.runtime);
+        if !may_end && ledger.knows(self.call) {
             let seen = format!("{:?}", self.call);
             ledger.violated("a body that continues after a loss is not dropped", seen);
         }

@@ -89,6 +89,10 @@ pub enum Fault {
     ShutDown,
     /// The connections of a process to a server fall silent: all messages are lost, and neither side notices.
     Silence,
+    /// One of the two runtimes of a process is blocked for a while.
+    BlockRuntime,
+    /// One of the two runtimes of a process ends with its callers, and another one is started.
+    EndRuntime,
 }
 
 impl Fault {
@@ -113,7 +117,7 @@ impl Fault {
         Self::ALL.into_iter().filter(fits).collect()
     }
 
-    /// All faults, except [`ShutDown`](Self::ShutDown) and [`Silence`](Self::Silence), which a plan draws separately.
+    /// All faults, except those that a plan draws separately.
     pub const ALL: [Self; 33] = [
         Self::Break,
         Self::HalfOpen,
@@ -211,6 +215,8 @@ impl Fault {
             Self::ClockBack => "the server's clock is set back",
             Self::Crash => "a process is killed",
             Self::StopProcess => "a process is stopped",
+            Self::BlockRuntime => "a runtime is blocked",
+            Self::EndRuntime => "a runtime ends",
             Self::PrimaryDies => "a primary dies, a replica takes over",
             Self::PrimaryIsCutOff => "a primary is cut off, a replica takes over",
             Self::PrimaryStops => "a primary is stopped, a replica takes over",
@@ -370,6 +376,8 @@ impl World {
             Fault::LoseMessages => self.lose_messages(a_while).await,
             Fault::ShutDown => self.shut_down(host).await,
             Fault::Silence => network.fall_silent(host, server),
+            Fault::BlockRuntime => self.block_runtime(host, 3 * a_while).await,
+            Fault::EndRuntime => self.end_runtime(host).await,
         }
         self.ledger.disturb(OVER);
     }

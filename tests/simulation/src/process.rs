@@ -18,6 +18,7 @@ use lock_runtime::{
     simulation::{World, in_world},
 };
 use tokio::{
+    task::AbortHandle,
     task_local,
     time::{Instant, interval, sleep_until},
 };
@@ -130,13 +131,22 @@ impl World for Host {
                 config.clone(),
             )
             .await?;
-            tokio::spawn(self.stop.clone().while_running(driving));
+            let running = self.stop.clone().while_running(self.runtime(), driving);
+            tokio::spawn(running);
             Ok(connection)
         })
     }
 
-    fn poll_running(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.stop.poll_running(cx)
+    fn poll_running(&self, runtime: u32, cx: &mut Context<'_>) -> Poll<()> {
+        self.stop.poll_running(runtime, cx)
+    }
+
+    fn on_runtime(&self, runtime: u32, poll: &mut dyn FnMut()) {
+        RUNTIME.sync_scope(runtime, poll);
+    }
+
+    fn abort_with(&self, runtime: u32, task: AbortHandle) {
+        self.stop.abort_with(runtime, task);
     }
 }
 

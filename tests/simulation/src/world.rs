@@ -59,8 +59,15 @@ pub struct Outcome {
 /// A process and its tasks.
 struct Running {
     client: LockClient,
-    tasks: JoinSet<()>,
+    tasks: JoinSet<Option<()>>,
     process: Process,
+    /// The number of the runtime that was started last.
+    newest_runtime: u32,
+}
+
+/// Starts a task of a process on the runtime with this number.
+fn spawn(tasks: &mut JoinSet<Option<()>>, stop: &StopSignal, runtime: u32, caller: Arc<Caller>) {
+    tasks.spawn(stop.clone().while_running(runtime, caller.live()));
 }
 
 /// The time for which callers make calls after the last fault.
@@ -232,14 +239,55 @@ impl World {
             let quirks = Chance::new(self.plan.seed, stream + 601 + task as u64);
             let chances = [chance, orders, extras, unpolled, habits, quirks];
             let caller = Caller::new(&process, runtime, chances);
-            tasks.spawn(stop.clone().while_running(caller.live()));
+            spawn(&mut tasks, &stop, runtime, caller);
         }
         let running = Running {
             client,
             tasks,
             process,
+            newest_runtime: self.plan.runtimes - 1,
         };
         self.running().insert(host, running);
+    }
+
+    /// Blocks the newest runtime of a process for a while. If the process has only one runtime, does nothing.
+    pub(crate) async fn block_runtime(&self, host: HostId, time: Duration) {
+        let of_host = |running: &Running| (running.process.stop.clone(), running.newest_runtime);
+        let running = self.running().get(&host).map(of_host);
+        if let Some((stop, runtime @ 1..)) = running {
+            self.ledger.stop(host);
+            stop.block(runtime);
+            sleep(time).await;
+            self.ledger.go_on(host);
+            stop.go_on();
+        }
+    }
+
+    /// Ends the newest runtime of a process together with its callers, and starts another one. If the process has only
+    /// one runtime, does nothing.
+    pub(crate) async fn end_runtime(&self, host: HostId) {
+        let of_host = |running: &mut Running| {
+            let runtime = running.newest_runtime;
+            running.newest_runtime += u32::from(runtime > 0);
+            (running.process.clone(), runtime)
+        };
+        let running = self.running().get_mut(&host).map(of_host);
+        let Some((process, runtime @ 1..)) = running else {
+            return;
+        };
+        process.stop.end(runtime);
+        // The tasks of the runtime are dropped as soon as they are polled.
+        sleep(Duration::from_millis(1)).await;
+        self.ledger.end_runtime(host, runtime);
+        if let Some(running) = self.running().get_mut(&host) {
+            let stream = 1_000_000 + 1_000 * (host as u64 + 100 * u64::from(runtime));
+            for task in 0..self.plan.tasks as u64 / u64::from(self.plan.runtimes) {
+                let chances = [0, 1, 2, 3, 4, 5]
+                    .map(|which| Chance::new(self.plan.seed, stream + 10 * task + which));
+                let caller = Caller::new(&process, runtime + 1, chances);
+                spawn(&mut running.tasks, &process.stop, runtime + 1, caller);
+            }
+        }
     }
 
     fn running(&self) -> std::sync::MutexGuard<'_, BTreeMap<HostId, Running>> {

@@ -152,8 +152,8 @@ impl Ledger {
         })
     }
 
-    /// Checks that each session of a stopped process is granted the lock at most once while a caller of another process
-    /// waits.
+    /// Checks that a stopped process is granted the lock at most once while a caller of another process waits, on however
+    /// many runtimes its own callers wait.
     fn check_stopped_session(
         &self,
         state: &mut State,
@@ -173,17 +173,12 @@ impl Ledger {
         if !is_certain {
             return None;
         }
-        let first = (key.to_owned(), grant.session.clone());
-        let (stop, at) = *state
-            .granted_while_stopped
-            .entry(first)
-            .or_insert((since, now));
-        if stop != since {
-            state
-                .granted_while_stopped
-                .insert((key.to_owned(), grant.session.clone()), (since, now));
-            return None;
+        let seen = state.granted_while_stopped.entry(key.to_owned());
+        let seen = seen.or_insert((since, now));
+        if seen.0 != since {
+            *seen = (since, now);
         }
+        let at = seen.1;
         let probes = |call: &Call| {
             let wanted = &call.wanted;
             call.waits

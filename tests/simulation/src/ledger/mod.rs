@@ -377,6 +377,26 @@ impl Ledger {
         }
     }
 
+    /// Records that a runtime of this host has ended, and with it the calls that were made on it, except those that callers
+    /// have forgotten.
+    pub fn end_runtime(&self, host: crate::network::HostId, runtime: u32) {
+        let ended: Vec<CallId> = {
+            let state = self.state();
+            let of_runtime = |call: &Call| {
+                let wanted = &call.wanted;
+                wanted.host == host && wanted.runtime == runtime && !call.is_forgotten
+            };
+            let calls = state.calls.iter();
+            calls
+                .filter(|(_, call)| of_runtime(call))
+                .map(|(id, _)| *id)
+                .collect()
+        };
+        for call in ended {
+            self.give_up(call);
+        }
+    }
+
     /// Records that a call was dropped.
     pub fn give_up(&self, call: CallId) {
         let mut state = self.state();

@@ -85,6 +85,8 @@ pub struct CallId(pub(super) u64);
 pub struct Wanted {
     /// The host of the calling process.
     pub host: HostId,
+    /// The number of the runtime on which the call begins.
+    pub runtime: u32,
     /// The name of the way in which the call uses its lock, such as "guard" or "function" (see `Way`).
     pub way: &'static str,
     /// The keys of the locks that the call takes.
@@ -328,9 +330,8 @@ pub(super) struct State {
     pub(super) heard: BTreeMap<(ServerId, String), u64>,
     /// The host that is cut off from its only server (`None` if this is true of all hosts), and the time since then.
     pub(super) cut_off: Option<(Option<HostId>, u64)>,
-    /// For each lock and each session of a stopped process, the time at which the process was stopped, and the comparison
-    /// that saw the first grant to the session since then.
-    pub(super) granted_while_stopped: BTreeMap<(String, String), (u64, u64)>,
+    /// For each lock, the time at which a process was stopped, and the comparison that saw the first grant to it since then.
+    pub(super) granted_while_stopped: BTreeMap<String, (u64, u64)>,
     /// The time from the end of the fault before until the last fault began. The maximum if there was no fault before.
     pub(super) calm: u64,
     /// The times at which the shutdowns of the hosts' clients began.

@@ -224,12 +224,7 @@ impl Ledger {
     fn forgotten_waiter(&self, state: &State, key: &str, this: &Key, now: u64) -> Option<String> {
         let wants =
             |call: &Call| call.waits && call.wanted.keys.len() == 1 && call.wanted.keys[0] == *key;
-        // A stopped process delays the callers of other processes by a claim for each of its runtimes.
-        let stopped = match state.stopped {
-            Some(_) => CLAIM * u64::from(self.plan.runtimes - 1),
-            None => 0,
-        };
-        let patience = stopped + patience(state, wants);
+        let patience = patience(state, wants);
         let quiet = match state.disturbed {
             0 => 0,
             disturbed => disturbed + state.longest_lease.max(CLAIM) + patience,

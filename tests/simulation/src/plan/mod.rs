@@ -58,6 +58,9 @@ const CHECK_TARGETS: u64 = 920_445;
 /// The same for the stream that decides in which plans several rare events happen together (see [`Plan::with_rare_events`]).
 const RARE_EVENTS: u64 = 973_323;
 
+/// The same for the stream that decides in which plans runtimes fail (see [`Plan::with_failing_runtimes`]).
+const FAILING_RUNTIMES: u64 = 1_500_185;
+
 /// A change of a plan, which draws its options from the given random numbers.
 type Change = fn(Plan, &Chance) -> Plan;
 
@@ -289,11 +292,12 @@ impl Plan {
         } else {
             plan
         };
-        let changes: [(u64, u32, Change); 4] = [
+        let changes: [(u64, u32, Change); 5] = [
             (RARE_SITUATIONS, 30, Self::with_rare_situation),
             (RARE_FAULTS, 30, Self::with_rare_fault),
             (CHECK_TARGETS, 25, Self::with_check_target),
             (RARE_EVENTS, 25, Self::with_rare_events),
+            (FAILING_RUNTIMES, 20, Self::with_failing_runtimes),
         ];
         changes
             .into_iter()

@@ -493,4 +493,29 @@ impl Plan {
             },
         }
     }
+
+    /// Changes the plan so that the runtimes of some callers are blocked, or end.
+    pub(super) fn with_failing_runtimes(mut self, runtimes: &Chance) -> Self {
+        self.ways.retain(|way| *way != Way::Moved);
+        self.ways
+            .push(runtimes.pick(&[Way::Run, Way::Guard, Way::Forgotten, Way::ExtendedGuard]));
+        let mut faults = vec![runtimes.pick(&[Fault::BlockRuntime, Fault::EndRuntime])];
+        if runtimes.percent(30) {
+            faults.push(runtimes.pick(&[
+                Fault::StopProcess,
+                Fault::Break,
+                Fault::Silence,
+                Fault::Crash,
+                Fault::BlockRuntime,
+            ]));
+        }
+        Self {
+            runtimes: 2,
+            processes: runtimes.pick(&[1, 2, 3]),
+            tasks: self.tasks.max(4),
+            keys: runtimes.pick(&[1, 2]),
+            faults,
+            ..self
+        }
+    }
 }

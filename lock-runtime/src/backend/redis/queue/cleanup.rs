@@ -176,7 +176,7 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, gone: oneshot::Send
         return;
     };
     // The server can carry out an unanswered request until the server has closed the connection of this request.
-    let answered = request.is_answered();
+    let answered = request.is_answered() && !request.is_cut_off();
     let name = &request.names.lock;
     if let Some((token, ends)) = server.cohorts.offered_to(name, request.owner) {
         give_back(server.clone(), name.clone(), token, ends).await;

@@ -25,7 +25,7 @@ use crate::{
     backend::redis::{
         protocol::grant::GrantSnapshot,
         queue::cohort::{Cohort, Confirmation, Departure, Seat, Turn},
-        session::{Session, waiters::Offers},
+        session::{HEARTBEAT, Session, waiters::Offers},
     },
     background::lock,
 };
@@ -120,13 +120,17 @@ pub(crate) enum Known {
 pub(crate) struct Chores {
     /// The turns that were not taken in time, each with its lock and its token.
     pub(crate) missed: Vec<(LockName, u64)>,
-    /// The locks whose waiting members have to queue again, because the local deadline of the grant has passed.
+    /// The locks whose waiting members have to queue again, because the local deadline of the grant has passed, or
+    /// because the grant is released before their turns.
     pub(crate) requeue: Vec<LockName>,
     /// The grants that have to be released because no member takes the turn. Each grant comes with the token of its
     /// last turn, and with its local deadline.
     pub(crate) release: Vec<(LockName, FencingToken, Moment)>,
     /// The offers that have to be renewed, each with its token and the new lease.
     pub(crate) renew: Vec<(LockName, FencingToken, Duration)>,
+    /// Whether a turn has been offered for a heartbeat, and was not taken. The engine then has to find out whether the
+    /// runtime of the session runs.
+    pub(crate) is_untaken: bool,
 }
 
 /// The tasks that the engine has to carry out after it has recorded a new grant.
@@ -390,16 +394,21 @@ impl Cohorts {
     /// deadline of a grant has passed, the grant's waiting members queue again. Removes a released cohort if no caller
     /// of the session waits for its lock, and a replaced or ended cohort after its local deadline. Releases the grant of a
     /// suspended cohort whose last member has left, if nobody shares the grant again.
+    ///
+    /// `is_silent` is set if the session has no connection that answers. If a turn is not taken in time in such a session,
+    /// the runtime of the session probably does not run, so no other member would take its turn either. The engine then
+    /// releases the grant, and the waiting members queue again.
     pub(crate) fn heartbeat_chores(
         &self,
         session: &Arc<Session>,
+        is_silent: bool,
         now: Moment,
         next_beat: Moment,
     ) -> Chores {
         let mut chores = Chores::default();
         let mut offers = Offers::default();
         let mut cohorts = lock(&self.0);
-        // The session of a member that has left may have ended, so each session does this for all sessions.
+        // The session of a member that has left may be idle, so each session does this for all sessions.
         for ((name, _), entry) in cohorts.iter_mut() {
             let has_left = entry.left.is_some_and(|left| left + CLAIM <= now);
             if has_left && entry.cohort.is_suspended() {
@@ -409,17 +418,20 @@ impl Cohorts {
                 chores.release.push((name.clone(), last, ends));
             }
         }
+        let ours = |entry: &Entry| Arc::ptr_eq(&entry.session, session);
         cohorts.retain(|(name, _), entry| {
-            let ours = Arc::ptr_eq(&entry.session, session);
             let is_unneeded = entry.cohort.is_released() && !session.waiters.are_at(name);
-            let is_closed = entry.replaced.is_some() || entry.cohort.is_ended();
+            // In a session that has ended, nobody shares the grant of a suspended cohort again.
+            let is_deserted = session.has_ended() && entry.cohort.is_over() && entry.left.is_none();
+            let is_closed = entry.replaced.is_some() || entry.cohort.is_ended() || is_deserted;
             let is_past = is_unneeded || (is_closed && entry.cohort.until() <= now);
-            !(ours && is_past)
+            !(ours(entry) && is_past)
         });
         for ((name, _), entry) in cohorts.iter_mut() {
-            if !Arc::ptr_eq(&entry.session, session) || entry.cohort.is_over() {
+            if !ours(entry) || entry.cohort.is_over() {
                 continue;
             }
+            chores.is_untaken |= entry.cohort.is_offered_since(now - HEARTBEAT);
             if entry.cohort.is_late(now) && entry.has_waiting(name) {
                 if entry.cohort.is_offered() {
                     session.waiters.withdraw(name, entry.cohort.turn().owner);
@@ -430,7 +442,10 @@ impl Cohorts {
                 let Turn { token, owner } = entry.cohort.turn();
                 chores.missed.push((name.clone(), token));
                 session.waiters.withdraw(name, owner);
-                if !entry.pass(name, now, &mut offers) {
+                if is_silent || !entry.pass(name, now, &mut offers) {
+                    if entry.has_waiting(name) {
+                        chores.requeue.push(name.clone());
+                    }
                     let last = FencingToken::new(entry.cohort.turn().token);
                     let until = entry.cohort.until();
                     entry.cohort.end();
@@ -442,6 +457,13 @@ impl Cohorts {
             }
         }
         chores
+    }
+
+    /// Returns whether the registry contains a cohort of this session.
+    pub(crate) fn are_in(&self, session: &Arc<Session>) -> bool {
+        let cohorts = lock(&self.0);
+        let mut cohorts = cohorts.values();
+        cohorts.any(|entry| Arc::ptr_eq(&entry.session, session))
     }
 
     /// Returns which token a request has to name to identify the grant of the holder with this token.

@@ -10,7 +10,7 @@ use crate::backend::redis::{
     protocol::{
         command::claim_ms,
         grant::GrantSnapshot,
-        request::{AcquireRequest, decode, ends},
+        request::{AcquireRequest, UnderWay, decode, ends},
         scripts,
     },
     queue::{
@@ -103,10 +103,10 @@ async fn send_batch(
     for request in batch {
         // While `under_way` exists, the caller neither takes its turn nor leaves the queue. `under_way` is dropped
         // after the answer was applied.
-        if let Some(under_way) = request.send()
+        if let Some(mut under_way) = request.send()
             && session.waiters.waits(name, request.owner)
         {
-            request.carry(connection);
+            under_way.carry(connection);
             sending.push(under_way);
             asked.push(request);
         }
@@ -138,18 +138,14 @@ async fn send_batch(
     }
     let answer = connection.run(&scripts::QUEUE, &keys, &args).await;
     let answer = answer.and_then(|(reply, sent)| Ok((decode::<Vec<Value>>(reply)?, sent)));
-    let (reply, sent) = match answer {
-        Ok(answer) => answer,
-        Err(error) => {
-            if let CallError::Broken(_) = error {
-                // A caller could now leave the queue over another connection, and the server could carry out this
-                // request afterwards and queue the caller again. The callers therefore cannot leave before the server
-                // has closed the broken connection.
-                until_closed(server, session, connection, first).await;
-            }
-            return Err(error);
-        }
-    };
+    if let Err(CallError::Broken(_)) = answer {
+        // A caller could now leave the queue over another connection, and the server could carry out this request
+        // afterwards and queue the caller again. The callers therefore cannot leave before the server has closed the
+        // broken connection.
+        until_closed(server, session, connection, first).await;
+    }
+    sending.iter_mut().for_each(UnderWay::settle);
+    let (reply, sent) = answer?;
     let mut fields = reply.into_iter();
     let mut next = || fields.next().unwrap_or(Value::Nil);
     let (held, left): (Option<String>, Option<i64>) = (decode(next())?, decode(next())?);

@@ -42,8 +42,9 @@ pub(crate) fn take_up(
     grant: &GrantSnapshot,
 ) -> bool {
     // The grant is possibly outdated if another server stores the lock now. The waiters of the lock have queued again
-    // at that server, and its answers describe the present grant.
-    if !server.sessions.serves(session, name) {
+    // at that server, and its answers describe the present grant. A session that has ended has no waiters, so a grant to
+    // it is only given back.
+    if !session.has_ended() && !server.sessions.serves(session, name) {
         return false;
     }
     let TakenUp {
@@ -97,14 +98,18 @@ pub(crate) fn confirm_offer(
     })
 }
 
-/// Carries out the tasks of a heartbeat for the cohorts of a session, as the cohort registry determines them.
+/// Carries out the tasks of a heartbeat for the cohorts of a session, as the cohort registry determines them. `is_silent`
+/// is set if the session has no connection that answers. Returns whether a turn has been offered for a heartbeat, and was
+/// not taken.
 pub(crate) fn carry_out_chores(
     server: &Arc<Server>,
     session: &Arc<Session>,
+    is_silent: bool,
     now: Moment,
     next_beat: Moment,
-) {
-    let chores = server.cohorts.heartbeat_chores(session, now, next_beat);
+) -> bool {
+    let cohorts = &server.cohorts;
+    let chores = cohorts.heartbeat_chores(session, is_silent, now, next_beat);
     for (name, token) in chores.missed {
         tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&name), token, "a waiter did not take its turn in time, so the engine passes the turn on");
     }
@@ -126,6 +131,7 @@ pub(crate) fn carry_out_chores(
             }
         });
     }
+    chores.is_untaken
 }
 
 /// Ends the turn of the holder with this token. If another member of the cohort is waiting, that member gets the turn.

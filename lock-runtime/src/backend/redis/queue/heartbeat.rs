@@ -36,7 +36,7 @@ const PROBE_BATCH: usize = 100;
 /// one lock, so the probes of a session take at most a twentieth of the server's time.
 const PROBE_SHARE: Duration = Duration::from_micros(150);
 
-/// Runs the heartbeat until the session ends or the backend is dropped. The heartbeat sleeps while the session is idle.
+/// Runs the heartbeat until the session has ended or the backend is dropped. The heartbeat sleeps while the session is idle.
 pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
     let mut next_beat = Moment::new(Duration::ZERO);
     loop {
@@ -44,22 +44,28 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             let (Some(session), Some(server)) = (session.upgrade(), server.upgrade()) else {
                 return;
             };
-            // A session can end before a caller has read the answer to its request. If an answer is unread, the
-            // heartbeat continues until the request is revoked or its answer is read.
-            let has_ended = session.has_ended();
-            if has_ended && session.unanswered.is_empty() {
+            // A session can end before a caller has read the answer to its request, or has taken the turn that it was
+            // offered. The heartbeat then continues until the request is revoked or its answer is read, and until the
+            // grants of the session are released.
+            if session.has_ended()
+                && session.unanswered.is_empty()
+                && (server.sessions.is_closed() || !server.cohorts.are_in(&session))
+            {
                 return;
             }
             let now = server.now();
             let connection = session.latest();
             if next_beat <= now {
                 next_beat = now + HEARTBEAT;
-                if !has_ended {
-                    carry_out_chores(&server, &session, now, next_beat);
-                }
+                let is_silent = |connection: &Arc<Connection>| {
+                    let health = &connection.health;
+                    health.is_broken() || health.silent_for(now) > SILENCE / 2
+                };
+                let is_silent = connection.as_ref().is_none_or(is_silent);
+                let is_untaken = carry_out_chores(&server, &session, is_silent, now, next_beat);
                 revoke(&server, &session, now);
                 if let Some(connection) = &connection {
-                    check_silence(&server, connection, now);
+                    check_silence(&server, connection, is_untaken, now);
                 }
             }
             let next_probe =
@@ -112,12 +118,13 @@ fn probe_due(
 /// Gives up a connection that has unanswered commands, and that has brought no answer for [`SILENCE`]. The engine
 /// records an answer only when the caller that waits for the answer is polled, so a working connection can look silent.
 /// After a quarter of [`SILENCE`], the engine therefore sends a command of its own, whose answer shows that the
-/// connection works.
-fn check_silence(server: &Server, connection: &Arc<Connection>, now: Moment) {
+/// connection works. The engine also sends this command if `is_untaken` is set, that is, if a caller does not take its
+/// turn: the answer then shows that the runtime of the connection runs.
+fn check_silence(server: &Server, connection: &Arc<Connection>, is_untaken: bool, now: Moment) {
     let silence = connection.health.silent_for(now);
     if silence > SILENCE {
         connection.health.mark_lost("no answer");
-    } else if silence > SILENCE / 4 {
+    } else if silence > SILENCE / 4 || is_untaken {
         let connection = connection.clone();
         server
             .context

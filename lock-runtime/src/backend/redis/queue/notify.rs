@@ -81,14 +81,14 @@ impl Caller {
         }
     }
 
-    /// Returns whether the caller's session is connected to the server that stores the lock.
+    /// Returns whether the caller's session has not ended, and is connected to the server that stores the lock.
     fn is_served(&self) -> bool {
         let name = &self.joined.callers.name;
-        self.server.sessions.serves(&self.session, name)
+        !self.session.has_ended() && self.server.sessions.serves(&self.session, name)
     }
 
-    /// Waits until this caller has the turn to try to get the lock. Returns false if the lock moves to another server
-    /// meanwhile.
+    /// Waits until this caller has the turn to try to get the lock. Returns false if the caller's session ends, or if the
+    /// lock moves to another server, meanwhile.
     async fn turn(&self) -> Result<bool, BackendError> {
         let Joined {
             callers,
@@ -97,7 +97,7 @@ impl Caller {
             ..
         } = &self.joined;
         loop {
-            if self.server.is_shutting_down() {
+            if self.server.is_shutting_down() || self.server.sessions.is_closed() {
                 return Err(BackendError::ShutDown);
             }
             if callers.take(*number) {

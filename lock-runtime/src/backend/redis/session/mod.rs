@@ -21,7 +21,7 @@ use lock_core::{
     key::LockName,
     lease::Moment,
 };
-use tokio::{runtime::Handle, sync::Notify};
+use tokio::sync::Notify;
 
 use self::{
     subscribers::Subscribers,
@@ -38,7 +38,7 @@ use crate::{
             outage::SessionPresence,
         },
     },
-    background::{Context, watched::Watched},
+    background::{Context, TaskRuntime, watched::Watched},
     events::TARGET,
 };
 
@@ -91,7 +91,7 @@ pub(crate) struct Session {
     /// logged as a warning.
     forged: AtomicBool,
     state: Watched<State>,
-    runtime: OnceLock<Handle>,
+    runtime: OnceLock<TaskRuntime>,
     /// The waiters: callers that have a place in the queue, or are about to be queued.
     pub(crate) waiters: Waiters,
     /// The requests that callers have sent themselves, and whose answers they have not read.
@@ -116,7 +116,7 @@ impl fmt::Debug for Session {
 impl Session {
     /// Creates a session, which does not connect before [`run`](Self::run).
     pub(crate) fn new(context: &Arc<Context>) -> Arc<Self> {
-        let session_id = format!("{:032x}", context.unique());
+        let session_id = context.new_session_id();
         Arc::new(Self {
             channel: grant::channel(&session_id),
             session_id: session_id.into(),
@@ -138,7 +138,7 @@ impl Session {
         self: &Arc<Self>,
         driver: &Weak<dyn Driver>,
         connector: &Arc<Connector>,
-        runtime: &Handle,
+        runtime: &TaskRuntime,
     ) {
         self.runtime.get_or_init(|| runtime.clone());
         self.driver.get_or_init(|| driver.clone());
@@ -156,9 +156,8 @@ impl Session {
 
     /// Spawns a future on the session's runtime. The future is dropped when that runtime ends.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        let runtime = self.runtime.get();
-        let runtime = runtime.unwrap_or_else(|| self.context.handle());
-        self.context.spawn_on(runtime, future);
+        let own = || self.context.own_runtime();
+        self.context.spawn_on(self.runtime.get_or_init(own), future);
     }
 
     pub(crate) fn channel(&self) -> &str {
@@ -236,13 +235,15 @@ impl Session {
         matches!(&*self.state.get(), State::Ended)
     }
 
-    /// Ends the session: gives up its connection, and removes its waiters without offering them a turn.
+    /// Ends the session: gives up its connection, and removes its waiters without offering them a turn. The callers of the
+    /// session get a new session.
     pub(crate) fn end(&self) {
         let last = self.state.replace(State::Ended);
         if let State::Up(connection) = last {
             connection.health.mark_broken();
         }
         self.waiters.clear();
+        self.subscribers.wake_all();
         self.parking.leave();
     }
 

@@ -12,9 +12,12 @@ use std::{
 };
 
 use foldhash::HashMap;
-use lock_core::{backend::BackendError, key::LockName, lease::Moment};
+use lock_core::{
+    backend::{BackendError, BoxFuture},
+    key::LockName,
+    lease::Moment,
+};
 use once_cell::sync::OnceCell;
-use tokio::runtime::Handle;
 
 use crate::{
     backend::redis::{
@@ -26,6 +29,8 @@ use crate::{
 
 /// If a client knows more runtimes than this number, it forgets those whose sessions have ended.
 const RUNTIMES_REMEMBERED: usize = 64;
+/// The time for which a call waits for a connection of its own runtime before it also accepts a connection of the engine.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The sessions with one server.
 pub(crate) struct Sessions {
@@ -91,24 +96,40 @@ impl Sessions {
             // The mutex must be unlocked before the session starts, because the session ends at once if the runtime has
             // ended, and `retire` then locks the mutex.
             if new {
-                session.run(&self.driver, &self.connector, &Handle::current());
+                session.run(&self.driver, &self.connector, &context.present_runtime());
             }
             (!session.has_ended()).then_some(session)
         });
         session.unwrap_or_else(|| self.home().clone())
     }
 
-    /// Waits for a connection of `session`, or of the engine's home session if `session` has ended.
+    /// Waits for a connection of `session`. Also accepts a connection of the engine's home session if `session` has ended,
+    /// or cannot connect within [`CONNECT_PATIENCE`], for instance because the server accepts no further connection.
     pub(crate) async fn connection_of(
         &self,
         session: Arc<Session>,
     ) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
-        if let Ok(connection) = session.connection().await {
+        if let Some(connection) = session.connected() {
             return Ok((session, connection));
         }
-        let home = self.home().clone();
-        let connection = home.connection().await?;
-        Ok((home, connection))
+        // The future is boxed, so that the future of a call stays small.
+        let waiting: BoxFuture<'_, _> = Box::pin(async move {
+            let patience = self.connector.context.sleep(CONNECT_PATIENCE);
+            tokio::select! {
+                biased;
+                connected = session.connection() => if let Ok(connection) = connected {
+                    return Ok((session, connection));
+                },
+                () = patience => {}
+            }
+            let home = self.home().clone();
+            tokio::select! {
+                biased;
+                Ok(connection) = session.connection() => Ok((session, connection)),
+                connected = home.connection() => Ok((home.clone(), connected?)),
+            }
+        });
+        waiting.await
     }
 
     /// Returns the engine's home session, which runs on the engine's own runtime.
@@ -116,8 +137,8 @@ impl Sessions {
         let home = self.home.get_or_init(|| {
             let home = Session::new(&self.connector.context);
             if !self.is_closed() {
-                let engine = self.connector.context.handle();
-                home.run(&self.driver, &self.connector, engine);
+                let engine = self.connector.context.own_runtime();
+                home.run(&self.driver, &self.connector, &engine);
             }
             home
         });

@@ -11,11 +11,11 @@ use std::{
 
 use lock_core::backend::BoxFuture;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value, aio::MultiplexedConnection};
-use tokio::{runtime::Handle, sync::oneshot};
+use tokio::sync::oneshot;
 
 use crate::{
     backend::redis::transport::health::Health,
-    background::{Context, lock},
+    background::{Context, TaskRuntime, lock},
 };
 
 /// A new command is batched if at least this number of other commands are under way.
@@ -37,7 +37,7 @@ pub(crate) struct Batcher {
     redis: MultiplexedConnection,
     pending: Arc<Mutex<Pending>>,
     /// The runtime on which the connection runs.
-    runtime: Handle,
+    runtime: TaskRuntime,
     health: Arc<Health>,
     context: Arc<Context>,
 }
@@ -52,7 +52,7 @@ impl Batcher {
         Self {
             redis,
             pending: Arc::default(),
-            runtime: Handle::current(),
+            runtime: context.present_runtime(),
             health,
             context,
         }
@@ -101,7 +101,7 @@ impl Batcher {
 
     fn begin_leaving(&self) {
         let leaving: BoxFuture<'static, ()> = Box::pin(self.clone().leave());
-        self.runtime.spawn(leaving);
+        self.context.spawn_on(&self.runtime, leaving);
     }
 
     async fn leave(self) {

@@ -443,23 +443,27 @@ impl Connection {
     async fn send_as(&self, command: &Cmd, asking: bool) -> Result<(Value, Moment), RedisError> {
         let sent = self.context.now();
         let health = &*self.health;
+        let given_up = || {
+            RedisError::from(std::io::Error::new(
+                std::io::ErrorKind::ConnectionReset,
+                "the connection was given up",
+            ))
+        };
+        // If the runtime of the connection does not run, a command would stay in the batch of the connection.
+        if health.is_broken() {
+            return Err(given_up());
+        }
         let others = health.sent(sent);
         let _in_flight = InFlight::of(health);
         count(&self.counters.commands);
-        let given_up = || {
-            Err(RedisError::from(std::io::Error::new(
-                std::io::ErrorKind::ConnectionReset,
-                "the connection was given up",
-            )))
-        };
         let reply = {
             let mut reply = pin!(self.batcher.send(command, others, asking));
             tokio::select! {
                 biased;
                 // The caller can be polled long after the reply came. Meanwhile, the session may have connected to
                 // another server, whose grants the reply does not know.
-                reply = &mut reply => if health.is_replaced() { given_up() } else { reply },
-                () = health.until_broken() => given_up(),
+                reply = &mut reply => if health.is_replaced() { Err(given_up()) } else { reply },
+                () = health.until_broken() => Err(given_up()),
             }
         };
         let reply = reply.and_then(Value::extract_error);

@@ -20,6 +20,8 @@
 local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)(.*)$'
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
+-- The number of digits that the ids of all sessions of one process have in common.
+local PROCESS_DIGITS = 16
 -- The shortest lease, in ms, for which a claim is stored. Until a member has taken its turn, its process renews the
 -- grant only at its heartbeats, so a shorter lease can expire although the process is listening.
 local MIN_CLAIMED_LEASE = 500
@@ -35,6 +37,10 @@ local examined = 0
 -- id signs the messages on the channel and must stay secret.
 local function channel_of(session_id)
   return 'lock:session:' .. redis.sha1hex(session_id)
+end
+
+local function begins_with(text, start)
+  return start and string.sub(text, 1, #start) == start
 end
 
 -- Returns whether the script can grant a lock to a session. In a Redis Cluster, PUBLISH also reaches a session that
@@ -111,11 +117,11 @@ end
 -- listening. Once such a session is listening again, it notices that its entries are gone, and queues its callers
 -- again. The calling script passes the result of its ZPOPMIN as `head`, so the script's first write is ZPOPMIN or DEL.
 -- Redis allows both commands when it is out of memory, and then allows all further writes of the script. `claimed` is
--- the key of the claim, or nil if the calling script does not know it. `aside` is the id of a session whose waiters are
--- skipped (the result of set_claimant_aside), or nil.
+-- the key of the claim, or nil if the calling script does not know it. `aside` names the sessions whose waiters are skipped
+-- (the first result of set_claimant_aside), or is nil.
 local function grant_next(head, grant, queue, claimed, fence, floor, claim, aside)
   local time, now
-  local silent = aside and { [aside] = true } or {}
+  local silent = {}
   while head[1] do
     if not now then
       time = redis.call('TIME')
@@ -128,7 +134,7 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
       -- nothing, so another caller can take the lock first. A lost message does no harm, because the session's callers
       -- also try every 200 ms.
       redis.pcall('PUBLISH', channel_of(string.sub(head[1], 8)), 'free|' .. grant)
-    elseif not silent[session_id] and head[2] + wait * 1000 > now then
+    elseif not silent[session_id] and not begins_with(session_id, aside) and head[2] + wait * 1000 > now then
       local channel = channel_of(session_id)
       if is_reachable(channel, fence) then
         local owners, count = cohort(queue, owner, session_id, lease, wait, words, now)
@@ -157,7 +163,7 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
       redis.call('DEL', grant, claimed or grant)
       local more = redis.call('EXISTS', queue) == 1
       if more and aside then
-        redis.call('SET', claimed, aside, 'PX', claim) -- the next script skips this session, too
+        redis.call('SET', claimed, aside, 'PX', claim) -- the next script skips these sessions, too
       end
       return nil, more
     end
@@ -167,55 +173,68 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
   return nil, false
 end
 
--- Removes the queue entries of the session in the claim, and returns the session's id. That session was granted the
--- lock, and did not confirm the grant in time, so it is not listening. Because its entries are removed, that session
--- delays the other sessions by only one claim, however many of its callers wait. `speaks` is the id of the session that
--- runs this script. If the claim names `speaks`, that session is listening, so its entries stay and the result is nil.
--- The second result is the number of removed entries.
+-- Removes the queue entries of the process whose session is in the claim. That session was granted the lock, and did not
+-- confirm the grant in time, so it is not listening. Because all entries of its process are removed, a stopped process
+-- delays the other processes by only one claim, however many of its callers wait, and on however many runtimes. `speaks`
+-- is the id of the session that runs this script. The entries of a session that speaks stay. If another session of its
+-- process is in the claim, only one runtime of the process is not running, so only the entries of that other session are
+-- removed. Returns the first digits of the ids of the sessions whose entries are removed, and the ids of those sessions
+-- that had entries. Returns nil if no entries have to be removed.
 local function set_claimant_aside(queue, claimed, speaks)
-  local session_id = redis.call('GET', claimed)
-  if not session_id then
+  local aside = redis.call('GET', claimed)
+  if not aside then
     return nil
   end
   redis.call('DEL', claimed)
-  if session_id == speaks then
+  if begins_with(speaks, aside) then
     return nil
   end
-  local first, last = OWNER_DIGITS + 2, OWNER_DIGITS + 1 + #session_id
+  local process = string.sub(aside, 1, PROCESS_DIGITS)
+  if not begins_with(speaks, process) then
+    aside = process
+  end
+  local first, last = OWNER_DIGITS + 2, OWNER_DIGITS + 1 + #aside
   local members, places = redis.call('ZRANGE', queue, 0, ENTRIES_AT_MOST - 1), {}
+  local sessions, known = {}, {}
   for _, member in ipairs(members) do
-    if string.sub(member, first, last) == session_id then
+    if string.sub(member, first, last) == aside then
       places[#places + 1] = member
+      local session_id = string.match(member, '^[^|]*|([^|]*)')
+      if not known[session_id] then
+        known[session_id] = true
+        sessions[#sessions + 1] = session_id
+      end
     end
   end
   if places[1] then
     redis.call('ZREM', queue, unpack(places))
   end
   examined = examined + #members
-  return session_id, #places
+  return aside, sessions
 end
 
 -- Grants the lock to the next waiter after the grant has expired, or was deleted without a release. First removes the
--- queue entries of the session that did not confirm its grant in time, if there is such a session. Returns the same
--- values as grant_next, and then those of set_claimant_aside. If the script has already examined ENTRIES_AT_MOST entries for other locks, only returns nil
--- and true.
+-- queue entries of the process that did not confirm its grant in time, if there is such a process. Returns the same values
+-- as grant_next, and then the second result of set_claimant_aside. If the script has already examined ENTRIES_AT_MOST
+-- entries for other locks, only returns nil and true.
 local function grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   if examined >= ENTRIES_AT_MOST then
     return nil, true
   end
   local aside, removed = set_claimant_aside(queue, claimed, speaks)
   local given, more = grant_next(redis.call('ZPOPMIN', queue), grant, queue, claimed, fence, floor, claim, aside)
-  return given, more, aside, removed
+  return given, more, removed
 end
 
 -- Grants a free lock to its first waiter, for a caller that does not wait. Returns whether the caller can take the lock
--- itself, because nobody else wants it. If the script has removed the waiters of the session in the claim, and this
--- session is listening, the caller must not take the lock: the session queues its callers again at its next probe.
+-- itself, because nobody else wants it. If the script has removed the waiters of a session that is listening, the caller
+-- must not take the lock: the session queues its callers again at its next probe.
 local function is_unwanted(grant, queue, claimed, fence, floor, claim, speaks)
-  local given, more, aside, removed = grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
-  if given or more then
-    return false
+  local given, more, removed = grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
+  local unwanted = not (given or more)
+  for _, session_id in ipairs(unwanted and removed or {}) do
+    local heard = redis.pcall('PUBLISH', channel_of(session_id), 'free|' .. grant)
+    unwanted = unwanted and (type(heard) ~= 'number' or heard == 0)
   end
-  local heard = aside and removed > 0 and redis.pcall('PUBLISH', channel_of(aside), 'free|' .. grant)
-  return type(heard) ~= 'number' or heard == 0
+  return unwanted
 end

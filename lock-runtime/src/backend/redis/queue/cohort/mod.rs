@@ -264,6 +264,11 @@ impl Cohort {
         }
     }
 
+    /// Returns whether the turn was offered at `moment` or earlier, and the member has not taken it yet.
+    pub(crate) fn is_offered_since(&self, moment: Moment) -> bool {
+        matches!(self.state, State::Offered { since, .. } if since <= moment)
+    }
+
     /// Returns the lease to which the engine has to renew the grant of an offered turn. Returns `None` if the turn is
     /// not offered, or if the grant will still have enough time left at `soon`.
     pub(crate) fn renewal_of_offer(&self, soon: Moment) -> Option<Duration> {

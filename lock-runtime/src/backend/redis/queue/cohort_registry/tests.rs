@@ -135,7 +135,7 @@ impl Fixture {
 
     fn heartbeat_chores(&self, now: Moment) -> Chores {
         self.cohorts
-            .heartbeat_chores(&self.session, now, now + 200 * MS)
+            .heartbeat_chores(&self.session, false, now, now + 200 * MS)
     }
 }
 
