@@ -14,13 +14,14 @@ use support::{
     server::{RedisServer, ask},
 };
 use tokio::{
+    runtime::Builder,
     sync::Mutex,
     task::JoinSet,
     time::{sleep, timeout},
 };
 
 use crate::{
-    fixture::{MS, QUEUE, SECOND, client, epsilon, until, until_waiting, worker_command},
+    fixture::{MS, QUEUE, SECOND, client, entering, epsilon, until, until_waiting, worker_command},
     waiters::{Waiters, holder},
 };
 
@@ -209,6 +210,45 @@ async fn row_56_a_stopped_process_and_a_caller_that_spins() {
         stopped.signal("CONT");
     })
     .await;
+}
+
+/// A runtime that nobody drives does not claim its grant, so a script of another process possibly removes all waiters of its
+/// process from the queue. The waiters of the other runtimes return to their places at their next probe.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_beside_a_blocked_runtime_return_to_their_places() {
+    let server = RedisServer::start().await;
+    let client = client(&server.url()).await;
+    let guard = client.lock("k").acquire().await.unwrap();
+    let lock = client.lock("k").wait(60 * SECOND);
+    let blocked = {
+        let (lock, client) = (lock.clone(), client.clone());
+        std::thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let mut call = Box::pin(async move { lock.acquire().await });
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = &mut call => unreachable!("the lock is held"),
+                    () = until_waiting(&client, 1) => {}
+                }
+            });
+            (call, runtime)
+        })
+    };
+    let undriven = blocked.join().unwrap();
+    let entered = entering(lock);
+    until_waiting(&client, 2).await;
+    let mut other = Worker::obeying(worker_command(&server.url(), "queue", 30_000));
+    other.tell("queue");
+    until_waiting(&client, 3).await;
+    let released = Instant::now();
+    guard.release().await;
+    let (at, guard) = entered.await.unwrap();
+    let took = at - released;
+    assert!(took < 2 * SECOND + 200 * MS + epsilon(), "{took:?}");
+    guard.release().await;
+    other.until("entered 0").await;
+    drop(undriven.0);
+    std::thread::spawn(|| drop(undriven.1)).join().unwrap();
 }
 
 /// Row 57 of `docs/faults.md`: up to half a million entries in a queue are dead, because the `wait` of their callers is

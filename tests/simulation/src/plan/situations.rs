@@ -509,13 +509,32 @@ impl Plan {
                 Fault::BlockRuntime,
             ]));
         }
-        Self {
+        let plan = Self {
             runtimes: 2,
             processes: runtimes.pick(&[1, 2, 3]),
             tasks: self.tasks.max(4),
             keys: runtimes.pick(&[1, 2]),
             faults,
             ..self
+        };
+        if runtimes.percent(60) {
+            return plan;
+        }
+        // Runtimes end while callers are forgotten that wait behind callers of the same runtime.
+        Self {
+            processes: 2,
+            tasks: 8,
+            keys: 1,
+            slow: 0,
+            replicas: 0,
+            strategies: vec![plan.strategies[0]],
+            ways: vec![Way::Forgotten, Way::ExtendedGuard],
+            leases: vec![Duration::from_secs(5)],
+            waits: vec![Duration::from_secs(10)],
+            body: 50,
+            faults: vec![Fault::EndRuntime],
+            calm: runtimes.pick(&[300, 1_000]),
+            ..plan
         }
     }
 }

@@ -120,9 +120,10 @@ pub(crate) enum Known {
 pub(crate) struct Chores {
     /// The turns that were not taken in time, each with its lock and its token.
     pub(crate) missed: Vec<(LockName, u64)>,
-    /// The locks whose waiting members have to queue again, because the local deadline of the grant has passed, or
-    /// because the grant is released before their turns.
+    /// The locks whose waiting members have to queue again, because the local deadline of the grant has passed.
     pub(crate) requeue: Vec<LockName>,
+    /// The locks whose waiting members have to queue again after the release of their grant.
+    pub(crate) requeue_after_release: Vec<LockName>,
     /// The grants that have to be released because no member takes the turn. Each grant comes with the token of its
     /// last turn, and with its local deadline.
     pub(crate) release: Vec<(LockName, FencingToken, Moment)>,
@@ -395,7 +396,7 @@ impl Cohorts {
     /// of the session waits for its lock, and a replaced or ended cohort after its local deadline. Releases the grant of a
     /// suspended cohort whose last member has left, if nobody shares the grant again.
     ///
-    /// `is_silent` is set if the session has no connection that answers. If a turn is not taken in time in such a session,
+    /// `is_silent` is set if the connection of the session does not answer. If a turn is not taken in time in such a session,
     /// the runtime of the session probably does not run, so no other member would take its turn either. The engine then
     /// releases the grant, and the waiting members queue again.
     pub(crate) fn heartbeat_chores(
@@ -421,9 +422,7 @@ impl Cohorts {
         let ours = |entry: &Entry| Arc::ptr_eq(&entry.session, session);
         cohorts.retain(|(name, _), entry| {
             let is_unneeded = entry.cohort.is_released() && !session.waiters.are_at(name);
-            // In a session that has ended, nobody shares the grant of a suspended cohort again.
-            let is_deserted = session.has_ended() && entry.cohort.is_over() && entry.left.is_none();
-            let is_closed = entry.replaced.is_some() || entry.cohort.is_ended() || is_deserted;
+            let is_closed = entry.replaced.is_some() || entry.cohort.is_ended();
             let is_past = is_unneeded || (is_closed && entry.cohort.until() <= now);
             !(ours(entry) && is_past)
         });
@@ -444,7 +443,7 @@ impl Cohorts {
                 session.waiters.withdraw(name, owner);
                 if is_silent || !entry.pass(name, now, &mut offers) {
                     if entry.has_waiting(name) {
-                        chores.requeue.push(name.clone());
+                        chores.requeue_after_release.push(name.clone());
                     }
                     let last = FencingToken::new(entry.cohort.turn().token);
                     let until = entry.cohort.until();
@@ -459,11 +458,22 @@ impl Cohorts {
         chores
     }
 
-    /// Returns whether the registry contains a cohort of this session.
-    pub(crate) fn are_in(&self, session: &Arc<Session>) -> bool {
+    /// Returns whether the heartbeat of a session that has ended has to go on: for a turn that is offered, for the release
+    /// of a suspended cohort, or for an old cohort that is removed later. A member that holds the lock needs no heartbeat.
+    pub(crate) fn need_heartbeat(&self, session: &Arc<Session>) -> bool {
+        let is_needed = |entry: &Entry| {
+            let cohort = &entry.cohort;
+            match cohort.is_suspended() {
+                true => entry.left.is_some(),
+                false => cohort.is_offered() || cohort.is_over(),
+            }
+        };
         let cohorts = lock(&self.0);
-        let mut cohorts = cohorts.values();
-        cohorts.any(|entry| Arc::ptr_eq(&entry.session, session))
+        let mut ours = cohorts
+            .values()
+            .filter(|entry| Arc::ptr_eq(&entry.session, session));
+        // A caller that still waits can be offered a turn.
+        !session.waiters.is_empty() || ours.any(is_needed)
     }
 
     /// Returns which token a request has to name to identify the grant of the holder with this token.

@@ -30,6 +30,9 @@ const BATCH_WINDOW: Duration = Duration::from_millis(1);
 pub(crate) fn enqueue(server: &Arc<Server>, session: &Arc<Session>, name: &LockName) {
     if session.waiters.begin_sending(name) {
         session.spawn(send_all(server.clone(), session.clone(), name.clone()));
+        if session.has_ended() {
+            session.waiters.clear(); // the task is possibly dropped, so the callers get another session
+        }
     }
 }
 

@@ -99,7 +99,7 @@ pub(crate) fn confirm_offer(
 }
 
 /// Carries out the tasks of a heartbeat for the cohorts of a session, as the cohort registry determines them. `is_silent`
-/// is set if the session has no connection that answers. Returns whether a turn has been offered for a heartbeat, and was
+/// is set if the connection of the session does not answer. Returns whether a turn has been offered for a heartbeat, and was
 /// not taken.
 pub(crate) fn carry_out_chores(
     server: &Arc<Server>,
@@ -117,9 +117,15 @@ pub(crate) fn carry_out_chores(
         session.requeue(Some(&name));
     }
     for (name, token, until) in chores.release {
-        server
-            .context
-            .spawn(give_back(server.clone(), name, token, until));
+        let giving_back = give_back(server.clone(), name.clone(), token, until);
+        let again = chores.requeue_after_release.contains(&name);
+        let session = again.then(|| session.clone());
+        server.context.spawn(async move {
+            giving_back.await;
+            if let Some(session) = session {
+                session.requeue(Some(&name));
+            }
+        });
     }
     for (name, token, lease) in chores.renew {
         let server = server.clone();

@@ -49,7 +49,7 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             // grants of the session are released.
             if session.has_ended()
                 && session.unanswered.is_empty()
-                && (server.sessions.is_closed() || !server.cohorts.are_in(&session))
+                && (server.sessions.is_closed() || !server.cohorts.need_heartbeat(&session))
             {
                 return;
             }
@@ -57,19 +57,20 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             let connection = session.latest();
             if next_beat <= now {
                 next_beat = now + HEARTBEAT;
-                let is_silent = |connection: &Arc<Connection>| {
+                // A runtime that runs replaces a broken connection at once.
+                let is_silent = connection.as_ref().is_some_and(|connection| {
                     let health = &connection.health;
-                    health.is_broken() || health.silent_for(now) > SILENCE / 2
-                };
-                let is_silent = connection.as_ref().is_none_or(is_silent);
+                    health.is_broken() || health.silent_for(now) > SILENCE / 4
+                });
                 let is_untaken = carry_out_chores(&server, &session, is_silent, now, next_beat);
                 revoke(&server, &session, now);
                 if let Some(connection) = &connection {
                     check_silence(&server, connection, is_untaken, now);
                 }
             }
+            let working = connection.filter(|connection| !connection.health.is_broken());
             let next_probe =
-                connection.and_then(|connection| probe_due(&server, &session, connection, now));
+                working.and_then(|connection| probe_due(&server, &session, connection, now));
             let wake = next_probe.map_or(next_beat, |probe| probe.min(next_beat));
             (server.context.sleep_until(wake), session.parking().clone())
         };

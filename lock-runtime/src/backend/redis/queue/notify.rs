@@ -48,7 +48,8 @@ struct Caller {
 
 impl Caller {
     async fn join(server: &Arc<Server>, request: &Request) -> Result<Self, BackendError> {
-        let session = server.sessions.session(&request.name).await?;
+        let runtime = server.context.calling_runtime();
+        let (session, _) = server.sessions.connected(&request.name).await?;
         let topic = match server.layout() {
             Layout::Native => request.name.to_string(),
             Layout::Redisson => redisson_channel(&request.name),
@@ -56,7 +57,7 @@ impl Caller {
         let joined = session.subscribers.join(&topic, &request.name);
         Ok(Self {
             server: server.clone(),
-            runtime: server.context.calling_runtime(),
+            runtime,
             session,
             topic,
             joined,
@@ -126,13 +127,15 @@ impl Caller {
         if self.server.layout() == Layout::Native {
             return Ok(()); // the try that found the lock busy has added a marker to the queue
         }
-        let Ok(connection) = self.session.connection().await else {
-            return Ok(()); // the caller tries again periodically, over another session
+        let patience = self.server.context.now() + TRY_AGAIN;
+        let connecting = self.session.connection();
+        let connecting = self.server.context.timeout_at(patience, connecting);
+        let Some(Ok(connection)) = connecting.await else {
+            return Ok(()); // the caller tries again periodically, over another session or connection
         };
         let (server, session) = (self.server.clone(), self.session.clone());
         let (listening, topic) = (self.joined.listening.clone(), self.topic.clone());
         let callers = self.joined.callers.clone();
-        let patience = self.server.context.now() + TRY_AGAIN;
         let listens = self.server.context.spawn(async move {
             let changing = server.context.timeout_at(patience, listening.lock());
             let Some(mut listening) = changing.await else {

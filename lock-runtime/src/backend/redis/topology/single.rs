@@ -29,8 +29,6 @@ use crate::{
 
 /// If a client knows more runtimes than this number, it forgets those whose sessions have ended.
 const RUNTIMES_REMEMBERED: usize = 64;
-/// The time for which a call waits for a connection of its own runtime before it also accepts a connection of the engine.
-const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The sessions with one server.
 pub(crate) struct Sessions {
@@ -103,8 +101,8 @@ impl Sessions {
         session.unwrap_or_else(|| self.home().clone())
     }
 
-    /// Waits for a connection of `session`. Also accepts a connection of the engine's home session if `session` has ended,
-    /// or cannot connect within [`CONNECT_PATIENCE`], for instance because the server accepts no further connection.
+    /// Waits for a connection of `session`. If `session` has ended, or cannot connect at present, for instance because the
+    /// server accepts no further connection, also accepts a connection of the engine's home session.
     pub(crate) async fn connection_of(
         &self,
         session: Arc<Session>,
@@ -114,13 +112,8 @@ impl Sessions {
         }
         // The future is boxed, so that the future of a call stays small.
         let waiting: BoxFuture<'_, _> = Box::pin(async move {
-            let patience = self.connector.context.sleep(CONNECT_PATIENCE);
-            tokio::select! {
-                biased;
-                connected = session.connection() => if let Ok(connection) = connected {
-                    return Ok((session, connection));
-                },
-                () = patience => {}
+            if let Some(connection) = session.connection_unless_failing().await {
+                return Ok((session, connection));
             }
             let home = self.home().clone();
             tokio::select! {
