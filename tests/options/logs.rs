@@ -45,7 +45,10 @@ async fn an_outage_is_told_once() {
         }
         until(async || client.stats().renewal_failed > 0).await;
         let unreachable = client.lock("other").wait(100 * MS).run(async {}).await;
-        assert!(matches!(unreachable, Err(LockError::Unreachable { .. })));
+        assert!(
+            matches!(unreachable, Err(LockError::Unreachable { .. })),
+            "{is_killed} {unreachable:?}"
+        );
         let told = log::about("server", &address);
         assert_eq!(of_level(Level::WARN, &told).len(), 1, "{told:?}");
         assert!(told[0].fields.contains_key("error"), "{told:?}");

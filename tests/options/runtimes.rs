@@ -774,25 +774,3 @@ fn a_connection_that_was_given_up_carries_no_probes() {
         held.release().await;
     });
 }
-
-/// The server accepts no further connection. A call on a new runtime takes its lock over the connection of the engine.
-#[test]
-fn a_runtime_without_a_connection_uses_the_connection_of_the_engine() {
-    let admin = runtime();
-    let server = admin.block_on(RedisServer::start());
-    let client = LockClient::blocking_connect(server.url()).unwrap();
-    client
-        .lock("k")
-        .blocking_acquire()
-        .unwrap()
-        .blocking_release();
-    admin.block_on(async {
-        let mut connection = server.connection().await;
-        let mut full = redis::cmd("CONFIG");
-        full.arg("SET").arg("maxclients").arg(2);
-        full.exec_async(&mut connection).await.unwrap();
-        let lock = client.lock("k").wait(5 * SECOND);
-        let guard = lock.acquire().await.unwrap();
-        guard.release().await;
-    });
-}

@@ -9,8 +9,9 @@
 //! what: a retry does not know its own grant
 //! ```
 //!
-//! If the simulation cannot notice the change, a line `unsimulated:` gives the reason. An empty line and a diff in the
-//! format of `git diff` follow the header.
+//! If the simulation cannot notice the change, a line `unsimulated:` gives the reason. If the simulation should notice the
+//! change, but has not noticed it in the time for which it was tried, a line `unnoticed:` says why. An empty line and a
+//! diff in the format of `git diff` follow the header.
 
 use std::{
     collections::BTreeSet,
@@ -91,6 +92,8 @@ pub struct Patch {
     pub what: String,
     /// Why the simulation cannot notice the change, if the header says so.
     pub unsimulated: Option<String>,
+    /// Why the simulation has not noticed the change, if the header says so.
+    pub unnoticed: Option<String>,
     file: PathBuf,
 }
 
@@ -108,9 +111,10 @@ impl Patch {
                 .filter(|value| !value.is_empty())
                 .ok_or_else(|| wrong(&format!("`{name}` is missing in the header")))
         };
-        let unsimulated = header
-            .lines()
-            .find_map(|line| line.strip_prefix("unsimulated:"));
+        let reason = |name: &str| {
+            let reason = header.lines().find_map(|line| line.strip_prefix(name));
+            reason.map(|reason| reason.trim().to_owned())
+        };
         let suite = field("suite:")?;
         let suite = Suite::ALL.into_iter().find(|known| known.name() == suite);
         Ok(Self {
@@ -120,7 +124,8 @@ impl Patch {
                 .map(str::to_owned)
                 .collect(),
             what: field("what:")?.to_owned(),
-            unsimulated: unsimulated.map(|reason| reason.trim().to_owned()),
+            unsimulated: reason("unsimulated:"),
+            unnoticed: reason("unnoticed:"),
             file,
         })
     }

@@ -194,7 +194,7 @@ pub(crate) fn run(options: &Options<'_>) -> Result<(), String> {
         progress.begin(&patch.what);
         match try_mutant(&copy, &unchanged, patch, options.patience) {
             Ok(seen) => {
-                progress::suspend(|| println!("{}", row(&patch.what, &seen)));
+                progress::suspend(|| println!("{}", row(&patch.what, &seen, None)));
                 known.insert(patch.what.clone(), seen);
                 record(&known).map_err(|error| error.to_string())?;
             }
@@ -262,11 +262,12 @@ fn reason(patch: &Patch) -> Option<&str> {
     by_file.or(by_test).map(|(_, reason)| *reason)
 }
 
-fn row(what: &str, seen: &Seen) -> String {
+fn row(what: &str, seen: &Seen, unnoticed: Option<&str>) -> String {
     let Seen { failure, seconds } = seen;
-    match failure {
-        Some((seed, promise)) => format!("| {what} | {promise} | {seed} | {seconds} |"),
-        None => format!("| {what} | **nothing** | | {seconds} |"),
+    match (failure, unnoticed) {
+        (Some((seed, promise)), _) => format!("| {what} | {promise} | {seed} | {seconds} |"),
+        (None, None) => format!("| {what} | **nothing** | | {seconds} |"),
+        (None, Some(why)) => format!("| {what} | **nothing**: {why} | | {seconds} |"),
     }
 }
 
@@ -292,7 +293,7 @@ fn table(all: &[Patch], known: &BTreeMap<String, Seen>) -> String {
         } else if let Some(seen) = known.get(&patch.what) {
             tried += 1;
             found += usize::from(seen.failure.is_some());
-            rows += &row(&patch.what, seen);
+            rows += &row(&patch.what, seen, patch.unnoticed.as_deref());
             rows.push('\n');
         } else {
             untried += 1;
@@ -390,7 +391,9 @@ fn recorded() -> io::Result<BTreeMap<String, Seen>> {
 }
 
 fn record(known: &BTreeMap<String, Seen>) -> io::Result<()> {
-    let rows = known.iter().map(|(what, seen)| row(what, seen) + "\n");
+    let rows = known
+        .iter()
+        .map(|(what, seen)| row(what, seen, None) + "\n");
     fs::write(results(), rows.collect::<String>())
 }
 
@@ -409,7 +412,7 @@ mod tests {
             seconds: 240,
         };
         for seen in [found, missed] {
-            let line = row("a `wait` has no end", &seen);
+            let line = row("a `wait` has no end", &seen, Some("it is rare"));
             let (what, read) = seen_in(&line).expect("the line is a row");
             assert_eq!(what, "a `wait` has no end");
             assert_eq!(read.failure, seen.failure);

@@ -33,6 +33,8 @@ const SHUTDOWN_SLACK: u64 = 50;
 /// The longest time, in milliseconds, from the last answer of the server until a call with replicas enters, in addition to
 /// the delays of messages.
 const LAST_ANSWER: u64 = 10;
+/// The number of digits that the ids of all sessions of one process have in common.
+const PROCESS_DIGITS: usize = 16;
 /// The key of the counter of fencing tokens on a node of a Redlock.
 const COUNTER: &str = "lock:fence";
 
@@ -323,8 +325,8 @@ impl Ledger {
         })?;
         let now = 1_000 * now.unsigned_abs();
         let mut waiters = queue.waiters.iter();
-        // The server skips the waiters of a session whose holder has overrun its lease.
-        let stays = |session: &String| *session != seen.session;
+        // The server skips the waiters of a process whose holder has overrun its lease.
+        let stays = |session: &String| !is_of_process(session, &seen.session);
         let waiter =
             waiters.find(|w| stays(&w.session) && seen.ahead.contains(&w.owner) && w.ends > now)?;
         let seen = format!("call {} enters {key} before {waiter:?}", call.0);
@@ -438,4 +440,9 @@ impl Ledger {
             ("nobody enters with a lost grant", seen)
         })
     }
+}
+
+/// Returns whether two sessions belong to the same process: their ids begin with the same digits.
+fn is_of_process(session: &str, other: &str) -> bool {
+    session.get(..PROCESS_DIGITS) == other.get(..PROCESS_DIGITS)
 }

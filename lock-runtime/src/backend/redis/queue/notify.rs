@@ -48,8 +48,7 @@ struct Caller {
 
 impl Caller {
     async fn join(server: &Arc<Server>, request: &Request) -> Result<Self, BackendError> {
-        let runtime = server.context.calling_runtime();
-        let (session, _) = server.sessions.connected(&request.name).await?;
+        let session = server.sessions.session(&request.name).await?;
         let topic = match server.layout() {
             Layout::Native => request.name.to_string(),
             Layout::Redisson => redisson_channel(&request.name),
@@ -57,7 +56,7 @@ impl Caller {
         let joined = session.subscribers.join(&topic, &request.name);
         Ok(Self {
             server: server.clone(),
-            runtime,
+            runtime: server.context.calling_runtime(),
             session,
             topic,
             joined,

@@ -75,8 +75,6 @@ pub(crate) trait Driver: Send + Sync {
 #[derive(Debug, Clone)]
 enum State {
     Connecting,
-    /// As `Connecting`, but the last try to connect has failed.
-    Failing,
     Up(Arc<Connection>),
     /// The session's runtime has ended, or the client was shut down.
     Ended,
@@ -193,7 +191,7 @@ impl Session {
     pub(crate) fn latest(&self) -> Option<Arc<Connection>> {
         match &*self.state.get() {
             State::Up(connection) => Some(connection.clone()),
-            State::Connecting | State::Failing | State::Ended => None,
+            State::Connecting | State::Ended => None,
         }
     }
 
@@ -205,23 +203,11 @@ impl Session {
         let settled = |state: &State| match state {
             State::Up(connection) if !connection.health.is_broken() => Some(Ok(connection.clone())),
             State::Ended => Some(Err(BackendError::ShutDown)),
-            State::Connecting | State::Failing | State::Up(_) => None,
+            State::Connecting | State::Up(_) => None,
         };
         // The future is boxed, so that the future of a caller stays small.
         let waiting: BoxFuture<'_, _> = Box::pin(self.state.until(settled));
         waiting.await
-    }
-
-    /// Waits for a working connection. Returns `None` if the session cannot connect at present, or has ended.
-    pub(crate) async fn connection_unless_failing(&self) -> Option<Arc<Connection>> {
-        let settled = |state: &State| match state {
-            State::Up(connection) if !connection.health.is_broken() => {
-                Some(Some(connection.clone()))
-            }
-            State::Failing | State::Ended => Some(None),
-            State::Connecting | State::Up(_) => None,
-        };
-        self.state.until(settled).await
     }
 
     /// Waits until a connection other than `previous` is up. Never completes if the session makes no further
@@ -229,7 +215,7 @@ impl Session {
     pub(crate) async fn succeeds(&self, previous: &Identity) {
         let is_new = |state: &State| match state {
             State::Up(connection) if connection.identity != *previous => Some(()),
-            State::Up(_) | State::Connecting | State::Failing | State::Ended => None,
+            State::Up(_) | State::Connecting | State::Ended => None,
         };
         self.state.until(is_new).await;
     }
@@ -238,7 +224,7 @@ impl Session {
     pub(crate) fn shares_server(&self, other: &Self) -> bool {
         let up = |session: &Self| match &*session.state.get() {
             State::Up(connection) => Some(connection.clone()),
-            State::Connecting | State::Failing | State::Ended => None,
+            State::Connecting | State::Ended => None,
         };
         let (ours, theirs) = (up(self), up(other));
         let both = ours.zip(theirs);
@@ -306,7 +292,7 @@ impl Session {
     pub(crate) fn is_idle(&self) -> bool {
         let quiet = match &*self.state.get() {
             State::Up(connection) => connection.health.is_idle(),
-            State::Connecting | State::Failing | State::Ended => false,
+            State::Connecting | State::Ended => false,
         };
         quiet && self.waiters.is_empty() && self.unanswered.is_empty()
     }
@@ -396,8 +382,7 @@ impl Ending {
                     if let Some(health) = replaced.replace(connection.health.clone()) {
                         health.mark_replaced();
                     }
-                    let connecting =
-                        |state: &State| matches!(state, State::Connecting | State::Failing);
+                    let connecting = |state: &State| matches!(state, State::Connecting);
                     let up = State::Up(connection.clone());
                     if self.session.state.replace_if(connecting, up).is_none() {
                         return;
@@ -434,8 +419,6 @@ impl Ending {
                     self.presence.disconnected(&error);
                     self.connector.outages.note(error);
                     self.connector.note_lost();
-                    let connecting = |state: &State| matches!(state, State::Connecting);
-                    self.session.state.replace_if(connecting, State::Failing);
                     let pause = self.connector.context.sleep(backoff);
                     backoff = (backoff * 2).min(BACKOFF.1);
                     let ended = |state: &State| matches!(state, State::Ended).then_some(());

@@ -77,6 +77,14 @@ impl Topology {
         }
     }
 
+    /// Returns the session that serves a lock.
+    pub(crate) async fn session(&self, name: &LockName) -> Result<Arc<Session>, BackendError> {
+        match self {
+            Self::Single(sessions) => Ok(sessions.nearest()),
+            Self::Cluster(cluster) => Ok(cluster.node(name).await?.nearest()),
+        }
+    }
+
     /// Waits for a connection of the session that serves a lock.
     pub(crate) async fn connected(
         &self,

@@ -12,11 +12,7 @@ use std::{
 };
 
 use foldhash::HashMap;
-use lock_core::{
-    backend::{BackendError, BoxFuture},
-    key::LockName,
-    lease::Moment,
-};
+use lock_core::{backend::BackendError, key::LockName, lease::Moment};
 use once_cell::sync::OnceCell;
 
 use crate::{
@@ -101,28 +97,17 @@ impl Sessions {
         session.unwrap_or_else(|| self.home().clone())
     }
 
-    /// Waits for a connection of `session`. If `session` has ended, or cannot connect at present, for instance because the
-    /// server accepts no further connection, also accepts a connection of the engine's home session.
+    /// Waits for a connection of `session`, or of the engine's home session if `session` has ended.
     pub(crate) async fn connection_of(
         &self,
         session: Arc<Session>,
     ) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
-        if let Some(connection) = session.connected() {
+        if let Ok(connection) = session.connection().await {
             return Ok((session, connection));
         }
-        // The future is boxed, so that the future of a call stays small.
-        let waiting: BoxFuture<'_, _> = Box::pin(async move {
-            if let Some(connection) = session.connection_unless_failing().await {
-                return Ok((session, connection));
-            }
-            let home = self.home().clone();
-            tokio::select! {
-                biased;
-                Ok(connection) = session.connection() => Ok((session, connection)),
-                connected = home.connection() => Ok((home.clone(), connected?)),
-            }
-        });
-        waiting.await
+        let home = self.home().clone();
+        let connection = home.connection().await?;
+        Ok((home, connection))
     }
 
     /// Returns the engine's home session, which runs on the engine's own runtime.
