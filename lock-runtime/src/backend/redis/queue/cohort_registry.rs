@@ -122,11 +122,12 @@ pub(crate) struct Chores {
     pub(crate) missed: Vec<(LockName, u64)>,
     /// The locks whose waiting members have to queue again, because the local deadline of the grant has passed.
     pub(crate) requeue: Vec<LockName>,
-    /// The locks whose waiting members have to queue again after the release of their grant.
-    pub(crate) requeue_after_release: Vec<LockName>,
     /// The grants that have to be released because no member takes the turn. Each grant comes with the token of its
     /// last turn, and with its local deadline.
     pub(crate) release: Vec<(LockName, FencingToken, Moment)>,
+    /// As `release`, for grants whose members do not take their turns because the session's runtime does not run. Their
+    /// waiting members have to queue again after the release.
+    pub(crate) release_of_silent: Vec<(LockName, FencingToken, Moment)>,
     /// The offers that have to be renewed, each with its token and the new lease.
     pub(crate) renew: Vec<(LockName, FencingToken, Duration)>,
     /// Whether a turn has been offered for a heartbeat, and was not taken. The engine then has to find out whether the
@@ -342,6 +343,11 @@ impl Cohorts {
         match entry.cohort.leave(token) {
             Departure::Stale => return Passed::Stale,
             Departure::Ended => return Passed::Ended(first),
+            // In a session that has ended, nobody shares the grant again.
+            Departure::Suspended if entry.session.has_ended() => {
+                entry.cohort.end();
+                return Passed::Ended(first);
+            }
             Departure::Suspended => {
                 entry.left.get_or_insert(now);
                 return Passed::Stale;
@@ -442,13 +448,14 @@ impl Cohorts {
                 chores.missed.push((name.clone(), token));
                 session.waiters.withdraw(name, owner);
                 if is_silent || !entry.pass(name, now, &mut offers) {
-                    if entry.has_waiting(name) {
-                        chores.requeue_after_release.push(name.clone());
-                    }
                     let last = FencingToken::new(entry.cohort.turn().token);
                     let until = entry.cohort.until();
                     entry.cohort.end();
-                    chores.release.push((name.clone(), last, until));
+                    let release = match is_silent {
+                        true => &mut chores.release_of_silent,
+                        false => &mut chores.release,
+                    };
+                    release.push((name.clone(), last, until));
                 }
             } else if let Some(lease) = entry.cohort.renewal_of_offer(next_beat) {
                 let token = FencingToken::new(entry.cohort.turn().token);

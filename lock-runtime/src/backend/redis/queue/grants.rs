@@ -30,6 +30,8 @@ use crate::{
     events::{TARGET, count},
 };
 
+/// The time limit for closing a silent connection on the server before its grant is released.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 /// The maximum number of waiters that one command reads, so that the command takes little of the server's time.
 const WAITERS_AT_MOST: usize = 1000;
 
@@ -118,13 +120,18 @@ pub(crate) fn carry_out_chores(
     }
     for (name, token, until) in chores.release {
         let giving_back = give_back(server.clone(), name.clone(), token, until);
-        let again = chores.requeue_after_release.contains(&name);
-        let session = again.then(|| session.clone());
-        server.context.spawn(async move {
+        server.context.spawn(giving_back);
+    }
+    for (name, token, until) in chores.release_of_silent {
+        let (server, session) = (server.clone(), session.clone());
+        let giving_back = give_back(server.clone(), name.clone(), token, until);
+        server.clone().context.spawn(async move {
+            let patience = server.now() + CLOSE_PATIENCE;
+            let closing = close_silent(&server, &session);
+            server.context.timeout_at(patience, closing).await;
             giving_back.await;
-            if let Some(session) = session {
-                session.requeue(Some(&name));
-            }
+            // Before the release, the server would take the callers for members of the grant.
+            session.requeue(Some(&name));
         });
     }
     for (name, token, lease) in chores.renew {
@@ -138,6 +145,22 @@ pub(crate) fn carry_out_chores(
         });
     }
     chores.is_untaken
+}
+
+/// Gives up the connection of a session, and closes it on the server, so that the server grants no lock to the session
+/// before the session has connected again.
+async fn close_silent(server: &Server, session: &Arc<Session>) {
+    let Some(connection) = session.latest() else {
+        return;
+    };
+    connection.health.mark_lost("no answer");
+    if let Some(home) = server.sessions.home_beside(session)
+        && let Ok(home) = home.connection().await
+        && home.may_kill
+        && let Err(error) = home.kill(&connection.identity).await
+    {
+        tracing::debug!(target: TARGET, server = %server.address(), ?error, "a silent connection was not closed on the server");
+    }
 }
 
 /// Ends the turn of the holder with this token. If another member of the cohort is waiting, that member gets the turn.

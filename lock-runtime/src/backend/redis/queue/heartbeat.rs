@@ -57,11 +57,7 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             let connection = session.latest();
             if next_beat <= now {
                 next_beat = now + HEARTBEAT;
-                // A runtime that runs replaces a broken connection at once.
-                let is_silent = connection.as_ref().is_some_and(|connection| {
-                    let health = &connection.health;
-                    health.is_broken() || health.silent_for(now) > SILENCE / 4
-                });
+                let is_silent = is_silent(&server, &session, connection.as_ref(), now);
                 let is_untaken = carry_out_chores(&server, &session, is_silent, now, next_beat);
                 revoke(&server, &session, now);
                 if let Some(connection) = &connection {
@@ -84,6 +80,26 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             biased;
             () = wake => {}
             () = session.earlier() => {}
+        }
+    }
+}
+
+/// Returns whether the connection of a session does not answer, or is not replaced although the server can be reached. The
+/// runtime of the session then possibly does not run.
+fn is_silent(
+    server: &Server,
+    session: &Arc<Session>,
+    connection: Option<&Arc<Connection>>,
+    now: Moment,
+) -> bool {
+    match connection {
+        Some(connection) => {
+            let health = &connection.health;
+            health.is_broken() || health.silent_for(now) > SILENCE / 4
+        }
+        None => {
+            let home = server.sessions.home_beside(session);
+            home.is_some_and(|home| home.connected().is_some())
         }
     }
 }

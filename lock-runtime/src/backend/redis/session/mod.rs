@@ -388,6 +388,7 @@ impl Ending {
                         return;
                     }
                     self.session.requeue(None);
+                    self.session.earlier.notify_one(); // the heartbeat probes over the new connection
                     // A replica accepts connections, too. If the server of the previous connection was no longer a
                     // master, the new connection can lead to the same server. The new connection therefore ends the
                     // outage only if it lasts.
