@@ -28,6 +28,12 @@ impl Plan {
         self.faults.contains(&Fault::Crash) && self.faults.contains(&Fault::HalfOpen)
     }
 
+    /// Returns whether the only faults are runtimes that end. The engine then gives back what their callers leave, as after
+    /// calls that are dropped.
+    fn only_ends_runtimes(&self) -> bool {
+        self.faults.iter().all(|fault| *fault == Fault::EndRuntime)
+    }
+
     /// Returns whether each client connects again at once after a fault, and then finds its grants.
     fn reconnects_at_once(&self) -> bool {
         let breaks =
@@ -117,7 +123,7 @@ impl Ledger {
             (true, false) => CLAIM * owners,
             (false, false) => 0,
         };
-        let is_undisturbed = state.disturbed == 0;
+        let is_undisturbed = state.disturbed == 0 || self.plan.only_ends_runtimes();
         let is_unused = owners == 1
             && key
                 .highest
@@ -159,7 +165,7 @@ impl Ledger {
             && !repeats_tokens
             && !self.plan.has_unnoticed_crashes()
             && seen.is_some_and(|seen| seen.changed > disturbed + SETTLED);
-        if disturbed == 0 && !state.replicated {
+        if (disturbed == 0 || self.plan.only_ends_runtimes()) && !state.replicated {
             (CALM, 0)
         } else if disturbed == 0 {
             (1_000 + CLAIM, 0)
