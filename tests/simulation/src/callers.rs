@@ -204,7 +204,7 @@ pub struct Caller {
     /// The number of the runtime on which the task runs.
     runtime: u32,
     chance: Arc<Chance>,
-    /// The random numbers for the order of several keys. They are one_strategy_each from `chance`, so that the other options of old
+    /// The random numbers for the order of several keys. They are apart from `chance`, so that the other options of old
     /// seeds stay the same.
     orders: Chance,
     /// The random numbers for `max_hold`, `on_lost` and for two extensions at the same time.

@@ -465,8 +465,8 @@ impl Cohorts {
         chores
     }
 
-    /// Returns whether the heartbeat of a session that has ended has to go on: for a turn that is offered, for the release
-    /// of a suspended cohort, or for an old cohort that is removed later. A member that holds the lock needs no heartbeat.
+    /// Returns whether an ended session still needs its heartbeat. The heartbeat withdraws offered turns, releases suspended
+    /// cohorts, and removes old cohorts. A member that holds the lock needs no heartbeat.
     pub(crate) fn need_heartbeat(&self, session: &Arc<Session>) -> bool {
         let is_needed = |entry: &Entry| {
             let cohort = &entry.cohort;
