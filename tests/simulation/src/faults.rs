@@ -194,6 +194,31 @@ impl Fault {
         )
     }
 
+    /// Returns whether this fault neither changes a clock nor replaces a server, and stops no process that continues.
+    #[must_use]
+    pub fn keeps_clocks(&self) -> bool {
+        matches!(
+            self,
+            Self::Break
+                | Self::HalfOpen
+                | Self::HoldUp
+                | Self::HoldDown
+                | Self::Partition
+                | Self::Stop
+                | Self::Restart
+                | Self::RestartEmpty
+                | Self::Flush
+                | Self::Delete
+                | Self::ForgetScripts
+                | Self::OutOfMemory
+                | Self::ReadOnly
+                | Self::Loading
+                | Self::Crash
+                | Self::MoveSlot
+                | Self::Join
+        )
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Break => "connections break",
@@ -302,8 +327,10 @@ impl World {
             }
             Fault::Stop => {
                 network.stop(server);
+                self.ledger.stop_server(server);
                 sleep(a_while).await;
                 network.go_on(server);
+                self.ledger.continue_server(server);
             }
             Fault::Restart | Fault::RestartEmpty => {
                 let persistence = if fault == Fault::Restart {

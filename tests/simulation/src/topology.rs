@@ -18,6 +18,9 @@ use crate::{
     world::World,
 };
 
+/// The longest time, in milliseconds, until a key of a slot has moved, if the slot moves slowly.
+const SLOW_MOVE: u64 = 1_500;
+
 /// Which shard of a cluster stores which slot.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SlotMap {
@@ -537,7 +540,10 @@ impl World {
     /// Moves the keys of a slot, one after another. Returns whether the old primary had keys of the slot.
     async fn move_keys(&self, slot: u16, old: ServerId, new: ServerId) -> bool {
         let network = &self.network;
-        let pause = self.chance.pick(&[1, 20, 300]);
+        let pause = match self.plan.slow_moves {
+            true => SLOW_MOVE,
+            false => self.chance.pick(&[1, 20, 300]),
+        };
         let keys = network.at_server(old, |redis, now| redis.keys_in(slot, now));
         for key in &keys {
             sleep(self.chance.millis(0..pause)).await;

@@ -28,10 +28,11 @@ impl Plan {
         self.faults.contains(&Fault::Crash) && self.faults.contains(&Fault::HalfOpen)
     }
 
-    /// Returns whether the only faults are runtimes that end. The engine then gives back what their callers leave, as after
-    /// calls that are dropped.
-    fn only_ends_runtimes(&self) -> bool {
-        self.faults.iter().all(|fault| *fault == Fault::EndRuntime)
+    /// Returns whether a grant that no caller uses lasts as long as in a run without faults. When a runtime ends, the engine
+    /// gives back what its callers leave, as after calls that are dropped.
+    fn keeps_claims(&self) -> bool {
+        let mut faults = self.faults.iter();
+        faults.all(|fault| matches!(fault, Fault::EndRuntime | Fault::ForgetScripts))
     }
 
     /// Returns whether each client connects again at once after a fault, and then finds its grants.
@@ -123,7 +124,7 @@ impl Ledger {
             (true, false) => CLAIM * owners,
             (false, false) => 0,
         };
-        let is_undisturbed = state.disturbed == 0 || self.plan.only_ends_runtimes();
+        let is_undisturbed = state.disturbed == 0 || self.plan.keeps_claims();
         let is_unused = owners == 1
             && key
                 .highest
@@ -165,7 +166,7 @@ impl Ledger {
             && !repeats_tokens
             && !self.plan.has_unnoticed_crashes()
             && seen.is_some_and(|seen| seen.changed > disturbed + SETTLED);
-        if (disturbed == 0 || self.plan.only_ends_runtimes()) && !state.replicated {
+        if (disturbed == 0 || self.plan.keeps_claims()) && !state.replicated {
             (CALM, 0)
         } else if disturbed == 0 {
             (1_000 + CLAIM, 0)
@@ -203,12 +204,16 @@ impl Ledger {
                 // waits. Between two comparisons, one of the other callers can have entered.
                 let is_peer = |call: &Call| waits(call) && call.wanted.host == only.wanted.host;
                 let peers = prompt.iter().filter(|(_, call)| is_peer(call)).count();
+                // A round of a Redlock belongs to its caller alone.
+                let is_alone = self.plan.store == Store::Redlock
+                    && self.plan.processes == 1
+                    && self.plan.tasks == 1
+                    && only.waits;
+                let is_among_peers =
+                    waits(only) && are_single && peers >= 2 && self.plan.runtimes == 1;
                 let is_certain = only.wanted.pause.is_some_and(|pause| pause > CLAIM_TIME)
-                    && waits(only)
                     && only.wanted.keys.len() == 1
-                    && are_single
-                    && peers >= 2
-                    && self.plan.runtimes == 1
+                    && (is_alone || is_among_peers)
                     && now < only.began + only.wait()
                     && state.disturbed == 0
                     && !state.replicated;

@@ -6,6 +6,7 @@ use lock_runtime::{BusyWith, LockError};
 
 use super::{
     HANDOFF, TRY, WAIT_SLACK,
+    servers::SETTLED,
     state::{CallId, State, millis},
 };
 use crate::{
@@ -67,7 +68,8 @@ impl State {
     }
 
     /// Checks that a caller that enters now has overtaken nobody: no caller that still waits for this lock began its
-    /// call more than 100 ms earlier. Callers that are polled late, and callers whose `wait` is over, do not count.
+    /// call more than 100 ms earlier. Callers that are polled late, and callers whose `wait` is over, do not count. After a
+    /// fault, the order holds for calls that begin when each session is connected again.
     pub(super) fn check_order(
         &self,
         call: CallId,
@@ -75,7 +77,8 @@ impl State {
         now: u64,
     ) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
-        if !self.ordered || !this.waits {
+        let is_settled = !self.in_fault && this.began > self.disturbed + SETTLED;
+        if !self.ordered && !(self.ordered_again && is_settled) || !this.waits {
             return None;
         }
         let before = self.calls.iter().find(|(_, other)| {

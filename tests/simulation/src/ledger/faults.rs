@@ -30,6 +30,17 @@ impl Ledger {
         self.state().cut_off = Some((host, now));
     }
 
+    /// Records that a server is stopped.
+    pub fn stop_server(&self, server: ServerId) {
+        self.state().silent.insert(server, u64::MAX);
+    }
+
+    /// Records that a server continues.
+    pub fn continue_server(&self, server: ServerId) {
+        let now = self.history.now();
+        self.state().silent.insert(server, now);
+    }
+
     /// Records that the shutdown of the client of this host begins.
     pub fn close(&self, host: HostId) {
         let now = self.history.now();

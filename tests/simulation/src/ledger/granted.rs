@@ -24,7 +24,7 @@ const ASKED: u64 = 400;
 const ANNOUNCED: u64 = 1_100;
 /// The longest time, in milliseconds, by which the computed place of a caller can be too late, in addition to the delays
 /// of messages.
-const PLACE_SLACK: u64 = 10;
+pub(super) const PLACE_SLACK: u64 = 10;
 /// The shortest lease, in milliseconds, of a grant that names its session in the claim of the lock.
 const SHORTEST_CLAIMED: u64 = 500;
 /// The longest time, in milliseconds, from the beginning of a shutdown until a call that waits for replicas has ended, in
@@ -39,7 +39,7 @@ const PROCESS_DIGITS: usize = 16;
 const COUNTER: &str = "lock:fence";
 
 /// Returns whether this fault neither delays messages nor stops or resets anything that measures time.
-fn keeps_timing(fault: &Fault) -> bool {
+pub(super) fn keeps_timing(fault: &Fault) -> bool {
     matches!(
         fault,
         Fault::Break
@@ -76,6 +76,9 @@ impl Ledger {
         for (server, session) in sessions {
             let hears = |redis: &Redis, _| Some(redis.hears(&session));
             if self.network.peek(server, hears) == Some(true) {
+                if let Some(host) = self.network.host_of(server, &session) {
+                    state.hosts.insert(session.clone(), host);
+                }
                 state.heard.insert((server, session), now);
             } else {
                 state.heard.entry((server, session)).or_insert(now);
@@ -102,6 +105,7 @@ impl Ledger {
             })
         });
         let broken = broken.or_else(|| self.check_old_place(state, key, queues));
+        let broken = broken.or_else(|| self.check_kept_place(state, key, queues, now));
         let seen = &mut state.keys.get_mut(key)?.seen;
         for (server, queue) in queues {
             let owners: Vec<String> = queue.waiters.iter().map(|w| w.owner.clone()).collect();
@@ -236,7 +240,9 @@ impl Ledger {
             || are_crashes
             || !state.in_fault && state.disturbed + SETTLED < now;
         let waited = state.keys.get(key)?.seen.get(&server)?;
-        if !is_calm || !waited.waiters.contains(grant.owners.first()?) {
+        // When the callers begin no further calls, the comparisons pause.
+        let has_paused = now > state.compared.0 + DEAF;
+        if !is_calm || has_paused || !waited.waiters.contains(grant.owners.first()?) {
             return None;
         }
         let heard = *state.heard.get(&(server, grant.session.clone()))?;

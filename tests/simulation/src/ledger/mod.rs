@@ -19,6 +19,7 @@ mod bodiless;
 mod checks;
 mod faults;
 mod granted;
+mod kept;
 mod servers;
 mod state;
 mod stored;
@@ -96,6 +97,7 @@ impl Ledger {
         let state = State {
             longest_lease: millis(plan.longest_lease()),
             ordered: plan.is_ordered(),
+            ordered_again: plan.is_ordered_again(),
             replicated: plan.replicas > 0,
             ..State::default()
         };
@@ -246,6 +248,7 @@ impl Ledger {
             unbacked: None,
             lost: None,
             deadline: 0,
+            server: self.server_of(&key, token),
         };
         this.inside.insert(number, inside);
         state.losses = losses;
@@ -282,6 +285,7 @@ impl Ledger {
         let now = self.history.now();
         let mut guard = self.state();
         let state = &mut *guard;
+        let lost = self.check_cause(state, key, number);
         if let Some(this) = state.keys.get_mut(key) {
             this.moved = now;
             this.released = None;
@@ -328,6 +332,10 @@ impl Ledger {
                     || format!("call {} leaves {key}", inside.call.0),
                 );
             }
+        }
+        drop(guard);
+        if let Some((promise, seen)) = lost {
+            self.violated(promise, seen);
         }
     }
 

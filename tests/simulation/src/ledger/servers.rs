@@ -92,6 +92,16 @@ impl Ledger {
         self.plan.stays_down && self.network.is_down(server)
     }
 
+    /// Returns the server that has granted this lock with this token. `None` for a Redlock.
+    pub(super) fn server_of(&self, key: &str, token: u64) -> Option<ServerId> {
+        if self.plan.store == Store::Redlock {
+            return None;
+        }
+        let mut grants = self.grants(key).into_iter();
+        let (server, _) = grants.find(|(_, grant)| grant.tokens.contains(&token))?;
+        Some(server)
+    }
+
     /// Returns whether no server has a grant of this lock.
     pub(super) fn is_free(&self, key: &str) -> bool {
         self.grants(key).is_empty()
@@ -147,6 +157,7 @@ impl Ledger {
         let mut found = Vec::new();
         let mut guard = self.state();
         let state = &mut *guard;
+        state.compared = (state.compared.1, now);
         if self.network.has_unnoticed_silence() {
             state.disturbed = now;
         }

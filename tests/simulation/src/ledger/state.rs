@@ -194,6 +194,8 @@ pub(super) struct Inside {
     pub(super) lost: Option<u64>,
     /// The end of the lease, as the client last knew it.
     pub(super) deadline: u64,
+    /// The server that granted the lock. `None` for a Redlock.
+    pub(super) server: Option<ServerId>,
 }
 
 impl Inside {
@@ -319,8 +321,12 @@ pub(super) struct State {
     pub(super) violations: Vec<Violation>,
     /// The longest lease in use, in milliseconds.
     pub(super) longest_lease: u64,
+    /// The times of the last two comparisons with the servers.
+    pub(super) compared: (u64, u64),
     /// Whether callers have to enter in the order in which they began.
     pub(super) ordered: bool,
+    /// Whether new callers have to enter in the order in which they begin once the effects of a fault are over.
+    pub(super) ordered_again: bool,
     /// Whether calls wait for replicas before they enter.
     pub(super) replicated: bool,
     /// For each node of a Redlock and each run of its server, the time at which a client noticed that the node had lost its
@@ -328,6 +334,13 @@ pub(super) struct State {
     pub(super) marks: BTreeMap<(ServerId, String), String>,
     /// For each session that waits in a queue of a server, the last time at which the session listened at this server.
     pub(super) heard: BTreeMap<(ServerId, String), u64>,
+    /// For each session that has listened at a server, the host of its process.
+    pub(super) hosts: BTreeMap<String, HostId>,
+    /// For each call that was seen in a queue as the only call of its process, the place at which it was first seen, in µs
+    /// of the server's clock.
+    pub(super) places: BTreeMap<CallId, u64>,
+    /// For each server that was stopped, the latest time at which it continued. The maximum while the server is stopped.
+    pub(super) silent: BTreeMap<ServerId, u64>,
     /// The host that is cut off from its only server (`None` if this is true of all hosts), and the time since then.
     pub(super) cut_off: Option<(Option<HostId>, u64)>,
     /// For each lock, the time at which a process was stopped, and the comparison that saw the first grant to it since then.

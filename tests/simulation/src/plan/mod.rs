@@ -6,6 +6,7 @@ use lock_runtime::Strategy;
 
 use crate::{callers::Way, chance::Chance, faults::Fault};
 
+mod coincidences;
 mod situations;
 
 /// The backend of the locks.
@@ -60,6 +61,10 @@ const RARE_EVENTS: u64 = 973_323;
 
 /// The same for the stream that decides in which plans runtimes fail (see [`Plan::with_failing_runtimes`]).
 const FAILING_RUNTIMES: u64 = 1_500_185;
+
+/// The same for the stream that decides in which plans events often coincide that rarely do so in other plans (see
+/// [`Plan::with_coincidence`]).
+const COINCIDENCES: u64 = 1_900_025;
 
 /// A change of a plan, which draws its options from the given random numbers.
 type Change = fn(Plan, &Chance) -> Plan;
@@ -184,6 +189,8 @@ pub struct Plan {
     pub one_strategy_each: bool,
     /// The pauses, in milliseconds, from which a task chooses if all its pauses have the same length.
     pub pauses: Vec<u64>,
+    /// Whether a slot of a cluster can take longer than a lease to move.
+    pub slow_moves: bool,
 }
 
 impl Plan {
@@ -277,6 +284,7 @@ impl Plan {
             stays_down: false,
             one_strategy_each: false,
             pauses: vec![300, 900, 1_100, 1_500, 1_900, 2_500],
+            slow_moves: false,
         };
         let plan = if store == Store::Redlock && Chance::new(seed, DRIFT).percent(40) {
             Self {
@@ -292,12 +300,13 @@ impl Plan {
         } else {
             plan
         };
-        let changes: [(u64, u32, Change); 5] = [
+        let changes: [(u64, u32, Change); 6] = [
             (RARE_SITUATIONS, 30, Self::with_rare_situation),
             (RARE_FAULTS, 30, Self::with_rare_fault),
             (CHECK_TARGETS, 25, Self::with_check_target),
             (RARE_EVENTS, 25, Self::with_rare_events),
             (FAILING_RUNTIMES, 20, Self::with_failing_runtimes),
+            (COINCIDENCES, 30, Self::with_coincidence),
         ];
         changes
             .into_iter()
@@ -434,6 +443,9 @@ impl Plan {
         if self.stays_down {
             add(&|plan| plan.stays_down = false);
         }
+        if self.slow_moves {
+            add(&|plan| plan.slow_moves = false);
+        }
         smaller
     }
 
@@ -523,12 +535,24 @@ impl Plan {
         leases.all(|lease| lease.as_millis() > 4 * u128::from(self.body))
     }
 
-    /// Returns whether callers have to enter in the order in which they began. The order requires short bodies: if a
-    /// body outlasted its lease, other callers might enter before the members of its cohort are back at their places.
+    /// Returns whether callers have to enter in the order in which they began.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
-        self.faults.is_empty()
-            && self.store.has_queue()
+        self.faults.is_empty() && self.is_ordered_without_faults()
+    }
+
+    /// Returns whether new callers have to enter in the order in which they begin once the effects of a fault are over.
+    #[must_use]
+    pub fn is_ordered_again(&self) -> bool {
+        let mut faults = self.faults.iter();
+        faults.all(Fault::keeps_clocks) && self.is_ordered_without_faults()
+    }
+
+    /// Returns whether callers have to enter in the order in which they began, apart from faults. The order requires
+    /// short bodies: if a body outlasted its lease, other callers might enter before the members of its cohort are back at
+    /// their places.
+    fn is_ordered_without_faults(&self) -> bool {
+        self.store.has_queue()
             && self.slow == 0
             && self.delay <= 10
             && (self.replicas == 0 || self.lag <= 20)

@@ -1,0 +1,97 @@
+//! The checks of what a call must keep: its place in the queue, and its lease if the lease is renewed.
+
+use super::{
+    Ledger,
+    granted::{PLACE_SLACK, keeps_timing},
+    servers::Broken,
+    state::{Call, CallId, State},
+};
+use crate::{
+    faults::Fault,
+    network::ServerId,
+    plan::Store,
+    redis::{StoredQueue, StoredWaiter},
+};
+
+impl Ledger {
+    /// Checks that nobody overtakes a call that the engine queues again, even under another owner. A queue names owners, so
+    /// the judge knows the place of a call only if the call is the only one of its process.
+    pub(super) fn check_kept_place(
+        &self,
+        state: &mut State,
+        key: &str,
+        queues: &[(ServerId, StoredQueue)],
+        now: u64,
+    ) -> Option<Broken> {
+        let keeps =
+            |fault: &Fault| keeps_timing(fault) || matches!(fault, Fault::MoveSlot | Fault::Join);
+        let is_known = self.plan.tasks == 1 && self.plan.replicas == 0;
+        if !is_known || !self.plan.faults.iter().all(keeps) {
+            return None;
+        }
+        let late = 1_000 * (PLACE_SLACK + 3 * self.plan.delay);
+        let State {
+            calls,
+            hosts,
+            places,
+            ..
+        } = state;
+        places.retain(|id, _| calls.contains_key(id));
+        queues.iter().find_map(|(server, queue)| {
+            let clock = self.network.peek(*server, |_, ms| Some(ms))?;
+            let age = |place: u64| (1_000 * clock.unsigned_abs()).saturating_sub(place);
+            queue.waiters.iter().find_map(|waiter| {
+                let host = hosts.get(&waiter.session)?;
+                let is_here = |call: &Call| call.wanted.host == *host && !call.is_forgotten;
+                let mut here = calls.iter().filter(|(_, call)| is_here(call));
+                let (CallId(number), call) = here.next().filter(|_| here.next().is_none())?;
+                let is_of_it = call.waits
+                    && call.wanted.queues
+                    && !call.wanted.is_multi
+                    && call.wanted.keys[0] == key
+                    // An older entry belongs to a call that has ended.
+                    && age(waiter.place) < 1_000 * (now - call.asked + 1);
+                if !is_of_it {
+                    return None;
+                }
+                let first = *places.entry(CallId(*number)).or_insert(waiter.place);
+                let overtakes =
+                    |other: &StoredWaiter| first + late < other.place && other.place < waiter.place;
+                let other = queue.waiters.iter().find(|other| overtakes(other))?;
+                let seen = format!(
+                    "call {number} waits for {key} on server {server} at place {}, and was at {first} before {other:?}",
+                    waiter.place
+                );
+                Some(("a call keeps its place", seen))
+            })
+        })
+    }
+
+    /// Checks that a lease that is renewed does not end if nothing keeps the renewals from the server of the lock.
+    pub(super) fn check_cause(&self, state: &State, key: &str, number: u64) -> Option<Broken> {
+        let inside = state.keys.get(key)?.inside.get(&number)?;
+        let wanted = &state.calls.get(&inside.call)?.wanted;
+        let server = inside.server?;
+        let is_move = |fault: &Fault| matches!(fault, Fault::MoveSlot | Fault::Join);
+        let moves = self.plan.faults.iter().any(is_move);
+        let answers = |fault: &Fault| match fault {
+            Fault::MoveSlot | Fault::Join | Fault::ForgetScripts | Fault::OutOfMemory => true,
+            // Only the server of the lock matters. The lock can be on another server by now if slots move.
+            Fault::Stop => {
+                let mut silent = state.silent.iter();
+                silent.all(|(its, at)| *at < inside.entered || *its != server && !moves)
+            }
+            _ => false,
+        };
+        let is_certain = inside.hold.loss().is_some()
+            && wanted.renewed
+            && wanted.max_hold.is_none()
+            && wanted.keys.len() == 1
+            && self.plan.store != Store::Redisson
+            && self.plan.faults.iter().all(answers);
+        is_certain.then(|| {
+            let seen = format!("{}: {:?}", inside.name(key), inside.hold.loss());
+            ("a lease that can be renewed does not end", seen)
+        })
+    }
+}
