@@ -393,6 +393,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// that gives up because of missing answers includes this text in its error.
     fn last_error(&self) -> Option<String>;
 
+    /// Returns whether the calling runtime has lost its connection for this lock, or could not make one. A call on such a
+    /// runtime reports an unreachable server, even if the server answers other runtimes.
+    fn is_cut_off(&self, name: &LockName) -> bool {
+        let _ = name;
+        false
+    }
+
     /// Reads who holds the lock, and how many waiters the lock has.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 

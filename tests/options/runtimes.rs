@@ -21,7 +21,7 @@ use lock_runtime::{Hold, LockClient, LockError, LossReason, Strategy};
 use support::{
     assert_busy,
     proxy::FaultProxy,
-    server::{RedisServer, shared_server},
+    server::{RedisServer, ask, shared_server},
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -773,4 +773,35 @@ fn a_connection_that_was_given_up_carries_no_probes() {
         assert_eq!(client.stats().commands, commands);
         held.release().await;
     });
+}
+
+/// The server accepts no connection of a second runtime. A call on this runtime reports why. When the server accepts
+/// connections again, a call enters.
+#[test]
+fn a_runtime_that_cannot_connect_is_told_why() {
+    let admin = runtime();
+    let (server, mut redis) = admin.block_on(async {
+        let server = RedisServer::start().await;
+        let redis = server.connection().await;
+        (server, redis)
+    });
+    let client = LockClient::blocking_connect(server.url()).unwrap();
+    let mut limit = |clients: usize| {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("maxclients").arg(clients);
+        admin.block_on(ask::<String>(&mut redis, &set));
+    };
+    let connected = admin.block_on(server.client_count());
+    limit(connected);
+    let lock = client.lock("k").wait(300 * MS);
+    let second = runtime();
+    let refused = second.block_on(lock.acquire());
+    assert!(
+        matches!(&refused, Err(LockError::Unreachable { detail, .. }) if detail.contains("max number of clients")),
+        "{refused:?}"
+    );
+    limit(connected + 10);
+    let lock = lock.wait(10 * SECOND);
+    let guard = second.block_on(lock.acquire()).unwrap();
+    second.block_on(guard.release());
 }

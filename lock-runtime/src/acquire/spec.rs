@@ -126,13 +126,14 @@ impl Budget {
 }
 
 /// Returns the error of a caller that did not get an answer in time: `Busy` if the server answers a check, and
-/// `Unreachable` if the server does not answer.
+/// `Unreachable` if the server does not answer or the caller's runtime has no connection.
 pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget) -> LockError {
     let backend = &spec.shared.backend;
-    if backend
-        .is_answering(Some(&spec.name), LEAVE_PATIENCE / 2)
-        .await
-    {
+    let is_reachable = !backend.is_cut_off(&spec.name)
+        && backend
+            .is_answering(Some(&spec.name), LEAVE_PATIENCE / 2)
+            .await;
+    if is_reachable {
         busy_outside(spec, budget, None)
     } else {
         unreachable(spec, budget)

@@ -161,6 +161,11 @@ impl Backend for RedisBackend {
         self.server.last_error()
     }
 
+    fn is_cut_off(&self, name: &LockName) -> bool {
+        let nodes = self.server.sessions.nodes_of(Some(name));
+        nodes.iter().any(|node| node.is_cut_off())
+    }
+
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>> {
         Box::pin(grants::status(&self.server, name))
     }

@@ -183,6 +183,17 @@ impl Sessions {
         liveness.await && self.connector.readiness.is_ready(context.now())
     }
 
+    /// Returns whether the session of the calling runtime has lost its connection, or could not make one.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        let connector = &self.connector;
+        let session = connector.context.calling_runtime().and_then(|runtime| {
+            let sessions = lock(&self.by_runtime);
+            sessions.get(&runtime).cloned().flatten()
+        });
+        let is_down = |session: Arc<Session>| !session.has_ended() && session.connected().is_none();
+        session.is_some_and(is_down) && connector.outages.is_lasting()
+    }
+
     /// Returns whether a session knows of a reply that this server has sent since `moment`.
     fn has_answered_since(&self, moment: Moment) -> bool {
         // Only the engine's own runtime certainly reads a reply soon after it came.

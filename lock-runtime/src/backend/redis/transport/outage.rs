@@ -94,6 +94,11 @@ impl Outages {
         (self.context.now().since(seen) < ERROR_AGE).then_some(error)
     }
 
+    /// Returns whether a session has lost its connection or could not make one, and has not connected since then.
+    pub(crate) fn is_lasting(&self) -> bool {
+        lock(&self.state).disconnected > 0
+    }
+
     /// Creates the [`SessionPresence`] of a session that has not connected yet.
     pub(crate) fn session(self: &Arc<Self>) -> SessionPresence {
         SessionPresence {
