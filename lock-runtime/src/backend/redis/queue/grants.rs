@@ -26,6 +26,7 @@ use crate::{
             server::{RETRY_PAUSE, Server},
         },
         session::Session,
+        transport::connection::Connection,
     },
     events::{TARGET, count},
 };
@@ -125,10 +126,13 @@ pub(crate) fn carry_out_chores(
     for (name, token, until) in chores.release_of_silent {
         let (server, session) = (server.clone(), session.clone());
         let giving_back = give_back(server.clone(), name.clone(), token, until);
+        let silent = session.latest();
         server.clone().context.spawn(async move {
             let patience = server.now() + CLOSE_PATIENCE;
-            let closing = close_silent(&server, &session);
-            server.context.timeout_at(patience, closing).await;
+            if let Some(silent) = silent {
+                let closing = close_silent(&server, &session, &silent);
+                server.context.timeout_at(patience, closing).await;
+            }
             giving_back.await;
             // Before the release, the server would take the callers for members of the grant.
             session.requeue(Some(&name));
@@ -147,17 +151,14 @@ pub(crate) fn carry_out_chores(
     chores.is_untaken
 }
 
-/// Gives up the connection of a session, and closes it on the server, so that the server grants no lock to the session
+/// Gives up this connection of a session, and closes it on the server, so that the server grants no lock to the session
 /// before the session has connected again.
-async fn close_silent(server: &Server, session: &Arc<Session>) {
-    let Some(connection) = session.latest() else {
-        return;
-    };
-    connection.health.mark_lost("no answer");
+async fn close_silent(server: &Server, session: &Arc<Session>, silent: &Connection) {
+    silent.health.mark_lost("no answer");
     if let Some(home) = server.sessions.home_beside(session)
         && let Ok(home) = home.connection().await
         && home.may_kill
-        && let Err(error) = home.kill(&connection.identity).await
+        && let Err(error) = home.kill(&silent.identity).await
     {
         tracing::debug!(target: TARGET, server = %server.address(), ?error, "a silent connection was not closed on the server");
     }
