@@ -140,6 +140,9 @@ impl Ledger {
         let call = CallId(state.next);
         state.next += 1;
         *state.counts.ways.entry(wanted.way).or_default() += 1;
+        for key in &wanted.keys {
+            state.keys.entry(key.clone()).or_default();
+        }
         self.history.add(
             || format!("host {}", wanted.host),
             || {
