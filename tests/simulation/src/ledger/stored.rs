@@ -53,7 +53,7 @@ impl Ledger {
         let by_clock = self.check_clock(state, key, grants);
         by_clock
             .or_else(|| check_places(key, grants, queues))
-            .or_else(|| self.check_distinct(key, queues))
+            .or_else(|| self.check_distinct(state, key, queues))
             .or_else(|| self.check_markers(state, key, queues))
             .or_else(|| self.check_retained_grant(state, key, grants, now))
     }
@@ -91,9 +91,18 @@ impl Ledger {
     }
 
     /// Checks that the callers of a batch have different places. Two callers of a session can have the same place if one
-    /// of them has sent its own request, and both requests are repeated.
-    fn check_distinct(&self, key: &str, queues: &[(usize, StoredQueue)]) -> Option<Broken> {
-        if self.plan.slow > 0 || !self.plan.ways.iter().all(|way| way.is_prompt()) {
+    /// of them has sent its own request, and both requests are repeated. After a clock was set back, each caller that is
+    /// queued alone behind a place in the future gets the place after this one.
+    fn check_distinct(
+        &self,
+        state: &State,
+        key: &str,
+        queues: &[(usize, StoredQueue)],
+    ) -> Option<Broken> {
+        if state.set_back > 0
+            || self.plan.slow > 0
+            || !self.plan.ways.iter().all(|way| way.is_prompt())
+        {
             return None;
         }
         queues.iter().find_map(|(server, queue)| {
