@@ -305,7 +305,10 @@ impl Caller {
         } else {
             self.chance.pick(&plan.waits)
         };
-        let lease = self.chance.pick(&plan.leases);
+        let lease = match plan.one_lease_each {
+            true => plan.leases[self.process.host % plan.leases.len()],
+            false => self.chance.pick(&plan.leases),
+        };
         let keeps = matches!(way, Way::LeakedGuard | Way::Forgotten) || lease < SHORTEST_RENEWED;
         let renewed = !keeps && self.chance.percent(70);
         let mut lock = self
@@ -535,7 +538,13 @@ impl Caller {
             }
         }
         drop(inside);
-        if way == Way::DroppedGuard {
+        if self.process.plan.unpolled_releases && self.quirks.percent(30) {
+            self.process.ledger.forget_release(call);
+            let releasing = async move {
+                guard.release().await;
+            };
+            self.leave_unfinished(Box::pin(releasing)).await;
+        } else if way == Way::DroppedGuard {
             drop(guard);
         } else {
             let hold = Hold::clone(&guard);
@@ -546,6 +555,15 @@ impl Caller {
             self.process.ledger.released(call, outcome);
         }
         self.end(call, None);
+    }
+
+    /// Polls a future once. If it does not end, keeps it and does not poll it again.
+    async fn leave_unfinished(&self, mut future: Forgotten) {
+        if !poll_only(&mut future, 1).await {
+            let forgotten = &self.process.forgotten;
+            let mut forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+            forgotten.push(future);
+        }
     }
 
     /// Extends the lease of a guard, and checks the answer.

@@ -381,6 +381,7 @@ impl World {
         } else {
             if is_whole {
                 self.ledger.check_shut_down(host);
+                self.ledger.check_given_back(host);
             }
             let all = async { while closing.tasks.join_next().await.is_some() {} };
             if timeout(bodies + late, all).await.is_err() {

@@ -184,7 +184,7 @@ impl Ledger {
     }
 
     /// Returns whether the server granted the lock to a caller in the queue.
-    fn was_queued(&self, server: ServerId, grant: &StoredGrant) -> bool {
+    pub(super) fn was_queued(&self, server: ServerId, grant: &StoredGrant) -> bool {
         let taken = |owner: &String| self.network.peek(server, |redis, _| redis.taken(owner));
         let taken = grant.owners.first().and_then(taken);
         taken.is_some_and(|(_, command)| command == grant.command)

@@ -73,7 +73,9 @@ impl Ledger {
             let waiters = queue.waiters.iter();
             waiters.map(move |waiter| (*server, waiter.session.clone()))
         });
+        let mut replaced = None;
         for (server, session) in sessions {
+            replaced = replaced.or_else(|| self.check_connection(state, server, &session));
             let hears = |redis: &Redis, _| Some(redis.hears(&session));
             if self.network.peek(server, hears) == Some(true) {
                 if let Some(host) = self.network.host_of(server, &session) {
@@ -105,6 +107,7 @@ impl Ledger {
             })
         });
         let broken = broken.or_else(|| self.check_old_place(state, key, queues));
+        let broken = broken.or(replaced);
         let broken = broken.or_else(|| self.check_kept_place(state, key, queues, now));
         let seen = &mut state.keys.get_mut(key)?.seen;
         for (server, queue) in queues {

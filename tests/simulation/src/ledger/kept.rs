@@ -10,7 +10,7 @@ use crate::{
     faults::Fault,
     network::ServerId,
     plan::Store,
-    redis::{StoredQueue, StoredWaiter},
+    redis::{Redis, StoredQueue, StoredWaiter},
 };
 
 impl Ledger {
@@ -23,8 +23,10 @@ impl Ledger {
         queues: &[(ServerId, StoredQueue)],
         now: u64,
     ) -> Option<Broken> {
-        let keeps =
-            |fault: &Fault| keeps_timing(fault) || matches!(fault, Fault::MoveSlot | Fault::Join);
+        let keeps = |fault: &Fault| {
+            let moves = matches!(fault, Fault::MoveSlot | Fault::Join);
+            moves || keeps_timing(fault) || *fault == Fault::Partition
+        };
         let is_known = self.plan.tasks == 1 && self.plan.replicas == 0;
         if !is_known || !self.plan.faults.iter().all(keeps) {
             return None;
@@ -64,6 +66,26 @@ impl Ledger {
                 );
                 Some(("a call keeps its place", seen))
             })
+        })
+    }
+
+    /// Checks that a client keeps its connection while slots move and nothing else happens.
+    pub(super) fn check_connection(
+        &self,
+        state: &mut State,
+        server: ServerId,
+        session: &str,
+    ) -> Option<Broken> {
+        let mut faults = self.plan.faults.iter();
+        if !faults.all(|fault| matches!(fault, Fault::MoveSlot | Fault::Join)) {
+            return None;
+        }
+        let listener = |redis: &Redis, _| redis.listener(session);
+        let new = self.network.peek(server, listener)?;
+        let old = state.listeners.insert((server, session.to_owned()), new)?;
+        (old != new).then(|| {
+            let seen = format!("server {server}: {new:?} has replaced {old:?}");
+            ("a connection outlasts the move of a slot", seen)
         })
     }
 

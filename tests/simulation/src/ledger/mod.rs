@@ -489,6 +489,13 @@ impl Ledger {
         }
     }
 
+    /// Records that the release of this call is no longer polled, so the call ends before its release is confirmed.
+    pub fn forget_release(&self, call: CallId) {
+        if let Some(call) = self.state().calls.get_mut(&call) {
+            call.wanted.confirmed = false;
+        }
+    }
+
     /// Records that the body of this call can outlast a lease that is not renewed.
     pub fn lasts_long(&self, call: CallId) {
         if let Some(call) = self.state().calls.get_mut(&call) {

@@ -7,11 +7,11 @@ use super::{
     state::{Call, CallId, Inside, State, millis},
 };
 use crate::{
-    callers::LONGEST_EXTENSION,
+    callers::{LONGEST_EXTENSION, Way},
     faults::Fault,
     network::{HostId, ServerId},
     plan::Store,
-    redis::{StoredGrant, StoredQueue},
+    redis::{Redis, StoredGrant, StoredQueue, StoredWaiter},
 };
 
 /// The longest time, in milliseconds, between the loss of a lease and the moment at which its body is dropped.
@@ -41,6 +41,8 @@ const REJOINED_ALONE: u64 = 1_500;
 const LEFT: u64 = 500;
 /// The longest time, in milliseconds, until a waiting session caps a grant that lasts longer than its lease.
 const CAPPED: u64 = 500;
+/// The time, in milliseconds, for which a grant at the end of a shutdown can be left, because its release came too late.
+const GIVEN_BACK: u64 = 50;
 /// The length of a claim, in milliseconds.
 pub(super) const CLAIM_TIME: u64 = 2_000;
 /// The longest time, in milliseconds, by which a lease may last longer than its call asked for. While a call waits for
@@ -148,6 +150,53 @@ impl Ledger {
                     self.violated("a shutdown waits for the releases", seen);
                 }
             }
+        }
+    }
+
+    /// Checks that a shutdown gives back the turns that were offered to calls that are not polled when it began, in a run
+    /// without other faults.
+    pub fn check_given_back(&self, host: HostId) {
+        let plan = &self.plan;
+        let is_certain = plan.faults.iter().all(|fault| *fault == Fault::ShutDown)
+            && plan.slow == 0
+            && !plan.quirks
+            && plan.replicas == 0
+            && plan.store.has_queue()
+            && plan
+                .ways
+                .iter()
+                .all(|way| way.is_prompt() || *way == Way::Forgotten);
+        if !is_certain {
+            return;
+        }
+        let now = self.history.now();
+        let found: Vec<String> = {
+            let state = self.state();
+            let grants = state.keys.iter().flat_map(|(key, this)| {
+                let grants = self.grants(key).into_iter();
+                grants.map(move |(server, grant)| (key, this, server, grant))
+            });
+            let since = now - state.closing.get(&host).copied().unwrap_or(now);
+            let stays = grants.filter(|(_, this, server, grant)| {
+                let mut inside = this.inside.values();
+                // A call that is not polled can still be granted the lock while its client is shut down.
+                let clock = |_: &Redis, ms: i64| Some(1_000 * ms.unsigned_abs());
+                let clock = self.network.peek(*server, clock);
+                let age = clock
+                    .zip(grant.since)
+                    .map(|(clock, at)| clock.saturating_sub(at));
+                age.is_some_and(|age| age > 1_000 * since)
+                    && grant.left > GIVEN_BACK + 4 * self.plan.delay
+                    && state.hosts.get(&grant.session) == Some(&host)
+                    && self.was_queued(*server, grant)
+                    && !inside.any(|inside| grant.tokens.contains(&inside.token))
+            });
+            stays
+                .map(|(key, _, server, grant)| format!("{key} on server {server}: {grant:?}"))
+                .collect()
+        };
+        for seen in found {
+            self.violated("a shutdown gives back the turns that nobody takes", seen);
         }
     }
 
@@ -577,10 +626,26 @@ impl Ledger {
     ) -> Option<Broken> {
         let queued: usize = queues.iter().map(|(_, queue)| queue.waiters.len()).sum();
         let calls = state.calls.values();
-        let waiting = calls.filter(|call| call.wanted.keys.iter().any(|its| its == key));
-        let waiting: usize = waiting
-            .map(|call| usize::from(call.waits) + call.wanted.entries)
-            .sum();
+        let calls = calls.filter(|call| call.wanted.keys.iter().any(|its| its == key));
+        let entries = |call: &Call| usize::from(call.waits) + call.wanted.entries;
+        let waiting: usize = calls.clone().map(entries).sum();
+        // An entry whose `wait` is over stays until a script finds it.
+        let alive = queues.iter().map(|(server, queue)| {
+            let clock = self.network.peek(*server, |_, ms| Some(ms.unsigned_abs()));
+            let lasts =
+                |waiter: &&StoredWaiter| waiter.ends > 1_000 * clock.unwrap_or(u64::MAX / 1_000);
+            queue.waiters.iter().filter(lasts).count()
+        });
+        let alive: usize = alive.sum();
+        // A call that misses its turn at the end of its `wait` can be queued once more, at a new place.
+        let may_wait =
+            |call: &Call| now < call.wait() || !state.has_given_up(call, now - call.wait());
+        let polled = calls.filter(|call| may_wait(call));
+        let polled: usize = polled.map(entries).sum();
+        let (queued, waiting) = match alive > polled {
+            true => (alive, polled),
+            false => (queued, waiting),
+        };
         let this = state.keys.get_mut(key)?;
         let is_settled = state.disturbed == 0
             || self.plan.spares_servers() && !state.in_fault && state.disturbed + SETTLED < now;

@@ -8,6 +8,7 @@ use super::GRANTED_BEFORE;
 use crate::{
     network::{HostId, ServerId},
     plan::Plan,
+    redis::ConnectionId,
 };
 
 /// The longest time, in milliseconds, from the end of a `wait` until the engine has given up a call that is not polled:
@@ -339,6 +340,13 @@ pub(super) struct State {
     /// For each call that was seen in a queue as the only call of its process, the place at which it was first seen, in µs
     /// of the server's clock.
     pub(super) places: BTreeMap<CallId, u64>,
+    /// For each session that waits in a queue of a server, the connection over which it listens there.
+    pub(super) listeners: BTreeMap<(ServerId, String), ConnectionId>,
+    /// The longest lease that the mark of each node of a Redlock records, if the node has all of its state.
+    pub(super) leases: BTreeMap<ServerId, u64>,
+    /// For each node of a Redlock that has lost its state, the time at which a client noticed the loss, in µs, and the
+    /// longest lease, in ms, that the other nodes recorded before.
+    pub(super) quarantines: BTreeMap<ServerId, (u64, u64)>,
     /// For each server that was stopped, the latest time at which it continued. The maximum while the server is stopped.
     pub(super) silent: BTreeMap<ServerId, u64>,
     /// The host that is cut off from its only server (`None` if this is true of all hosts), and the time since then.

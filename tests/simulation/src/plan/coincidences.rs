@@ -32,7 +32,7 @@ impl Plan {
             waits: seconds(&[10]),
             ..self
         };
-        match draws.index(18) {
+        match draws.index(23) {
             // A call is forgotten while its request is under way.
             0 => Self {
                 store: draws.pick(&[queued, Store::Redlock]),
@@ -244,6 +244,73 @@ impl Plan {
                 leases: millis(&[1_000, 2_000]),
                 faults: vec![Fault::Stop],
                 calm: 1_000,
+                ..plan
+            },
+            // The answer that queues a call is lost, and its process then has no connection for seconds.
+            17 => Self {
+                store: Store::Redis,
+                processes: 3,
+                tasks: 1,
+                keys: 1,
+                delay: 40,
+                body: 400,
+                faults: vec![Fault::Partition],
+                calm: 1_000,
+                ..plan
+            },
+            // The `wait` of a call that is no longer polled ends while other calls wait.
+            18 => Self {
+                store: queued,
+                seconds: 14,
+                processes: draws.pick(&[1, 2]),
+                tasks: 4,
+                keys: 1,
+                body: 400,
+                ways: vec![Way::Forgotten, Way::Run],
+                waits: millis(&[500, 2_000]),
+                quirks: false,
+                ..plan
+            },
+            // A release takes several steps, and is not polled after its first poll.
+            19 => Self {
+                store: queued,
+                processes: draws.pick(&[1, 2]),
+                tasks: 4,
+                keys: 1,
+                body: 50,
+                ways: vec![Way::ExtendedGuard],
+                unpolled_releases: true,
+                ..plan
+            },
+            // A client is shut down while turns are offered to calls that are not polled.
+            20 => Self {
+                store: queued,
+                processes: 2,
+                tasks: 4,
+                keys: 1,
+                body: 50,
+                ways: vec![Way::Forgotten, Way::Run],
+                faults: vec![Fault::ShutDown],
+                calm: 1_000,
+                quirks: false,
+                ..plan
+            },
+            // A node of a Redlock loses its state, and one client uses longer leases than the other.
+            21 => Self {
+                store: Store::Redlock,
+                seconds: 55,
+                processes: 2,
+                tasks: 1,
+                keys: 2,
+                body: 1_500,
+                leases: seconds(&[5, 10])
+                    .into_iter()
+                    .chain(seconds(&[45]))
+                    .collect(),
+                waits: seconds(&[2]),
+                faults: vec![draws.pick(&[Fault::Flush, Fault::RestartEmpty])],
+                calm: 20_000,
+                one_lease_each: true,
                 ..plan
             },
             // A server loses its data after its clock was set back, and callers wait on two runtimes of each process.

@@ -191,6 +191,10 @@ pub struct Plan {
     pub pauses: Vec<u64>,
     /// Whether a slot of a cluster can take longer than a lease to move.
     pub slow_moves: bool,
+    /// Whether some releases are no longer polled after their first poll.
+    pub unpolled_releases: bool,
+    /// Whether the callers of each process use only one of the leases.
+    pub one_lease_each: bool,
 }
 
 impl Plan {
@@ -285,6 +289,8 @@ impl Plan {
             one_strategy_each: false,
             pauses: vec![300, 900, 1_100, 1_500, 1_900, 2_500],
             slow_moves: false,
+            unpolled_releases: false,
+            one_lease_each: false,
         };
         let plan = if store == Store::Redlock && Chance::new(seed, DRIFT).percent(40) {
             Self {
@@ -445,6 +451,12 @@ impl Plan {
         }
         if self.slow_moves {
             add(&|plan| plan.slow_moves = false);
+        }
+        if self.unpolled_releases {
+            add(&|plan| plan.unpolled_releases = false);
+        }
+        if self.one_lease_each {
+            add(&|plan| plan.one_lease_each = false);
         }
         smaller
     }
