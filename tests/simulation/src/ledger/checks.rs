@@ -78,7 +78,8 @@ impl State {
     ) -> Option<(&'static str, String)> {
         let this = self.calls.get(&call)?;
         let is_settled = !self.in_fault && this.began > self.disturbed + SETTLED;
-        if !self.ordered && !(self.ordered_again && is_settled) || !this.waits {
+        let is_ordered = self.ordered || self.ordered_again && is_settled;
+        if !is_ordered || !this.waits {
             return None;
         }
         let before = self.calls.iter().find(|(_, other)| {
