@@ -211,6 +211,16 @@ impl AcquireRequest {
         }
     }
 
+    /// Returns the moment of the first request. `None` if no request was sent.
+    pub(crate) fn first_sent(&self) -> Option<Moment> {
+        self.first_sent.get().copied()
+    }
+
+    /// Makes this request continue an earlier one that was sent at this moment, and whose answer was lost.
+    pub(crate) fn continues(&mut self, first_sent: Moment) {
+        self.first_sent = sync::OnceLock::from(first_sent);
+    }
+
     /// Returns whether the `wait` of the caller has been over for some time.
     pub(crate) fn is_over(&self) -> bool {
         let sent = self.first_sent.get();

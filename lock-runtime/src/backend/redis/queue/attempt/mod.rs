@@ -7,7 +7,7 @@ use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
     error::HeldBy,
     fencing::FencingToken,
-    lease::Grant,
+    lease::{Grant, Moment},
 };
 use tokio::sync::oneshot;
 
@@ -56,6 +56,8 @@ pub(crate) struct RedisAttempt {
     cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
     /// What the server reported about the holder when it refused the lock to the last try under another owner name.
     held_by: Option<Box<HeldBy>>,
+    /// The moment of the first request under the previous owner name, if the answer to it was lost.
+    first_sent: Option<Moment>,
 }
 
 impl RedisAttempt {
@@ -72,6 +74,7 @@ impl RedisAttempt {
             runtime: None,
             cleaning: None,
             held_by: None,
+            first_sent: None,
         }
     }
 
@@ -174,6 +177,9 @@ impl RedisAttempt {
         request.notified = self.notified;
         request.missed = self.state.missed();
         request.set_place(self.state.place().unwrap_or_default());
+        if let Some(first_sent) = self.first_sent.take() {
+            request.continues(first_sent);
+        }
         let request = Arc::new(request);
         Ok(Some((Sent { session, request }, connection)))
     }
@@ -236,7 +242,9 @@ impl RedisAttempt {
         }
         if reply.is_err() {
             if request.is_revoked() {
-                return Ok(self.state.on(Event::Revoked));
+                // The caller has missed nothing, so the next owner name waits from the same moment.
+                self.first_sent = request.first_sent();
+                return Ok(self.state.on(Event::AnswerLost));
             }
             request.failed();
         }

@@ -61,6 +61,9 @@ pub(crate) enum Event {
     /// The caller did not read the answer to its request in time. If the answer granted the lock, the engine gives the
     /// lock back.
     Revoked,
+    /// The connection of the caller's request broke before an answer came, and the engine has revoked the request
+    /// meanwhile.
+    AnswerLost,
     /// The cohort has offered the caller the turn with this token.
     Offered(u64),
     /// The session has removed the caller from its list of waiters without offering the caller a turn.
@@ -232,7 +235,7 @@ impl AttemptState {
                 }
                 _ => Step::Nothing,
             },
-            Event::NewSession => Step::StartOver,
+            Event::NewSession | Event::AnswerLost => Step::StartOver,
             Event::Unsent => {
                 self.phase = Phase::Settled;
                 Step::AskOnce
@@ -301,6 +304,7 @@ mod tests {
             Event::Broken,
             Event::Refused(refused()),
             Event::Revoked,
+            Event::AnswerLost,
             Event::Offered(1),
             Event::Dismissed,
             Event::Inside(grant(1)),
@@ -448,6 +452,13 @@ mod tests {
         let mut state = asked();
         assert_eq!(state.on(Event::Revoked), Step::StartOver);
         assert_eq!(state.missed(), 1);
+    }
+
+    #[test]
+    fn an_answer_that_is_lost_starts_over_and_does_not_count() {
+        let mut state = asked();
+        assert_eq!(state.on(Event::AnswerLost), Step::StartOver);
+        assert_eq!(state.missed(), 0);
     }
 
     #[test]
