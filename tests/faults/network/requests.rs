@@ -7,12 +7,16 @@ use std::{
 };
 
 use lock_runtime::{LockClient, LockError};
-use support::{assert_lost, proxy::FaultProxy, server::RedisServer};
+use support::{
+    assert_lost,
+    proxy::FaultProxy,
+    server::{RedisServer, ask},
+};
 use tokio::{runtime::Builder, time::sleep};
 
 use crate::fixture::{
-    MS, SECOND, client, epsilon, grant, left, refuse_client_kill, row, set_writable, token_of,
-    until, until_waiting,
+    MS, QUEUE, SECOND, client, epsilon, grant, left, refuse_client_kill, row, set_writable,
+    token_of, until, until_waiting,
 };
 
 /// Row 9 of `docs/faults.md`: the reply that carries a grant is lost, because its connection breaks. The retried
@@ -92,9 +96,9 @@ async fn place_lost(outage: Duration) {
     assert_eq!(*entered.lock().unwrap(), ["first", "second", "last"]);
 }
 
-/// Row 9 of `docs/faults.md`: the connection falls silent before the reply that tells a caller its place. The engine removes
-/// the caller from the queue after a claim (2 s). Over the next connection, the caller returns to its place, before a caller
-/// that has queued meanwhile.
+/// Row 9 of `docs/faults.md`: the connection falls silent before the reply that tells a caller its place. After a claim
+/// (2 s), the engine gives the request up, and removes the caller from the queue. Over the next connection, the caller
+/// returns to its place, before a caller that has queued meanwhile.
 #[tokio::test]
 async fn row_09_reply_of_the_place_is_never_sent() {
     row(9, async |_| {
@@ -102,20 +106,25 @@ async fn row_09_reply_of_the_place_is_never_sent() {
         let proxy = FaultProxy::start(server.port()).await;
         let behind = client(&proxy.url()).await;
         let other = client(&server.url()).await;
+        let mut redis = server.connection().await;
+        let mut queue = redis::cmd("ZRANGE");
+        queue.arg(QUEUE).arg(0).arg(-1);
         let guard = other.lock("k").acquire().await.unwrap();
-        proxy.hold_replies(true);
+        // The connection that has lost the reply stays silent.
+        proxy.drop_replies(true);
         let first = tokio::spawn(behind.lock("k").wait(20 * SECOND).acquire());
         until_waiting(&other, 1).await;
+        proxy.drop_replies(false);
+        let old: Vec<String> = ask(&mut redis, &queue).await;
         // The age that the repeated request names can be wrong by some milliseconds.
         sleep(300 * MS).await;
         let last = tokio::spawn(other.lock("k").wait(20 * SECOND).acquire());
         until_waiting(&other, 2).await;
-        until_waiting(&other, 1).await;
-        proxy.refuse(true);
-        proxy.cut();
-        proxy.hold_replies(false);
-        proxy.refuse(false);
-        until_waiting(&other, 2).await;
+        until(async || {
+            let waiters: Vec<String> = ask(&mut redis, &queue).await;
+            waiters.len() == 2 && !waiters.contains(&old[0])
+        })
+        .await;
         guard.release().await;
         first.await.unwrap().unwrap().release().await;
         last.await.unwrap().unwrap().release().await;

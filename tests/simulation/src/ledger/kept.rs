@@ -56,6 +56,12 @@ impl Ledger {
                 if !is_of_it {
                     return None;
                 }
+                // The entry of an earlier owner name can stay for a moment.
+                let is_behind =
+                    |other: &StoredWaiter| other.session == waiter.session && other.place < waiter.place;
+                if queue.waiters.iter().any(is_behind) {
+                    return None;
+                }
                 let first = *places.entry(CallId(*number)).or_insert(waiter.place);
                 let overtakes =
                     |other: &StoredWaiter| first + late < other.place && other.place < waiter.place;
