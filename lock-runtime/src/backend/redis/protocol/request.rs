@@ -43,12 +43,15 @@ enum Direct {
     Idle,
     /// The caller sent a request at this moment, and has not read the answer yet.
     Asked(Moment),
-    /// The caller knows that it gets no answer to its request, which the server may have carried out. The caller sends
-    /// the request again when there is a connection. There was none until this moment.
+    /// The caller knows since this moment that it gets no answer to its request, which the server may have carried out.
+    /// The caller sends the request again when there is a connection.
     Failed(Moment),
-    /// The caller did not read the answer within a claim. If the answer grants the lock, the engine gives the lock
-    /// back.
-    Revoked,
+    /// The caller did not read the answer within a claim, or has not sent the request again within a claim. If the server
+    /// has granted the lock, the engine gives the lock back.
+    Revoked {
+        /// Whether the caller knew that it gets no answer.
+        is_lost: bool,
+    },
 }
 
 /// The content that all requests of one owner share, and the state of these requests. The owner's queue entry never
@@ -240,7 +243,7 @@ impl AcquireRequest {
     /// request, because the engine has revoked an earlier request of the same owner.
     pub(crate) fn ask(&self) -> bool {
         let mut direct = lock(&self.direct);
-        let asks = *direct != Direct::Revoked;
+        let asks = !matches!(*direct, Direct::Revoked { .. });
         if asks {
             *direct = Direct::Asked(self.context.now());
         }
@@ -251,7 +254,7 @@ impl AcquireRequest {
     /// because the engine has revoked the request and gives the grant back.
     pub(crate) fn answered(&self) -> bool {
         let mut direct = lock(&self.direct);
-        let takes = *direct != Direct::Revoked;
+        let takes = !matches!(*direct, Direct::Revoked { .. });
         if takes {
             *direct = Direct::Idle;
         }
@@ -266,14 +269,6 @@ impl AcquireRequest {
         }
     }
 
-    /// Gives a caller whose request has failed more time, because there is no connection for another request.
-    pub(crate) fn excuse(&self, now: Moment) {
-        let mut direct = lock(&self.direct);
-        if let Direct::Failed(_) = *direct {
-            *direct = Direct::Failed(now);
-        }
-    }
-
     /// Revokes the caller's request if the caller has not read the answer within a claim. Returns whether the request
     /// was revoked.
     pub(crate) fn revoke(&self, now: Moment) -> bool {
@@ -281,13 +276,20 @@ impl AcquireRequest {
         let overdue =
             matches!(*direct, Direct::Asked(since) | Direct::Failed(since) if since + CLAIM <= now);
         if overdue {
-            *direct = Direct::Revoked;
+            *direct = Direct::Revoked {
+                is_lost: matches!(*direct, Direct::Failed(_)),
+            };
         }
         overdue
     }
 
     pub(crate) fn is_revoked(&self) -> bool {
-        *lock(&self.direct) == Direct::Revoked
+        matches!(*lock(&self.direct), Direct::Revoked { .. })
+    }
+
+    /// Returns whether the engine has revoked a request whose answer was lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        *lock(&self.direct) == Direct::Revoked { is_lost: true }
     }
 
     /// Returns whether the caller has read the answers to all its own requests. Requests that the session sends for the

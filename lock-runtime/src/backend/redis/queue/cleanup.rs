@@ -40,13 +40,6 @@ const HEDGE: Duration = Duration::from_millis(20);
 /// Revokes requests whose callers did not read the answers in time. Releases the locks that these answers may have
 /// granted.
 pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
-    let is_connected = |session: &Session| session.connected().is_some();
-    let home = server.sessions.home_beside(session);
-    // If the engine's own session is connected, only the runtime of this session is blocked.
-    let is_away = !is_connected(session) && !home.is_some_and(|home| is_connected(&home));
-    if is_away && !session.has_ended() {
-        session.unanswered.excuse(now);
-    }
     for request in session.unanswered.revoke_overdue(now) {
         tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "a caller did not read its answer in time, so a lock that the answer granted is given back");
         let sent = Sent {

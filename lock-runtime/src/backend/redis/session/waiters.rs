@@ -482,13 +482,6 @@ impl Unanswered {
         lock(&self.0).remove(&owner);
     }
 
-    /// Gives more time to the callers whose requests have failed, because the session has no connection.
-    pub(crate) fn excuse(&self, now: Moment) {
-        for request in lock(&self.0).values() {
-            request.excuse(now);
-        }
-    }
-
     /// Revokes, removes and returns the requests that were sent a claim (2 s) ago or earlier. A request that is sent again
     /// meanwhile stays in the list.
     pub(crate) fn revoke_overdue(&self, now: Moment) -> Vec<Arc<AcquireRequest>> {

@@ -221,7 +221,7 @@ impl RedisAttempt {
             }
         }
         if !request.ask() {
-            return Ok(self.state.on(Event::Revoked));
+            return Ok(self.revoked(request, request.is_lost()));
         }
         self.state.on(Event::Asks);
         session.unanswered.insert(request);
@@ -237,14 +237,12 @@ impl RedisAttempt {
         if reply.is_ok() {
             session.unanswered.remove(request.owner);
             if !request.answered() {
-                return Ok(self.state.on(Event::Revoked));
+                return Ok(self.revoked(request, false));
             }
         }
         if reply.is_err() {
             if request.is_revoked() {
-                // The caller has missed nothing, so the next owner name waits from the same moment.
-                self.first_sent = request.first_sent();
-                return Ok(self.state.on(Event::AnswerLost));
+                return Ok(self.revoked(request, true));
             }
             request.failed();
         }
@@ -292,6 +290,16 @@ impl RedisAttempt {
                 }
             },
         })
+    }
+
+    /// Applies the fact that the engine has revoked the request. If the answer was lost, the caller has missed nothing, and
+    /// its next owner name waits from the same moment.
+    fn revoked(&mut self, request: &AcquireRequest, is_lost: bool) -> Step {
+        if is_lost {
+            self.first_sent = request.first_sent();
+            return self.state.on(Event::AnswerLost);
+        }
+        self.state.on(Event::Revoked)
     }
 
     /// Awaits the offer of a turn.
