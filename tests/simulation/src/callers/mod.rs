@@ -204,10 +204,7 @@ impl Caller {
         } else {
             self.chance.pick(&plan.waits)
         };
-        let lease = match plan.one_lease_each {
-            true => plan.leases[self.process.host % plan.leases.len()],
-            false => self.chance.pick(&plan.leases),
-        };
+        let lease = self.chance.pick(&plan.leases);
         let keeps = matches!(way, Way::LeakedGuard | Way::Forgotten) || lease < SHORTEST_RENEWED;
         let renewed = !keeps && self.chance.percent(70);
         let mut lock = self

@@ -69,9 +69,7 @@ impl Ledger {
 
     /// Records that a node of a Redlock loses its mark.
     pub fn forget_mark(&self, server: ServerId) {
-        let mut state = self.state();
-        state.marks.retain(|(its, _), _| *its != server);
-        state.quarantines.remove(&server);
+        self.state().marks.retain(|(its, _), _| *its != server);
     }
 
     /// Records that the server has lost state.
@@ -79,7 +77,6 @@ impl Ledger {
         let now = self.history.now();
         let mut state = self.state();
         state.marks.clear();
-        state.quarantines.clear();
         state.losses.push(Loss {
             key: None,
             from: now,

@@ -342,11 +342,6 @@ pub(super) struct State {
     pub(super) places: BTreeMap<CallId, u64>,
     /// For each session that waits in a queue of a server, the connection over which it listens there.
     pub(super) listeners: BTreeMap<(ServerId, String), ConnectionId>,
-    /// The longest lease that the mark of each node of a Redlock records, if the node has all of its state.
-    pub(super) leases: BTreeMap<ServerId, u64>,
-    /// For each node of a Redlock that has lost its state, the time at which a client noticed the loss, in µs, and the
-    /// longest lease, in ms, that the other nodes recorded before.
-    pub(super) quarantines: BTreeMap<ServerId, (u64, u64)>,
     /// For each server that was stopped, the latest time at which it continued. The maximum while the server is stopped.
     pub(super) silent: BTreeMap<ServerId, u64>,
     /// The host that is cut off from its only server (`None` if this is true of all hosts), and the time since then.

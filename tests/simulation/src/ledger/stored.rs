@@ -138,9 +138,6 @@ impl Ledger {
         if self.plan.store != Store::Redlock {
             return None;
         }
-        if let Some(broken) = self.check_quarantines(state) {
-            return Some(broken);
-        }
         (0..self.plan.store.servers()).find_map(|server| {
             let mark = |redis: &Redis, ms| redis.text(MARK, ms);
             let mark = self.network.peek(server, mark)?;
@@ -153,68 +150,6 @@ impl Ledger {
                 ("a quarantine begins once", seen)
             })
         })
-    }
-
-    /// Checks that a node of a Redlock that has lost its state counts again only after the longest lease that the marks of
-    /// the other nodes record.
-    fn check_quarantines(&self, state: &mut State) -> Option<Broken> {
-        let servers = self.plan.store.servers();
-        let mark = |server| {
-            let mark = |redis: &Redis, ms| Some((redis.text(MARK, ms).unwrap_or_default(), ms));
-            let (mark, ms) = self.network.peek(server, mark)?;
-            let (kind, rest) = mark.split_once('|')?;
-            let (since, rest) = rest.split_once('|')?;
-            let lease: u64 = match kind {
-                "whole" => rest.split('|').next()?.parse().ok()?,
-                _ => 0,
-            };
-            Some((
-                kind == "whole",
-                since.parse::<u64>().ok()?,
-                lease,
-                ms.unsigned_abs(),
-            ))
-        };
-        let marks: Vec<_> = (0..servers).map(mark).collect();
-        let mut broken = None;
-        for (server, mark) in marks.iter().enumerate() {
-            let others = || (0..servers).filter(|other| *other != server);
-            let are_whole = others().all(|other| matches!(marks[other], Some((true, ..))));
-            match mark {
-                Some((false, since, ..)) if are_whole => {
-                    let known = others().filter_map(|other| state.leases.get(&other));
-                    let longest = known.copied().max().unwrap_or_default();
-                    let needed = state.quarantines.entry(server).or_insert((*since, longest));
-                    if needed.0 != *since {
-                        *needed = (*since, 0);
-                    }
-                }
-                Some((true, since, _, ms)) => {
-                    if let Some((its, needed)) = state.quarantines.remove(&server)
-                        && its == *since
-                        && state.set_back == 0
-                        && *ms + 1 < since / 1_000 + needed
-                    {
-                        broken = Some(format!(
-                            "server {server} counts {} ms after its loss, a lease of {needed} ms is known",
-                            ms.saturating_sub(since / 1_000)
-                        ));
-                    }
-                }
-                _ => {
-                    state.quarantines.remove(&server);
-                }
-            }
-        }
-        state.leases = marks
-            .iter()
-            .enumerate()
-            .filter_map(|(server, mark)| match mark {
-                Some((true, _, lease, _)) => Some((server, *lease)),
-                _ => None,
-            })
-            .collect();
-        broken.map(|seen| ("a quarantine lasts for the longest lease in use", seen))
     }
 
     /// Checks that a lock that is only retained stays taken for little longer than the minimum hold.

@@ -295,24 +295,6 @@ impl Plan {
                 quirks: false,
                 ..plan
             },
-            // A node of a Redlock loses its state, and one client uses longer leases than the other.
-            21 => Self {
-                store: Store::Redlock,
-                seconds: 55,
-                processes: 2,
-                tasks: 1,
-                keys: 2,
-                body: 1_500,
-                leases: seconds(&[5, 10])
-                    .into_iter()
-                    .chain(seconds(&[45]))
-                    .collect(),
-                waits: seconds(&[2]),
-                faults: vec![draws.pick(&[Fault::Flush, Fault::RestartEmpty])],
-                calm: 20_000,
-                one_lease_each: true,
-                ..plan
-            },
             // A server loses its data after its clock was set back, and callers wait on two runtimes of each process.
             _ => Self {
                 store: Store::Redis,

@@ -193,8 +193,6 @@ pub struct Plan {
     pub slow_moves: bool,
     /// Whether some releases are no longer polled after their first poll.
     pub unpolled_releases: bool,
-    /// Whether the callers of each process use only one of the leases.
-    pub one_lease_each: bool,
 }
 
 impl Plan {
@@ -290,7 +288,6 @@ impl Plan {
             pauses: vec![300, 900, 1_100, 1_500, 1_900, 2_500],
             slow_moves: false,
             unpolled_releases: false,
-            one_lease_each: false,
         };
         let plan = if store == Store::Redlock && Chance::new(seed, DRIFT).percent(40) {
             Self {
@@ -454,9 +451,6 @@ impl Plan {
         }
         if self.unpolled_releases {
             add(&|plan| plan.unpolled_releases = false);
-        }
-        if self.one_lease_each {
-            add(&|plan| plan.one_lease_each = false);
         }
         smaller
     }
