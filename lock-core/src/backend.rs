@@ -333,8 +333,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         retain_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>>;
 
-    /// Starts a release in the background. The backend retries the release until the server answers, or until the lease
-    /// has ended.
+    /// Starts a release in the background. The backend retries the release until the server answers, or until
+    /// `latest_end`, the latest moment at which the lease can end on the server. This moment is later than the end of the
+    /// lease if the server has possibly carried out an extension whose answer was not read.
     ///
     /// A `lease_ends` of `None` means that the lease was lost. If the backend still has the grant of a lost lease, it
     /// removes the grant, but the statistics do not count this removal as a release.
@@ -344,6 +345,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         token: FencingToken,
         retain_until: Option<Moment>,
         lease_ends: Option<Moment>,
+        latest_end: Moment,
     );
 
     /// Extends, restarts or checks a lease.

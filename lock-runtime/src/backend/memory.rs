@@ -664,6 +664,7 @@ impl Backend for MemoryBackend {
         token: FencingToken,
         retain_until: Option<Moment>,
         lease_ends: Option<Moment>,
+        _: Moment,
     ) {
         let released = self.registry.release(name, token, retain_until);
         if released == Released::Released && lease_ends.is_some() {

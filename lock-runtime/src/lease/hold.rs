@@ -238,8 +238,9 @@ impl HoldState {
         if given_up {
             tracing::debug!(target: TARGET, key = %self.key, token = %self.token, "giving the lock back, because the call that holds it is not polled");
             self.forget_lease();
+            let (ends, latest) = (self.deadline(), self.latest_end());
             self.backend()
-                .release_in_background(&self.name, self.token, None, self.deadline());
+                .release_in_background(&self.name, self.token, None, ends, latest);
             // The call might never be polled again, so a shutdown must not wait for this hold.
             self.untrack();
         }
@@ -278,6 +279,12 @@ impl HoldState {
     /// Returns the local deadline; `None` while the backend itself maintains the lease until the release.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         lock(&self.lease).deadline()
+    }
+
+    /// Returns the latest moment at which the lease can end on the server. The server has possibly carried out requests
+    /// whose answers were not read.
+    pub(crate) fn latest_end(&self) -> Moment {
+        lock(&self.lease).latest_end()
     }
 
     pub(crate) fn is_claim(&self) -> bool {

@@ -55,6 +55,8 @@ pub(crate) struct Lease {
     /// The local deadline; `None` while the backend itself maintains the lease until the release. For a lease on a
     /// server, only a restart can make the deadline earlier.
     deadline: Option<Moment>,
+    /// The latest end of the lease that was granted, or that a request has asked for.
+    latest_end: Moment,
     /// The deadline that applies once no call inside the hold demands renewal. Used only if the backend itself
     /// maintains the lease.
     promised: Moment,
@@ -79,6 +81,7 @@ impl Lease {
             begun: now,
             term: 0,
             deadline: grant.valid_until,
+            latest_end: grant.valid_until.unwrap_or(now + terms.time),
             promised: grant.valid_until.unwrap_or(now + terms.time),
             confirmed: grant.validity,
             claim: grant.validity + Duration::from_millis(1) < terms.time,
@@ -103,6 +106,12 @@ impl Lease {
 
     pub(crate) fn deadline(&self) -> Option<Moment> {
         self.deadline
+    }
+
+    /// Returns the latest moment at which the lease can end on the server. The server has possibly carried out requests
+    /// whose answers were not read.
+    pub(crate) fn latest_end(&self) -> Moment {
+        self.latest_end
     }
 
     pub(crate) fn is_claim(&self) -> bool {
@@ -137,6 +146,9 @@ impl Lease {
 
     /// Registers a renewal, check or restart that is sent at `now`. A restart raises `term`.
     pub(crate) fn request(&mut self, extend: Extend, now: Moment) -> Requested {
+        if let Extend::To(lease) | Extend::Restart(lease) = extend {
+            self.latest_end = self.latest_end.max(now + lease);
+        }
         let is_whole = match extend {
             Extend::Check => false,
             Extend::To(lease) => now + lease >= self.begun + self.time,
@@ -327,6 +339,17 @@ mod tests {
             }
             assert_eq!(lease.deadline(), Some(at(132)));
         }
+    }
+
+    #[test]
+    fn a_request_without_an_answer_counts_for_the_latest_end() {
+        let mut lease = fixed(30);
+        assert_eq!(lease.latest_end(), at(130));
+        let _unanswered = lease.request(Extend::Check, at(110));
+        let _unanswered = lease.request(Extend::To(60 * SECOND), at(110));
+        let _unanswered = lease.request(Extend::Restart(30 * SECOND), at(120));
+        assert_eq!(lease.latest_end(), at(170));
+        assert_eq!(lease.deadline(), Some(at(130)));
     }
 
     #[test]

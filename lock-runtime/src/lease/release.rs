@@ -183,6 +183,7 @@ impl UnconfirmedRelease for Releasing {
                 hold.token,
                 hold.retained_until(),
                 lease_ends,
+                hold.latest_end(),
             );
         }
         // `released` is called last, so that a shutdown always waits either for the hold or for its background release.

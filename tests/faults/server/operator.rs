@@ -8,6 +8,7 @@ use std::{
 use lock_runtime::{LockError, LossReason};
 use support::{
     assert_lost,
+    proxy::FaultProxy,
     server::{RedisServer, ask},
 };
 
@@ -33,6 +34,37 @@ async fn row_12_release_after_expiry() {
         next.release().await;
         assert_eq!(client.stats().released, released + 1);
         assert_eq!(left(&server).await, Vec::<String>::new());
+    })
+    .await;
+}
+
+/// Row 12 of `docs/faults.md`: the answer to an extension does not arrive, so the holder loses its lease, although the
+/// server has extended it. The lock is released when the server can be reached again, even if this takes longer than a
+/// claim (2 s).
+#[tokio::test]
+async fn row_12_release_after_an_extension_without_an_answer() {
+    row(12, async |_| {
+        let server = RedisServer::start().await;
+        let proxy = FaultProxy::start(server.port()).await;
+        let behind = client(&proxy.url()).await;
+        let guard = behind.lock("k").lease(SECOND).acquire().await.unwrap();
+        proxy.hold_replies(true);
+        let scripts = server.scripts().await;
+        let extended = guard.extend(600 * SECOND);
+        let unanswered = async {
+            until(async || server.scripts().await > scripts).await;
+            proxy.refuse(true);
+            proxy.cut();
+            proxy.hold_replies(false);
+        };
+        let (extended, ()) = tokio::join!(extended, unanswered);
+        assert_lost(&extended);
+        assert_eq!(behind.stats().lost, 1);
+        drop(guard);
+        tokio::time::sleep(2500 * MS).await;
+        assert_eq!(left(&server).await, [NAME]);
+        proxy.refuse(false);
+        until(async || left(&server).await.is_empty()).await;
     })
     .await;
 }

@@ -125,8 +125,10 @@ impl Backend for RedisBackend {
         token: FencingToken,
         retain_until: Option<Moment>,
         lease_ends: Option<Moment>,
+        latest_end: Moment,
     ) {
-        grants::release_in_background(&self.server, name, token, retain_until, lease_ends);
+        let server = &self.server;
+        grants::release_in_background(server, name, token, retain_until, lease_ends, latest_end);
     }
 
     fn renew<'a>(

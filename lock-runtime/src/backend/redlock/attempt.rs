@@ -136,10 +136,11 @@ impl Taken {
         let grant = self.become_hold();
         if quorum.release(&name, grant.token, None).await.is_err() {
             let ends = grant.valid_until;
-            quorum
+            let latest_end = ends.unwrap_or_else(|| quorum.context.now());
+            let releasing = quorum
                 .clone()
-                .context
-                .spawn(quorum.release_until(name, grant.token, None, ends));
+                .release_until(name, grant.token, None, ends, latest_end);
+            quorum.context.spawn(releasing);
         }
     }
 

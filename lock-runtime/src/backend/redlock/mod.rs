@@ -222,13 +222,12 @@ impl Backend for RedlockBackend {
         token: FencingToken,
         retain_until: Option<Moment>,
         lease_ends: Option<Moment>,
+        latest_end: Moment,
     ) {
         let ends = lease_ends.unwrap_or_else(|| self.quorum.context.now());
         let tasks = self.quorum.track_releases(ends);
-        let releasing =
-            self.quorum
-                .clone()
-                .release_until(name.clone(), token, retain_until, lease_ends);
+        let (quorum, name) = (self.quorum.clone(), name.clone());
+        let releasing = quorum.release_until(name, token, retain_until, lease_ends, latest_end);
         self.quorum.context.spawn(async move {
             releasing.await;
             drop(tasks);

@@ -513,17 +513,17 @@ impl Quorum {
             .collect()
     }
 
-    /// Releases a lock in the background. Repeats the release until the lock is released or the lease has ended, but at
-    /// least for a claim (2 s).
+    /// Releases a lock in the background. Repeats the release until the lock is released or the lease has ended on the
+    /// nodes, but at least for a claim (2 s).
     pub(crate) async fn release_until(
         self: Arc<Self>,
         name: LockName,
         token: FencingToken,
         retain_until: Option<Moment>,
         lease_ends: Option<Moment>,
+        latest_end: Moment,
     ) {
-        let claim_ends = self.context.now() + CLAIM;
-        let until = lease_ends.map_or(claim_ends, |ends| ends.max(claim_ends));
+        let until = latest_end.max(self.context.now() + CLAIM);
         let released = self
             .context
             .timeout_at(until, self.release(&name, token, retain_until))

@@ -123,7 +123,7 @@ pub(crate) struct Chores {
     /// The locks whose waiting members have to queue again, because the local deadline of the grant has passed.
     pub(crate) requeue: Vec<LockName>,
     /// The grants that have to be released because no member takes the turn. Each grant comes with the token of its
-    /// last turn, and with its local deadline.
+    /// last turn, and with the latest moment at which its lease can end.
     pub(crate) release: Vec<(LockName, FencingToken, Moment)>,
     /// As `release`, for grants whose members do not take their turns because the session's runtime does not run. Their
     /// waiting members have to queue again after the release.
@@ -140,7 +140,8 @@ pub(crate) struct Chores {
 pub(crate) struct TakenUp {
     /// The sessions whose waiters for the lock have to queue again.
     pub(crate) requeue: Vec<Arc<Session>>,
-    /// The token of a turn that has to be given back because no member takes it, and the local deadline of its grant.
+    /// The token of a turn that has to be given back because no member takes it, and the latest moment at which the
+    /// lease of its grant can end.
     pub(crate) give_back: Option<(FencingToken, Moment)>,
     /// Whether the grant is new to this process, and a waiter was offered a turn.
     pub(crate) begun: bool,
@@ -325,7 +326,7 @@ impl Cohorts {
         if !passed {
             // All members have left, so the grant is given back to the server.
             let token = FencingToken::new(entry.cohort.turn().token);
-            chores.give_back = Some((token, entry.cohort.until()));
+            chores.give_back = Some((token, entry.cohort.latest_end()));
             entry.cohort.end();
         }
         cohorts.insert(key, entry);
@@ -372,7 +373,8 @@ impl Cohorts {
         Passed::Ended(first)
     }
 
-    /// Returns the token of the turn that is offered to this owner, and the local deadline of its grant, if there is one.
+    /// Returns the token of the turn that is offered to this owner, and the latest moment at which the lease of its grant
+    /// can end, if there is such a turn.
     pub(crate) fn offered_to(
         &self,
         name: &LockName,
@@ -383,7 +385,7 @@ impl Cohorts {
             |entry: &&mut Entry| entry.cohort.is_offered() && entry.cohort.turn().owner == owner;
         let entry = of_lock(&mut cohorts, name).rfind(offered)?;
         let token = FencingToken::new(entry.cohort.turn().token);
-        Some((token, entry.cohort.until()))
+        Some((token, entry.cohort.latest_end()))
     }
 
     /// Returns the lease of the cohort in which the member with this token has the turn. Returns `None` if there is no
@@ -429,7 +431,10 @@ impl Cohorts {
         cohorts.retain(|(name, _), entry| {
             let is_unneeded = entry.cohort.is_released() && !session.waiters.are_at(name);
             let is_closed = entry.replaced.is_some() || entry.cohort.is_ended();
-            let is_past = is_unneeded || (is_closed && entry.cohort.until() <= now);
+            // A request to release the grant can still be under way. If the registry forgot a grant that the server still
+            // has, members could share the grant again, and the release would then end their turns.
+            let is_certain = entry.cohort.latest_end() + CLAIM <= now;
+            let is_past = is_unneeded || (is_closed && is_certain);
             !(ours(entry) && is_past)
         });
         for ((name, _), entry) in cohorts.iter_mut() {
@@ -449,13 +454,13 @@ impl Cohorts {
                 session.waiters.withdraw(name, owner);
                 if is_silent || !entry.pass(name, now, &mut offers) {
                     let last = FencingToken::new(entry.cohort.turn().token);
-                    let until = entry.cohort.until();
+                    let ends = entry.cohort.latest_end();
                     entry.cohort.end();
                     let release = match is_silent {
                         true => &mut chores.release_of_silent,
                         false => &mut chores.release,
                     };
-                    release.push((name.clone(), last, until));
+                    release.push((name.clone(), last, ends));
                 }
             } else if let Some(lease) = entry.cohort.renewal_of_offer(next_beat) {
                 let token = FencingToken::new(entry.cohort.turn().token);
@@ -614,17 +619,17 @@ impl Cohorts {
         })?
     }
 
-    /// Ends each cohort whose turn is offered and not taken. Returns the token of the turn and the local deadline of the
-    /// grant. The calling code has to release the grants.
+    /// Ends each cohort whose turn is offered and not taken. Returns the token of the turn, and the latest moment at which
+    /// the lease of the grant can end. The calling code has to release the grants.
     pub(crate) fn end_offered(&self) -> Vec<(LockName, FencingToken, Moment)> {
         let mut cohorts = lock(&self.0);
         let offered = cohorts
             .iter_mut()
             .filter(|(_, entry)| entry.cohort.is_offered());
         let ended = offered.map(|((name, _), entry)| {
-            let (token, until) = (entry.cohort.turn().token, entry.cohort.until());
+            let (token, ends) = (entry.cohort.turn().token, entry.cohort.latest_end());
             entry.cohort.end();
-            (name.clone(), FencingToken::new(token), until)
+            (name.clone(), FencingToken::new(token), ends)
         });
         ended.collect()
     }

@@ -319,8 +319,9 @@ pub(crate) fn give_back(
     Box::pin(async move {
         let until = lease_ends.max(server.now() + CLAIM);
         let releasing = release(&server, &name, token, None);
-        let _ = server.context.timeout_at(until, releasing).await;
-        server.cohorts.forget_turn(&name, token);
+        if let Some(Ok(_)) = server.context.timeout_at(until, releasing).await {
+            server.cohorts.forget_turn(&name, token);
+        }
         drop(tasks);
     })
 }
@@ -378,8 +379,10 @@ fn release_at(
                 if let Some(first) = server.cohorts.end(&name, token) {
                     let _release = server.track_release(lease_ends);
                     let retaining = release_grant(&server, &name, first, Some(moment));
-                    let _ = server.context.timeout_at(ends.max(lease_ends), retaining).await;
-                    server.cohorts.forget(&name, first);
+                    let until = ends.max(lease_ends);
+                    if let Some(Ok(_)) = server.context.timeout_at(until, retaining).await {
+                        server.cohorts.forget(&name, first);
+                    }
                 }
             }
         }
@@ -388,13 +391,14 @@ fn release_at(
 }
 
 /// Releases a lock in the background. Repeats the request until the server answers. Gives up when the lease has
-/// ended, but not before a claim (2 s) has passed.
+/// ended on the server, but not before a claim (2 s) has passed.
 pub(crate) fn release_in_background(
     server: &Arc<Server>,
     name: &LockName,
     token: FencingToken,
     retain_until: Option<Moment>,
     lease_ends: Option<Moment>,
+    latest_end: Moment,
 ) {
     let task = server.track_release(lease_ends.unwrap_or_else(|| server.now()));
     let releasing = release_until(
@@ -403,6 +407,7 @@ pub(crate) fn release_in_background(
         token,
         retain_until,
         lease_ends,
+        latest_end,
     );
     server.context.spawn(async move {
         releasing.await;
@@ -425,12 +430,14 @@ async fn release_until(
     token: FencingToken,
     retain_until: Option<Moment>,
     lease_ends: Option<Moment>,
+    latest_end: Moment,
 ) {
-    let claim_ends = server.now() + CLAIM;
-    let until = lease_ends.map_or(claim_ends, |ends| ends.max(claim_ends));
+    let until = latest_end.max(server.now() + CLAIM);
     let releasing = release(&server, &name, token, retain_until);
     let released = server.context.timeout_at(until, releasing).await;
-    server.cohorts.forget_turn(&name, token);
+    if let Some(Ok(_)) = released {
+        server.cohorts.forget_turn(&name, token);
+    }
     let Some(lease_ends) = lease_ends else {
         return; // the hold was lost before, and the loss has been counted already
     };

@@ -377,8 +377,14 @@ impl Cohort {
     /// Returns whether the grant possibly lasts longer on the server than one lease from now. This is possible only
     /// if a member has extended the grant, or has requested an extension and has not read the answer.
     pub(crate) fn is_stretched(&self, now: Moment) -> bool {
-        let extended = self.extension.map_or(self.until, |(_, until)| until);
-        self.until.max(extended) > now + self.lease
+        self.latest_end() > now + self.lease
+    }
+
+    /// Returns the latest moment at which the lease can end on the server. This is the local deadline, or the end of an
+    /// extension whose answer was not read.
+    pub(crate) fn latest_end(&self) -> Moment {
+        self.extension
+            .map_or(self.until, |(_, until)| self.until.max(until))
     }
 
     /// Keeps the lock taken after the member with this token has left. Returns false if the member with this token does
@@ -406,8 +412,7 @@ impl Cohort {
     /// Ends the cohort, so that its grant has to be released by the latest end of the lease that is known, but not before
     /// `at_least`. Returns this moment. Until then, the cohort counts as ended.
     pub(crate) fn end_by(&mut self, at_least: Moment) -> Moment {
-        let extended = self.extension.map_or(self.until, |(_, until)| until);
-        self.until = self.until.max(extended).max(at_least);
+        self.until = self.latest_end().max(at_least);
         self.end();
         self.until
     }
