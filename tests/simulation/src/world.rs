@@ -342,19 +342,20 @@ impl World {
     pub(crate) async fn shut_down(&self, host: HostId) {
         let is_quirky = self.plan.quirks && self.plan.store.servers() == 1;
         if !is_quirky || self.quirks.percent(50) {
-            return self.close(host).await;
+            return self.close(host, Duration::ZERO).await;
         }
         // The server does not hear the client for some time.
         let longest = self.quirks.pick(&[4_000, 20_000]);
         let time = self.quirks.millis(1..longest);
-        tokio::join!(self.close(host), async {
+        tokio::join!(self.close(host, time), async {
             self.network.hold(host, 0, Way::Up, true);
             sleep(time).await;
             self.network.hold(host, 0, Way::Up, false);
         });
     }
 
-    async fn close(&self, host: HostId) {
+    /// Shuts the client of a process down. `silence` is the time for which the server does not hear the client.
+    async fn close(&self, host: HostId, silence: Duration) {
         let removed = self.running().remove(&host);
         let Some(mut closing) = removed else {
             return;
@@ -370,8 +371,9 @@ impl World {
         };
         let began = Instant::now();
         let ended = timeout(bodies + late, closing.client.shutdown()).await;
-        // A shutdown gives up the holds of a server that has not answered for this time.
-        let is_whole = began.elapsed() < SILENT;
+        // A shutdown gives up the holds of a server that has not answered for this time. The checks below apply to runs
+        // without other faults, in which no server is silent for longer than `silence` and the delays of messages.
+        let is_whole = began.elapsed().min(silence + Duration::from_secs(1)) < SILENT;
         if closing.process.leaks() {
             self.ledger.crash(host);
             self.network.crash(host);

@@ -75,7 +75,8 @@ impl Ledger {
         })
     }
 
-    /// Checks that a client keeps its connection while slots move and nothing else happens.
+    /// Checks that a client keeps its connection while slots move and nothing else happens. The engine can give up the
+    /// connection of a call that is polled late.
     pub(super) fn check_connection(
         &self,
         state: &mut State,
@@ -83,7 +84,8 @@ impl Ledger {
         session: &str,
     ) -> Option<Broken> {
         let mut faults = self.plan.faults.iter();
-        if !faults.all(|fault| matches!(fault, Fault::MoveSlot | Fault::Join)) {
+        if self.plan.slow > 0 || !faults.all(|fault| matches!(fault, Fault::MoveSlot | Fault::Join))
+        {
             return None;
         }
         let listener = |redis: &Redis, _| redis.listener(session);

@@ -136,7 +136,12 @@ impl Ledger {
                 let (last, token) = this.latest?;
                 // A shutdown does not wait for the release of a hold whose lease has ended for the client.
                 let lasts = this.latest_end.is_none_or(|end| now < end);
-                (last == host && lasts).then(|| (key.clone(), token))
+                let is_over = |inside: &Inside| {
+                    (inside.host, inside.token) == (last, token)
+                        && inside.hold.remaining().is_zero()
+                };
+                let is_over = this.inside.values().any(is_over);
+                (last == host && lasts && !is_over).then(|| (key.clone(), token))
             });
             keys.collect()
         };

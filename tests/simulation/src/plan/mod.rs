@@ -7,6 +7,7 @@ use lock_runtime::Strategy;
 use crate::{callers::Way, chance::Chance, faults::Fault};
 
 mod coincidences;
+mod lost_answers;
 mod situations;
 
 /// The backend of the locks.
@@ -65,6 +66,9 @@ const FAILING_RUNTIMES: u64 = 1_500_185;
 /// The same for the stream that decides in which plans events often coincide that rarely do so in other plans (see
 /// [`Plan::with_coincidence`]).
 const COINCIDENCES: u64 = 1_900_025;
+
+/// The same for the stream that decides in which plans answers are often lost or late (see [`Plan::with_lost_answers`]).
+const LOST_ANSWERS: u64 = 2_000_650;
 
 /// A change of a plan, which draws its options from the given random numbers.
 type Change = fn(Plan, &Chance) -> Plan;
@@ -193,6 +197,8 @@ pub struct Plan {
     pub slow_moves: bool,
     /// Whether some releases are no longer polled after their first poll.
     pub unpolled_releases: bool,
+    /// Whether a process can be cut off from a server for up to 8 s, instead of 4 s.
+    pub long_partitions: bool,
 }
 
 impl Plan {
@@ -288,6 +294,7 @@ impl Plan {
             pauses: vec![300, 900, 1_100, 1_500, 1_900, 2_500],
             slow_moves: false,
             unpolled_releases: false,
+            long_partitions: false,
         };
         let plan = if store == Store::Redlock && Chance::new(seed, DRIFT).percent(40) {
             Self {
@@ -303,13 +310,14 @@ impl Plan {
         } else {
             plan
         };
-        let changes: [(u64, u32, Change); 6] = [
+        let changes: [(u64, u32, Change); 7] = [
             (RARE_SITUATIONS, 30, Self::with_rare_situation),
             (RARE_FAULTS, 30, Self::with_rare_fault),
             (CHECK_TARGETS, 25, Self::with_check_target),
             (RARE_EVENTS, 25, Self::with_rare_events),
             (FAILING_RUNTIMES, 20, Self::with_failing_runtimes),
             (COINCIDENCES, 30, Self::with_coincidence),
+            (LOST_ANSWERS, 20, Self::with_lost_answers),
         ];
         changes
             .into_iter()
@@ -451,6 +459,9 @@ impl Plan {
         }
         if self.unpolled_releases {
             add(&|plan| plan.unpolled_releases = false);
+        }
+        if self.long_partitions {
+            add(&|plan| plan.long_partitions = false);
         }
         smaller
     }
