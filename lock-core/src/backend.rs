@@ -334,8 +334,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Released, BackendError>>;
 
     /// Starts a release in the background. The backend retries the release until the server answers, or until
-    /// `latest_end`, the latest moment at which the lease can end on the server. This moment is later than the end of the
-    /// lease if the server has possibly carried out an extension whose answer was not read.
+    /// `latest_end`, but at least for a claim (2 s). `latest_end` is the latest end of the lease that any request of the
+    /// hold has asked for. It is later than the end of the lease if an answer was not read.
     ///
     /// A `lease_ends` of `None` means that the lease was lost. If the backend still has the grant of a lost lease, it
     /// removes the grant, but the statistics do not count this removal as a release.

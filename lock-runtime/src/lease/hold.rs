@@ -281,8 +281,8 @@ impl HoldState {
         lock(&self.lease).deadline()
     }
 
-    /// Returns the latest moment at which the lease can end on the server. The server has possibly carried out requests
-    /// whose answers were not read.
+    /// Returns the latest end of the lease that was granted, or that a request of this hold has asked for. The server has
+    /// possibly carried out requests whose answers were not read.
     pub(crate) fn latest_end(&self) -> Moment {
         lock(&self.lease).latest_end()
     }

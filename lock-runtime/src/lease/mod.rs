@@ -108,8 +108,8 @@ impl Lease {
         self.deadline
     }
 
-    /// Returns the latest moment at which the lease can end on the server. The server has possibly carried out requests
-    /// whose answers were not read.
+    /// Returns the latest end of the lease that was granted, or that a request of this hold has asked for. The server has
+    /// possibly carried out requests whose answers were not read.
     pub(crate) fn latest_end(&self) -> Moment {
         self.latest_end
     }

@@ -224,7 +224,8 @@ impl Backend for RedlockBackend {
         lease_ends: Option<Moment>,
         latest_end: Moment,
     ) {
-        let ends = lease_ends.unwrap_or_else(|| self.quorum.context.now());
+        let now = self.quorum.context.now();
+        let ends = lease_ends.map_or(now, |ends| ends.max(latest_end));
         let tasks = self.quorum.track_releases(ends);
         let (quorum, name) = (self.quorum.clone(), name.clone());
         let releasing = quorum.release_until(name, token, retain_until, lease_ends, latest_end);

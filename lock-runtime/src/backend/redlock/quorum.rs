@@ -513,8 +513,8 @@ impl Quorum {
             .collect()
     }
 
-    /// Releases a lock in the background. Repeats the release until the lock is released or the lease has ended on the
-    /// nodes, but at least for a claim (2 s).
+    /// Releases a lock in the background. Waits for the release until the lease has ended on the nodes, but at least for a
+    /// claim (2 s).
     pub(crate) async fn release_until(
         self: Arc<Self>,
         name: LockName,

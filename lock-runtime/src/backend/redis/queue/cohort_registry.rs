@@ -205,7 +205,7 @@ fn replace_others(cohorts: &mut Entries, name: &LockName, now: Moment) -> Vec<Ar
             requeue.push(other.session.clone());
         }
         other.replaced = Some(now);
-        if !other.cohort.is_unsettled() || other.cohort.until() <= now {
+        if !other.cohort.is_unsettled() || other.cohort.is_past(now) {
             forgotten.push((name.clone(), other.cohort.first()));
         }
     }
@@ -373,6 +373,12 @@ impl Cohorts {
         Passed::Ended(first)
     }
 
+    /// Returns the latest known moment at which the lease of the member with this token can end on the server. Returns
+    /// `None` if this process knows no cohort that contains the token.
+    pub(crate) fn latest_end(&self, name: &LockName, token: FencingToken) -> Option<Moment> {
+        self.with_token(name, token.get(), |entry| entry.cohort.latest_end())
+    }
+
     /// Returns the token of the turn that is offered to this owner, and the latest moment at which the lease of its grant
     /// can end, if there is such a turn.
     pub(crate) fn offered_to(
@@ -401,8 +407,8 @@ impl Cohorts {
     /// Determines what the heartbeat of a session has to do for the session's cohorts. Passes on offers that are not
     /// taken in time. Requests the renewal of the grant of an offer if the grant has too little time left. If the local
     /// deadline of a grant has passed, the grant's waiting members queue again. Removes a released cohort if no caller
-    /// of the session waits for its lock, and a replaced or ended cohort after its local deadline. Releases the grant of a
-    /// suspended cohort whose last member has left, if nobody shares the grant again.
+    /// of the session waits for its lock. Removes the replaced and ended cohorts of all sessions whose grants are past.
+    /// Releases the grant of a suspended cohort whose last member has left, if nobody shares the grant again.
     ///
     /// `is_silent` is set if the connection of the session does not answer. If a turn is not taken in time in such a session,
     /// the runtime of the session probably does not run, so no other member would take its turn either. The engine then
@@ -433,9 +439,8 @@ impl Cohorts {
             let is_closed = entry.replaced.is_some() || entry.cohort.is_ended();
             // A request to release the grant can still be under way. If the registry forgot a grant that the server still
             // has, members could share the grant again, and the release would then end their turns.
-            let is_certain = entry.cohort.latest_end() + CLAIM <= now;
-            let is_past = is_unneeded || (is_closed && is_certain);
-            !(ours(entry) && is_past)
+            let is_past = is_closed && entry.cohort.is_past(now);
+            !(is_past || (is_unneeded && ours(entry)))
         });
         for ((name, _), entry) in cohorts.iter_mut() {
             if !ours(entry) || entry.cohort.is_over() {
@@ -557,8 +562,7 @@ impl Cohorts {
     }
 
     /// Removes the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. The
-    /// session calls this method after the server has confirmed this member's release, or after the lease of the grant
-    /// has ended. The release of an earlier member does not end the grant, because that member only passes its turn on.
+    /// session calls this method after the server has answered this member's release. The release of an earlier member does not end the grant, because that member only passes its turn on.
     /// If other members are behind the first member, the first member, too, only passes its turn on, although the grant
     /// has the first member's token.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {

@@ -369,7 +369,7 @@ fn release_at(
 ) -> BoxFuture<'static, ()> {
     let task = server.track_acquisition();
     Box::pin(async move {
-        let ends = moment + CLAIM;
+        let ends = lease_ends.max(moment + CLAIM);
         tokio::select! {
             biased;
             () = server.context.sleep_until(moment) => give_back(server.clone(), name, token, ends).await,
@@ -379,8 +379,7 @@ fn release_at(
                 if let Some(first) = server.cohorts.end(&name, token) {
                     let _release = server.track_release(lease_ends);
                     let retaining = release_grant(&server, &name, first, Some(moment));
-                    let until = ends.max(lease_ends);
-                    if let Some(Ok(_)) = server.context.timeout_at(until, retaining).await {
+                    if let Some(Ok(_)) = server.context.timeout_at(ends, retaining).await {
                         server.cohorts.forget(&name, first);
                     }
                 }
@@ -400,7 +399,8 @@ pub(crate) fn release_in_background(
     lease_ends: Option<Moment>,
     latest_end: Moment,
 ) {
-    let task = server.track_release(lease_ends.unwrap_or_else(|| server.now()));
+    let tracked_until = lease_ends.map_or_else(|| server.now(), |ends| ends.max(latest_end));
+    let task = server.track_release(tracked_until);
     let releasing = release_until(
         server.clone(),
         name.clone(),
@@ -432,6 +432,9 @@ async fn release_until(
     lease_ends: Option<Moment>,
     latest_end: Moment,
 ) {
+    // An earlier member of the cohort may have extended the lease.
+    let of_cohort = server.cohorts.latest_end(&name, token);
+    let latest_end = of_cohort.map_or(latest_end, |ends| ends.max(latest_end));
     let until = latest_end.max(server.now() + CLAIM);
     let releasing = release(&server, &name, token, retain_until);
     let released = server.context.timeout_at(until, releasing).await;

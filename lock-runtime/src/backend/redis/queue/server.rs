@@ -329,7 +329,7 @@ impl Server {
         self.unsettled.token()
     }
 
-    /// Tracks a background release. The shutdown need not wait beyond `lease_ends`, because the lease expires at that
+    /// Tracks a background release. The shutdown need not wait beyond `lease_ends`, because the lease expires by that
     /// moment.
     pub(crate) fn track_release(&self, lease_ends: Moment) -> TrackedTask {
         let mut released_by = lock(&self.released_by);

@@ -21,7 +21,7 @@ use std::{collections::VecDeque, ops::Range, time::Duration};
 
 use lock_core::{
     fencing::FencingToken,
-    lease::{Grant, Moment, claim_after, less_drift},
+    lease::{CLAIM, Grant, Moment, claim_after, less_drift},
     owner::OwnerId,
 };
 
@@ -48,7 +48,7 @@ enum State {
     /// The member has left, and the lock stays taken until the member's minimum hold time is over.
     Retained,
     /// No member is left, or the server has lost the grant. An ended cohort is kept until the server confirms the
-    /// release, because the release names the grant by the token of the cohort's first member.
+    /// release, or the grant is past, because the release names the grant by the token of the cohort's first member.
     Ended,
     /// The server has confirmed the release of the grant. A released cohort is kept while callers wait for the lock, so
     /// that late messages about the grant are recognized.
@@ -380,11 +380,17 @@ impl Cohort {
         self.latest_end() > now + self.lease
     }
 
-    /// Returns the latest moment at which the lease can end on the server. This is the local deadline, or the end of an
-    /// extension whose answer was not read.
+    /// Returns the latest known moment at which the lease can end on the server. This is the local deadline, or the end
+    /// of an extension that was requested after the newest restart of the lease.
     pub(crate) fn latest_end(&self) -> Moment {
         self.extension
             .map_or(self.until, |(_, until)| self.until.max(until))
+    }
+
+    /// Returns whether the server no longer has the grant. A request to release it can be under way until a claim after
+    /// the end of the lease.
+    pub(crate) fn is_past(&self, now: Moment) -> bool {
+        self.latest_end() + CLAIM <= now
     }
 
     /// Keeps the lock taken after the member with this token has left. Returns false if the member with this token does
