@@ -38,10 +38,10 @@ impl Plan {
                 processes: 4,
                 tasks: 1,
                 keys: 1,
-                delay: draws.pick(&[40, 100]),
+                delay: 40,
                 body: 400,
                 faults: vec![Fault::Partition],
-                long_partitions: draws.percent(50),
+                long_partitions: true,
                 calm: 1_000,
                 ..plan
             },
