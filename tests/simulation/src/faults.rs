@@ -294,10 +294,7 @@ impl World {
             Fault::Restart | Fault::RestartEmpty => chance.index(store.servers()),
             _ => chance.index(store.servers() + store.sentinels()),
         };
-        let mut a_while = chance.millis(1..chance.pick(&[100, 1_000, 4_000]));
-        if self.plan.long_partitions && fault == Fault::Partition {
-            a_while *= 2;
-        }
+        let a_while = chance.millis(1..chance.pick(&[100, 1_000, 4_000]));
         if store.servers() == 1 {
             match fault {
                 Fault::HoldUp | Fault::HoldDown | Fault::Partition => {

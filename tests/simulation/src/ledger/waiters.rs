@@ -3,7 +3,7 @@
 use super::{
     CALM, CLAIM, LONE, Ledger,
     servers::{Broken, CLAIM_TIME, CONNECTED, SETTLED},
-    state::{Call, CallId, Inside, Key, State},
+    state::{Call, CallId, Inside, Key, State, millis},
 };
 use crate::plan::Store;
 
@@ -18,6 +18,9 @@ const FREE_FOR_ROUNDS: u64 = 600;
 /// The time, in milliseconds, for which a caller that is not polled can delay other callers outside the queue, each time
 /// the lock is free: the time for which a turn is offered, and the pause of the other callers.
 const UNPOLLED_DELAY: u64 = 300;
+/// The time, in milliseconds, that a call needs for the two rounds of messages to the nodes of a Redlock, in addition to
+/// the delays of messages.
+const ROUNDS: u64 = 20;
 /// The time, in milliseconds, for which a lock is free at the end of a `wait` if the call certainly takes the lock, in
 /// addition to the delays of messages.
 const LAST_TRY: u64 = 5;
@@ -255,7 +258,10 @@ impl Ledger {
         let (id, only) = waiting.next()?;
         let has_majority = self.plan.keeps_majority()
             && !state.is_stopped(only.wanted.host)
-            && state.disturbed + LONE < now;
+            && state.disturbed + LONE < now
+            // A body begins only with two thirds of its lease. The two rounds of messages to the nodes must be shorter than
+            // the other third.
+            && millis(only.wanted.lease) > 3 * (4 * self.plan.delay + ROUNDS);
         let is_late = waiting.next().is_none()
             && only.wanted.prompt
             && (state.disturbed == 0 || has_majority)

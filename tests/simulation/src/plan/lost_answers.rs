@@ -32,17 +32,16 @@ impl Plan {
             ..self
         };
         match draws.index(4) {
-            // The answer that queues a call is lost, and its process has no connection for longer than a claim.
+            // The connection breaks before the answer that queues a call, and cannot be made again for longer than a claim.
             0 => Self {
                 store: Store::Redis,
                 processes: 4,
                 tasks: 1,
                 keys: 1,
-                delay: 40,
+                delay: 100,
                 body: 400,
-                faults: vec![Fault::Partition],
-                long_partitions: true,
-                calm: 1_000,
+                faults: vec![Fault::Break, Fault::Partition],
+                calm: 100,
                 ..plan
             },
             // The server does not answer when a shutdown begins, and later answers for as long as the last body runs.

@@ -197,8 +197,6 @@ pub struct Plan {
     pub slow_moves: bool,
     /// Whether some releases are no longer polled after their first poll.
     pub unpolled_releases: bool,
-    /// Whether a process can be cut off from a server for up to 8 s, instead of 4 s.
-    pub long_partitions: bool,
 }
 
 impl Plan {
@@ -294,7 +292,6 @@ impl Plan {
             pauses: vec![300, 900, 1_100, 1_500, 1_900, 2_500],
             slow_moves: false,
             unpolled_releases: false,
-            long_partitions: false,
         };
         let plan = if store == Store::Redlock && Chance::new(seed, DRIFT).percent(40) {
             Self {
@@ -459,9 +456,6 @@ impl Plan {
         }
         if self.unpolled_releases {
             add(&|plan| plan.unpolled_releases = false);
-        }
-        if self.long_partitions {
-            add(&|plan| plan.long_partitions = false);
         }
         smaller
     }
