@@ -562,9 +562,9 @@ impl Cohorts {
     }
 
     /// Removes the cohort, as [`forget`](Self::forget) does, if the member with this token had the last turn. The
-    /// session calls this method after the server has answered this member's release. The release of an earlier member does not end the grant, because that member only passes its turn on.
-    /// If other members are behind the first member, the first member, too, only passes its turn on, although the grant
-    /// has the first member's token.
+    /// session calls this method after the server has answered this member's release. The release of an earlier member
+    /// does not end the grant, because that member only passes its turn on. If other members are behind the first member,
+    /// the first member, too, only passes its turn on, although the grant has the first member's token.
     pub(crate) fn forget_turn(&self, name: &LockName, token: FencingToken) {
         let of_last = self.with_token(name, token.get(), |entry| {
             let cohort = &entry.cohort;
