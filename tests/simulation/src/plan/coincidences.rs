@@ -12,10 +12,7 @@ impl Plan {
     pub(super) fn with_coincidence(self, draws: &Chance) -> Self {
         let seconds = |all: &[u64]| vec![Duration::from_secs(draws.pick(all))];
         let millis = |all: &[u64]| vec![Duration::from_millis(draws.pick(all))];
-        let queued = match self.store {
-            store if store.has_queue() => store,
-            _ => Store::Redis,
-        };
+        let queued = self.store.or_queued();
         let plan = Self {
             replicas: 0,
             runtimes: 1,

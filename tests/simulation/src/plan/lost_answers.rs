@@ -11,10 +11,7 @@ impl Plan {
     /// Changes the plan so that answers are often lost or late when another part of the engine depends on them.
     pub(super) fn with_lost_answers(self, draws: &Chance) -> Self {
         let lease = |all: &[u64]| vec![Duration::from_millis(draws.pick(all))];
-        let queued = match self.store {
-            store if store.has_queue() => store,
-            _ => Store::Redis,
-        };
+        let queued = self.store.or_queued();
         let plan = Self {
             store: queued,
             replicas: 0,

@@ -131,6 +131,14 @@ impl Store {
             Self::Redisson | Self::Redlock => false,
         }
     }
+
+    /// Returns this backend, or one server with the native layout if callers of this backend wait in no queue.
+    fn or_queued(self) -> Self {
+        match self.has_queue() {
+            true => self,
+            false => Self::Redis,
+        }
+    }
 }
 
 /// All inputs that determine a run.
@@ -330,9 +338,7 @@ impl Plan {
     /// Changes the plan so that its callers enter in order (see [`is_ordered`](Self::is_ordered)). The judge checks
     /// most in such a run.
     fn into_ordered(mut self) -> Self {
-        if !self.store.has_queue() {
-            self.store = Store::Redis;
-        }
+        self.store = self.store.or_queued();
         self.replicas = self.replicas.min(self.store.replicas());
         self.lag = self.lag.min(20);
         self.delay = self.delay.min(10);

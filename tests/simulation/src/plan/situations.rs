@@ -206,10 +206,7 @@ impl Plan {
     /// Changes the plan so that a situation is common in which one check of the judge detects most.
     pub(super) fn with_check_target(self, targets: &Chance) -> Self {
         let millis = |all: &[u64]| vec![Duration::from_millis(targets.pick(all))];
-        let queued = match self.store {
-            store if store.has_queue() => store,
-            _ => Store::Redis,
-        };
+        let queued = self.store.or_queued();
         let plan = Self {
             replicas: 0,
             slow: 0,
