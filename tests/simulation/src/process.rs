@@ -201,6 +201,9 @@ pub async fn start(
     if store == Store::Redisson {
         builder = builder.layout(Layout::Redisson);
     }
+    if let Some(lease) = plan.only_lease_of(host) {
+        builder = builder.lease(lease);
+    }
     if plan.replicas > 0 {
         builder = builder.replicas(plan.replicas, Duration::from_secs(1));
     }

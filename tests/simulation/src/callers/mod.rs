@@ -204,7 +204,8 @@ impl Caller {
         } else {
             self.chance.pick(&plan.waits)
         };
-        let lease = self.chance.pick(&plan.leases);
+        let only = plan.only_lease_of(self.process.host);
+        let lease = only.unwrap_or_else(|| self.chance.pick(&plan.leases));
         let keeps = matches!(way, Way::LeakedGuard | Way::Forgotten) || lease < SHORTEST_RENEWED;
         let renewed = !keeps && self.chance.percent(70);
         let mut lock = self

@@ -69,7 +69,18 @@ impl Ledger {
 
     /// Records that a node of a Redlock loses its mark.
     pub fn forget_mark(&self, server: ServerId) {
-        self.state().marks.retain(|(its, _), _| *its != server);
+        let mut state = self.state();
+        state.marks.retain(|(its, _), _| *its != server);
+        let lefts = state.keys.keys().flat_map(|key| self.grants(key));
+        let longest = lefts
+            .filter(|(its, _)| *its == server)
+            .map(|(_, grant)| grant.left)
+            .max();
+        if let Some(left) = longest {
+            let until = self.history.now() + left;
+            let lost_until = state.lost_until.entry(server).or_default();
+            *lost_until = until.max(*lost_until);
+        }
     }
 
     /// Records that the server has lost state.
@@ -77,6 +88,7 @@ impl Ledger {
         let now = self.history.now();
         let mut state = self.state();
         state.marks.clear();
+        state.lost_until.clear();
         state.losses.push(Loss {
             key: None,
             from: now,

@@ -217,6 +217,7 @@ impl Ledger {
         }
         found.extend(self.check_silence(state, now));
         found.extend(self.check_marks(state));
+        found.extend(self.check_quarantine(state, now));
         let keys: Vec<String> = state.keys.keys().cloned().collect();
         for key in keys {
             let inside: Vec<u64> = state.keys[&key].inside.keys().copied().collect();

@@ -333,6 +333,8 @@ pub(super) struct State {
     /// For each node of a Redlock and each run of its server, the time at which a client noticed that the node had lost its
     /// state, as the newest mark says.
     pub(super) marks: BTreeMap<(ServerId, String), String>,
+    /// For each node of a Redlock that has lost its state: when the last of the lost grants ends.
+    pub(super) lost_until: BTreeMap<ServerId, u64>,
     /// For each session that waits in a queue of a server, the last time at which the session listened at this server.
     pub(super) heard: BTreeMap<(ServerId, String), u64>,
     /// For each session that has listened at a server, the host of its process.

@@ -20,6 +20,9 @@ const ESTIMATED: u64 = 1_500;
 const CLAIMED: u64 = 2_000;
 /// The longest time, in milliseconds, for which a server remembers which sessions it has to tell that a lock is free.
 const MARKED: u64 = 2_010;
+/// The longest time, in milliseconds, by which a node of a Redlock may count again before the end of the grants that it
+/// has lost: the clocks of the node and of the clients may differ.
+const EARLY: u64 = 20;
 /// The key of the mark that says whether a node of a Redlock has all of its state.
 const MARK: &str = "lock:fence:whole";
 /// The longest time, in milliseconds, by which a lock is taken beyond its minimum hold.
@@ -148,6 +151,23 @@ impl Ledger {
             (old != since).then(|| {
                 let seen = format!("server {server}, run {run}: {old:?}, and then {since:?}");
                 ("a quarantine begins once", seen)
+            })
+        })
+    }
+
+    /// Checks that a node of a Redlock that has lost its state counts again only after the grants that it has lost.
+    pub(super) fn check_quarantine(&self, state: &State, now: u64) -> Option<Broken> {
+        if self.plan.faults.iter().any(|fault| !fault.keeps_clocks()) || self.plan.drift > 400 {
+            return None;
+        }
+        state.lost_until.iter().find_map(|(server, until)| {
+            let mark = self
+                .network
+                .peek(*server, |redis: &Redis, ms| redis.text(MARK, ms))?;
+            let is_early = mark.starts_with("whole|") && now + EARLY < *until;
+            is_early.then(|| {
+                let seen = format!("server {server}, {} ms before the end", until - now);
+                ("a node counts again only after its lost grants", seen)
             })
         })
     }

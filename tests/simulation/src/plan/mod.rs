@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use lock_runtime::Strategy;
 
-use crate::{callers::Way, chance::Chance, faults::Fault};
+use crate::{callers::Way, chance::Chance, faults::Fault, network::HostId};
 
 mod coincidences;
+mod deadlines;
 mod lost_answers;
 mod situations;
 
@@ -69,6 +70,10 @@ const COINCIDENCES: u64 = 1_900_025;
 
 /// The same for the stream that decides in which plans answers are often lost or late (see [`Plan::with_lost_answers`]).
 const LOST_ANSWERS: u64 = 2_000_650;
+
+/// The same for the stream that decides in which plans a lease or a quarantine often ends while something
+/// else is still under way (see [`Plan::with_deadlines`]).
+const DEADLINES: u64 = 2_100_002;
 
 /// A change of a plan, which draws its options from the given random numbers.
 type Change = fn(Plan, &Chance) -> Plan;
@@ -199,6 +204,8 @@ pub struct Plan {
     pub stays_down: bool,
     /// Whether the callers of each process use only one of the strategies.
     pub one_strategy_each: bool,
+    /// Whether the calls of each process use only one of the leases.
+    pub one_lease_each: bool,
     /// The pauses, in milliseconds, from which a task chooses if all its pauses have the same length.
     pub pauses: Vec<u64>,
     /// Whether a slot of a cluster can take longer than a lease to move.
@@ -297,6 +304,7 @@ impl Plan {
             quirks: Chance::new(seed, QUIRKS).percent(40),
             stays_down: false,
             one_strategy_each: false,
+            one_lease_each: false,
             pauses: vec![300, 900, 1_100, 1_500, 1_900, 2_500],
             slow_moves: false,
             unpolled_releases: false,
@@ -315,7 +323,7 @@ impl Plan {
         } else {
             plan
         };
-        let changes: [(u64, u32, Change); 7] = [
+        let changes: [(u64, u32, Change); 8] = [
             (RARE_SITUATIONS, 30, Self::with_rare_situation),
             (RARE_FAULTS, 30, Self::with_rare_fault),
             (CHECK_TARGETS, 25, Self::with_check_target),
@@ -323,6 +331,7 @@ impl Plan {
             (FAILING_RUNTIMES, 20, Self::with_failing_runtimes),
             (COINCIDENCES, 30, Self::with_coincidence),
             (LOST_ANSWERS, 20, Self::with_lost_answers),
+            (DEADLINES, 15, Self::with_deadlines),
         ];
         changes
             .into_iter()
@@ -475,6 +484,13 @@ impl Plan {
                 format!("{{lock:{key}}}")
             }
         }
+    }
+
+    /// Returns the lease of all calls of this process, if the plan has one lease for each process.
+    #[must_use]
+    pub fn only_lease_of(&self, host: HostId) -> Option<Duration> {
+        let lease = self.leases.get(host % self.leases.len().max(1))?;
+        self.one_lease_each.then_some(*lease)
     }
 
     /// Returns the longest lease.
