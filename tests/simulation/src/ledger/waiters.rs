@@ -232,6 +232,8 @@ impl Ledger {
             0 => 0,
             disturbed => disturbed + state.longest_lease.max(CLAIM) + patience,
         };
+        // While the keys of a slot move slowly, the servers refuse the requests for its locks.
+        let is_moving = self.plan.slow_moves && state.in_fault;
         let stopped = state.stopped.map(|(host, _)| host);
         let (call, _) = state.calls.iter().find(|(_, call)| {
             wants(call)
@@ -240,6 +242,7 @@ impl Ledger {
                 && stopped != Some(call.wanted.host)
                 && call.began.max(this.moved) + patience < now
                 && quiet < now
+                && !is_moving
         })?;
         Some(format!(
             "call {} waits for {key}, which nobody holds",
