@@ -16,6 +16,7 @@ use support::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
 
 /// A server with a user `locks`, and an administrator's connection to it.
 struct Guarded {
@@ -181,6 +182,17 @@ async fn a_provider_that_fails_is_a_typed_error() {
         "{error:?}"
     );
     assert!(error.to_string().contains("no token"), "{error}");
+
+    let silent = guarded
+        .builder()
+        .wait(300 * MS)
+        .credentials_provider(std::future::pending::<Result<Credentials, String>>);
+    let error = silent.connect().await.unwrap_err();
+    assert!(
+        matches!(error, ConnectError::NoCredentials { .. }),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("no answer within"), "{error}");
 
     let wrong = guarded.builder().credentials_provider(async || {
         Ok::<_, String>(Credentials::new("locks", "wrong-password"))

@@ -286,6 +286,11 @@ impl Cluster {
         node
     }
 
+    /// Returns the connector to the first server that the user has named.
+    pub(crate) fn seed(&self) -> &Connector {
+        &self.seeds[0]
+    }
+
     /// Connects to the servers of the cluster, reads the slot map, and checks all primaries. Succeeds if more than half
     /// of the primaries answer, and all of the answering primaries pass the check. The cluster can then replace the
     /// other primaries. A primary that does not answer now is checked later, before a session connects to it.

@@ -209,19 +209,30 @@ impl Topology {
                 Self::Cluster(cluster) => cluster.check(required, until).await,
             }
         });
-        match context.timeout_at(until, checked).await {
+        let failure = match context.timeout_at(until, checked).await {
             Some(Ok(Ok(()))) => {
                 // `Cluster::check` has recorded which servers of the cluster were checked, because some of the servers
                 // may not have answered.
                 if let Self::Single(sessions) = &**self {
                     sessions.connector().note_checked();
                 }
-                Ok(())
+                return Ok(());
             }
-            Some(Ok(Err(failure))) => Err(failure),
-            Some(Err(panic)) => Err(Failure::Refused(panic.to_string())),
-            None => Err(Failure::Unreachable("no answer".into())),
-        }
+            Some(Ok(Err(failure))) => failure,
+            Some(Err(panic)) => Failure::Refused(panic.to_string()),
+            None => Failure::Unreachable("no answer".into()),
+        };
+        let connector = match &**self {
+            Self::Single(sessions) => sessions.connector(),
+            Self::Cluster(cluster) => cluster.seed(),
+        };
+        Err(match failure {
+            // All servers have the same provider of credentials.
+            Failure::Unreachable(_) if connector.waits_for_credentials() => {
+                Failure::of(&connector.no_answer(patience))
+            }
+            failure => failure,
+        })
     }
 
     /// Makes the first session with each server check the server before it connects.

@@ -121,10 +121,7 @@ impl Connection {
                 }
                 opened
             }
-            None => Err(RedisError::from(std::io::Error::new(
-                std::io::ErrorKind::TimedOut,
-                "the server did not answer the handshake",
-            ))),
+            None => Err(connector.no_answer(patience)),
         }
     }
 

@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     backend::redis::transport::{
         access::Access,
-        credentials::Obtained,
+        credentials::{Obtained, no_credentials},
         liveness::Readiness,
         outage::Outages,
         sentinel::{SentinelConfig, Sentinels},
@@ -322,6 +322,21 @@ impl Connector {
         let connecting = self.access.connect(&self.context, &client, config);
         let (redis, obtained) = connecting.await?;
         Ok((redis, address, obtained))
+    }
+
+    /// Returns the error of a try to connect that has taken longer than `patience`.
+    pub(crate) fn no_answer(&self, patience: Duration) -> RedisError {
+        if self.waits_for_credentials() {
+            return no_credentials(&format!("no answer within {patience:?}"));
+        }
+        let detail = "the server did not answer the handshake";
+        std::io::Error::new(std::io::ErrorKind::TimedOut, detail).into()
+    }
+
+    /// Returns whether the provider of credentials has been asked and has not answered yet.
+    pub(crate) fn waits_for_credentials(&self) -> bool {
+        let provider = self.access.provider.as_ref();
+        provider.is_some_and(|provider| provider.is_asked())
     }
 
     /// Starts a task that logs in again before the credentials of the provider expire. Starts no task if these

@@ -97,6 +97,12 @@ impl Obtained {
     }
 }
 
+/// Returns the error of a connection that has no credentials, for this reason.
+pub(crate) fn no_credentials(reason: &str) -> RedisError {
+    let reason = reason.replace(char::is_control, " ");
+    redis::make_extension_error(NO_CREDENTIALS.into(), Some(reason))
+}
+
 type Answer = (Moment, Result<Credentials, String>);
 type Call = Shared<BoxFuture<'static, Answer>>;
 
@@ -148,6 +154,12 @@ impl Provider {
         lock(&self.user).clone()
     }
 
+    /// Returns whether a call of the provider is under way.
+    pub(crate) fn is_asked(&self) -> bool {
+        let call = lock(&self.call);
+        call.as_ref().is_some_and(|call| call.peek().is_none())
+    }
+
     /// Calls the provider, or waits for the call that is under way. The calling code has to limit the time. If the
     /// calling code stops waiting, the call continues, and the next connection uses its answer. The engine can thus use
     /// a provider that is slower than one try to connect.
@@ -182,10 +194,7 @@ impl Provider {
                 *lock(&self.user) = Some(credentials.user.clone());
                 Ok(Obtained { credentials, at })
             }
-            Err(detail) => Err(redis::make_extension_error(
-                NO_CREDENTIALS.into(),
-                Some(detail.replace(char::is_control, " ")),
-            )),
+            Err(detail) => Err(no_credentials(&detail)),
         }
     }
 
