@@ -460,7 +460,7 @@ impl Caller {
     }
 }
 
-/// Polls the call `polls` times, if it does not end before. Returns whether the call has ended.
+/// Polls the call until it ends, but at most `polls` times. Returns whether the call has ended.
 async fn poll_only(calling: &mut Forgotten, polls: usize) -> bool {
     let mut left = polls;
     poll_fn(|cx| {

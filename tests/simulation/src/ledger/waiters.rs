@@ -300,7 +300,7 @@ fn patience(state: &State, wants: impl Fn(&Call) -> bool) -> u64 {
     } else {
         0
     };
-    // Each other call can do so, too, before its turn passes on.
+    // Each waiting call can hold the lock for a second while it waits for its replicas, and then give it back.
     let replicas = match state.replicated {
         true => 1_000 * state.calls.values().filter(|call| wants(call)).count() as u64,
         false => 0,

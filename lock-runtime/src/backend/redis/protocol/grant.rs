@@ -1,11 +1,11 @@
 //! Parses the grants that the server describes in messages and in answers. `native/grant_next.lua` documents the format
 //! of a grant.
 //!
-//! Each session has a random id, which begins like the ids of the other sessions of its process. On the server, the id of a session is stored only in queue entries, grants and claims.
-//! Scripts notify a session on the channel whose name contains the SHA-1 of the session id, and sign each message about
-//! a grant with the session id. An attacker who can list channels, subscribe and publish, but cannot read keys, can
-//! neither forge nor change a message about a grant. A repeated message about a grant has no effect, because each owner
-//! remembers the newest grant of which it was notified.
+//! Each session has a random id, which begins like the ids of the other sessions of its process. On the server, the id of
+//! a session is stored only in queue entries, grants and claims. Scripts notify a session on the channel whose name
+//! contains the SHA-1 of the session id, and sign each message about a grant with the session id. An attacker who can list
+//! channels, subscribe and publish, but cannot read keys, can neither forge nor change a message about a grant. A repeated
+//! message about a grant has no effect, because each owner remembers the newest grant of which it was notified.
 
 use std::time::Duration;
 

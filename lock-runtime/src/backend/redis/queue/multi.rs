@@ -170,7 +170,8 @@ async fn ask(
         keys.extend(lock.names.claim());
         args.push(tail);
     }
-    // The caller may read late that the server has forgotten the script.
+    // If the server has forgotten the script, the requests are sent again, unless the caller reads this so late that the
+    // engine has revoked one of them.
     let is_wanted = || all.iter().all(|request| request.ask());
     let script = first.scripts.multi_acquire;
     let (reply, sent) = connection

@@ -279,8 +279,9 @@ impl RedisAttempt {
                 Ok(Retry::Later) => self.state.on(Event::NotReady),
                 Ok(Retry::Now) => self.state.on(Event::Broken),
                 Err(error) => {
-                    // The refusal is final if the server has refused every request under this owner name. After a final
-                    // refusal there is nothing to give back, once every request under this name has ended.
+                    // The refusal is final if the server has refused every request under this owner name. The session may
+                    // still be sending a request of this caller. Once that request has ended, too, there is nothing to
+                    // give back.
                     if self.state.is_refusal_final() {
                         request.end().await;
                         self.settle(Event::Refused(error))
@@ -504,9 +505,9 @@ pub(crate) async fn try_once(
 /// caller.
 const AWAY_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Completes when a tokio runtime other than `runtime` has polled the caller for [`AWAY_PATIENCE`]. The caller then
-/// needs a session of the other runtime, because the runtime of its present session possibly no longer runs. If that
-/// runtime still runs, the answer to the caller's request usually arrives within [`AWAY_PATIENCE`].
+/// Completes [`AWAY_PATIENCE`] after the caller was first polled outside `runtime`, unless `runtime` polls the caller again
+/// before. The caller then needs a session of the other runtime, because the runtime of its present session possibly no
+/// longer runs. If that runtime still runs, the answer to the caller's request usually arrives within [`AWAY_PATIENCE`].
 pub(crate) async fn runtime_changes(context: &Context, runtime: Option<CallerRuntime>) {
     let mut away = None;
     poll_fn(|cx| {
