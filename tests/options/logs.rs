@@ -3,6 +3,7 @@
 use lock_runtime::{LockClient, LockError, LossReason, OnLost};
 use support::{
     log::{self, Record},
+    proxy::FaultProxy,
     quorum::Quorum,
     server::RedisServer,
     stores::{MS, SECOND, Store},
@@ -186,4 +187,38 @@ async fn a_loss_does_not_silence_the_warnings_about_other_locks() {
     let told = log::about("key", keys[1]);
     let warned = told.iter().any(|told| told.message.contains("80 %"));
     assert!(warned, "{told:?}");
+}
+
+/// A shutdown ends the clean-ups of dropped calls that cannot reach their server: no task of the client stays until the end
+/// of the calls' `wait`.
+#[tokio::test]
+async fn a_shutdown_ends_clean_ups_without_a_server() {
+    log::keep();
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let other = LockClient::connect(server.url()).await.unwrap();
+    let held = other.lock("cleaned").lease(100 * SECOND).acquire().await;
+    let client = LockClient::connect(proxy.url()).await.unwrap();
+    let lock = client.lock("cleaned").wait(3600 * SECOND);
+    let queued = tokio::spawn(lock.acquire());
+    support::stores::until_waiting(&other, "cleaned", 1).await;
+    // The session sends the second call's request in a batch, whose answer does not come.
+    proxy.blackhole(true);
+    let sent = proxy.wait_for_request(b"EVALSHA");
+    let unanswered = tokio::spawn(client.lock("cleaned").wait(3600 * SECOND).acquire());
+    sent.await;
+    queued.abort();
+    unanswered.abort();
+    client.shutdown().await;
+    drop(client);
+    let ended = |record: &Record| record.message.contains("could not be cleaned up");
+    until(async || {
+        log::about("key", "cleaned")
+            .iter()
+            .filter(|record| ended(record))
+            .count()
+            == 2
+    })
+    .await;
+    held.unwrap().release().await;
 }

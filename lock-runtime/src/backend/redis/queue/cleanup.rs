@@ -76,7 +76,7 @@ async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
 
 /// Waits until the server can no longer carry out requests that were sent over a broken connection. After a connection
 /// has broken, the server can still read and carry out requests that the client sent before. Returns earlier if
-/// `request` can no longer have an effect.
+/// `request` can no longer have an effect, or if the client has shut down.
 pub(crate) async fn until_closed(
     server: &Arc<Server>,
     session: &Arc<Session>,
@@ -84,8 +84,11 @@ pub(crate) async fn until_closed(
     request: &AcquireRequest,
 ) {
     let closing = async {
-        // The loop also ends if the server no longer stores any lock, because such a server refuses the old requests.
-        while let Some(home) = server.sessions.home_beside(session) {
+        // The loop also ends if the server no longer stores any lock, because such a server refuses the old requests, and
+        // if the client has shut down, because the home session then has no connection any more.
+        while !server.sessions.is_closed()
+            && let Some(home) = server.sessions.home_beside(session)
+        {
             if let Ok(home) = home.connection().await
                 && (!home.may_kill || home.kill(&connection.identity).await.is_ok())
             {
@@ -235,5 +238,5 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, gone: oneshot::Send
         server.context.sleep(backoff).await;
         backoff = (backoff * 2).min(Duration::from_secs(1));
     }
-    tracing::warn!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "an abandoned acquisition could not be cleaned up before it expired");
+    tracing::warn!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "an abandoned acquisition could not be cleaned up, and expires by itself");
 }
