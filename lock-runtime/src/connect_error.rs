@@ -187,7 +187,10 @@ impl fmt::Display for ConnectError {
         match self {
             Self::MissingUrl => f.write_str("no lock server is named"),
             Self::MissingVariable => {
-                write!(f, "the environment variable {URL_VARIABLE} is not set")
+                write!(
+                    f,
+                    "the environment variable {URL_VARIABLE} is not set or is empty"
+                )
             }
             Self::InvalidUrl { detail } => {
                 write!(f, "the lock server's URL is not valid ({detail})")

@@ -473,6 +473,23 @@ async fn connecting_fails_at_once_where_no_server_answers() {
         "{refused:?}"
     );
     assert!(started.elapsed() < support::epsilon());
+
+    // A server that is silent gets as much time as a call would wait.
+    server.restart().await;
+    server.stop_process();
+    let started = Instant::now();
+    let builder = LockClient::builder().url(server.url());
+    let silent = builder.wait(SECOND).connect().await;
+    assert!(
+        matches!(silent, Err(ConnectError::Unreachable { .. })),
+        "{silent:?}"
+    );
+    let took = started.elapsed();
+    assert!(
+        took >= SECOND && took < SECOND + support::epsilon(),
+        "{took:?}"
+    );
+    server.continue_process();
 }
 
 /// The rights that docs/guides/acl.md lists are enough for all operations, on one server and on a Redlock.

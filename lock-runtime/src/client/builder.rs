@@ -502,7 +502,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// Connects the client. Fails at once if no server answers, unlike [`connect_within`](Self::connect_within).
+    /// Connects the client. Fails at once if no server can be reached, and after the client's [`wait`](Self::wait) (3 s by
+    /// default) if the server is silent. [`connect_within`](Self::connect_within) waits for a server that is starting.
     ///
     /// # Errors
     /// Returns the same errors as [`LockClient::connect`].
