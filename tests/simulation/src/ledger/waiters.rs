@@ -197,10 +197,18 @@ impl Ledger {
             return None;
         }
         let is_settled = state.disturbed == 0 || state.disturbed + SETTLED < this.began;
-        // The answer to the last try of a call that is polled late is as old as the pause before the poll.
+        // The answer to the last try of a call that is polled late is as old as the pause before the poll. A call whose
+        // lease ends before its second poll can miss its turn, and then needs another poll for its last try.
+        let lease = millis(this.wanted.own_lease);
         let late = match this.wanted.pause {
             _ if this.wanted.prompt => Some(0),
-            Some(pause) if pause < FREQUENT_POLL && state.disturbed == 0 => Some(pause + TOLD_LATE),
+            Some(pause)
+                if pause < FREQUENT_POLL
+                    && 2 * pause + TOLD_LATE < lease
+                    && state.disturbed == 0 =>
+            {
+                Some(pause + TOLD_LATE)
+            }
             _ => None,
         };
         let is_free = this.waits
