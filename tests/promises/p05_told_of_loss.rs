@@ -257,8 +257,11 @@ async fn max_hold_ends_the_renewals_of_nested_calls() {
         let deeper = outer("b").run(async { longer.run(nested("b").run(hang())).await });
         let fixed = client.lock("c").lease(200 * MS);
         let in_fixed = outer("c").run(async { fixed.run(nested("c").run(hang())).await });
-        let short =
-            outer("d").run(async { while nested("d").run(sleep(50 * MS)).await.is_ok() {} });
+        // The last nested call can fail just before the body is dropped. The body must not return then.
+        let short = outer("d").run(async {
+            while nested("d").run(sleep(50 * MS)).await.is_ok() {}
+            hang().await;
+        });
         let both = |lease| client.locks(["e", "f"]).lease(lease).renew(true);
         let several = both(SECOND).max_hold(500 * MS);
         let several = several.run(async { both(2 * SECOND).run(hang()).await });
