@@ -410,8 +410,9 @@ impl LockClientBuilder {
     /// Connections that are made at the same time share one call of the provider. The provider is allowed to block its
     /// thread. The engine waits at most 10 s for the provider's result, but cannot stop a provider that blocks for
     /// longer. The next try to connect then calls the provider on another thread. At most four calls of the provider
-    /// run at the same time. If the provider returns an error, or does not answer before
-    /// [`connect`](Self::connect) gives up, `connect` returns [`ConnectError::NoCredentials`]. A client that was connected before tries again until it has a connection.
+    /// run at the same time. If the provider returns an error, or does not answer before [`connect`](Self::connect) gives
+    /// up, `connect` returns [`ConnectError::NoCredentials`]. A client that was connected before tries again until it has a
+    /// connection.
     /// Acquisitions that need this connection wait for it, up to their `wait`. The text of the provider's error appears
     /// in logs and errors, so this text must not contain secrets.
     ///
