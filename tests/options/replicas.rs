@@ -318,7 +318,7 @@ async fn a_nested_call_that_waits_for_replicas_observes_max_hold() {
 /// has ended. The nested call does not enter.
 #[tokio::test]
 async fn a_nested_call_does_not_enter_a_lease_that_has_ended() {
-    let group = Group::with_replicas(1).await;
+    let (group, proxy) = Group::with_replica_behind_proxy().await;
     let client = group.client().await;
     let lease = 2 * SECOND;
     let outer = client.lock("a").lease(lease).renew(true).max_hold(MS);
@@ -327,7 +327,9 @@ async fn a_nested_call_does_not_enter_a_lease_that_has_ended() {
         let hold = Hold::current().unwrap();
         until(async || hold.remaining() < SECOND).await;
         let mut entering = pin!(nested.acquire());
-        // The first poll sends the request. The replica acknowledges the grant while the call is not polled.
+        // The first poll sends the request, and ends before the replica acknowledges the grant. The replica does so
+        // while the call is not polled.
+        proxy.delay(200 * MS);
         let first = poll_fn(|cx| Poll::Ready(entering.as_mut().poll(cx).is_ready()));
         assert!(!first.await);
         hold.lost().await;

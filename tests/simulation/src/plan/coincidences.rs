@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use lock_runtime::Strategy;
-
 use super::{Plan, Store};
 use crate::{callers::Way, chance::Chance, faults::Fault};
 
@@ -14,20 +12,12 @@ impl Plan {
         let millis = |all: &[u64]| vec![Duration::from_millis(draws.pick(all))];
         let queued = self.store.or_queued();
         let plan = Self {
-            replicas: 0,
-            runtimes: 1,
-            slow: 0,
-            rhythmic: true,
             delay: self.delay.min(10),
-            drift: self.drift.min(400),
             faults: Vec::new(),
-            stays_down: false,
-            one_strategy_each: false,
-            strategies: vec![Strategy::Handoff],
             ways: vec![Way::Run, Way::Guard],
             leases: seconds(&[5, 10]),
             waits: seconds(&[10]),
-            ..self
+            ..self.with_prompt_callers()
         };
         match draws.index(23) {
             // A call is forgotten while its request is under way.

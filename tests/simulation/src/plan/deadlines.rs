@@ -1,29 +1,19 @@
-//! Situations in which a lease or a quarantine ends while something else is still under way.
+//! Situations in which a lease, a quarantine or a `wait` ends while something else is still under way.
 
 use std::time::Duration;
-
-use lock_runtime::Strategy;
 
 use super::{Plan, Store};
 use crate::{callers::Way, chance::Chance, faults::Fault};
 
 impl Plan {
-    /// Changes the plan so that a lease or a quarantine often ends while something else is still under way.
+    /// Changes the plan so that a lease, a quarantine or a `wait` often ends while something else is still under way.
     pub(super) fn with_deadlines(self, draws: &Chance) -> Self {
         let millis = |all: &[u64]| all.iter().copied().map(Duration::from_millis).collect();
         let plan = Self {
-            replicas: 0,
-            runtimes: 1,
-            slow: 0,
-            rhythmic: true,
             delay: 10,
-            drift: self.drift.min(400),
-            stays_down: false,
-            one_strategy_each: false,
-            strategies: vec![Strategy::Handoff],
-            ..self
+            ..self.with_prompt_callers()
         };
-        match draws.index(2) {
+        match draws.index(3) {
             // A process that knows only of short leases finds that a node of a Redlock has lost a long one.
             0 => Self {
                 store: Store::Redlock,
@@ -42,7 +32,7 @@ impl Plan {
             },
             // A lease ends while the answer to its extension is under way, and the process is cut off for longer than a
             // claim.
-            _ => Self {
+            1 => Self {
                 store: Store::Redis,
                 seconds: 14,
                 processes: 1,
@@ -55,6 +45,23 @@ impl Plan {
                 waits: millis(&[10_000]),
                 faults: vec![Fault::Partition],
                 calm: 1_000,
+                ..plan
+            },
+            // A lock is released after the end of a call's `wait`, and before the poll in which the call leaves the queue.
+            _ => Self {
+                store: Store::Redis,
+                processes: draws.pick(&[1, 2]),
+                tasks: 8,
+                keys: 8,
+                delay: 2,
+                slow: 50,
+                pauses: vec![900],
+                body: 1_500,
+                ways: vec![Way::Run],
+                leases: millis(&[10_000]),
+                waits: millis(&[500]),
+                faults: Vec::new(),
+                quirks: false,
                 ..plan
             },
         }

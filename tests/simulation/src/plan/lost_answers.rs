@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use lock_runtime::Strategy;
-
 use super::{Plan, Store};
 use crate::{callers::Way, chance::Chance, faults::Fault};
 
@@ -14,19 +12,11 @@ impl Plan {
         let queued = self.store.or_queued();
         let plan = Self {
             store: queued,
-            replicas: 0,
-            runtimes: 1,
-            slow: 0,
-            rhythmic: true,
             delay: 10,
-            drift: self.drift.min(400),
-            stays_down: false,
-            one_strategy_each: false,
-            strategies: vec![Strategy::Handoff],
             ways: vec![Way::Run, Way::Guard],
             leases: lease(&[5_000, 10_000]),
             waits: vec![Duration::from_secs(10)],
-            ..self
+            ..self.with_prompt_callers()
         };
         match draws.index(4) {
             // A process is cut off for longer than a claim before it reads the answer that queues its call.

@@ -71,8 +71,8 @@ const COINCIDENCES: u64 = 1_900_025;
 /// The same for the stream that decides in which plans answers are often lost or late (see [`Plan::with_lost_answers`]).
 const LOST_ANSWERS: u64 = 2_000_650;
 
-/// The same for the stream that decides in which plans a lease or a quarantine often ends while something
-/// else is still under way (see [`Plan::with_deadlines`]).
+/// The same for the stream that decides in which plans a lease, a quarantine or a `wait` often ends while
+/// something else is still under way (see [`Plan::with_deadlines`]).
 const DEADLINES: u64 = 2_100_002;
 
 /// A change of a plan, which draws its options from the given random numbers.
@@ -342,6 +342,22 @@ impl Plan {
                     false => plan,
                 }
             })
+    }
+
+    /// Changes the plan so that each process has one runtime and accurate clocks, and all callers wait in queues, are
+    /// polled at once, and need no replica.
+    fn with_prompt_callers(self) -> Self {
+        Self {
+            replicas: 0,
+            runtimes: 1,
+            slow: 0,
+            rhythmic: true,
+            drift: self.drift.min(400),
+            stays_down: false,
+            one_strategy_each: false,
+            strategies: vec![Strategy::Handoff],
+            ..self
+        }
     }
 
     /// Changes the plan so that its callers enter in order (see [`is_ordered`](Self::is_ordered)). The judge checks
