@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, io::Write as _, time::Dura
 
 use crate::epsilon;
 
-/// The environment variable that sets how often each scenario runs. The default is once, or three times if `CI` is set.
+/// The environment variable that sets how often each scenario runs. The default is once.
 pub const RUNS_VARIABLE: &str = "FAULT_RUNS";
 /// The environment variable that names the folder into which [`row`] writes the measured times. If the variable is not
 /// set, [`row`] writes no file.
@@ -351,9 +351,7 @@ impl Seen {
 /// Returns how often a scenario runs.
 fn runs() -> u32 {
     let asked = std::env::var(RUNS_VARIABLE).ok();
-    let asked = asked.and_then(|runs| runs.parse().ok());
-    let ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
-    asked.unwrap_or(if ci { 3 } else { 1 })
+    asked.and_then(|runs| runs.parse().ok()).unwrap_or(1)
 }
 
 /// Runs the scenario of a row as often as [`RUNS_VARIABLE`] demands, and prints the measured times. Also writes the
