@@ -217,8 +217,8 @@ struct Book {
     mistakes: Vec<String>,
 }
 
-/// A mark that says that a caller is inside its body. The body owns this value. When the body ends or is dropped, the
-/// value is dropped too, and its `Drop` removes the mark.
+/// A value that shows that a caller is inside its body. The body owns this value. When the body ends or is dropped, the
+/// value is dropped too, and its `Drop` removes the caller from `Book::inside`.
 struct Inside {
     shop: Arc<Shop>,
     id: u64,

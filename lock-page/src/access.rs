@@ -22,13 +22,13 @@ enum Purpose {
     Token,
     /// The cookie of a visitor who has sent the token.
     Visitor,
-    /// The hidden field of a form, which is valid only with the cookie of the visitor who opened the form.
+    /// The hidden field of a form, which is valid only with the form cookie of the same visitor.
     Form,
     /// The part of a cookie's name that depends on the secret.
     Name,
 }
 
-/// A visitor's cookie, and the hidden form field that is valid only with this cookie.
+/// A form cookie, and the hidden form field that is valid only with this cookie.
 pub(crate) struct FormToken {
     pub(crate) cookie: String,
     pub(crate) field: String,

@@ -13,7 +13,7 @@ pub const URL_VARIABLE: &str = "LOCK_URL";
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The builder was given neither a URL nor a redis client.
+    /// The builder was given no URL and no address of a server.
     MissingUrl,
     /// The environment variable `LOCK_URL` is unset or empty.
     MissingVariable,

@@ -372,7 +372,7 @@ impl Ledger {
                 // A nested call that asks for a longer lease lengthens the time between two renewals.
                 let lease = call.lease();
                 let since = inside.entered.max(state.disturbed);
-                // The missing node can grant the lock once no other caller tries for it.
+                // The node can store the missing grant once no other caller tries to get the lock.
                 let alone = lease / 3 + REJOINED_ALONE + 8 * self.plan.delay;
                 let is_late = now > since + REJOINED + lease
                     || are_connected && now > since.max(this.contended) + alone;

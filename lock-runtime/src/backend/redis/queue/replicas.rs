@@ -158,7 +158,7 @@ impl Asked<'_> {
                 Err(Unanswered::NotHeld) => return Ok(Replicated::NotHeld),
                 Err(Unanswered::Failed(error)) => error,
             };
-            // While a slot moves to another server of a cluster, its servers refuse commands with several keys (TRYAGAIN).
+            // While a slot moves, a server refuses a command with several keys if some of the keys are missing (TRYAGAIN).
             together = match &error {
                 CallError::NotReady(_) if self.server.sessions.is_cluster() => 1,
                 _ => self.grants.len(),

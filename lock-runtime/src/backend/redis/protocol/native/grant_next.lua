@@ -117,8 +117,8 @@ end
 -- listening. Once such a session is listening again, it notices that its entries are gone, and queues its callers
 -- again. The calling script passes the result of its ZPOPMIN as `head`, so the script's first write is ZPOPMIN or DEL.
 -- Redis allows both commands when it is out of memory, and then allows all further writes of the script. `claimed` is
--- the key of the claim, or nil if the calling script does not know it. `aside` names the sessions whose waiters are skipped
--- (the first result of set_claimant_aside), or is nil.
+-- the key of the claim, or nil if the calling script does not know it. `aside` names the sessions whose waiters are
+-- skipped (the first result of set_claimant_aside), or is nil.
 local function grant_next(head, grant, queue, claimed, fence, floor, claim, aside)
   local time, now
   local silent = {}
