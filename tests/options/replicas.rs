@@ -330,8 +330,8 @@ async fn a_nested_call_does_not_enter_a_lease_that_has_ended() {
         // The first poll sends the request, and ends before the replica acknowledges the grant. The replica does so
         // while the call is not polled.
         proxy.delay(200 * MS);
-        let first = poll_fn(|cx| Poll::Ready(entering.as_mut().poll(cx).is_ready()));
-        assert!(!first.await);
+        let first = poll_fn(|cx| Poll::Ready(entering.as_mut().poll(cx))).await;
+        assert!(first.is_pending(), "{first:?}");
         hold.lost().await;
         let entered = entering.await;
         assert!(
