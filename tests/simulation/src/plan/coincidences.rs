@@ -186,10 +186,11 @@ impl Plan {
             13 => Self {
                 store: Store::Cluster { replicas: 0 },
                 processes: 1,
-                tasks: 8,
-                keys: 4,
-                body: 1_500,
-                leases: seconds(&[1]),
+                tasks: 16,
+                keys: 16,
+                body: 5_000,
+                ways: vec![Way::Run],
+                leases: seconds(&[2, 3]),
                 faults: vec![Fault::Stop],
                 calm: 1_000,
                 ..plan
