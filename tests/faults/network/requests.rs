@@ -84,6 +84,7 @@ async fn place_lost(outage: Duration) {
     until_waiting(&other, 3).await;
     guard.release().await;
     let guard = next.await.unwrap().unwrap();
+    sleep(300 * MS).await;
     let last = enter(&last, "last");
     until_waiting(&other, 1).await;
     sleep(outage).await;
