@@ -133,6 +133,14 @@ impl Wake for Inline {
     }
 }
 
+struct PanicOnDrop;
+
+impl Drop for PanicOnDrop {
+    fn drop(&mut self) {
+        panic!("a destructor in the body panics");
+    }
+}
+
 /// Runs a test in a thread of its own, because a test that fails would never end.
 fn within_ten_seconds<Fut: Future<Output = ()>>(test: impl FnOnce() -> Fut + Send + 'static) {
     let (ended, has_ended) = mpsc::channel();
@@ -211,12 +219,6 @@ fn a_caller_may_be_polled_by_the_one_that_wakes_it() {
 /// its body, and a destructor in the body panics. The engine still renews the other leases of the client.
 #[test]
 fn a_panic_of_a_caller_that_the_engine_polls_ends_no_other_renewal() {
-    struct PanicOnDrop;
-    impl Drop for PanicOnDrop {
-        fn drop(&mut self) {
-            panic!("a destructor in the body panics");
-        }
-    }
     within_ten_seconds(|| async {
         let store = Store::redis().await;
         let client = store.client().await;
@@ -250,6 +252,38 @@ fn a_panic_of_a_caller_that_the_engine_polls_ends_no_other_renewal() {
         assert_eq!(client.stats().lost, 1);
         assert_eq!(b.loss(), None);
         assert!(b.remaining() > Duration::ZERO);
+    });
+}
+
+/// A lease ends, a timer on the engine's thread wakes the caller, and the waker polls the caller on this thread. The
+/// caller drops its body, and a destructor in the body panics. The engine continues to run.
+#[test]
+fn a_panic_of_a_caller_that_a_timer_wakes_does_not_end_the_engine() {
+    within_ten_seconds(|| async {
+        for store in [Store::memory(), Store::redis().await] {
+            let client = store.client().await;
+            let lock = client.lock("k");
+            // Outside of a runtime, a caller needs the engine's thread.
+            let enter = |owned: Option<PanicOnDrop>| {
+                let (lock, (inside, is_inside)) = (lock.clone(), oneshot::channel());
+                let caller = async move {
+                    let body = async move {
+                        let has_more = owned.is_some();
+                        let _owned = owned;
+                        inside.send(()).unwrap();
+                        if has_more {
+                            std::future::pending::<()>().await;
+                        }
+                    };
+                    let lock = lock.wait(5 * SECOND).lease(200 * MS);
+                    lock.run(body).await.unwrap();
+                };
+                thread::spawn(|| Inline::start(caller)).join().unwrap();
+                is_inside
+            };
+            enter(Some(PanicOnDrop)).await.unwrap();
+            enter(None).await.unwrap();
+        }
     });
 }
 

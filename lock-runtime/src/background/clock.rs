@@ -4,12 +4,15 @@ use std::{
     collections::HashMap,
     future::{Future, pending, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Mutex,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Wake, Waker},
     time::{Duration, Instant},
 };
 
 use lock_core::{backend::BoxFuture, lease::Moment};
 use once_cell::sync::Lazy;
+use pin_project_lite::pin_project;
 use tokio::{
     runtime::{self, Handle},
     time::{self, Sleep},
@@ -56,7 +59,7 @@ impl Clock for BootClock {
         let _runtime = self.runtime.enter();
         // The timer uses another clock than `BootClock`. The timer may therefore fire too early, or too late if the
         // machine was suspended, so callers check the time again.
-        Box::pin(time::sleep(deadline.since(self.now())))
+        Box::pin(Timer::new(time::sleep(deadline.since(self.now()))))
     }
 }
 
@@ -98,17 +101,60 @@ impl Clock for TokioClock {
 
 /// Returns a timer of the calling runtime, because only that runtime knows whether its clock is paused. If the caller
 /// is outside of a runtime, or if its runtime has no timers, the timer runs on the engine's thread.
-fn new_timer(instant: Instant) -> Sleep {
+fn new_timer(instant: Instant) -> Timer {
     if has_timer() {
-        time::sleep_until(instant.into())
+        Timer::new(time::sleep_until(instant.into()))
     } else {
         engine_timer(instant)
     }
 }
 
-fn engine_timer(instant: Instant) -> Sleep {
+fn engine_timer(instant: Instant) -> Timer {
     let _engine = engine().enter();
-    time::sleep_until(instant.into())
+    Timer::new(time::sleep_until(instant.into()))
+}
+
+pin_project! {
+    /// A timer that contains the panics of the waker that it calls. A runtime calls the wakers of its timers outside of its
+    /// tasks, so such a panic would end the runtime: on the engine's thread, all renewals of the process would end.
+    struct Timer {
+        #[pin]
+        sleep: Sleep,
+        // The waker of the last poll, and the waker that contains its panics.
+        waker: Option<(Waker, Waker)>,
+    }
+}
+
+impl Timer {
+    fn new(sleep: Sleep) -> Self {
+        Self { sleep, waker: None }
+    }
+}
+
+impl Future for Timer {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        let known = this.waker.take();
+        let known = known.filter(|(waker, _)| waker.will_wake(cx.waker()));
+        let (_, contained) = this.waker.insert(known.unwrap_or_else(|| {
+            let contained = Arc::new(Contained(cx.waker().clone()));
+            (cx.waker().clone(), contained.into())
+        }));
+        this.sleep.poll(&mut Context::from_waker(contained))
+    }
+}
+
+/// A waker that contains the panics of another waker. A waker can panic if it polls its caller at once.
+struct Contained(Waker);
+
+impl Wake for Contained {
+    fn wake(self: Arc<Self>) {
+        // If this is the last reference to the other waker, dropping it can drop the caller, which can panic, too.
+        let wake = AssertUnwindSafe(move || self.0.wake_by_ref());
+        let _ = catch_unwind(wake);
+    }
 }
 
 // The origin of [`TokioClock`]. The origin lies one hour before the first use of the clock. A test can pause tokio's
