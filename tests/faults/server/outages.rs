@@ -430,6 +430,65 @@ async fn row_32_clock_back() {
     .await;
 }
 
+/// Row 32 of `docs/faults.md`: the server's clock jumps back while a caller waits. A caller that queues after the jump does
+/// not enter before this caller.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn row_32_clock_back_and_waiters_keep_their_order() {
+    row(32, async |_| {
+        let server = RedisServer::builder().clock_ahead(0).start().await;
+        let [holder, first, second] = [
+            client(&server.url()).await,
+            client(&server.url()).await,
+            client(&server.url()).await,
+        ];
+        let guard = holder.lock("k").acquire().await.unwrap();
+        let enter = |client: &LockClient| {
+            let lock = client.lock("k").wait(20 * SECOND);
+            tokio::spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                let token = guard.token();
+                guard.release().await;
+                token
+            })
+        };
+        let first = enter(&first);
+        until_waiting(&holder, 1).await;
+        server.set_clock(-3600);
+        let second = enter(&second);
+        until_waiting(&holder, 2).await;
+        guard.release().await;
+        assert!(first.await.unwrap() < second.await.unwrap());
+    })
+    .await;
+}
+
+/// Row 32 of `docs/faults.md`: the server's clock jumps ahead while a caller waits. By the new time, the lease of the
+/// holder and the `wait` of the caller are over. The caller enters, because its own clock says that its `wait` lasts.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn row_32_clock_forward_while_a_caller_waits() {
+    row(32, async |seen| {
+        let server = RedisServer::builder().clock_ahead(0).start().await;
+        let (holder, other) = (client(&server.url()).await, client(&server.url()).await);
+        let gone = holder.lock("k").lease(LEASE).acquire().await.unwrap();
+        std::mem::forget(gone);
+        let lock = other.lock("k").wait(20 * SECOND);
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        until_waiting(&holder, 1).await;
+        server.set_clock(3600);
+        let jumped = Instant::now();
+        let guard = waiting.await.unwrap().unwrap();
+        seen.within(
+            "a caller that waits enters after the jump",
+            LEASE + 400 * MS,
+            jumped.elapsed(),
+        );
+        guard.release().await;
+    })
+    .await;
+}
+
 /// Returns whether a client that connects now can acquire a lock.
 async fn client_is_fine(server: &RedisServer) -> bool {
     let builder = LockClient::builder().url(server.url()).namespace(NAMESPACE);
