@@ -10,8 +10,9 @@
 //! ```
 //!
 //! If the simulation cannot notice the change, a line `unsimulated:` gives the reason. If the simulation should notice the
-//! change, but has not noticed it in the time for which it was tried, a line `unnoticed:` says why. An empty line and a
-//! diff in the format of `git diff` follow the header.
+//! change, but has not noticed it in the time for which it was tried, a line `unnoticed:` says why. A line `variants:` names
+//! the variants of the model (`Broken` in `tests/model/broken.rs`) that remove the same rule. An empty line and a diff in
+//! the format of `git diff` follow the header.
 
 use std::{
     collections::BTreeSet,
@@ -94,6 +95,8 @@ pub struct Patch {
     pub unsimulated: Option<String>,
     /// Why the simulation has not noticed the change, if the header says so.
     pub unnoticed: Option<String>,
+    /// The variants of the model that remove the same rule.
+    pub variants: Vec<String>,
     file: PathBuf,
 }
 
@@ -126,6 +129,11 @@ impl Patch {
             what: field("what:")?.to_owned(),
             unsimulated: reason("unsimulated:"),
             unnoticed: reason("unnoticed:"),
+            variants: reason("variants:")
+                .iter()
+                .flat_map(|names| names.split_whitespace())
+                .map(str::to_owned)
+                .collect(),
             file,
         })
     }
@@ -205,6 +213,28 @@ pub fn all() -> Result<Vec<Patch>, String> {
     files.into_iter().map(Patch::read).collect()
 }
 
+/// The variants of the model whose rule the engine does not have, each with the reason.
+pub const WITHOUT_MUTANT: [(&str, &str); 1] = [(
+    "OlderGrantStands",
+    "in the engine, the older offer stays, and the newer grant is confirmed or goes back",
+)];
+
+/// Returns the names of the model's broken variants.
+///
+/// # Errors
+/// If the file of the variants cannot be read.
+pub fn variants() -> io::Result<Vec<String>> {
+    let file = support::root().join("tests/model/broken.rs");
+    let text = fs::read_to_string(file)?;
+    let (_, variants) = text.split_once("enum Broken {").unwrap_or_default();
+    let lines = variants.lines().map(str::trim);
+    let names = lines.filter_map(|line| line.strip_suffix(','));
+    Ok(names
+        .filter(|name| !name.starts_with("//"))
+        .map(str::to_owned)
+        .collect())
+}
+
 /// The path of the file that lists the caught mutants. A mutant is in the list if it was caught when it was last tried.
 /// Each line contains the description of one mutant.
 fn caught_file() -> PathBuf {
@@ -257,6 +287,25 @@ mod tests {
                 exists,
                 "the file `caught` names an unknown mutant: {recorded}"
             );
+        }
+    }
+
+    #[test]
+    fn every_variant_of_the_model_has_a_mutant() {
+        let variants = variants().unwrap();
+        assert!(variants.len() > 40);
+        let patches = all().unwrap();
+        let named: Vec<&str> = patches
+            .iter()
+            .flat_map(|patch| patch.variants.iter().map(String::as_str))
+            .chain(WITHOUT_MUTANT.map(|(variant, _)| variant))
+            .collect();
+        for variant in &variants {
+            assert!(named.contains(&variant.as_str()), "{variant} has no mutant");
+        }
+        for name in named {
+            let exists = variants.iter().any(|variant| variant == name);
+            assert!(exists, "there is no variant {name}");
         }
     }
 

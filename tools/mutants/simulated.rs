@@ -216,7 +216,9 @@ pub(crate) fn run(options: &Options<'_>) -> Result<(), String> {
         chosen.len()
     );
     if options.writes {
+        let variants = variants(&all, &known).map_err(|error| error.to_string())?;
         page::update(&page_path(), "mutants", &table(&all, &known))
+            .and_then(|()| page::update(&page_path(), "variants", &variants))
             .map_err(|error| error.to_string())?;
     }
     match errors {
@@ -308,6 +310,36 @@ fn table(all: &[Patch], known: &BTreeMap<String, Seen>) -> String {
         let _ = writeln!(text, "| {reason} | {} |", mutants.join("; "));
     }
     text
+}
+
+/// Returns the part of the page that shows, for each broken variant of the model, the mutants that remove the same rule
+/// from the engine.
+fn variants(all: &[Patch], known: &BTreeMap<String, Seen>) -> io::Result<String> {
+    let (mut rows, mut found) = (String::new(), 0);
+    let variants = patches::variants()?;
+    for variant in &variants {
+        let named = |patch: &&Patch| patch.variants.contains(variant);
+        let mutants: Vec<&Patch> = all.iter().filter(named).collect();
+        let seed = |patch: &&Patch| known.get(&patch.what)?.failure.as_ref().map(|seen| seen.0);
+        let seed = mutants.iter().filter_map(seed).min();
+        found += usize::from(seed.is_some());
+        let without = patches::WITHOUT_MUTANT
+            .iter()
+            .find(|(name, _)| name == variant);
+        let what = match without {
+            Some((_, reason)) => format!("none: {reason}"),
+            None => {
+                let what: Vec<&str> = mutants.iter().map(|patch| patch.what.as_str()).collect();
+                what.join("; ")
+            }
+        };
+        let seed = seed.map_or_else(String::new, |seed| seed.to_string());
+        let _ = writeln!(rows, "| `{variant}` | {what} | {seed} |");
+    }
+    Ok(format!(
+        "The simulation finds {found} of {} rules.\n\n| variant | mutant | seed |\n|---|---|---|\n{rows}",
+        variants.len() - patches::WITHOUT_MUTANT.len()
+    ))
 }
 
 /// Builds the simulation of the sources in `tree`. Returns whether the sources compile.
