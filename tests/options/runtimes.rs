@@ -275,7 +275,7 @@ fn a_panic_of_a_caller_that_a_timer_wakes_does_not_end_the_engine() {
                             std::future::pending::<()>().await;
                         }
                     };
-                    let lock = lock.wait(5 * SECOND).lease(200 * MS);
+                    let lock = lock.wait(5 * SECOND).lease(SECOND);
                     lock.run(body).await.unwrap();
                 };
                 thread::spawn(|| Inline::start(caller)).join().unwrap();

@@ -312,8 +312,8 @@ fn table(all: &[Patch], known: &BTreeMap<String, Seen>) -> String {
     text
 }
 
-/// Returns the part of the page that shows, for each broken variant of the model, the mutants that remove the same rule
-/// from the engine.
+/// Returns the table of the model's broken variants. A row names the mutants that remove the rule of a variant from the
+/// engine, and the first seed with which the simulation has found one of them.
 fn variants(all: &[Patch], known: &BTreeMap<String, Seen>) -> io::Result<String> {
     let (mut rows, mut found) = (String::new(), 0);
     let variants = patches::variants()?;
