@@ -75,6 +75,43 @@ impl Ledger {
         })
     }
 
+    /// Checks that a new caller queues behind the callers that had queued before the server's clock was set back.
+    pub(super) fn check_new_place(
+        &self,
+        state: &State,
+        key: &str,
+        queues: &[(ServerId, StoredQueue)],
+        now: u64,
+    ) -> Option<Broken> {
+        let plan = &self.plan;
+        let sets = |fault: &Fault| matches!(fault, Fault::ClockBack | Fault::ClockAhead);
+        let is_certain = plan.faults.iter().all(sets)
+            && plan.slow == 0
+            && plan.runtimes == 1
+            && plan.replicas == 0
+            // If a grant ends without a release, the callers of its process can be removed from the queue. They then
+            // return to their old places.
+            && plan.ways.iter().all(|way| way.is_orderly());
+        if !is_certain {
+            return None;
+        }
+        let seen = &state.keys.get(key)?.seen;
+        let since = 1_000 * (now - state.compared.0 + 1);
+        queues.iter().find_map(|(server, queue)| {
+            let before = &seen.get(server)?.waiters;
+            let clock = self.network.peek(*server, |_, ms| 1_000 * ms.unsigned_abs());
+            // A caller that returns has an older place, and one whose place is in the future had queued before.
+            let is_new = |waiter: &&StoredWaiter| {
+                clock.abs_diff(waiter.place) <= since && !before.contains(&waiter.owner)
+            };
+            let was_before = |waiter: &&StoredWaiter| waiter.place > clock + since;
+            let new = queue.waiters.iter().find(is_new)?;
+            let other = queue.waiters.iter().find(was_before)?;
+            let seen = format!("{key} on server {server}: {new:?} is before {other:?}");
+            Some(("a new caller queues behind all others", seen))
+        })
+    }
+
     /// Checks that a client keeps its connection while slots move and nothing else happens. The engine can give up the
     /// connection of a call that is polled late.
     pub(super) fn check_connection(

@@ -283,6 +283,18 @@ impl Plan {
                 quirks: false,
                 ..plan
             },
+            // Callers queue on a server whose clock was set back.
+            21 => Self {
+                store: queued,
+                processes: draws.pick(&[2, 3]),
+                tasks: 4,
+                keys: 1,
+                body: 400,
+                leases: seconds(&[10]),
+                faults: vec![Fault::ClockBack],
+                calm: 4_000,
+                ..plan
+            },
             // A server loses its data after its clock was set back, and callers wait on two runtimes of each process.
             _ => Self {
                 store: Store::Redis,
