@@ -110,6 +110,7 @@ impl Ledger {
         let broken = broken.or(replaced);
         let broken = broken.or_else(|| self.check_kept_place(state, key, queues, now));
         let broken = broken.or_else(|| self.check_new_place(state, key, queues, now));
+        let broken = broken.or_else(|| self.check_queued(state, key, grants, queues, now));
         let seen = &mut state.keys.get_mut(key)?.seen;
         for (server, queue) in queues {
             let owners: Vec<String> = queue.waiters.iter().map(|w| w.owner.clone()).collect();

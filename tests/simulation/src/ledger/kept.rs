@@ -3,15 +3,19 @@
 use super::{
     Ledger,
     granted::{PLACE_SLACK, keeps_timing},
-    servers::Broken,
+    servers::{Broken, SETTLED},
     state::{Call, CallId, State},
 };
 use crate::{
     faults::Fault,
     network::ServerId,
     plan::Store,
-    redis::{Redis, StoredQueue, StoredWaiter},
+    redis::{Redis, StoredGrant, StoredQueue, StoredWaiter},
 };
+
+/// The longest time, in milliseconds, for which a waiting caller is not in the queue, in addition to the longest lease
+/// and the delays of messages.
+const ABSENT: u64 = 500;
 
 impl Ledger {
     /// Checks that nobody overtakes a call that the engine queues again, even under another owner. A queue names owners, so
@@ -99,16 +103,75 @@ impl Ledger {
         let since = 1_000 * (now - state.compared.0 + 1);
         queues.iter().find_map(|(server, queue)| {
             let before = &seen.get(server)?.waiters;
-            let clock = self.network.peek(*server, |_, ms| 1_000 * ms.unsigned_abs());
-            // A caller that returns has an older place, and one whose place is in the future had queued before.
-            let is_new = |waiter: &&StoredWaiter| {
-                clock.abs_diff(waiter.place) <= since && !before.contains(&waiter.owner)
-            };
-            let was_before = |waiter: &&StoredWaiter| waiter.place > clock + since;
-            let new = queue.waiters.iter().find(is_new)?;
-            let other = queue.waiters.iter().find(was_before)?;
+            let clock = self
+                .network
+                .peek(*server, |_, ms| 1_000 * ms.unsigned_abs());
+            let stays = |waiter: &StoredWaiter| before.contains(&waiter.owner);
+            // A caller that returns has an older place.
+            let is_recent = |waiter: &StoredWaiter| clock.abs_diff(waiter.place) <= since;
+            let mut waiters = queue.waiters.iter();
+            let new = waiters.find(|waiter| is_recent(waiter) && !stays(waiter))?;
+            let other = waiters.find(|waiter| waiter.place > clock + since && stays(waiter))?;
             let seen = format!("{key} on server {server}: {new:?} is before {other:?}");
             Some(("a new caller queues behind all others", seen))
+        })
+    }
+
+    /// Checks that each caller that waits for its turn is in the queue or has a grant. A queue names owners, so the judge
+    /// compares the number of callers of each process.
+    pub(super) fn check_queued(
+        &self,
+        state: &mut State,
+        key: &str,
+        grants: &[(ServerId, StoredGrant)],
+        queues: &[(ServerId, StoredQueue)],
+        now: u64,
+    ) -> Option<Broken> {
+        let plan = &self.plan;
+        let is_certain = plan.store.has_queue()
+            && plan.slow == 0
+            && plan.replicas == 0
+            && plan.ways.iter().all(|way| way.is_prompt())
+            && plan.faults.iter().all(Fault::keeps_clocks);
+        if !is_certain {
+            return None;
+        }
+        let State {
+            calls,
+            hosts,
+            absent,
+            ..
+        } = state;
+        let queued = queues.iter().flat_map(|(_, queue)| &queue.waiters);
+        let granted = grants
+            .iter()
+            .flat_map(|(_, grant)| vec![&grant.session; grant.owners.len()]);
+        let sessions: Vec<_> = queued
+            .map(|waiter| &waiter.session)
+            .chain(granted)
+            .collect();
+        let is_settled = state.disturbed == 0 || !state.in_fault && state.disturbed + SETTLED < now;
+        (0..plan.processes + plan.spares).find_map(|host| {
+            let waits = |call: &&Call| {
+                let wanted = &call.wanted;
+                call.waits && wanted.host == host && wanted.queues && wanted.keys == [key]
+            };
+            let waiting = calls.values().filter(waits).count();
+            let known = sessions.iter().filter(|session| hosts.get(**session).is_none_or(|its| *its == host));
+            let known = known.count();
+            let entry = (key.to_owned(), host);
+            if waiting <= known || !is_settled {
+                absent.remove(&entry);
+                return None;
+            }
+            let since = *absent.entry(entry).or_insert(now);
+            let late = state.longest_lease + ABSENT + 4 * plan.delay;
+            (now > since + late).then(|| {
+                let seen = format!(
+                    "{waiting} callers of host {host} wait for {key} since {since} ms, with {known} entries"
+                );
+                ("a caller that waits is in the queue", seen)
+            })
         })
     }
 

@@ -342,6 +342,8 @@ pub(super) struct State {
     /// For each call that was seen in a queue as the only call of its process, the place at which it was first seen, in µs
     /// of the server's clock.
     pub(super) places: BTreeMap<CallId, u64>,
+    /// For each lock and each host that has more waiting callers than entries in the queue, the time since then.
+    pub(super) absent: BTreeMap<(String, HostId), u64>,
     /// For each session that waits in a queue of a server, the connection over which it listens there.
     pub(super) listeners: BTreeMap<(ServerId, String), ConnectionId>,
     /// For each server that was stopped, the latest time at which it continued. The maximum while the server is stopped.

@@ -283,15 +283,16 @@ impl Plan {
                 quirks: false,
                 ..plan
             },
-            // Callers queue on a server whose clock was set back.
+            // Callers queue on a server whose clock was set back, or whose data was deleted.
             21 => Self {
                 store: queued,
                 processes: draws.pick(&[2, 3]),
-                tasks: 4,
+                tasks: draws.pick(&[4, 16]),
                 keys: 1,
                 body: 400,
-                leases: seconds(&[10]),
-                faults: vec![Fault::ClockBack],
+                ways: vec![Way::Run, Way::Dropped],
+                leases: seconds(&[1, 10]),
+                faults: vec![draws.pick(&[Fault::ClockBack, Fault::Flush])],
                 calm: 4_000,
                 ..plan
             },
