@@ -3,15 +3,19 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{Hold, LockError, ReleaseOutcome};
+use redis::AsyncCommands;
 use support::{
     assert_lost,
     proxy::FaultProxy,
     sentinels::{self, SentinelGroup},
     server::RedisServer,
 };
+use tokio::task::JoinHandle;
 
 use super::load::{FAILOVER, Load};
-use crate::fixture::{SECOND, client, row, token, until};
+use crate::fixture::{
+    NAME, QUEUE, SECOND, client, entering, left, row, token, until, until_waiting,
+};
 
 /// Row 27 of `docs/faults.md`: the primary is killed. At that time, one caller holds the lock, 20 callers of two
 /// clients wait for it, and five other callers keep acquiring locks of their own. The replicas have the grant and the
@@ -70,6 +74,42 @@ async fn row_27_grant_not_replicated() {
         );
         let guard = other.lock("k").wait(20 * SECOND).acquire().await.unwrap();
         assert!(Some(guard.token()) > token);
+    })
+    .await;
+}
+
+/// Row 27 of `docs/faults.md`: the promoted replica still has the queue entries of calls that have ended. The test adds
+/// such entries to a server. Each of them gets a grant of its own, because the calls have different leases. The client
+/// gives each grant back at once, so these entries do not delay the next caller by 2 s each.
+#[tokio::test]
+async fn row_27_outdated_queue_entries() {
+    row(27, async |seen| {
+        let server = RedisServer::start().await;
+        let (ended, waiter) = (client(&server.url()).await, client(&server.url()).await);
+        let guard = waiter.lock("k").lease(60 * SECOND).acquire().await.unwrap();
+        let calls: Vec<_> = [10, 11, 12]
+            .map(|lease| entering(ended.lock("k").lease(lease * SECOND).wait(60 * SECOND)))
+            .into();
+        until_waiting(&ended, calls.len()).await;
+        let mut redis = server.connection().await;
+        let entries: Vec<(String, f64)> = redis.zrange_withscores(QUEUE, 0, -1).await.unwrap();
+        assert_eq!(entries.len(), calls.len());
+        calls.iter().for_each(JoinHandle::abort);
+        until(async || left(&server).await == [NAME]).await;
+        for (entry, place) in &entries {
+            redis
+                .zadd::<_, _, _, ()>(QUEUE, entry, place)
+                .await
+                .unwrap();
+        }
+        let next = entering(waiter.lock("k").wait(60 * SECOND));
+        until_waiting(&waiter, entries.len() + 1).await;
+        let released = Instant::now();
+        guard.release().await;
+        let (entered, guard) = next.await.unwrap();
+        seen.within("the next caller enters", SECOND, entered - released);
+        guard.release().await;
+        until(async || left(&server).await.is_empty()).await;
     })
     .await;
 }

@@ -10,7 +10,7 @@ use crate::{
     faults::Fault,
     network::ServerId,
     plan::{Plan, Store},
-    redis::{Redis, StoredGrant},
+    redis::StoredGrant,
 };
 
 /// The time, in milliseconds, between two comparisons of the ledger with the servers.
@@ -165,7 +165,6 @@ impl Ledger {
             && !state.replicated
             && !repeats_tokens
             && !self.plan.has_unnoticed_crashes()
-            && !self.is_outdated(server, grant, disturbed)
             && seen.is_some_and(|seen| seen.changed > disturbed + SETTLED);
         if (disturbed == 0 || self.plan.keeps_claims()) && !state.replicated {
             (CALM, 0)
@@ -182,18 +181,6 @@ impl Ledger {
             let lease = state.longest_lease.max(CLAIM);
             (patience, disturbed + lease + patience + LATEST)
         }
-    }
-
-    /// Returns whether the grant is perhaps outdated, because its first owner was queued before `disturbed`. A promoted
-    /// replica that lacks the newest writes still has the entries of calls that have ended meanwhile.
-    fn is_outdated(&self, server: ServerId, grant: &StoredGrant, disturbed: u64) -> bool {
-        let since = 1_000 * (self.history.now() - disturbed);
-        let age = |redis: &Redis, ms: i64| {
-            let (waiter, _) = redis.taken(grant.owners.first()?)?;
-            Some((1_000 * ms.unsigned_abs()).saturating_sub(waiter.place))
-        };
-        let age = self.network.peek(server, age);
-        self.plan.store.replicas() > 0 && age.is_some_and(|age| age > since)
     }
 
     /// Returns whether the server granted the lock to a caller in the queue.

@@ -352,10 +352,14 @@ impl Ledger {
     ) -> Option<Broken> {
         let this = state.keys.get_mut(key)?;
         let is_inside = |id: &CallId| this.inside.values().any(|inside| inside.call == *id);
-        let mut rivals = state.calls.iter().filter(|(id, _)| !is_inside(id));
-        if rivals.any(|(_, call)| call.wanted.keys.iter().any(|its| its == key)) {
+        let rivals = state.calls.iter().filter(|(id, _)| !is_inside(id));
+        let rivals = rivals.filter(|(_, call)| call.wanted.keys.iter().any(|its| its == key));
+        let rivals = rivals.count() as u64;
+        if rivals > 0 {
             this.contended = now;
         }
+        // The rounds of other callers keep the node taken meanwhile.
+        let rejoined = REJOINED + 2 * self.plan.delay * rivals;
         if !self.plan.keeps_majority()
             || state.in_fault
             || grants.len() == self.plan.store.servers()
@@ -374,7 +378,7 @@ impl Ledger {
                 let since = inside.entered.max(state.disturbed);
                 // The node can store the missing grant once no other caller tries to get the lock.
                 let alone = lease / 3 + REJOINED_ALONE + 8 * self.plan.delay;
-                let is_late = now > since + REJOINED + lease
+                let is_late = now > since + rejoined + lease
                     || are_connected && now > since.max(this.contended) + alone;
                 renews && is_late
             };

@@ -295,9 +295,10 @@ impl Cohorts {
         if let ([owner], false) = (&grant.owners[..], passed) {
             // The only owner of the grant could not be offered its turn. Either the deadline of the grant has passed,
             // or one of four cases applies:
-            // - The owner has left. The owner's own clean-up gives the grant back.
-            // - The owner already holds the lock by this grant, because the answer to its own request described the
-            //   grant.
+            // - The owner has left. Its clean-up has possibly ended before the grant, because the queue of a promoted
+            //   replica can be outdated. A grant that was pushed is therefore given back, like that of a whole cohort.
+            // - The owner already holds the lock by this grant, because the answer to its own request granted the lock.
+            //   The server pushes no such grant.
             // - The owner holds the lock with an older token, because the server has granted the lock to the owner
             //   twice. The server's second grant is given back.
             // - The owner is offered a turn by an older grant. The owner's next request describes the present grant.
@@ -308,7 +309,11 @@ impl Cohorts {
                 chores.give_back = Some((FencingToken::new(grant.first), grant.until()));
                 return chores;
             }
-            if !session.waiters.waits(name, *owner) {
+            let offered = |other: &mut Entry| {
+                other.cohort.is_offered() && other.cohort.turn().owner == *owner
+            };
+            let has_left = grant.is_pushed && !of_lock(&mut cohorts, name).any(offered);
+            if !has_left && !session.waiters.waits(name, *owner) {
                 return chores;
             }
         }

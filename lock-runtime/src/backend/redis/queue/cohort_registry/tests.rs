@@ -510,8 +510,42 @@ fn a_grant_of_one_that_was_told_in_a_reply_is_left_to_it() {
     let fixture = Fixture::new();
     let a = fixture.member(1);
     fixture.settle(&a);
-    assert!(is_nothing(&fixture.push(7, &[&a], at(0))));
+    assert!(is_nothing(&fixture.describe(7, &[&a], at(0))));
     assert!(fixture.cohorts.seen(&fixture.name, 7).is_none());
+}
+
+#[test]
+fn a_pushed_grant_of_a_call_that_has_ended_is_given_back() {
+    let fixture = Fixture::new();
+    let (a, mut b) = (fixture.member(1), fixture.member(2));
+    fixture.settle(&a);
+    let taken_up = fixture.push(7, &[&a], at(0));
+    let (token, _) = taken_up.give_back.expect("the grant is given back");
+    assert_eq!(token.get(), 7);
+    // The server then grants the lock to the next waiter.
+    assert!(is_nothing(&fixture.push(8, &[&b], at(1))));
+    assert_eq!(b.offered(), Some(8));
+}
+
+/// A caller is dismissed when its slot moves. If the slot moves back, the caller queues again under the same owner name.
+#[test]
+fn a_grant_that_is_given_back_does_not_seat_its_returning_owner() {
+    let fixture = Fixture::new();
+    let a = fixture.member(1);
+    fixture.settle(&a);
+    assert!(fixture.push(7, &[&a], at(0)).give_back.is_some());
+    let mut again = fixture.member(1);
+    assert!(is_nothing(&fixture.describe(7, &[&again], at(1))));
+    assert_eq!(again.offered(), None, "the grant is being released");
+}
+
+#[test]
+fn a_second_grant_of_a_caller_that_is_offered_its_turn_is_left_to_it() {
+    let fixture = Fixture::new();
+    let mut a = fixture.member(1);
+    fixture.push(7, &[&a], at(0));
+    assert_eq!(a.offered(), Some(7));
+    assert!(is_nothing(&fixture.push(9, &[&a], at(1))));
 }
 
 #[test]
