@@ -234,7 +234,7 @@ impl State {
                         || plan.leases.iter().any(is_short)
                         || took + REPLICATED > wait
                         // A call that is polled late can read the first answer when little time is left for the next.
-                        || !this.wanted.prompt && took >= 1_000)
+                        || !this.wanted.prompt && took + plan.lag + 4 * plan.delay >= 1_000)
             }
             // A node has a tenth of the lease to answer.
             LockError::Unreachable { .. } => {
