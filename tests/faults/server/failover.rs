@@ -80,7 +80,7 @@ async fn row_27_grant_not_replicated() {
 
 /// Row 27 of `docs/faults.md`: the promoted replica still has the queue entries of calls that have ended. The test adds
 /// such entries to a server. Each of them gets a grant of its own, because the calls have different leases. The client
-/// gives each grant back at once, so these entries do not delay the next caller by 2 s each.
+/// gives each grant back at once, so these entries do not delay the next caller by a claim (2 s).
 #[tokio::test]
 async fn row_27_outdated_queue_entries() {
     row(27, async |seen| {
