@@ -157,8 +157,9 @@ impl Ledger {
                 call.waits && wanted.host == host && wanted.queues && wanted.keys == [key]
             };
             let waiting = calls.values().filter(waits).count();
-            let known = sessions.iter().filter(|session| hosts.get(**session).is_none_or(|its| *its == host));
-            let known = known.count();
+            let is_here =
+                |session: &&&String| hosts.get(**session).is_none_or(|its| *its == host);
+            let known = sessions.iter().filter(is_here).count();
             let entry = (key.to_owned(), host);
             if waiting <= known || !is_settled {
                 absent.remove(&entry);
