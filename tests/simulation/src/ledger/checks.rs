@@ -131,9 +131,7 @@ impl State {
         let left = millis(self.keys.get(key)?.inside.get(&number)?.hold.remaining());
         // The lease counts from the sending of the request. Two thirds of the time that the answer finds are enough.
         let lease = millis(this.wanted.own_lease).min(2_000);
-        // While a turn is offered to a call that is polled late, its grant is renewed, each time for a round trip less.
-        let messages = if this.wanted.prompt { 3 } else { 6 };
-        let lease = lease.saturating_sub(messages * plan.delay);
+        let lease = lease.saturating_sub(3 * plan.delay);
         let needed = match plan.store {
             Store::Redlock => lease / 3,
             // A fault can delay the answer.

@@ -113,6 +113,10 @@ pub(crate) struct Cohort {
     /// renewals of a holder can only raise the value, up to the lease. A member can take its turn only while the grant
     /// has at least two thirds of this time left.
     confirmed: Duration,
+    /// The time for which the engine renews the grant of an offered turn: the greatest `confirmed` since the newest
+    /// restart of the lease. Each round trip lessens `confirmed`. Without this value, the grant would become shorter with
+    /// each renewal while the member is not polled, and the next member would get a short lease.
+    renewed_for: Duration,
     /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
     /// earlier no longer change the local deadline.
     restarted: Option<Moment>,
@@ -138,6 +142,7 @@ impl Cohort {
             to_come: grant.owners.iter().copied().collect(),
             until: grant.until(),
             confirmed: grant.confirmed().min(grant.lease),
+            renewed_for: grant.confirmed(),
             restarted: None,
             extension: None,
         })
@@ -273,7 +278,7 @@ impl Cohort {
     /// not offered, or if the grant will still have enough time left at `soon`.
     pub(crate) fn renewal_of_offer(&self, soon: Moment) -> Option<Duration> {
         let short = self.until.since(soon) < self.confirmed * 2 / 3;
-        (self.is_offered() && short).then_some(self.confirmed.min(self.lease))
+        (self.is_offered() && short).then_some(self.renewed_for.min(self.lease))
     }
 
     /// Returns whether the local deadline has passed while the turn is offered, or while a member holds the lock.
@@ -314,6 +319,11 @@ impl Cohort {
             } else {
                 // A holder can also check its lease or extend it by a short time. The next member needs more than that.
                 self.confirmed.max(left)
+            };
+            self.renewed_for = if answer.restarted {
+                left
+            } else {
+                self.renewed_for.max(left)
             };
         }
         true

@@ -237,6 +237,20 @@ fn offers_are_kept_fresh() {
     );
 }
 
+/// Each answer is read 100 ms after its request was sent.
+#[test]
+fn the_renewals_of_an_offer_do_not_become_shorter() {
+    let mut cohort = offered(2);
+    for asked in [700, 1_500, 2_300] {
+        assert_eq!(cohort.renewal_of_offer(at(asked)), Some(CLAIM));
+        let answer = Confirmation {
+            asked: at(asked),
+            ..extended(asked + 2_000)
+        };
+        assert!(cohort.confirm(10, answer, at(asked + 100)));
+    }
+}
+
 #[test]
 fn an_answer_counts_for_the_turn_that_asked() {
     let mut cohort = inside(2);
