@@ -236,13 +236,13 @@ impl HoldState {
             .compare_exchange(until, Self::GIVEN_UP, order, Ordering::Acquire)
             .is_ok();
         if given_up {
-            tracing::debug!(target: TARGET, key = %self.key, token = %self.token, "giving the lock back, because the call that holds it is not polled");
             self.forget_lease();
             let (ends, latest) = (self.deadline(), self.latest_end());
             self.backend()
                 .release_in_background(&self.name, self.token, None, ends, latest);
             // The call might never be polled again, so a shutdown must not wait for this hold.
             self.untrack();
+            tracing::debug!(target: TARGET, key = %self.key, token = %self.token, "giving the lock back, because the call that holds it is not polled");
         }
         given_up
     }
@@ -527,14 +527,18 @@ impl HoldState {
             reason
         });
         if first {
-            if self.is_in_use() {
+            let is_in_use = self.is_in_use();
+            if is_in_use {
                 count(&self.counters().lost);
+            }
+            // The loss is logged after it has woken the body, because a subscriber can be slow.
+            self.lost_now.notify_waiters();
+            if is_in_use {
                 metrics::lost(self.label, reason);
                 tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost while held");
             } else {
                 tracing::debug!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost before the body began");
             }
-            self.lost_now.notify_waiters();
         }
         reason
     }

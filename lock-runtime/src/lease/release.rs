@@ -155,12 +155,14 @@ impl Releasing {
         let outcome = match released {
             Released::Released => {
                 count(&hold.counters().released);
-                tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "released");
                 ReleaseOutcome::Released
             }
             Released::NotHeld => ReleaseOutcome::Lost(hold.lose(LossReason::NotHeld)),
         };
         hold.host().released(hold);
+        if outcome == ReleaseOutcome::Released {
+            tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "released");
+        }
         outcome
     }
 }
@@ -172,7 +174,6 @@ impl UnconfirmedRelease for Releasing {
         }
         let hold = &self.hold;
         if !hold.is_given_up() {
-            tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "releasing in the background");
             // `lease_ends` is `None` for a lost lease, because giving back the grant of a lost lease must not be
             // counted as a release.
             let now = hold.backend().now();
@@ -185,6 +186,7 @@ impl UnconfirmedRelease for Releasing {
                 lease_ends,
                 hold.latest_end(),
             );
+            tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "releasing in the background");
         }
         // `released` is called last, so that a shutdown always waits either for the hold or for its background release.
         hold.host().released(hold);
