@@ -6,6 +6,6 @@
 #[test]
 fn ui() {
     let cases = trybuild::TestCases::new();
-    cases.pass("macros/ui/pass/*.rs");
-    cases.compile_fail("macros/ui/fail/*.rs");
+    cases.pass("pass/*.rs");
+    cases.compile_fail("fail/*.rs");
 }
