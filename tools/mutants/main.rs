@@ -3,14 +3,15 @@
 //! `promises`, however, the tests of all promises run, and no test but the named tests is allowed to fail.
 //!
 //! `cargo run --bin mutants` tries all mutants. With `-- row_2`, the command tries the mutants that name a test
-//! beginning with `row_2`. `-- --draw 10 SEED` tries ten mutants that the seed selects from the suites `unit`,
-//! `options` and `faults`, whose tests take only seconds. Without SEED, the hash of the newest commit is the seed. `--
-//! --simulate` selects all mutants of code that the simulation uses. For each of them, the command runs the simulation
-//! on two cores for up to two minutes, and prints whether the simulation detects the mutant. `-- --simulate row_2` does
-//! the same for the mutants of `row_2` (several names are possible), and `-- --simulate --draw 10 SEED` for ten mutants that the seed selects. With
-//! `--processor-seconds 12`, the simulation of each mutant ends earlier, which makes a quick first pass. With `--untried`,
-//! the command leaves out the mutants that were found before, or were tried for as long. With `--write`, the command
-//! also writes all results to `docs/simulation.md`, which keeps those of earlier runs.
+//! beginning with `row_2`. `-- --draw 10 SEED` tries ten mutants that the seed selects from the suites `options` and
+//! `faults`, whose tests take only seconds, and have the dependencies that the other tests have. Without SEED, the hash
+//! of the newest commit is the seed. `-- --simulate` selects all mutants of code that the simulation uses. For each of
+//! them, the command runs the simulation on two cores for up to two minutes, and prints whether the simulation detects
+//! the mutant. `-- --simulate row_2` does the same for the mutants of `row_2` (several names are possible), and
+//! `-- --simulate --draw 10 SEED` for ten mutants that the seed selects. With `--processor-seconds 12`, the simulation
+//! of each mutant ends earlier, which makes a quick first pass. With `--untried`, the command leaves out the mutants
+//! that were found before, or were tried for as long. With `--write`, the command also writes all results to
+//! `docs/simulation.md`, which keeps those of earlier runs.
 
 use std::{
     borrow::Borrow,
@@ -106,7 +107,8 @@ fn try_all(only: &str) -> Result<(), String> {
     try_each(&copy, &chosen, 1)
 }
 
-/// Tries `count` mutants that the seed selects from those whose tests take only seconds. Does not check that the tests
+/// Tries `count` mutants that the seed selects from those whose tests take only seconds. Leaves out the mutants of the unit
+/// tests, because cargo compiles the dependencies of the unit tests again, with fewer features. Does not check that the tests
 /// pass without a mutant. Tries a mutant a second time if it was not caught, because some mutants do not make a test
 /// fail in every run.
 fn draw(count: &str, seed: &str) -> Result<(), String> {
@@ -115,7 +117,7 @@ fn draw(count: &str, seed: &str) -> Result<(), String> {
         .map_err(|_| "`--draw` needs a number of mutants")?;
     let copy = fresh_copy();
     let mut chosen = patches::all()?;
-    let is_quick = |suite| matches!(suite, Suite::Unit | Suite::Options | Suite::Faults);
+    let is_quick = |suite| matches!(suite, Suite::Options | Suite::Faults);
     chosen.retain(|patch| is_quick(patch.suite));
     shuffle(&mut chosen, seed);
     chosen.truncate(count);
@@ -314,9 +316,14 @@ pub(crate) fn target_of(tree: &Path) -> PathBuf {
     tree.with_file_name("target")
 }
 
+/// Returns a command that runs the cargo that runs this program, or otherwise the cargo of the search path.
+pub(crate) fn cargo_command() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
 /// Runs cargo in a source tree, and returns its standard output.
 fn cargo(tree: &Path, args: &[&str]) -> String {
-    let output = Command::new(env!("CARGO"))
+    let output = cargo_command()
         .args(args)
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", target_of(tree))

@@ -14,7 +14,7 @@ use patches::Patch;
 use progress::Progress;
 use support::page;
 
-use crate::{copy_sources, target_of};
+use crate::{cargo_command, copy_sources, target_of};
 
 /// The processor time, in seconds, for which the simulation tries new seeds on one mutant. The time corresponds to two
 /// minutes on two cores. The limit is processor time, so that a busy machine tries as many seeds as an idle machine.
@@ -346,7 +346,7 @@ fn variants(all: &[Patch], known: &BTreeMap<String, Seen>) -> io::Result<String>
 fn build(tree: &Path) -> Result<bool, String> {
     // The build includes the library of the other tests. The simulation calls little of this library, so the library is
     // compiled without optimisation, which is faster.
-    let built = Command::new(env!("CARGO"))
+    let built = cargo_command()
         .args(["build", "--quiet", "--release"])
         .args(["-p", "lock-simulation", "--example", "simulate"])
         .args(["--config", "profile.release.package.lock-tests.opt-level=0"])

@@ -1,7 +1,7 @@
 //! Compares the simulated server with a real server. The same random sequences of commands and of script calls must
 //! lead to the same replies, pushes and keys on both servers, byte for byte.
 //!
-//! `SIMULATION_SEQUENCES` sets the number of sequences of each test. The default of 10,000 takes about a minute in a
+//! `SIMULATION_SEQUENCES` sets the number of sequences of each test. The default of 10,000 takes about half a minute in a
 //! debug build, and a million takes a night. With 10,000 sequences or more, every outcome in `OUTCOMES` has to occur.
 //!
 //! On the simulated server, time does not pass by itself. On the real server, a sequence takes a few milliseconds. To
