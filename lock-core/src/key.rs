@@ -23,6 +23,7 @@ pub const MAX_KEYS: usize = 1000;
     message = "#[distributed_lock] `{Self}` cannot be part of a lock's key",
     label = "this value stands in the key and must implement `Display`",
     note = "a key part is any `Display` type; write `<arg.field>` to use a field of the value, or implement `std::fmt::Display` for it",
+    note = "for one lock for each item of a list, write `keys = \"item:<items..>\"` instead of `key`",
     note = "an `Option` is refused because absent values would all share one lock: unwrap it before the call"
 )]
 pub trait KeyPart {

@@ -32,6 +32,8 @@ pub trait InCurrentHold: Future + Sized {
     ///   body's hold, like other spawned tasks. Each of these tasks has its own id.
     /// - If a body passes a future to `block_on`, the future is inside the body's hold. Tokio gives such a future no id
     ///   of its own, and reports the id of the body.
+    /// - If a waker polls its task at once, in the call of `wake`, the task is inside the hold of the body that runs on
+    ///   this thread. Executors do not do this: their wakers only schedule the task.
     /// - If a body itself drives the tasks of an executor other than tokio, the tasks are inside the body's hold. Tokio
     ///   does not know these tasks, and reports the id of the body.
     ///

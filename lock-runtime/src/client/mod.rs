@@ -253,7 +253,21 @@ impl LockClient {
     ///    a Redis Cluster, the holds on a primary that answers are waited for without a time limit, even if another
     ///    primary does not answer.
     ///
-    /// A body that is still running when the method returns continues, but its lease is no longer renewed.
+    /// A body that is still running when the method returns continues, but its lease is no longer renewed. The method does
+    /// not wait for locks that `hold_at_least` keeps taken after their bodies have ended: the server keeps them without
+    /// the client.
+    ///
+    /// ```no_run
+    /// # async fn example(client: lock_runtime::LockClient, sigterm: impl Future<Output = ()>) {
+    /// use std::time::Duration;
+    ///
+    /// sigterm.await; // such as `tokio::signal::unix::signal(SignalKind::terminate())?.recv()`
+    /// // The process is killed some time after SIGTERM, so a body that hangs must not use up this time.
+    /// if tokio::time::timeout(Duration::from_secs(20), client.shutdown()).await.is_err() {
+    ///     eprintln!("a body still runs; its lock is free at the end of its lease at the latest");
+    /// }
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     /// If the future is dropped, the client stays closed and no lease is renewed from then on: each hold ends with its
