@@ -218,10 +218,12 @@ async fn a_quarantine_begins_when_the_first_client_notices() {
             node.reset_stats().await;
             // A client notices the loss when it requests a lock. The client then reads the node's mark, a key that
             // shows whether the node has its state. Each call sends two scripts to the node, so the client has read the
-            // mark after about six calls (12 scripts).
+            // mark after about six calls (12 scripts). The first client also writes the mark, which can take longer.
             until(async || {
                 client.lock("k").run(async {}).await.unwrap();
-                node.scripts().await >= 12
+                let mark: Option<String> =
+                    ask(&mut asked.clone(), redis::cmd("GET").arg(MARK)).await;
+                node.scripts().await >= 12 && mark.is_some()
             })
             .await;
             // After its shutdown, this client sends no script that the test would count for the next client.
