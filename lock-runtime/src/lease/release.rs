@@ -173,7 +173,8 @@ impl UnconfirmedRelease for Releasing {
             return;
         }
         let hold = &self.hold;
-        if !hold.is_given_up() {
+        let releases = !hold.is_given_up();
+        if releases {
             // `lease_ends` is `None` for a lost lease, because giving back the grant of a lost lease must not be
             // counted as a release.
             let now = hold.backend().now();
@@ -186,10 +187,13 @@ impl UnconfirmedRelease for Releasing {
                 lease_ends,
                 hold.latest_end(),
             );
+        }
+        // `released` is called after that, so that a shutdown always waits either for the hold or for its background
+        // release.
+        hold.host().released(hold);
+        if releases {
             tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "releasing in the background");
         }
-        // `released` is called last, so that a shutdown always waits either for the hold or for its background release.
-        hold.host().released(hold);
     }
 }
 

@@ -109,6 +109,8 @@ impl Caller {
     fn check_nested_wait(&self, outer: &Hold, wait: Duration, took: Duration) {
         let Process { ledger, plan, .. } = &self.process;
         let longer = match self.late {
+            // All calls of a runtime that is blocked are polled late.
+            _ if plan.faults.contains(&Fault::BlockRuntime) => return,
             Lateness::Never if !plan.faults.contains(&Fault::StopProcess) => NESTED_LONGER,
             _ if ledger.is_disturbed() => return,
             _ => Duration::from_millis(2_050),

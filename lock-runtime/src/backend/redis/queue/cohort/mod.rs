@@ -113,8 +113,8 @@ pub(crate) struct Cohort {
     /// renewals of a holder can only raise the value, up to the lease. A member can take its turn only while the grant
     /// has at least two thirds of this time left.
     confirmed: Duration,
-    /// The time for which the engine renews the grant of an offered turn: the greatest `confirmed` since the newest
-    /// restart of the lease. Each round trip lessens `confirmed`. Without this value, the grant would become shorter with
+    /// The time, limited by the lease, for which the engine renews the grant of an offered turn: the greatest value that
+    /// `confirmed` has had. Each round trip lessens `confirmed`. Without this value, the grant would become shorter with
     /// each renewal while the member is not polled, and the next member would get a short lease.
     renewed_for: Duration,
     /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
@@ -320,11 +320,7 @@ impl Cohort {
                 // A holder can also check its lease or extend it by a short time. The next member needs more than that.
                 self.confirmed.max(left)
             };
-            self.renewed_for = if answer.restarted {
-                left
-            } else {
-                self.renewed_for.max(left)
-            };
+            self.renewed_for = self.renewed_for.max(left);
         }
         true
     }

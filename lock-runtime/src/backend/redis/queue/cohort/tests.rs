@@ -251,6 +251,21 @@ fn the_renewals_of_an_offer_do_not_become_shorter() {
     }
 }
 
+/// The answer to the restart comes so late that a sixth of the lease is left.
+#[test]
+fn an_offer_after_a_late_restart_is_renewed_for_a_lease() {
+    let mut cohort = inside(2);
+    assert!(cohort.confirm(10, extended(30_001), at(1)));
+    assert!(cohort.confirm(10, restarted(30_000), at(25_000)));
+    assert_eq!(cohort.leave(10), Departure::Free);
+    let turn = offer_next(&mut cohort, at(25_001));
+    assert_eq!(turn, Some(turn_of(11, 2)));
+    assert_eq!(
+        cohort.renewal_of_offer(at(27_000)),
+        Some(Duration::from_secs(30))
+    );
+}
+
 #[test]
 fn an_answer_counts_for_the_turn_that_asked() {
     let mut cohort = inside(2);
