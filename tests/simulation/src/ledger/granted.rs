@@ -100,6 +100,11 @@ impl Ledger {
                 .or_else(|| self.check_prolonged(state, key, *server, grant))
                 .or_else(|| self.check_primary(state, key, *server, now))
         });
+        let broken = broken.or_else(|| {
+            grants
+                .iter()
+                .find_map(|(server, grant)| self.check_extensions(state, key, *server, grant))
+        });
         let mut grants_of_stopped = new.iter();
         let broken = broken.or_else(|| {
             grants_of_stopped.find_map(|(server, grant)| {

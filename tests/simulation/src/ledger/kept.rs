@@ -16,6 +16,8 @@ use crate::{
 /// The longest time, in milliseconds, for which a waiting caller is not in the queue, in addition to the longest lease
 /// and the delays of messages.
 const ABSENT: u64 = 500;
+/// The number of times that the extension of a grant can be a little shorter than the one before.
+const EXTENSIONS: u32 = 2;
 
 impl Ledger {
     /// Checks that nobody overtakes a call that the engine queues again, even under another owner. A queue names owners, so
@@ -173,6 +175,37 @@ impl Ledger {
                 );
                 ("a caller that waits is in the queue", seen)
             })
+        })
+    }
+
+    /// Checks that the extensions of a grant do not become shorter, each by the time that its messages take.
+    pub(super) fn check_extensions(
+        &self,
+        state: &mut State,
+        key: &str,
+        server: ServerId,
+        grant: &StoredGrant,
+    ) -> Option<Broken> {
+        // If a call waits for replicas, its client writes the time that is left of the grant again.
+        if self.plan.replicas > 0 {
+            return None;
+        }
+        let seen = state.keys.get_mut(key)?.seen.entry(server).or_default();
+        let now = grant.extended.map(|time| (grant.command, time));
+        let before = std::mem::replace(&mut seen.extended, now);
+        let (Some((stored, time)), Some((before, earlier))) = (now, before) else {
+            seen.shorter = 0;
+            return None;
+        };
+        // The callers of one grant can ask for different leases.
+        if stored != before || earlier < time || earlier - time > 2 * self.plan.delay {
+            seen.shorter = 0;
+        } else if time < earlier {
+            seen.shorter += 1;
+        }
+        (seen.shorter > EXTENSIONS).then(|| {
+            let seen = format!("{key} on server {server}: {grant:?}, {earlier} ms before");
+            ("the extensions of a grant do not become shorter", seen)
         })
     }
 

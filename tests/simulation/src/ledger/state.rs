@@ -273,6 +273,10 @@ pub(super) struct Seen {
     pub(super) waiters: Vec<String>,
     /// The owners that were in the queue at the comparison before, too.
     pub(super) ahead: Vec<String>,
+    /// The command that stored the grant, the time for which the grant was last extended, and how often each extension
+    /// was a little shorter than the one before.
+    pub(super) extended: Option<(u64, u64)>,
+    pub(super) shorter: u32,
 }
 
 /// An event after which a grant that the ledger knows may be unknown to the server.

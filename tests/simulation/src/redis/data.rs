@@ -45,6 +45,8 @@ pub(crate) struct Entry {
     pub(crate) expires: Option<i64>,
     /// The number of the command that wrote the value as a whole. Only the judge reads it.
     pub(crate) command: u64,
+    /// The time to live, in milliseconds, that a command has set since the value was written. Only the judge reads it.
+    pub(crate) extended: Option<i64>,
 }
 
 /// An element that was removed from the front of a sorted set.
@@ -123,6 +125,7 @@ impl DataSet {
             value,
             expires,
             command: self.command,
+            extended: None,
         };
         match self.entries.get_mut(key) {
             Some(place) => *place = entry,

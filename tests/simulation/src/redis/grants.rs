@@ -23,6 +23,9 @@ pub struct StoredGrant {
     pub since: Option<u64>,
     /// The number of the command that stored the grant.
     pub command: u64,
+    /// The time, in milliseconds, for which the grant was last extended. `None` if it has not been extended since it was
+    /// stored.
+    pub extended: Option<u64>,
 }
 
 /// A waiter in a queue.
@@ -76,10 +79,11 @@ impl Redis {
             Value::SortedSet(_) | Value::List(_) => return None,
         };
         let left = left(entry.expires, ms);
-        let command = entry.command;
+        let extended = entry.extended.map(i64::unsigned_abs);
         Some(StoredGrant {
             left,
-            command,
+            command: entry.command,
+            extended,
             ..grant
         })
     }
@@ -172,6 +176,7 @@ fn native(text: &[u8]) -> Option<StoredGrant> {
         session,
         since,
         command: 0,
+        extended: None,
     })
 }
 
@@ -188,5 +193,6 @@ fn redisson((field, lease): &(Vec<u8>, Vec<u8>)) -> Option<StoredGrant> {
         session: String::new(),
         since: None,
         command: 0,
+        extended: None,
     })
 }
