@@ -12,7 +12,7 @@ use crate::{
     network::{ServerId, address_of},
     plan::Store,
     redis::{
-        Persistence,
+        Persistence, StoredGrant,
         cluster::{ClusterView, SLOTS, slot_of},
     },
     world::World,
@@ -178,7 +178,7 @@ impl World {
     }
 
     /// Tells the ledger which grants of the old primary the new primary lacks or has for a shorter time. If `keeps` is
-    /// set, the new primary must have every grant under which a body has begun. `splits` says whether the old primary
+    /// set, the new primary must have had every grant under which a body has begun. `splits` says whether the old primary
     /// continues to serve clients. Also tells the ledger if the new primary lacks newer token counters.
     fn compare(&self, old: ServerId, new: ServerId, keeps: bool, splits: bool) {
         for key in (0..self.plan.keys).map(|key| format!("k{key}")) {
@@ -190,6 +190,12 @@ impl World {
             let Some((before, until)) = grant(old) else {
                 continue;
             };
+            // The new primary need not know the renewals, so such a grant can have ended there after one lease.
+            let outlasts_lease = self.network.peek(old, |redis, ms| {
+                let since = |grant: StoredGrant| Some((grant.since? / 1_000, grant.lease));
+                let stored = redis.grant(&name, ms).and_then(since);
+                stored.is_some_and(|(since, lease)| since + lease <= ms.unsigned_abs())
+            });
             let token = |grant: &str| grant.split('|').next().map(str::to_owned);
             match grant(new) {
                 Some((now, left)) if token(&now) == token(&before) => {
@@ -198,7 +204,7 @@ impl World {
                             .lose_grant(&key, self.network.in_world(new, left));
                     }
                 }
-                _ if keeps => {}
+                _ if keeps && !outlasts_lease => {}
                 _ => self.ledger.lose_grant(&key, self.network.in_world(new, 0)),
             }
         }
