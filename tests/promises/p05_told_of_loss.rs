@@ -153,6 +153,47 @@ async fn a_deletion_under_a_fixed_lease_is_seen_at_the_next_third() {
     told_of_a_deletion(|lock| lock.lease(3 * SECOND), SECOND).await;
 }
 
+/// The client deletes the lock's key in the first body, and its second call then gets the lock. The next renewal of the
+/// first hold would come only after 20 minutes.
+#[tokio::test]
+async fn a_holder_whose_client_gets_the_lock_again_is_notified_at_once() {
+    for renewed in [true, false] {
+        let store = Store::redis().await;
+        let client = store.client().await;
+        let lease = Duration::from_secs(3600);
+        let lock = client
+            .lock("k")
+            .lease(lease)
+            .renew(renewed)
+            .wait(10 * SECOND);
+        let (deleted, is_deleted) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
+        let first = lock.run(async {
+            store.delete("k").await;
+            deleted.send(()).expect("the second call waits");
+            std::future::pending::<()>().await;
+        });
+        let first = async {
+            let lost = first.await;
+            end.send(()).expect("the second body waits");
+            lost
+        };
+        let second = async {
+            is_deleted.await.expect("the first body runs");
+            lock.run(ended).await
+        };
+        let both = timeout(20 * SECOND, async { tokio::join!(first, second) });
+        let (first, second) = both.await.expect("the first holder is notified");
+        let Err(LockError::Lost { reason, .. }) = first else {
+            panic!("{first:?}");
+        };
+        assert_eq!(reason, LossReason::NotHeld);
+        second
+            .expect("the second holder has the lock")
+            .expect("the first body has ended");
+    }
+}
+
 /// On a Redlock of three nodes, the hold survives if the lock's key is deleted on one node, and is lost if the key is
 /// deleted on two nodes.
 #[tokio::test]

@@ -19,6 +19,8 @@ pub(crate) struct DueEntry {
     due: AtomicMoment,
     /// The item's index among the items that are due at the same moment.
     place: AtomicU32,
+    /// When the item has to be due once it is in the schedule again; `None` if nothing has asked for it.
+    wanted: AtomicMoment,
     ended: AtomicBool,
 }
 
@@ -27,6 +29,7 @@ impl DueEntry {
         Self {
             due: AtomicMoment::new(None),
             place: AtomicU32::new(0),
+            wanted: AtomicMoment::new(None),
             ended: AtomicBool::new(false),
         }
     }
@@ -44,6 +47,19 @@ impl DueEntry {
         let due = self.due.get()?;
         self.due.set(None);
         Some((due, self.place.load(Ordering::Acquire) as usize))
+    }
+
+    /// Makes the item due at `due` at the latest when it is inserted next.
+    fn want(&self, due: Moment) {
+        let wanted = self.wanted.get().map_or(due, |wanted| wanted.min(due));
+        self.wanted.set(Some(wanted));
+    }
+
+    /// Returns when the item has to be due at the latest, and forgets this moment.
+    fn take_wanted(&self) -> Option<Moment> {
+        let wanted = self.wanted.get();
+        self.wanted.set(None);
+        wanted
     }
 
     /// Prevents the item from being scheduled again.
@@ -89,6 +105,8 @@ impl<T: Scheduled> DueQueue<T> {
         if !item.due_entry().is_scheduled() {
             return false;
         }
+        let wanted = item.due_entry().take_wanted();
+        let due = wanted.map_or(due, |wanted| wanted.min(due));
         let items = self.due.entry(due).or_default();
         item.due_entry().move_to(due, items.len());
         items.push(item.clone());
@@ -118,10 +136,14 @@ impl<T: Scheduled> DueQueue<T> {
     }
 
     /// Makes an item due at `due`, unless the item is due earlier already. Does not add an item that is not in the
-    /// schedule. Returns `true` if the schedule's owner has to wake before its timer fires.
+    /// schedule; such an item will be due at `due` at the latest when it is inserted. Returns `true` if the schedule's
+    /// owner has to wake before its timer fires.
     pub(crate) fn bring_forward(&mut self, item: &Arc<T>, due: Moment) -> bool {
-        let later = item.due_entry().due().is_some_and(|planned| due < planned);
-        later && self.remove(item) && self.insert(item, due)
+        let Some(planned) = item.due_entry().due() else {
+            item.due_entry().want(due);
+            return false;
+        };
+        due < planned && self.remove(item) && self.insert(item, due)
     }
 
     /// Removes and returns all items that are due at `now`. Also returns the moment at which the schedule's owner has
@@ -240,6 +262,18 @@ mod tests {
             "`b` is not in the schedule"
         );
         assert!(is_same(&schedule.take_due(at(4)).0, &[&a]));
+    }
+
+    #[test]
+    fn an_item_that_was_brought_forward_while_it_was_out_is_inserted_earlier() {
+        let mut schedule = DueQueue::default();
+        let [a] = items();
+        assert!(!schedule.bring_forward(&a, at(3)));
+        assert!(!schedule.bring_forward(&a, at(4)));
+        assert!(schedule.insert(&a, at(9)));
+        assert!(is_same(&schedule.take_due(at(3)).0, &[&a]));
+        schedule.insert(&a, at(9));
+        assert!(schedule.take_due(at(8)).0.is_empty());
     }
 
     #[test]

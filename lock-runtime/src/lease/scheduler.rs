@@ -100,9 +100,8 @@ impl RenewalScheduler {
         }
     }
 
-    /// Makes the next renewal or check of a hold due at `due`, unless it is due earlier already. While a renewal of the
-    /// hold is in progress, this method has no effect, because the schedule does not contain the hold. When that
-    /// renewal ends, `apply_answer` makes the next renewal due early enough.
+    /// Makes the next renewal or check of a hold due at `due`, unless it is due earlier already. If a renewal of the hold
+    /// is in progress, the next one will be due at `due` at the latest, or at once if `due` has passed by then.
     pub(crate) fn bring_forward(&self, hold: &Arc<HoldState>, due: Moment) {
         if lock(&self.schedule).bring_forward(hold, due) {
             self.earlier.notify_one();
@@ -150,8 +149,7 @@ impl RenewalScheduler {
 
     fn insert(&self, hold: &Arc<HoldState>, due: Moment) {
         let mut schedule = lock(&self.schedule);
-        // `unused_until` has to be read while the mutex is locked. A caller that sets `unused_until` at the same time
-        // does not find the hold in the schedule yet, so only this read notices the new value.
+        // Until its body begins, a hold is looked at again at `unused_until`, after each renewal.
         let due = hold.unused_until().map_or(due, |until| due.min(until));
         if !self.ending.has_begun() && schedule.insert(hold, due) {
             self.earlier.notify_one();
@@ -203,11 +201,6 @@ impl RenewalScheduler {
                 let renews = hold.step(now) != Extend::Check;
                 if let Some(deadline) = hold.deadline() {
                     self.insert(hold, policy::next_due(lease, deadline, renews, now));
-                }
-                // A nested call may have demanded a shorter time between renewals while the schedule did not contain
-                // the hold.
-                if let Some(plan) = hold.plan().filter(|plan| plan.lease < lease) {
-                    self.bring_forward(hold, self.context.now() + plan.lease / 3);
                 }
             }
             Err(error) => {

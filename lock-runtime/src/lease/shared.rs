@@ -72,9 +72,14 @@ impl HoldHost for Shared {
     }
 
     fn begun(&self, hold: &Arc<HoldState>) {
-        self.registry.add(hold);
+        let replaced = self.registry.add(hold);
         if !self.backend.maintains_leases() {
             self.scheduler.schedule(hold);
+        }
+        if let Some(replaced) = replaced {
+            // The server has granted the lock twice, so it has probably lost the earlier grant. The body of the earlier
+            // hold possibly still runs.
+            self.due_by(&replaced, self.context.now());
         }
     }
 
@@ -114,7 +119,8 @@ pub(crate) struct HoldRegistry {
 }
 
 impl HoldRegistry {
-    pub(crate) fn add(&self, hold: &Arc<HoldState>) {
+    /// Adds a hold. If it replaces an earlier hold of the same lock, returns the earlier hold.
+    pub(crate) fn add(&self, hold: &Arc<HoldState>) -> Option<Arc<HoldState>> {
         hold.track(self.holds.token());
         let mut newest = lock(&self.newest);
         let before = newest.get(&hold.name).and_then(Weak::upgrade);
@@ -126,15 +132,16 @@ impl HoldRegistry {
             drop(newest);
             // If too little of the lease is left to begin the body, the call acquires the lock again.
             hold.give_up();
-            return;
+            return None;
         }
         newest.insert(hold.name.clone(), Arc::downgrade(hold));
         drop(newest);
         // The previous hold of this lock is over, because a newer hold has begun. If the body of the previous hold has
         // not begun, `give_up` makes its call acquire the lock again.
-        if let Some(before) = before {
+        if let Some(before) = &before {
             before.give_up();
         }
+        before
     }
 
     /// Gives back every lock whose body has not begun.

@@ -252,7 +252,12 @@ impl Ledger {
             lost: None,
             deadline: 0,
             server: self.server_of(&key, token),
+            replaced: None,
         };
+        let older = |other: &&mut Inside| other.host == host && other.token < token;
+        for other in this.inside.values_mut().filter(older) {
+            other.replaced = other.replaced.or(Some(now));
+        }
         this.inside.insert(number, inside);
         state.losses = losses;
         state.counts.excused += excused;

@@ -197,6 +197,8 @@ pub(super) struct Inside {
     pub(super) deadline: u64,
     /// The server that granted the lock. `None` for a Redlock.
     pub(super) server: Option<ServerId>,
+    /// The time at which another call of the same process entered with a newer grant.
+    pub(super) replaced: Option<u64>,
 }
 
 impl Inside {
