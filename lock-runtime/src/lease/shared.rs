@@ -72,14 +72,14 @@ impl HoldHost for Shared {
     }
 
     fn begun(&self, hold: &Arc<HoldState>) {
-        let replaced = self.registry.add(hold);
+        let older = self.registry.add(hold);
         if !self.backend.maintains_leases() {
             self.scheduler.schedule(hold);
         }
-        if let Some(replaced) = replaced {
-            // The server has granted the lock twice, so it has probably lost the earlier grant. The body of the earlier
-            // hold possibly still runs.
-            self.due_by(&replaced, self.context.now());
+        if let Some(older) = older {
+            // If the older hold has not ended, the server has granted the lock twice, and has probably lost the older
+            // grant.
+            self.due_by(&older, self.context.now());
         }
     }
 
@@ -119,7 +119,7 @@ pub(crate) struct HoldRegistry {
 }
 
 impl HoldRegistry {
-    /// Adds a hold. If it replaces an earlier hold of the same lock, returns the earlier hold.
+    /// Adds a hold. If the client has had another hold of the same lock, returns the one with the older grant.
     pub(crate) fn add(&self, hold: &Arc<HoldState>) -> Option<Arc<HoldState>> {
         hold.track(self.holds.token());
         let mut newest = lock(&self.newest);
@@ -132,7 +132,7 @@ impl HoldRegistry {
             drop(newest);
             // If too little of the lease is left to begin the body, the call acquires the lock again.
             hold.give_up();
-            return None;
+            return Some(hold.clone());
         }
         newest.insert(hold.name.clone(), Arc::downgrade(hold));
         drop(newest);

@@ -12,7 +12,7 @@ use crate::{
     network::{ServerId, address_of},
     plan::Store,
     redis::{
-        Persistence, StoredGrant,
+        Persistence,
         cluster::{ClusterView, SLOTS, slot_of},
     },
     world::World,
@@ -190,12 +190,9 @@ impl World {
             let Some((before, until)) = grant(old) else {
                 continue;
             };
-            // The new primary need not know the renewals, so such a grant can have ended there after one lease.
-            let outlasts_lease = self.network.peek(old, |redis, ms| {
-                let since = |grant: StoredGrant| Some((grant.since? / 1_000, grant.lease));
-                let stored = redis.grant(&name, ms).and_then(since);
-                stored.is_some_and(|(since, lease)| since + lease <= ms.unsigned_abs())
-            });
+            // Later extensions need not have arrived, so the grant can have ended on the new primary.
+            let known = self.network.peek(new, |redis, _| redis.grant(&name, 0));
+            let known = known.map(|grant| grant.tokens.start.to_string());
             let token = |grant: &str| grant.split('|').next().map(str::to_owned);
             match grant(new) {
                 Some((now, left)) if token(&now) == token(&before) => {
@@ -204,7 +201,7 @@ impl World {
                             .lose_grant(&key, self.network.in_world(new, left));
                     }
                 }
-                _ if keeps && !outlasts_lease => {}
+                _ if keeps && known != token(&before) => {}
                 _ => self.ledger.lose_grant(&key, self.network.in_world(new, 0)),
             }
         }

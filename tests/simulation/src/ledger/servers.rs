@@ -502,10 +502,10 @@ impl Ledger {
             0 => 0,
             _ if in_fault || is_stopped || self.plan.store == Store::Redlock => return None,
             disturbed => {
-                let patience = disturbed.max(since) + lease / 3 + TOLD;
-                replaced.map_or(patience, |at| {
-                    patience.min(at + ASKED + 4 * self.plan.delay)
-                })
+                let since = disturbed.max(since);
+                let at_next = since + lease / 3 + TOLD;
+                let at_once = |at| since.max(at) + ASKED + 8 * self.plan.delay;
+                replaced.map_or(at_next, |at| at_next.min(at_once(at)))
             }
         };
         (now > patience).then(|| {
