@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use lock_runtime::{Hold, Lock, LockError, LossReason, OnLost};
+use lock_runtime::{Hold, Lock, LockError, LossReason, OnLost, ReleaseOutcome};
 use support::{
     assert_lost,
     proxy::FaultProxy,
@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use crate::{
-    stores::{MS, SECOND, Store, on_every_store, until},
+    stores::{MS, SECOND, Store, held, on_every_store, until},
     witness::Seen,
 };
 
@@ -192,6 +192,38 @@ async fn a_holder_whose_client_gets_the_lock_again_is_notified_at_once() {
             .expect("the second holder has the lock")
             .expect("the first body has ended");
     }
+}
+
+/// The first call reads its grant only after the lock's key was deleted, and after the second call of its client has
+/// got the lock.
+#[tokio::test]
+async fn a_holder_that_begins_after_a_newer_one_is_notified_at_once() {
+    let store = Store::redis().await;
+    let [client, viewer] = store.clients().await;
+    client.lock("warm").run(async {}).await.unwrap();
+    let lock = client.lock("k").lease(Duration::from_secs(3600));
+    let patient = lock.clone().wait(20 * SECOND);
+    let (late, newer) = loop {
+        let mut late = Box::pin(patient.acquire());
+        assert!(
+            (&mut late).now_or_never().is_none(),
+            "the call has no answer yet"
+        );
+        until(async || !held(&viewer, &["k"]).await.is_empty()).await;
+        store.delete("k").await;
+        let newer = lock.clone().wait(Duration::ZERO).acquire();
+        let newer = newer.await.expect("the lock is free");
+        // On a busy machine, the engine can take the late grant back, so the late call waits for the lock again.
+        match timeout(SECOND, late).await {
+            Ok(late) => break (late.expect("the call reads its grant"), newer),
+            Err(_) => newer.release().await,
+        };
+    };
+    assert!(late.token() < newer.token());
+    let told = timeout(20 * SECOND, late.lost()).await;
+    assert_eq!(told, Ok(LossReason::NotHeld));
+    assert_eq!(newer.loss(), None);
+    assert_eq!(newer.release().await, ReleaseOutcome::Released);
 }
 
 /// On a Redlock of three nodes, the hold survives if the lock's key is deleted on one node, and is lost if the key is
