@@ -8,6 +8,7 @@ mod time;
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
+    iter::successors,
 };
 
 use lock_runtime::Strategy;
@@ -415,28 +416,39 @@ impl Model {
             kept_until: None,
         });
         let client = &mut self.clients[spec.client];
-        client.newest[key] = Some(hold);
+        let older = client.newest[key].replace(hold);
         client.counts.acquired += 1;
         client.counts.waited += u64::from(waited);
         let at = self.now;
         self.call(id).entries.push(Entry { hold, at });
+        // The client then asks the server whether an older hold of the lock still has its grant.
+        if let Some(older) = older.filter(|older| !self.holds[*older].known_lost) {
+            self.lose(older);
+        }
     }
 }
 
 fn around(calls: &BTreeMap<CallId, Call>, id: CallId) -> impl Iterator<Item = CallId> {
-    std::iter::successors(calls[&id].spec.under, |id| {
+    successors(calls[&id].spec.under, |id| {
         let call = &calls[id].spec;
         call.under.filter(|_| call.form == Form::Body)
     })
 }
 
 /// Returns whether a turn at this lock goes on, because the call that has the turn, or a call nested in it, has not
-/// ended. A held guard of another lock does not count as nested.
+/// ended. A held guard of another lock does not count as nested. A call in a guard of this lock counts as nested in the
+/// calls that enclosed the guard's acquisition, because the guard shares their turns.
 fn is_going_on(calls: &BTreeMap<CallId, Call>, id: CallId, key: usize) -> bool {
+    let under = |around: &CallId| {
+        let call = &calls[around].spec;
+        let is_shared = call.form == Form::Body || call.keys.contains(&key);
+        call.under.filter(|_| is_shared)
+    };
     calls[&id].is_alive()
-        || calls.iter().any(|(other, call)| {
+        || calls.values().any(|call| {
             let is_held_guard = call.spec.form == Form::Guard && call.is_inside();
             let is_outside = is_held_guard && !call.spec.keys.contains(&key);
-            call.is_alive() && !is_outside && around(calls, *other).any(|around| around == id)
+            let mut around = successors(call.spec.under, under);
+            call.is_alive() && !is_outside && around.any(|around| around == id)
         })
 }
