@@ -128,7 +128,7 @@ fn set_expiry(
         return Ok(Reply::Int(0));
     }
     entry.expires = Some(expires);
-    entry.extended = Some(expires - ms);
+    entry.extended = Some(expires.saturating_sub(ms));
     if expires <= ms {
         data.remove(args[1], i64::MIN);
     }
