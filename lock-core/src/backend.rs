@@ -391,6 +391,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         })
     }
 
+    /// Waits until the backend has connected to another server than before, or to a server that has restarted. Such a
+    /// server may lack grants, so the engine then renews or checks all its holds at once. If the backend connects to
+    /// such a server while nobody waits, the next wait ends at once. By default, the wait never ends.
+    fn server_changed(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+
     /// Returns why the latest unanswered command got no answer, or `None` if no command has failed recently. A caller
     /// that gives up because of missing answers includes this text in its error.
     fn last_error(&self) -> Option<String>;

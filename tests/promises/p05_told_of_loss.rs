@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use lock_runtime::{Hold, Lock, LockError, LossReason, OnLost, ReleaseOutcome};
+use lock_runtime::{Hold, Lock, LockClient, LockError, LossReason, OnLost, ReleaseOutcome};
 use support::{
     assert_lost,
     proxy::FaultProxy,
@@ -192,6 +192,22 @@ async fn a_holder_whose_client_gets_the_lock_again_is_notified_at_once() {
             .expect("the second holder has the lock")
             .expect("the first body has ended");
     }
+}
+
+/// The server restarts and has lost the grant. The next renewal would come only after 20 minutes.
+#[tokio::test]
+async fn a_holder_is_notified_when_its_server_has_restarted_empty() {
+    let mut server = RedisServer::start().await;
+    let client = LockClient::connect(&server.url()).await.unwrap();
+    let lock = client.lock("fixed").lease(Duration::from_secs(3600));
+    let fixed = lock.acquire().await.unwrap();
+    let renewed = client.lock("renewed").lease(Duration::from_secs(3600));
+    let renewed = renewed.renew(true).acquire().await.unwrap();
+    server.restart().await;
+    let both = async { (fixed.lost().await, renewed.lost().await) };
+    let both = timeout(20 * SECOND, both).await;
+    let reasons = both.expect("both holders are notified");
+    assert_eq!(reasons, (LossReason::NotHeld, LossReason::NotHeld));
 }
 
 /// The first call reads its grant only after the lock's key was deleted, and after the second call of its client has

@@ -91,7 +91,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         14,
         "Redis is killed, and has not persisted anything",
-        "the holder gets `Lost` at its next renewal, at most L/3 later; until then another caller can also hold the lock; tokens rise; the lock is granted again within 1 s",
+        "the holder gets `Lost` when its client has connected again, at most L/3 later; until then another caller can also hold the lock; tokens rise; the lock is granted again within 1 s",
     ),
     row_of(
         15,
@@ -156,12 +156,12 @@ pub const ROWS: &[Row] = &[
     row_of(
         27,
         "Sentinels promote a replica, before or after the grant is replicated",
-        "another caller can enter with a greater token; the first holder is notified at most a third of the lease later; grants that were replicated stay, and callers that wait enter after the failover",
+        "another caller can enter with a greater token; the first holder is notified when its client has connected to the new primary, at most a third of the lease later; grants that were replicated stay, and callers that wait enter after the failover",
     ),
     row_of(
         28,
         "a Cluster primary is killed, or a slot is migrated",
-        "holds whose grants were replicated or migrated stay, and their tokens rise; callers that wait keep their order, except while their slot moves; each call ends within its `wait`",
+        "holds whose grants were replicated or migrated stay, and their tokens rise; a holder whose grant was not replicated is notified when its client has connected to the new primary; callers that wait keep their order, except while their slot moves; each call ends within its `wait`",
     ),
     row_of(
         29,

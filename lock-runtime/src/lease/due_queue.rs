@@ -167,6 +167,14 @@ impl<T: Scheduled> DueQueue<T> {
         (taken, self.armed)
     }
 
+    /// Makes all items in the schedule due at `due`, unless they are due earlier already.
+    pub(crate) fn bring_all_forward(&mut self, due: Moment) {
+        let later = self.due.split_off(&due);
+        for item in later.into_values().flatten() {
+            self.insert(&item, due);
+        }
+    }
+
     /// Removes all items from the schedule, and returns them.
     pub(crate) fn take_all(&mut self) -> Vec<Arc<T>> {
         let items = std::mem::take(&mut self.due).into_values().flatten();
@@ -274,6 +282,20 @@ mod tests {
         assert!(is_same(&schedule.take_due(at(3)).0, &[&a]));
         schedule.insert(&a, at(9));
         assert!(schedule.take_due(at(8)).0.is_empty());
+    }
+
+    #[test]
+    fn all_items_are_brought_forward_and_none_is_put_off() {
+        let mut schedule = DueQueue::default();
+        let [a, b, c] = items();
+        for (item, due) in [(&a, 2), (&b, 7), (&c, 9)] {
+            schedule.insert(item, at(due));
+        }
+        schedule.bring_all_forward(at(4));
+        let (taken, next) = schedule.take_due(at(2));
+        assert!(is_same(&taken, &[&a]));
+        assert_eq!(next, Some(at(4)));
+        assert!(is_same(&schedule.take_due(at(4)).0, &[&b, &c]));
     }
 
     #[test]

@@ -8,14 +8,14 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use futures_util::FutureExt;
 use lock_core::{
-    backend::{BackendError, Extend, Renewed, ToRenew},
+    backend::{Backend, BackendError, Extend, Renewed, ToRenew},
     lease::Moment,
 };
 use tokio::sync::Notify;
@@ -44,7 +44,10 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct RenewalScheduler {
     context: Arc<Context>,
+    backend: Arc<dyn Backend>,
     schedule: Mutex<DueQueue<HoldState>>,
+    /// How often the backend has connected to another server.
+    changes: AtomicUsize,
     earlier: Arc<Notify>,
     started: AtomicBool,
     ending: ShutdownSignal,
@@ -73,10 +76,12 @@ impl Releases {
 }
 
 impl RenewalScheduler {
-    pub(crate) fn new(context: Arc<Context>) -> Self {
+    pub(crate) fn new(context: Arc<Context>, backend: Arc<dyn Backend>) -> Self {
         Self {
             context,
+            backend,
             schedule: Mutex::default(),
+            changes: AtomicUsize::new(0),
             earlier: Arc::default(),
             started: AtomicBool::new(false),
             ending: ShutdownSignal::default(),
@@ -106,6 +111,13 @@ impl RenewalScheduler {
         if lock(&self.schedule).bring_forward(hold, due) {
             self.earlier.notify_one();
         }
+    }
+
+    /// Makes the next renewals and checks of all holds due now, because the backend has connected to another server,
+    /// which may lack grants.
+    fn server_changed(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        lock(&self.schedule).bring_all_forward(self.context.now());
     }
 
     /// Makes a release continue in the background if its caller has not read the answer by `until`.
@@ -200,7 +212,13 @@ impl RenewalScheduler {
                 let lease = hold.plan().map_or(hold.terms.time, |plan| plan.lease);
                 let renews = hold.step(now) != Extend::Check;
                 if let Some(deadline) = hold.deadline() {
-                    self.insert(hold, policy::next_due(lease, deadline, renews, now));
+                    // The answer to a request from before a change can come from the previous server.
+                    let is_current = sent.changes == self.changes.load(Ordering::Acquire);
+                    let due = match is_current {
+                        true => policy::next_due(lease, deadline, renews, now),
+                        false => now,
+                    };
+                    self.insert(hold, due);
                 }
             }
             Err(error) => {
@@ -221,38 +239,44 @@ impl Drop for RenewalScheduler {
 /// Runs the scheduler's loop until the client has been dropped.
 async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
     loop {
-        let next = {
+        let (next, server_changed) = {
             let Some(scheduler) = scheduler.upgrade() else {
                 return;
             };
             let now = scheduler.context.now();
             let (due, next) = lock(&scheduler.schedule).take_due(now);
             let next = next.into_iter().chain(scheduler.finish_releases(now)).min();
-            for holds in batches(due) {
+            for holds in batches(&*scheduler.backend, due) {
                 // Each batch has its own task, so a server that is slow or silent does not delay the other batches.
                 scheduler
                     .context
                     .spawn(renew_together(scheduler.clone(), holds));
             }
-            next.map(|next| scheduler.context.sleep_until(next))
+            let next = next.map(|next| scheduler.context.sleep_until(next));
+            (next, scheduler.backend.server_changed())
         };
-        match next {
-            Some(wake) => tokio::select! {
-                biased;
-                () = wake => {}
-                () = earlier.notified() => {}
-            },
-            None => earlier.notified().await,
+        let next = async {
+            match next {
+                Some(next) => next.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = server_changed => {
+                if let Some(scheduler) = scheduler.upgrade() {
+                    scheduler.server_changed();
+                }
+            }
+            () = next => {}
+            () = earlier.notified() => {}
         }
     }
 }
 
 /// Divides holds of one client into batches. One command renews the holds of a batch. All holds of a batch belong to
 /// one shard: in a Redis Cluster, a primary that does not answer would otherwise delay the answers of other primaries.
-fn batches(mut due: Vec<Arc<HoldState>>) -> Vec<Vec<Arc<HoldState>>> {
-    let Some(backend) = due.first().map(|hold| hold.backend().clone()) else {
-        return Vec::new();
-    };
+fn batches(backend: &dyn Backend, mut due: Vec<Arc<HoldState>>) -> Vec<Vec<Arc<HoldState>>> {
     let shard = |hold: &Arc<HoldState>| backend.shard(&hold.name);
     due.sort_by_cached_key(shard);
     let by_shard = due.chunk_by(|a, b| shard(a) == shard(b));
@@ -266,18 +290,21 @@ struct SentRenewal {
     hold: Arc<HoldState>,
     extend: Extend,
     requested: Requested,
+    /// How often the backend had connected to another server when the request was sent.
+    changes: usize,
     /// Whether the request has been counted as failed.
     has_failed: AtomicBool,
 }
 
 impl SentRenewal {
-    fn of(hold: Arc<HoldState>, now: Moment) -> Self {
+    fn of(hold: Arc<HoldState>, changes: usize, now: Moment) -> Self {
         let extend = hold.step(now);
         let requested = hold.request(extend, now);
         Self {
             hold,
             extend,
             requested,
+            changes,
             has_failed: AtomicBool::new(false),
         }
     }
@@ -332,10 +359,11 @@ fn first_deadline<'a>(holds: impl Iterator<Item = &'a Arc<HoldState>>) -> Option
 async fn renew_together(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<HoldState>>) {
     loop {
         let now = scheduler.context.now();
+        let changes = scheduler.changes.load(Ordering::Acquire);
         let sent: Vec<_> = holds
             .drain(..)
             .filter(|hold| needs_renewal(hold))
-            .map(|hold| SentRenewal::of(hold, now))
+            .map(|hold| SentRenewal::of(hold, changes, now))
             .collect();
         let Some(answers) = answers(&scheduler, &sent).await else {
             return;
@@ -361,10 +389,9 @@ async fn answers(
     scheduler: &RenewalScheduler,
     sent: &[SentRenewal],
 ) -> Option<Vec<Result<Renewed, BackendError>>> {
-    let backend = sent.first()?.hold.backend();
     let grants: Vec<_> = sent.iter().map(SentRenewal::to_renew).collect();
     // The renewals also run code of the user: a recorder of metrics, and a layer for spans.
-    let mut answers = AssertUnwindSafe(backend.renew_all(&grants)).catch_unwind();
+    let mut answers = AssertUnwindSafe(scheduler.backend.renew_all(&grants)).catch_unwind();
     let context = &scheduler.context;
     let asked_at = context.now();
     let mut is_awaited = false;
@@ -391,7 +418,10 @@ async fn answers(
         }
         if !is_awaited && context.now() >= patience {
             is_awaited = true;
-            let error = backend.last_error().unwrap_or_else(|| "no answer".into());
+            let error = scheduler
+                .backend
+                .last_error()
+                .unwrap_or_else(|| "no answer".into());
             let error = BackendError::Unreachable(error);
             let renewed = sent.iter().filter(|sent| needs_renewal(&sent.hold));
             for sent in renewed {

@@ -39,7 +39,7 @@ impl Shared {
         on_lease_warning: Option<OnLeaseWarning>,
     ) -> Self {
         Self {
-            scheduler: Arc::new(RenewalScheduler::new(context.clone())),
+            scheduler: Arc::new(RenewalScheduler::new(context.clone(), backend.clone())),
             context,
             backend,
             counters,

@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use lock_runtime::{LockClient, LockError};
+use lock_runtime::{LockClient, LockError, LossReason};
 use redis::Value;
 use support::{cluster::ClusterServers, history::History, server::ask};
 use tokio::time::sleep;
@@ -171,6 +171,36 @@ async fn row_28_a_primary_dies() {
         let killed = Instant::now();
         load.finish_after_failover(seen, killed, "{faults:k}:other")
             .await;
+    })
+    .await;
+}
+
+/// Row 28 of `docs/faults.md`: a replica that lacks the grant replaces the primary of a lock. The first holder is
+/// notified long before its next renewal would be due, and another caller enters with a greater token.
+#[tokio::test]
+async fn row_28_a_grant_is_not_replicated() {
+    row(28, async |seen| {
+        let mut cluster = ClusterServers::with_replicas(3).await;
+        let (holder, other) = (client(&cluster.url()).await, client(&cluster.url()).await);
+        let slot = cluster.slot_of(NAME).await;
+        let primary = cluster.primary_of(slot).await;
+        let replica = cluster.replica_of(primary);
+        cluster.until_in_sync(replica).await;
+        cluster.cut_off(replica, primary).await;
+        let guard = holder.lock("k").lease(3600 * SECOND).acquire().await;
+        let guard = guard.unwrap();
+        cluster.servers[primary].kill();
+        cluster.servers[replica].continue_process();
+        cluster.until_primary(replica, slot).await;
+        let promoted = Instant::now();
+        assert_eq!(guard.lost().await, LossReason::NotHeld);
+        seen.within(
+            "the first holder is notified after the promotion",
+            2 * SECOND,
+            promoted.elapsed(),
+        );
+        let second = other.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+        assert!(second.token() > guard.token());
     })
     .await;
 }

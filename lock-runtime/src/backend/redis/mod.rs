@@ -159,6 +159,11 @@ impl Backend for RedisBackend {
         Box::pin(renew_all(&self.server, grants))
     }
 
+    fn server_changed(&self) -> BoxFuture<'static, ()> {
+        let changed = self.server.changed.clone();
+        Box::pin(async move { changed.notified().await })
+    }
+
     fn last_error(&self) -> Option<String> {
         self.server.last_error()
     }

@@ -27,7 +27,7 @@ const SENT_LATE: u64 = 100;
 /// The longest time, in milliseconds, from the end of a fault until each session has a connection to its server.
 pub(super) const SETTLED: u64 = 3_000;
 /// The longest time, in milliseconds, from the end of a fault until a client has replaced a connection that it knows to
-/// be silent.
+/// be silent, and until it has checked its holds after a restart of the server.
 const RECONNECTED: u64 = 1_500;
 /// The time, in milliseconds, after which all connections are made, in a run without faults.
 pub(super) const CONNECTED: u64 = 1_000;
@@ -497,6 +497,12 @@ impl Ledger {
         let replaced = inside
             .replaced
             .filter(|_| answers && self.plan.store.has_queue());
+        // The client checks all its holds as soon as it has connected to a server that has restarted.
+        let mut faults = self.plan.faults.iter();
+        let only_restarts = faults.all(|fault| {
+            let restarts = matches!(fault, Fault::Restart | Fault::RestartEmpty | Fault::Promote);
+            restarts || *fault == Fault::ForgetScripts
+        });
         let patience = match disturbed {
             _ if self.plan.keeps_grants() => 0,
             0 => 0,
@@ -505,7 +511,10 @@ impl Ledger {
                 let since = disturbed.max(since);
                 let at_next = since + lease / 3 + TOLD;
                 let at_once = |at| since.max(at) + ASKED + 8 * self.plan.delay;
-                replaced.map_or(at_next, |at| at_next.min(at_once(at)))
+                let reconnected =
+                    only_restarts.then_some(since + RECONNECTED + 8 * self.plan.delay);
+                let earlier = replaced.map(at_once).into_iter().chain(reconnected);
+                earlier.fold(at_next, u64::min)
             }
         };
         (now > patience).then(|| {

@@ -358,6 +358,10 @@ impl Ending {
 
     /// Connects, and reconnects, until the session has ended.
     async fn supervise(mut self) {
+        let context = self.connector.context.clone();
+        // Only the home session runs on the engine's own runtime.
+        let runtime = context.calling_runtime();
+        let is_home = runtime.is_some_and(|runtime| context.is_own(runtime));
         let mut previous: Option<Identity> = None;
         let mut replaced: Option<Arc<Health>> = None;
         let mut demoted = false;
@@ -377,7 +381,7 @@ impl Ending {
                     let connection = Arc::new(connection);
                     tracing::debug!(target: TARGET, server = %self.connector.address(), channel = self.session.channel, "connected");
                     backoff = BACKOFF.0;
-                    previous = Some(connection.identity.clone());
+                    let before = previous.replace(connection.identity.clone());
                     // From now on, replies over the previous connection that callers have not read are ignored.
                     if let Some(health) = replaced.replace(connection.health.clone()) {
                         health.mark_replaced();
@@ -386,6 +390,10 @@ impl Ending {
                     let up = State::Up(connection.clone());
                     if self.session.state.replace_if(connecting, up).is_none() {
                         return;
+                    }
+                    let is_new = |before: Identity| !before.is_of_the_run_of(&connection.identity);
+                    if is_home && before.is_some_and(is_new) {
+                        self.connector.server_changed.notify_one();
                     }
                     self.session.requeue(None);
                     self.session.earlier.notify_one(); // the heartbeat probes over the new connection

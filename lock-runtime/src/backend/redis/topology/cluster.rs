@@ -465,6 +465,7 @@ impl Cluster {
                 tracing::debug!(target: TARGET, server = %address, "a server stores no slot any longer");
                 node.dismiss_waiters();
                 node.close();
+                self.seeds[0].server_changed.notify_one();
             }
         }
         (0..SLOTS).any(|slot| match (before.node(slot), now.node(slot)) {

@@ -96,6 +96,9 @@ pub(crate) struct Connector {
     pub(crate) counters: Arc<Counters>,
     /// Notified when the slot map of the Redis Cluster may be outdated. `None` outside of a cluster.
     pub(crate) outdated: Option<Arc<Notify>>,
+    /// Notified when the engine's home session has connected to another server than before, or to a server that has
+    /// restarted, and when another server of the cluster has replaced a primary.
+    pub(crate) server_changed: Arc<Notify>,
 }
 
 impl Connector {
@@ -148,6 +151,7 @@ impl Connector {
             readiness: Arc::default(),
             counters,
             outdated: None,
+            server_changed: Arc::default(),
         })
     }
 
@@ -218,6 +222,7 @@ impl Connector {
             readiness: Arc::default(),
             counters: self.counters.clone(),
             outdated: self.outdated.clone(),
+            server_changed: self.server_changed.clone(),
         }
     }
 
