@@ -13,7 +13,7 @@ impl Plan {
             delay: 10,
             ..self.with_prompt_callers()
         };
-        match draws.index(3) {
+        match draws.index(4) {
             // A process that knows only of short leases finds that a node of a Redlock has lost a long one.
             0 => Self {
                 store: Store::Redlock,
@@ -45,6 +45,21 @@ impl Plan {
                 waits: millis(&[10_000]),
                 faults: vec![Fault::Partition],
                 calm: 1_000,
+                ..plan
+            },
+            // The server restarts without its state while holds have much of their leases left.
+            2 => Self {
+                store: Store::Redis,
+                processes: 2,
+                tasks: 4,
+                keys: 4,
+                delay: draws.pick(&[2, 10]),
+                body: 4_000,
+                ways: vec![Way::Run, Way::Guard],
+                leases: millis(&[10_000]),
+                waits: millis(&[5_000]),
+                faults: vec![Fault::RestartEmpty],
+                calm: 3_000,
                 ..plan
             },
             // A lock is released after the end of a call's `wait`, and before the poll in which the call leaves the queue.
