@@ -391,9 +391,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Waits until the backend has connected to another server than before, or to a server that has restarted. Such a
-    /// server may lack grants, so the engine then renews or checks all its holds at once. If the backend connects to
-    /// such a server while nobody waits, the next wait ends at once. By default, the wait never ends.
+    /// Waits until the server has changed: another server has taken over its locks, or it has restarted. The server may
+    /// then lack grants, so the engine renews or checks all its holds. If the server changes while nobody waits, the
+    /// next wait ends at once. By default, the wait never ends.
     fn server_changed(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }

@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::{FutureExt, future::BoxFuture};
+use futures_util::{
+    FutureExt,
+    future::{BoxFuture, join_all},
+};
 use lock_runtime::{Hold, Lock, LockClient, LockError, LossReason, OnLost, ReleaseOutcome};
 use support::{
     assert_lost,
@@ -194,20 +197,26 @@ async fn a_holder_whose_client_gets_the_lock_again_is_notified_at_once() {
     }
 }
 
-/// The server restarts and has lost the grant. The next renewal would come only after 20 minutes.
+/// The server restarts and has lost the grants. The next renewals would come only after 20 minutes.
 #[tokio::test]
 async fn a_holder_is_notified_when_its_server_has_restarted_empty() {
     let mut server = RedisServer::start().await;
-    let client = LockClient::connect(&server.url()).await.unwrap();
-    let lock = client.lock("fixed").lease(Duration::from_secs(3600));
-    let fixed = lock.acquire().await.unwrap();
-    let renewed = client.lock("renewed").lease(Duration::from_secs(3600));
-    let renewed = renewed.renew(true).acquire().await.unwrap();
+    let eager = LockClient::connect(&server.url()).await.unwrap();
+    let lazy = LockClient::builder().url(server.url()).connect_lazy();
+    let mut guards = Vec::new();
+    for (client, name) in [(eager, "eager"), (lazy.unwrap(), "lazy")] {
+        for (renewed, kind) in [(true, "renewed"), (false, "fixed")] {
+            let lock = client.lock(&format!("{name} {kind}"));
+            let lock = lock.lease(Duration::from_secs(3600)).renew(renewed);
+            guards.push(lock.acquire().await.unwrap());
+        }
+        until(async || client.stats().connections == 2).await;
+    }
     server.restart().await;
-    let both = async { (fixed.lost().await, renewed.lost().await) };
-    let both = timeout(20 * SECOND, both).await;
-    let reasons = both.expect("both holders are notified");
-    assert_eq!(reasons, (LossReason::NotHeld, LossReason::NotHeld));
+    let losses = guards.iter().map(|guard| guard.lost());
+    let losses = timeout(20 * SECOND, join_all(losses)).await;
+    let losses = losses.expect("all holders are notified");
+    assert_eq!(losses, [LossReason::NotHeld; 4]);
 }
 
 /// The first call reads its grant only after the lock's key was deleted, and after the second call of its client has

@@ -161,7 +161,7 @@ pub const ROWS: &[Row] = &[
     row_of(
         28,
         "a Cluster primary is killed, or a slot is migrated",
-        "holds whose grants were replicated or migrated stay, and their tokens rise; a holder whose grant was not replicated is notified when its client has connected to the new primary; callers that wait keep their order, except while their slot moves; each call ends within its `wait`",
+        "holds whose grants were replicated or migrated stay, and their tokens rise; a holder whose grant was not replicated is notified when its client has learned of the new primary; callers that wait keep their order, except while their slot moves; each call ends within its `wait`",
     ),
     row_of(
         29,

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use lock_core::lease::Moment;
@@ -167,11 +168,19 @@ impl<T: Scheduled> DueQueue<T> {
         (taken, self.armed)
     }
 
-    /// Makes all items in the schedule due at `due`, unless they are due earlier already.
-    pub(crate) fn bring_all_forward(&mut self, due: Moment) {
-        let later = self.due.split_off(&due);
-        for item in later.into_values().flatten() {
-            self.insert(&item, due);
+    /// Makes all items in the schedule due soon, unless they are due earlier already: the first `group` items at `now`,
+    /// and each following group of items one `pause` later.
+    pub(crate) fn bring_all_forward(&mut self, now: Moment, group: usize, pause: Duration) {
+        let planned = std::mem::take(&mut self.due);
+        let items = planned
+            .into_iter()
+            .flat_map(|(due, items)| items.into_iter().map(move |item| (due, item)));
+        let mut soon = now;
+        for (number, (due, item)) in items.enumerate() {
+            if number > 0 && number % group == 0 {
+                soon = soon + pause;
+            }
+            self.insert(&item, due.min(soon));
         }
     }
 
@@ -184,8 +193,6 @@ impl<T: Scheduled> DueQueue<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     struct Item(DueEntry);
@@ -285,17 +292,18 @@ mod tests {
     }
 
     #[test]
-    fn all_items_are_brought_forward_and_none_is_put_off() {
+    fn all_items_are_brought_forward_in_groups_and_none_is_put_off() {
         let mut schedule = DueQueue::default();
-        let [a, b, c] = items();
-        for (item, due) in [(&a, 2), (&b, 7), (&c, 9)] {
+        let [a, b, c, d] = items();
+        for (item, due) in [(&a, 2), (&b, 7), (&c, 9), (&d, 9)] {
             schedule.insert(item, at(due));
         }
-        schedule.bring_all_forward(at(4));
+        schedule.bring_all_forward(at(4), 2, Duration::from_secs(1));
         let (taken, next) = schedule.take_due(at(2));
         assert!(is_same(&taken, &[&a]));
         assert_eq!(next, Some(at(4)));
-        assert!(is_same(&schedule.take_due(at(4)).0, &[&b, &c]));
+        assert!(is_same(&schedule.take_due(at(4)).0, &[&b]));
+        assert!(is_same(&schedule.take_due(at(5)).0, &[&c, &d]));
     }
 
     #[test]

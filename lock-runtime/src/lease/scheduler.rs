@@ -39,6 +39,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// engine still accepts the answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
+/// After the server has changed, the engine checks its holds in groups, each as large as one command allows. This is the
+/// pause between two groups, so that clients with very many holds do not overload the server.
+const CHECK_PAUSE: Duration = Duration::from_millis(5);
+
 /// The scheduler of one client's renewals and checks. The scheduler also watches the releases that are not confirmed
 /// yet.
 #[derive(Debug)]
@@ -46,7 +50,7 @@ pub(crate) struct RenewalScheduler {
     context: Arc<Context>,
     backend: Arc<dyn Backend>,
     schedule: Mutex<DueQueue<HoldState>>,
-    /// How often the backend has connected to another server.
+    /// How often the backend's server has changed.
     changes: AtomicUsize,
     earlier: Arc<Notify>,
     started: AtomicBool,
@@ -113,11 +117,11 @@ impl RenewalScheduler {
         }
     }
 
-    /// Makes the next renewals and checks of all holds due now, because the backend has connected to another server,
-    /// which may lack grants.
-    fn server_changed(&self) {
+    /// Renews or checks all holds soon, because the backend's server has changed, and may lack grants.
+    fn check_all(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
-        lock(&self.schedule).bring_all_forward(self.context.now());
+        let (now, group) = (self.context.now(), self.backend.renewal_batch());
+        lock(&self.schedule).bring_all_forward(now, group, CHECK_PAUSE);
     }
 
     /// Makes a release continue in the background if its caller has not read the answer by `until`.
@@ -238,8 +242,9 @@ impl Drop for RenewalScheduler {
 
 /// Runs the scheduler's loop until the client has been dropped.
 async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
+    let mut server_changed = None;
     loop {
-        let (next, server_changed) = {
+        let (next, is_changed) = {
             let Some(scheduler) = scheduler.upgrade() else {
                 return;
             };
@@ -253,7 +258,8 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
                     .spawn(renew_together(scheduler.clone(), holds));
             }
             let next = next.map(|next| scheduler.context.sleep_until(next));
-            (next, scheduler.backend.server_changed())
+            let waiting = || scheduler.backend.server_changed();
+            (next, server_changed.get_or_insert_with(waiting))
         };
         let next = async {
             match next {
@@ -263,9 +269,10 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
         };
         tokio::select! {
             biased;
-            () = server_changed => {
+            () = is_changed => {
+                server_changed = None;
                 if let Some(scheduler) = scheduler.upgrade() {
-                    scheduler.server_changed();
+                    scheduler.check_all();
                 }
             }
             () = next => {}
@@ -290,7 +297,7 @@ struct SentRenewal {
     hold: Arc<HoldState>,
     extend: Extend,
     requested: Requested,
-    /// How often the backend had connected to another server when the request was sent.
+    /// How often the backend's server had changed when the request was sent.
     changes: usize,
     /// Whether the request has been counted as failed.
     has_failed: AtomicBool,

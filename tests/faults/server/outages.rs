@@ -10,7 +10,7 @@ use lock_runtime::{ConnectError, LockClient, LockError};
 use support::{assert_lost, server::RedisServer};
 
 use crate::fixture::{
-    MS, NAMESPACE, SECOND, client, entering, epsilon, grant, left, row, until, until_waiting,
+    MS, NAME, NAMESPACE, SECOND, client, entering, epsilon, grant, left, row, until, until_waiting,
 };
 
 /// The length of a lease in most tests of this file.
@@ -296,6 +296,39 @@ async fn row_26_readonly() {
         tell(&server, &format!("REPLICAOF 127.0.0.1 {nobody}")).await;
         let over = async || tell(&server, "REPLICAOF NO ONE").await;
         nobody_enters(&client, &server, seen, over).await;
+    })
+    .await;
+}
+
+/// Row 26 of `docs/faults.md`: for a while, the address of the server leads to a replica that lacks the grant. The hold
+/// is not lost, because only a primary decides whether a grant exists.
+#[tokio::test]
+async fn row_26_a_replica_lacks_the_grant() {
+    row(26, async |_| {
+        let server = RedisServer::start().await;
+        let client = client(&server.url()).await;
+        let lock = client.lock("k").lease(6 * SECOND).renew(true);
+        let guard = lock.acquire().await.unwrap();
+        let stored = grant(&server).await.unwrap();
+        let nobody = support::server::free_port();
+        let mut swapped = redis::pipe();
+        swapped.atomic().del(NAME);
+        swapped.cmd("REPLICAOF").arg("127.0.0.1").arg(nobody);
+        let mut redis = server.connection().await;
+        swapped.exec_async(&mut redis).await.unwrap();
+        let failed = client.stats().renewal_failed;
+        until(async || client.stats().renewal_failed > failed || guard.loss().is_some()).await;
+        assert_eq!(guard.loss(), None);
+        // The server carries out both commands before it reads from another connection.
+        let mut swapped = redis::pipe();
+        swapped.cmd("REPLICAOF").arg("NO").arg("ONE");
+        swapped.pset_ex(NAME, stored, 6_000);
+        let mut redis = server.connection().await;
+        swapped.exec_async(&mut redis).await.unwrap();
+        let renewals = client.stats().renewed;
+        until(async || client.stats().renewed > renewals).await;
+        assert_eq!(guard.loss(), None);
+        guard.release().await;
     })
     .await;
 }

@@ -2,8 +2,9 @@
 //!
 //! All guarantees hold on a server that keeps its state. A server loses state if it is killed without persistence, if
 //! it evicts keys, or if it is a promoted replica that lacks the newest writes. After a loss of its state, the server
-//! can grant a held lock to a second caller. The first holder notices the loss only at its next renewal or check, so
-//! two callers may hold the lock until then. Fencing tokens keep rising after a loss of state.
+//! can grant a held lock to a second caller. The first holder notices the loss only at its next renewal or check, which
+//! follows soon after the server has changed, so two callers may hold the lock until then. Fencing tokens keep rising
+//! after a loss of state.
 
 pub(crate) mod preflight;
 pub(crate) mod protocol;
@@ -160,7 +161,9 @@ impl Backend for RedisBackend {
     }
 
     fn server_changed(&self) -> BoxFuture<'static, ()> {
-        let changed = self.server.changed.clone();
+        // Only a session that is connected notices the next change.
+        self.server.sessions.connect();
+        let changed = self.server.server_changed.clone();
         Box::pin(async move { changed.notified().await })
     }
 

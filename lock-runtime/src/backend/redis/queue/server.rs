@@ -62,7 +62,7 @@ pub(crate) struct Server {
     pub(crate) cohorts: Cohorts,
     outages: Arc<Outages>,
     /// Notified when the engine has to check whether the server still has its grants.
-    pub(crate) changed: Arc<Notify>,
+    pub(crate) server_changed: Arc<Notify>,
     /// Signals that the shutdown of the client has begun. During the shutdown, no caller waits or starts to wait.
     pub(crate) shutdown: ShutdownSignal,
     /// The acquisitions that have not ended yet, and the clean-ups of abandoned acquisitions.
@@ -95,13 +95,13 @@ impl Server {
         let process = words::of_process(&info.application, &context.process);
         let connectors = Connector::all(&context, info, &scripts.load(), &counters)?;
         let outages = connectors[0].outages.clone();
-        let changed = connectors[0].server_changed.clone();
+        let server_changed = connectors[0].server_changed.clone();
         Ok(Arc::new_cyclic(|server: &Weak<Self>| Self {
             layout,
             process: process.into(),
             scripts,
             outages,
-            changed,
+            server_changed,
             sessions: Arc::new(Topology::new(&context, connectors, server.clone())),
             cohorts: Cohorts::default(),
             context,

@@ -6,7 +6,7 @@
 //! each `MOVED` redirection, when a connection is lost, and when a server cannot carry out a command.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{
         Arc, Mutex, Weak,
@@ -85,6 +85,11 @@ struct SlotMap {
 impl SlotMap {
     fn node(&self, slot: u16) -> Option<&Arc<Sessions>> {
         self.slots.get(usize::from(slot))?.as_ref()
+    }
+
+    /// Returns the primaries that store a slot.
+    fn primaries(&self) -> BTreeSet<*const Sessions> {
+        self.slots.iter().flatten().map(Arc::as_ptr).collect()
     }
 }
 
@@ -465,8 +470,11 @@ impl Cluster {
                 tracing::debug!(target: TARGET, server = %address, "a server stores no slot any longer");
                 node.dismiss_waiters();
                 node.close();
-                self.seeds[0].server_changed.notify_one();
             }
+        }
+        // The primary has probably been replaced by one of its replicas, which may lack grants.
+        if !now.primaries().is_superset(&before.primaries()) {
+            self.seeds[0].server_changed.notify_one();
         }
         (0..SLOTS).any(|slot| match (before.node(slot), now.node(slot)) {
             (Some(before), Some(now)) => !Arc::ptr_eq(before, now),

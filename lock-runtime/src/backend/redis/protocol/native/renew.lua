@@ -19,7 +19,11 @@ local function renew(grant, asked, wanted, restart)
     end
     error(held, 0)
   end
-  local token, stored, rest = string.match(held or '', '^(%d+)|(%d+)(|[^|]+|.*)$')
+  if not held then
+    redis.call('DEL', grant) -- has no effect, but a replica refuses it: only a primary decides that a grant is gone
+    return -1
+  end
+  local token, stored, rest = string.match(held, '^(%d+)|(%d+)(|[^|]+|.*)$')
   if token ~= asked and not (token and token .. ' ' .. string.match(rest, '^|[^|]+|(%x*)') == asked) then
     return -1 -- the lock is not held with this token, or is only retained
   end
