@@ -201,17 +201,19 @@ async fn a_holder_whose_client_gets_the_lock_again_is_notified_at_once() {
 #[tokio::test]
 async fn a_holder_is_notified_when_its_server_has_restarted_empty() {
     let mut server = RedisServer::start().await;
-    let eager = LockClient::connect(&server.url()).await.unwrap();
     let lazy = LockClient::builder().url(server.url()).connect_lazy();
+    let eager = LockClient::connect(&server.url()).await;
+    let clients = [lazy.unwrap(), eager.unwrap()];
     let mut guards = Vec::new();
-    for (client, name) in [(eager, "eager"), (lazy.unwrap(), "lazy")] {
-        for (renewed, kind) in [(true, "renewed"), (false, "fixed")] {
-            let lock = client.lock(&format!("{name} {kind}"));
+    for client in &clients {
+        for (name, renewed) in [("renewed", true), ("fixed", false)] {
+            let lock = client.lock(format!("{name} {}", guards.len()));
             let lock = lock.lease(Duration::from_secs(3600)).renew(renewed);
             guards.push(lock.acquire().await.unwrap());
         }
-        until(async || client.stats().connections == 2).await;
     }
+    // Each client has one session for this runtime, and one for itself.
+    until(async || server.client_count().await == 4).await;
     server.restart().await;
     let losses = guards.iter().map(|guard| guard.lost());
     let losses = timeout(20 * SECOND, join_all(losses)).await;
