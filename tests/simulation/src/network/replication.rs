@@ -264,7 +264,7 @@ impl State {
                 if is_cut || self.servers[receiver].is_down {
                     return;
                 }
-                let time = self.time(receiver);
+                let time = self.clock(receiver);
                 let redis = &mut self.servers[receiver].redis;
                 let outputs = redis.acknowledge(address_of(replica), offset, time);
                 self.put_out(receiver, outputs, now);
@@ -302,7 +302,7 @@ impl State {
                 message,
             });
         }
-        let time = self.time(to);
+        let time = self.clock(to);
         let outputs = self.servers[to].redis.hear(&channel, &message, time);
         self.put_out(to, outputs, now);
     }
@@ -312,7 +312,7 @@ impl State {
         let Some(due) = self.servers[server].redis.due() else {
             return;
         };
-        let time = self.time(server);
+        let time = self.clock(server);
         let at = now + due.saturating_sub(time).div_ceil(1000);
         let planned = self.servers[server].timer;
         if planned.is_none_or(|planned| planned <= now || planned > at) {
@@ -321,10 +321,15 @@ impl State {
         }
     }
 
-    /// Ends those `WAIT` commands of a server whose time limit has passed.
+    /// Ends those `WAIT` commands of a server whose time limit has passed. Does nothing if another event has replaced
+    /// this one: otherwise both would plan the next event.
     pub(super) fn wake(&mut self, server: ServerId, now: u64) {
         if let Some(backlog) = &mut self.servers[server].backlog {
             return backlog.push_back(Event::Timer(server));
+        }
+        let planned = self.servers[server].timer;
+        if planned.is_none_or(|planned| planned > now) {
+            return;
         }
         self.servers[server].timer = None;
         let time = self.time(server);
@@ -334,8 +339,8 @@ impl State {
     }
 
     /// Converts a time of a server's clock, in ms, to the simulated time of the world, in ms.
-    fn in_world(&mut self, server: ServerId, ms: i64) -> u64 {
-        let time = millis(self.time(server));
+    fn in_world(&self, server: ServerId, ms: i64) -> u64 {
+        let time = millis(self.clock(server));
         self.history.now().saturating_add_signed(ms - time)
     }
 }
