@@ -17,7 +17,7 @@ use syn::{
 use crate::{
     duration::{self, Length},
     mistakes::Mistakes,
-    option::option,
+    option::{option, separator},
     option_names,
     template::{self, Piece},
     value::{self, OnBusy},
@@ -93,9 +93,11 @@ impl Args {
         let mut seen = Vec::new();
         let read = |input: ParseStream<'_>| {
             while !input.is_empty() {
+                let before = mistakes.count();
                 if let Some((name, value)) = option(input, mistakes) {
                     args.accept(&name, &value, &mut seen, mistakes);
                 }
+                separator(input, mistakes.count() > before, mistakes);
             }
             Ok(())
         };
@@ -401,6 +403,7 @@ mod tests {
     fn form_is_checked() {
         refused(quote!(key = "a" wait = "5s"), "no comma before `wait`");
         refused(quote!(key = "a"; wait = "5s"), "no comma before `;`");
+        refused(quote!(key = order:<id>), "the key is not a string literal");
         refused(quote!(key = "a", wait), "write `wait = \"5s\"`");
         refused(quote!(key = "a", wait("5s")), "write `wait = \"5s\"`");
         refused(quote!(key = "a", wait =), "write `wait = \"5s\"`");

@@ -25,6 +25,10 @@ impl Mistakes {
         self.0.is_none()
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
+
     pub(crate) fn into_error(self) -> Option<syn::Error> {
         self.0
     }

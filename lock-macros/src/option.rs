@@ -6,33 +6,9 @@ use syn::{Expr, Ident, LitStr, Token, ext::IdentExt as _, parse::ParseStream};
 
 use crate::{mistakes::Mistakes, option_names, value};
 
-/// Reads one `name = value` and the comma after it. After a mistake, skips to the start of the next option. Returns
-/// `None` if the mistake is in the name or the value.
+/// Reads one `name = value`. Returns `None` if the mistake is in the name, or if no value follows. [`separator`] then
+/// skips what is left of the option.
 pub(crate) fn option(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Expr)> {
-    let read = name_and_value(input, mistakes);
-    if read.is_none() {
-        skip_to_comma(input);
-    } else if !input.is_empty() && !input.peek(Token![,]) {
-        let next = input
-            .cursor()
-            .token_tree()
-            .map(|(tree, _)| tree.to_string());
-        mistakes.add_at(
-            input.span(),
-            format_args!(
-                "no comma before `{}`: separate the options by commas",
-                next.unwrap_or_default()
-            ),
-        );
-        if !(input.peek(Ident::peek_any) && input.peek2(Token![=])) {
-            skip_to_comma(input);
-        }
-    }
-    let _: Option<Token![,]> = input.parse().ok()?;
-    read
-}
-
-fn name_and_value(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Ident, Expr)> {
     if input.peek(LitStr) {
         mistakes.add_at(
             input.span(),
@@ -78,6 +54,26 @@ fn name_and_value(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<(Id
             None
         }
     }
+}
+
+/// Reads the comma after an option, or skips to the next option. A missing comma is not reported if the option has
+/// another mistake, because the tokens after it possibly belong to its value, as in `key = order:<id>`.
+pub(crate) fn separator(input: ParseStream<'_>, has_mistake: bool, mistakes: &mut Mistakes) {
+    if !has_mistake && !input.is_empty() && !input.peek(Token![,]) {
+        let next = input.cursor().token_tree();
+        let next = next.map(|(tree, _)| tree.to_string());
+        mistakes.add_at(
+            input.span(),
+            format_args!(
+                "no comma before `{}`: separate the options by commas",
+                next.unwrap_or_default()
+            ),
+        );
+    }
+    if !(input.peek(Ident::peek_any) && input.peek2(Token![=])) {
+        skip_to_comma(input);
+    }
+    let _: Option<Token![,]> = input.parse().ok();
 }
 
 fn skip_to_comma(input: ParseStream<'_>) {
