@@ -7,7 +7,7 @@ use crate::{
 
 /// Each seed, and the steps that lead from its plan to the plan that failed (see [`follow`]). The tables in
 /// docs/testing.md describe the faults.
-const FAILED: [(u64, &[usize]); 31] = [
+const FAILED: [(u64, &[usize]); 32] = [
     (0, &[]),
     (18, &[]),
     (256, &[]),
