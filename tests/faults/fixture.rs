@@ -5,13 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_runtime::{Lock, LockClient, LockGuard};
-pub(crate) use support::{epsilon, matrix::row, until};
+use lock_runtime::{FencingToken, Hold, Lock, LockClient, LockGuard};
 use support::{
+    assert_lost,
     process::{self, Worker},
     server::{RedisServer, ask},
 };
-use tokio::task::JoinHandle;
+pub(crate) use support::{epsilon, matrix::row, until};
+use tokio::{sync::oneshot, task::JoinHandle};
 use uuid::Uuid;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
@@ -55,6 +56,21 @@ pub(crate) fn entering(lock: Lock) -> JoinHandle<(Instant, LockGuard)> {
         let guard = lock.acquire().await.unwrap();
         (Instant::now(), guard)
     })
+}
+
+/// Starts a call that keeps the lock until it is notified of the loss. Returns the call's token, and a task that returns
+/// the moment of the notification.
+pub(crate) async fn holding_until_lost(lock: Lock) -> (FencingToken, JoinHandle<Instant>) {
+    let (enters, entered) = oneshot::channel();
+    let holding = tokio::spawn(async move {
+        let body = async {
+            enters.send(Hold::current().unwrap().token()).unwrap();
+            std::future::pending::<()>().await;
+        };
+        assert_lost(&lock.run(body).await);
+        Instant::now()
+    });
+    (entered.await.unwrap(), holding)
 }
 
 /// Returns the stored grant of `k`, in the form `token|lease|session_id|owner|words|since`, or `None` if `k` is free.

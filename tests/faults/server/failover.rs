@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use lock_runtime::{Hold, LockError, ReleaseOutcome};
+use lock_runtime::{LockError, ReleaseOutcome};
 use redis::AsyncCommands;
 use support::{
-    assert_lost,
     proxy::FaultProxy,
     sentinels::{self, SentinelGroup},
     server::RedisServer,
@@ -14,7 +13,8 @@ use tokio::task::JoinHandle;
 
 use super::load::{FAILOVER, Load};
 use crate::fixture::{
-    NAME, QUEUE, SECOND, client, entering, left, row, token, until, until_waiting,
+    NAME, QUEUE, SECOND, client, entering, holding_until_lost, left, row, token, until,
+    until_waiting,
 };
 
 /// Row 27 of `docs/faults.md`: the primary is killed. At that time, one caller holds the lock, 20 callers of two
@@ -55,25 +55,21 @@ async fn row_27_grant_not_replicated() {
         // The lease is much longer than a failover takes.
         let lease = 30 * SECOND;
         let lock = holder.lock("k").lease(lease).renew(true);
-        let (mut token, mut promoted) = (None, None);
-        let lost = lock.run(async {
-            token = Some(Hold::current().unwrap().token());
-            group.servers[0].kill();
-            for replica in &group.servers[1..] {
-                replica.continue_process();
-            }
-            group.promoted_instead_of(0).await;
-            promoted = Some(Instant::now());
-            std::future::pending::<()>().await;
-        });
-        assert_lost(&lost.await);
+        let (token, holding) = holding_until_lost(lock).await;
+        group.servers[0].kill();
+        for replica in &group.servers[1..] {
+            replica.continue_process();
+        }
+        group.promoted_instead_of(0).await;
+        let promoted = Instant::now();
+        let told = holding.await.unwrap();
         seen.within(
             "the first holder is notified after the promotion",
             2 * SECOND,
-            promoted.unwrap().elapsed(),
+            told.saturating_duration_since(promoted),
         );
         let guard = other.lock("k").wait(20 * SECOND).acquire().await.unwrap();
-        assert!(Some(guard.token()) > token);
+        assert!(guard.token() > token);
     })
     .await;
 }

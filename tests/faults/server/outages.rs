@@ -10,7 +10,8 @@ use lock_runtime::{ConnectError, LockClient, LockError};
 use support::{assert_lost, server::RedisServer};
 
 use crate::fixture::{
-    MS, NAME, NAMESPACE, SECOND, client, entering, epsilon, grant, left, row, until, until_waiting,
+    MS, NAME, NAMESPACE, SECOND, client, entering, epsilon, grant, holding_until_lost, left, row,
+    until, until_waiting,
 };
 
 /// The length of a lease in most tests of this file.
@@ -48,25 +49,18 @@ async fn row_14_killed_and_nothing_persisted() {
         let mut server = RedisServer::start().await;
         let (holder, other) = (client(&server.url()).await, client(&server.url()).await);
         let lock = holder.lock("k").lease(LEASE).renew(true);
-        let mut up = None;
-        let lost = lock.run(async {
-            let token = lock_runtime::Hold::current().unwrap().token();
-            server.restart().await;
-            let start = Instant::now();
-            up = Some(start);
-            let guard = other.lock("k").wait(10 * SECOND).acquire().await.unwrap();
-            seen.within(
-                "another caller is granted the lock after the restart",
-                SECOND,
-                start.elapsed(),
-            );
-            assert!(guard.token() > token);
-            let _guard = guard;
-            std::future::pending::<()>().await;
-        });
-        let lost = lost.await;
-        assert_lost(&lost);
-        let told = up.unwrap().elapsed();
+        let (token, holding) = holding_until_lost(lock).await;
+        server.restart().await;
+        let start = Instant::now();
+        let guard = other.lock("k").wait(10 * SECOND).acquire().await.unwrap();
+        seen.within(
+            "another caller is granted the lock after the restart",
+            SECOND,
+            start.elapsed(),
+        );
+        assert!(guard.token() > token);
+        // The holder can be notified before `restart` returns.
+        let told = holding.await.unwrap().saturating_duration_since(start);
         seen.within("the holder is notified after the restart", LEASE / 3, told);
     })
     .await;
