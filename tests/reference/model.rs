@@ -156,6 +156,9 @@ pub(crate) struct Model {
     arriving: Vec<CallId>,
     /// The times at which something happened during the newest step.
     pub(crate) moments: Vec<u64>,
+    /// Whether a hold has ended while one call waited for its lock with `notify` or `spin`, and another waited for its
+    /// turn under the same hold. The promises do not say which of these calls is first.
+    pub(crate) has_raced: bool,
 }
 
 /// Prints the parts of the state that determine the next step, in a few lines.
@@ -189,6 +192,7 @@ impl Model {
             turns: BTreeMap::new(),
             arriving: Vec::new(),
             moments: Vec::new(),
+            has_raced: false,
         }
     }
 

@@ -168,32 +168,34 @@ impl<P: Place> ReferenceStateMachine for Reference<P> {
     }
 
     fn preconditions(model: &Model, step: &Step) -> bool {
-        let is = |id: &CallId, wanted: fn(Stage) -> bool| {
-            model.calls.get(id).is_some_and(|call| wanted(call.stage))
-        };
-        let inside = |stage| stage == Stage::Inside;
-        match step {
-            Step::Begin(id, spec) => !model.calls.contains_key(id) && may_begin(model, spec),
-            Step::Abandon { client, .. } => !model.clients[*client].closed,
-            Step::Release(id) => {
-                is(id, inside) && !keeps_for_its_own(model, *id) && !model.begins_a_race(*id)
-            }
-            Step::Extend(id) => is(id, inside),
-            Step::Drop(id) => is(id, alive) && !model.begins_a_race(*id),
-            Step::ReleaseTo { release, dropped } => {
-                is(release, inside)
-                    && would_get(model, *release, *dropped)
-                    && !keeps_for_its_own(model, *release)
-            }
-            Step::Delete(key) | Step::Expire(key) => removable(model, *key),
-            Step::DeleteAndTry(key, id, _) => {
-                let queue = &model.keys[*key].queue;
-                let is_new = !model.calls.contains_key(id);
-                is_new && removable(model, *key) && !queue.is_empty()
-            }
-            Step::ShutDown(client) => !model.clients[*client].closed,
-            Step::Advance(_) | Step::Cut => true,
+        is_possible(model, step) && !Self::apply(model.clone(), step).has_raced
+    }
+}
+
+fn is_possible(model: &Model, step: &Step) -> bool {
+    let is = |id: &CallId, wanted: fn(Stage) -> bool| {
+        model.calls.get(id).is_some_and(|call| wanted(call.stage))
+    };
+    let inside = |stage| stage == Stage::Inside;
+    match step {
+        Step::Begin(id, spec) => !model.calls.contains_key(id) && may_begin(model, spec),
+        Step::Abandon { client, .. } => !model.clients[*client].closed,
+        Step::Release(id) => is(id, inside) && !keeps_for_its_own(model, *id),
+        Step::Extend(id) => is(id, inside),
+        Step::Drop(id) => is(id, alive),
+        Step::ReleaseTo { release, dropped } => {
+            is(release, inside)
+                && would_get(model, *release, *dropped)
+                && !keeps_for_its_own(model, *release)
         }
+        Step::Delete(key) | Step::Expire(key) => removable(model, *key),
+        Step::DeleteAndTry(key, id, _) => {
+            let queue = &model.keys[*key].queue;
+            let is_new = !model.calls.contains_key(id);
+            is_new && removable(model, *key) && !queue.is_empty()
+        }
+        Step::ShutDown(client) => !model.clients[*client].closed,
+        Step::Advance(_) | Step::Cut => true,
     }
 }
 

@@ -54,22 +54,13 @@ impl Model {
         }
     }
 
-    /// Returns whether the end of this call would free a lock both for a call that waits with `notify` or `spin`, and
-    /// for a call that waits for its turn under the same hold. The promises do not say which of these calls is first.
-    pub(crate) fn begins_a_race(&self, id: CallId) -> bool {
-        self.calls[&id].entries.iter().any(|entry| {
-            let hold = &self.holds[entry.hold];
-            let key = &self.keys[hold.key];
-            let mut turns = self.turns.iter().filter(|((_, key), _)| *key == hold.key);
-            hold.entries == 1
-                && key.queue.is_empty()
-                && !key.others.is_empty()
-                && turns.any(|(_, turn)| !turn.queue.is_empty())
-        })
-    }
-
     pub(super) fn end_hold(&mut self, id: HoldId, awaited: bool) {
         let hold = self.holds[id].clone();
+        let (key, turns) = (&self.keys[hold.key], self.turns.iter());
+        let mut turns = turns.filter(|((_, key), _)| *key == hold.key);
+        self.has_raced |= key.queue.is_empty()
+            && !key.others.is_empty()
+            && turns.any(|(_, turn)| !turn.queue.is_empty());
         let newest = &mut self.clients[hold.client].newest[hold.key];
         if *newest == Some(id) {
             *newest = None;
