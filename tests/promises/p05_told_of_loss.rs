@@ -216,10 +216,11 @@ async fn a_holder_is_notified_when_its_server_has_restarted_empty() {
     // it has connected before.
     let mut listing = redis::cmd("PUBSUB");
     listing.arg("CHANNELS").arg("lock:session:*");
-    let mut redis = server.connection().await;
-    while ask::<Vec<String>>(&mut redis, &listing).await.len() < 4 {
-        tokio::task::yield_now().await;
-    }
+    until(async || {
+        let mut redis = server.connection().await;
+        ask::<Vec<String>>(&mut redis, &listing).await.len() == 4
+    })
+    .await;
     server.restart().await;
     let losses = guards.iter().map(|guard| guard.lost());
     let losses = timeout(20 * SECOND, join_all(losses)).await;
