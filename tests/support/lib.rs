@@ -11,8 +11,6 @@ pub mod history;
 pub mod jvm;
 #[cfg(test)]
 mod layers;
-#[cfg(test)]
-mod ledger;
 pub mod log;
 pub mod matrix;
 mod outcome;
