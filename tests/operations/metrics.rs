@@ -150,6 +150,37 @@ async fn metrics_equal_what_was_done() {
     .await;
 }
 
+/// Each counter exists with the value 0 before its first event, because Prometheus computes no increase for a counter that
+/// first appears with the value 1. The counters of a name exist from its first acquisition on, and the others from the
+/// creation of a client on.
+#[tokio::test]
+async fn each_counter_exists_before_its_first_event() {
+    recorder();
+    let client = LockClient::connect("memory:").await.unwrap();
+    let is_there = |metric: &str, labels: &str| {
+        let series = format!("{metric}{labels}");
+        let text = recorder().render();
+        text.lines().any(|line| line.starts_with(&series))
+    };
+    assert!(is_there("lock_wakeups_missed_total", ""));
+    assert!(is_there("lock_reconnects_total", ""));
+    let label = "metric:first";
+    assert!(!recorder().render().contains(label));
+    let guard = client.lock(label).label(label).acquire().await.unwrap();
+    let zero = [
+        ("lock_lost_total", ",reason=\"expired\""),
+        ("lock_lost_total", ",reason=\"not_held\""),
+        ("lock_lease_warnings_total", ""),
+        ("lock_renewals_total", ",outcome=\"renewed\""),
+        ("lock_renewals_total", ",outcome=\"failed\""),
+    ];
+    for (metric, more) in zero {
+        let labels = format!("{{name=\"{label}\",kind=\"exclusive\"{more}}}");
+        assert!(is_there(metric, &format!("{labels} 0")), "{metric}{labels}");
+    }
+    guard.release().await;
+}
+
 /// The label of an annotated function is the template of its key, never the key.
 #[tokio::test]
 async fn the_label_is_the_template() {

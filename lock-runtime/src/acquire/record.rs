@@ -47,6 +47,7 @@ impl CallRecord {
         if call.is_disabled() && !metrics::ENABLED {
             return Self(None);
         }
+        metrics::start(first.site.label());
         metrics::waiting(first.site.label(), 1.0);
         Self(Some(Box::new(Recorded {
             phase: tracing::info_span!(target: TARGET, parent: &call, "lock.wait"),

@@ -34,7 +34,7 @@ use crate::{
     background::Context,
     client::LockClient,
     connect_error::ConnectError,
-    events::{Counters, LeaseWarning, OnLeaseWarning},
+    events::{Counters, LeaseWarning, OnLeaseWarning, metrics},
     lease::{scheduler::Renewals, shared::Shared},
     options::ClientHandle,
 };
@@ -706,6 +706,7 @@ struct Unconnected {
 
 impl Unconnected {
     fn into_client(self) -> LockClient {
+        metrics::start_common();
         let backend = self.backend.into_backend();
         let shared = Arc::new(Shared::new(
             self.context,

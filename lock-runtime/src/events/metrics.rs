@@ -31,8 +31,9 @@ pub const METRIC_BUCKETS: [f64; 18] = [
     5.0, 10.0, 30.0, 60.0,
 ];
 
-/// Registers the units and the descriptions of all metrics with the installed recorder of the crate `metrics`. Call
-/// this function after the recorder is installed. Metrics are recorded even if this function is not called.
+/// Registers the units and the descriptions of all metrics with the installed recorder of the crate `metrics`, and
+/// reports the counters without the label `name` with the value 0. Call this function after the recorder is installed.
+/// Metrics are recorded even if this function is not called.
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub fn describe_metrics() {
@@ -81,6 +82,43 @@ pub fn describe_metrics() {
     for (name, what) in counts {
         describe_counter!(name, Unit::Count, what);
     }
+    start_common();
+}
+
+/// The values of the label `reason` of [`LOST`].
+const REASONS: [&str; 2] = ["expired", "not_held"];
+/// The values of the label `outcome` of [`RENEWALS`].
+const RENEWED: [&str; 2] = ["renewed", "failed"];
+
+/// Reports the counters that have no name with the value 0. Prometheus computes no increase for a counter that first
+/// appears with the value 1, so an alert would miss the first event.
+pub(crate) fn start_common() {
+    for counter in [MISSED_WAKEUPS, RECONNECTS] {
+        add(counter, [], 0);
+    }
+}
+
+/// Reports the counters of a name with the value 0, when the name is first acquired on this thread.
+pub(crate) fn start(label: &'static str) {
+    #[cfg(feature = "metrics")]
+    {
+        thread_local! {
+            static STARTED: std::cell::RefCell<foldhash::HashSet<&'static str>> = std::cell::RefCell::default();
+        }
+        let is_first = STARTED.with_borrow_mut(|started| started.insert(label));
+        if !is_first {
+            return;
+        }
+    }
+    add(LEASE_WARNINGS, [("name", label), ("kind", EXCLUSIVE)], 0);
+    for reason in REASONS {
+        let labels = [("name", label), ("kind", EXCLUSIVE), ("reason", reason)];
+        add(LOST, labels, 0);
+    }
+    for outcome in RENEWED {
+        let labels = [("name", label), ("kind", EXCLUSIVE), ("outcome", outcome)];
+        add(RENEWALS, labels, 0);
+    }
 }
 
 /// Records the time and the outcome of an acquisition.
@@ -114,33 +152,33 @@ pub(crate) fn held(label: &'static str, loss: Option<LossReason>, time: Duration
 /// Counts a lease that was lost while it was in use.
 pub(crate) fn lost(label: &'static str, reason: LossReason) {
     let reason = match reason {
-        LossReason::Expired => "expired",
-        LossReason::NotHeld => "not_held",
+        LossReason::Expired => REASONS[0],
+        LossReason::NotHeld => REASONS[1],
         _ => "other",
     };
     let labels = [("name", label), ("kind", EXCLUSIVE), ("reason", reason)];
-    increment(LOST, labels);
+    add(LOST, labels, 1);
 }
 
 /// Counts a body that has used most of its fixed lease.
 pub(crate) fn lease_warning(label: &'static str) {
-    increment(LEASE_WARNINGS, [("name", label), ("kind", EXCLUSIVE)]);
+    add(LEASE_WARNINGS, [("name", label), ("kind", EXCLUSIVE)], 1);
 }
 
 /// Counts a renewal by its outcome.
 pub(crate) fn renewal(label: &'static str, outcome: &'static str) {
     let labels = [("name", label), ("kind", EXCLUSIVE), ("outcome", outcome)];
-    increment(RENEWALS, labels);
+    add(RENEWALS, labels, 1);
 }
 
 /// Counts a grant whose message did not reach the waiter.
 pub(crate) fn missed_wakeup() {
-    increment(MISSED_WAKEUPS, []);
+    add(MISSED_WAKEUPS, [], 1);
 }
 
 /// Counts a connection that replaced a lost connection.
 pub(crate) fn reconnect() {
-    increment(RECONNECTS, []);
+    add(RECONNECTS, [], 1);
 }
 
 /// Records the time from sending a script to its answer.
@@ -178,8 +216,8 @@ fn gauge<const N: usize>(
 }
 
 #[cfg(feature = "metrics")]
-fn increment<const N: usize>(name: &'static str, labels: [(&'static str, &'static str); N]) {
-    metrics::counter!(name, labelled(labels)).increment(1);
+fn add<const N: usize>(name: &'static str, labels: [(&'static str, &'static str); N], count: u64) {
+    metrics::counter!(name, labelled(labels)).increment(count);
 }
 
 #[cfg(not(feature = "metrics"))]
@@ -189,4 +227,4 @@ fn seconds<const N: usize>(_: &'static str, _: [(&'static str, &'static str); N]
 fn gauge<const N: usize>(_: &'static str, _: [(&'static str, &'static str); N], _: f64) {}
 
 #[cfg(not(feature = "metrics"))]
-fn increment<const N: usize>(_: &'static str, _: [(&'static str, &'static str); N]) {}
+fn add<const N: usize>(_: &'static str, _: [(&'static str, &'static str); N], _: u64) {}
