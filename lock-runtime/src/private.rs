@@ -159,16 +159,16 @@ pub mod v1 {
     #[derive(Debug)]
     pub struct Items<'a, T: ?Sized>(pub &'a T);
 
-    /// A type whose references implement `IntoIterator`.
+    /// The bound of the inherent method of [`Items`], which carries the error message. No type implements this trait, so
+    /// the method can never be called. The bound is on `Items` instead of `T`, because rustc suggests to add a missing
+    /// bound on `T` to the user's signature.
     #[diagnostic::on_unimplemented(
-        message = "#[distributed_lock] `{Self}` is not a list",
+        message = "#[distributed_lock] `{T}` is not a list",
         label = "`..` stands for each item of this value, but a reference to this value cannot be iterated over",
-        note = "a list is a slice, an array, a `Vec`, or any type whose references implement `IntoIterator`; write the placeholder without `..` for one value"
+        note = "a list is a slice, an array, a `Vec`, or any type whose references implement `IntoIterator`; write the placeholder without `..` for one value",
+        note = "collect an `impl IntoIterator` into a `Vec` before the call"
     )]
-    pub trait KeyList {}
-
-    #[diagnostic::do_not_recommend]
-    impl<T: ?Sized> KeyList for T where for<'a> &'a T: IntoIterator {}
+    pub trait KeyList<T: ?Sized> {}
 
     pub trait ItemsOf {
         type Items;
@@ -221,9 +221,9 @@ pub mod v1 {
     impl<T: ?Sized> Items<'_, T> {
         pub fn __key_items(&self) -> iter::Empty<&'static str>
         where
-            T: KeyList,
+            Self: KeyList<T>,
         {
-            iter::empty()
+            unreachable!("no type implements KeyList")
         }
     }
 

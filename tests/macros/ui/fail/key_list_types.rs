@@ -32,4 +32,26 @@ async fn options(ids: &[Option<u64>]) -> Result<(), LockError> {
     Ok(())
 }
 
+// rustc must not suggest a bound here, because a call with such a bound would lock no item.
+#[distributed_lock(keys = ["cart", "item:<ids..>"])]
+async fn hidden(ids: impl IntoIterator<Item = u64> + Send) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(keys = "item:<ids..>")]
+async fn generic<T: IntoIterator<Item = u64>>(ids: T) -> Result<(), LockError> {
+    Ok(())
+}
+
+struct Cart<T> {
+    items: T,
+}
+
+impl<T> Cart<T> {
+    #[distributed_lock(keys = "item:<self.items..>")]
+    async fn ship(&self) -> Result<(), LockError> {
+        Ok(())
+    }
+}
+
 fn main() {}
