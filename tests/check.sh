@@ -2,24 +2,22 @@
 # Runs all tests and checks of the project: sh tests/check.sh
 #
 # Installs redis-server and the Rust components rustfmt and clippy, if they are missing. Compiles everything once. Then
-# runs the tests against the real Redisson, the unit and integration tests on real Redis processes, a short soak (a test
-# under load) with faults, and two examples. The example `inventory` sells items under several kinds of locks, and
-# asserts how each sale ends. The example `flash_sale` kills the primary of a cluster in the middle of a sale, and
-# asserts that each item is sold once. Beside these tests, which mostly wait, runs the checks that only compute: the
-# models, the simulation, the compile-fail tests, the lints, the documentation and its examples, ten mutants (small
-# changes that break the engine, and that the tests must detect), and the example `orders` as a new user runs it. If a
-# JDK or Maven is missing, prints a message and skips the tests against Redisson. The long soak and the benchmark have
-# commands of their own; see CONTRIBUTING.md.
+# runs two lanes at the same time. The first lane has the tests that mostly wait for real Redis processes, leases and
+# timers, a short soak (a test under load) with faults, and two examples: `inventory` sells items under several kinds of
+# locks, and `flash_sale` kills the primary of a cluster in the middle of a sale. The second lane has the checks that only
+# compute: the models, the simulation, the compile-fail tests, the lints, the documentation and its examples, and the
+# example `orders` as a new user runs it. A failed step does not end the others. The output of each step is in
+# target/check. The last lines name each step that failed, with its failed tests. If a JDK or Maven is missing, the
+# script prints a message and skips the tests against the real Redisson. The mutants, the long soak and the benchmarks
+# have commands of their own; see CONTRIBUTING.md.
 set -eu
 cd "$(dirname "$0")/.."
 programs=${CARGO_TARGET_DIR:-target}/debug
+logs=$PWD/target/check
 # Most of the time goes into compiling, and each program runs once. The compiler therefore divides a crate into only two
 # parts, and keeps nothing for the next build.
 export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_CODEGEN_UNITS=2 CARGO_PROFILE_DEV_DEBUG=0
-
-step() {
-    printf '\n== %s\n' "$*"
-}
+begun=$(date +%s)
 
 # Succeeds if the user is root, or if the command sudo is installed.
 can_be_root() {
@@ -56,12 +54,12 @@ install_redis() {
 }
 
 if ! command -v redis-server >/dev/null 2>&1; then
-    step 'installing redis-server'
+    echo 'installing redis-server'
     install_redis
 fi
 for component in rustfmt clippy; do
     if ! cargo "$([ "$component" = rustfmt ] && echo fmt || echo clippy)" --version >/dev/null 2>&1; then
-        step "installing $component"
+        echo "installing $component"
         rustup component add "$component"
     fi
 done
@@ -71,87 +69,90 @@ only() {
     echo "target.'cfg(all())'.runner = ['sh', '$PWD/tests/group.sh', '$1']"
 }
 
-# Copies the compiled dependencies to the folder in which the mutants are compiled, so that they are not compiled again.
-copy_dependencies() {
-    mutants=target/mutants/target/debug
-    if [ ! -e "$mutants" ]; then
-        mkdir -p "$mutants/deps"
-        cp -a "$programs/.fingerprint" "$programs/build" "$mutants"
-        cp -a "$programs"/deps/lib* "$mutants/deps"
-        cp -a "$programs"/deps/*.d "$mutants/deps"
+# Runs a command as a step: step NAME COMMAND [ARGUMENT ...]. Prints the result and the duration, and keeps the output in
+# $logs/NAME. Succeeds in any case, and records a failure in $logs/failed.
+step() {
+    name=$1
+    shift
+    start=$(date +%s)
+    "$@" >"$logs/$name" 2>&1 </dev/null &
+    current=$!
+    if wait "$current"; then
+        result=passed
+    else
+        result=FAILED
+        echo "$name" >>"$logs/failed"
     fi
+    current=
+    printf '%-14s %s in %d s\n' "$name" "$result" "$(($(date +%s) - start))"
 }
 
-# The parts that use the processor all the time. They run beside the tests that mostly wait. If those tests fail, these
-# parts end, too.
-part=${1-}
-if [ -n "$part" ]; then
-    trap 'kill "$current" 2>/dev/null; exit 143' TERM
-fi
-run() {
-    "$@" &
-    current=$!
-    wait "$current"
-}
-case $part in
---mutants)
-    step 'ten mutants'
-    run copy_dependencies
-    run "$programs/mutants" --draw 10 1
+lane=${1-}
+case $lane in
+--waiting | --computing)
+    current=
+    trap '[ -z "$current" ] || kill "$current" 2>/dev/null; exit 143' TERM
+    ;;
+esac
+case $lane in
+--waiting)
+    step redisson sh tests/redisson/run.sh --workspace --all-features
+    # Most tests wait, so at least eight of them run at the same time, even on a machine with fewer cores.
+    cores=$(getconf _NPROCESSORS_ONLN)
+    export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((cores < 8 ? 8 : cores))}"
+    step tests cargo --config "$(only waiting)" test --workspace --all-features --tests --no-fail-fast
+    grep -h '^this machine is busy' "$logs/tests" | sort -u || true
+    step soak "$programs/soak" --seconds 20 --faults
+    step inventory "$programs/examples/inventory" --quick
+    step flash_sale "$programs/examples/flash_sale" --processes 4 --servers cluster --kill-primary
     exit
     ;;
---checks)
-    run cargo --config "$(only computing)" test --workspace --all-features --tests
-    step 'lints'
-    run cargo clippy --workspace --all-targets --all-features -- -D warnings
-    step 'documentation'
-    run env RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
-    run cargo test --workspace --all-features --doc
-    step 'example orders'
-    run cargo run --example orders
-    step 'alerts'
-    run sh docs/operations/check.sh
+--computing)
+    step computing cargo --config "$(only computing)" test --workspace --all-features --tests --no-fail-fast
+    step clippy cargo clippy --workspace --all-targets --all-features -- -D warnings
+    step doc env RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+    step doctests cargo test --workspace --all-features --doc --no-fail-fast
+    step orders cargo run --example orders
+    step alerts sh docs/operations/check.sh
     exit
     ;;
 esac
 
-step 'format'
-cargo fmt --all --check
-step 'build'
-cargo build --workspace --all-features --tests --bins --examples --test redisson
-# The other parts have the lowest priority, so that they do not delay the tests. Their output is shown at the end.
-mkdir -p target
-others=
-for part in mutants checks; do
-    nice -n 19 sh tests/check.sh "--$part" >"target/check-$part.log" 2>&1 </dev/null &
-    others="$others $!"
-done
-trap 'kill $others 2>/dev/null || true' EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-step 'Redisson'
-sh tests/redisson/run.sh --workspace --all-features
-step 'tests'
-# Most tests wait for a lease or a timer. At least four tests therefore run at the same time, even on a machine with
-# fewer cores. With eight tests at a time on two cores, the promises' tests of thousands of waiters delay others.
-cores=$(getconf _NPROCESSORS_ONLN)
-RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((cores < 4 ? 4 : cores))} \
-    cargo --config "$(only waiting)" test --workspace --all-features --tests
-step 'soak'
-"$programs/soak" --seconds 20 --faults
-step 'examples'
-"$programs/examples/inventory" --quick
-"$programs/examples/flash_sale" --processes 4 --servers cluster --kill-primary
-step 'mutants, models, simulation, compile-fail tests, lints, documentation, example, alerts'
-passed=yes
-for part in $others; do
-    wait "$part" || passed=no
-done
-trap - EXIT
-cat target/check-mutants.log target/check-checks.log
-if [ "$passed" = no ]; then
-    echo 'These checks have failed.' >&2
-    exit 1
+rm -rf "$logs"
+mkdir -p "$logs"
+step format cargo fmt --all --check
+step build cargo build --workspace --all-features --tests --bins --examples --test redisson
+if ! grep -qsx build "$logs/failed"; then
+    sh tests/check.sh --waiting &
+    lanes=$!
+    # The checks that compute have the lowest priority, so that they do not delay the tests that wait.
+    nice -n 19 sh tests/check.sh --computing &
+    lanes="$lanes $!"
+    trap 'kill $lanes 2>/dev/null || true' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    for lane in $lanes; do
+        if ! wait "$lane"; then
+            echo 'a lane of tests/check.sh ended early' >"$logs/lane"
+            echo lane >>"$logs/failed"
+        fi
+    done
+    trap - EXIT
 fi
 
-step 'everything passed'
+minutes=$((($(date +%s) - begun + 59) / 60))
+cat "$logs"/* 2>/dev/null | grep '^!!' || true
+if [ ! -e "$logs/failed" ]; then
+    echo "everything passed in $minutes minutes"
+    exit
+fi
+while read -r name; do
+    printf '\n== %s\n' "$name"
+    cat "$logs/$name"
+done <"$logs/failed"
+printf '\nfailed after %s minutes:\n' "$minutes"
+while read -r name; do
+    echo "  $name"
+    sed -n 's/^test \(.*\) \.\.\. FAILED$/    \1/p' "$logs/$name"
+done <"$logs/failed"
+exit 1

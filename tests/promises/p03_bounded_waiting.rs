@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::{FutureExt, future::join_all};
+use futures_util::FutureExt;
 use lock_runtime::{BusyWith, LockClient, LockError};
 use support::server::{RedisServer, shared_server};
 use support::{assert_busy, proxy::FaultProxy};
@@ -255,28 +255,4 @@ async fn a_wait_of_less_than_a_millisecond_is_one_attempt() {
         }
     })
     .await;
-}
-
-/// A process has so many callers that it cannot send the requests of all callers within their `wait`. Some calls time
-/// out. The calls do not return `Unreachable`, because the server answers other requests of the process.
-#[tokio::test]
-async fn many_waiters_are_late_and_their_server_is_not_unreachable() {
-    const CALLERS: usize = 10_000;
-    const KEYS: usize = 50;
-    let store = Store::redis().await;
-    let (holder, client) = (store.client().await, store.client().await);
-    hold(&client, "before").await.release().await;
-    let mut guards = Vec::new();
-    for key in 0..KEYS {
-        guards.push(hold(&holder, &key.to_string()).await);
-    }
-    for wait in [Duration::ZERO, 100 * MS] {
-        let calls = (0..CALLERS).map(|caller| {
-            let lock = client.lock((caller % KEYS).to_string()).wait(wait);
-            async move { lock.acquire().await.map(drop) }
-        });
-        for refused in join_all(calls).await {
-            assert_busy(&refused);
-        }
-    }
 }

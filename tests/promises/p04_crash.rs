@@ -7,11 +7,9 @@ use lock_runtime::LockClient;
 use support::{
     proxy::FaultProxy,
     server::{RedisServer, shared_server},
+    silent::delayed_by_silent,
 };
-use tokio::{
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
@@ -40,33 +38,6 @@ async fn a_holder_that_is_gone_blocks_for_the_rest_of_its_lease() {
     entered.release().await;
 }
 
-/// Queues several callers of one process, and then makes the process's connections silent without closing them. The
-/// server does not notice that the connections are silent, and grants the lock to the silent callers. Asserts that all
-/// silent callers together delay the next caller by at most two seconds.
-async fn delayed_by_silent(callers: usize) {
-    let store = Store::redis().await;
-    let proxy = FaultProxy::start(shared_server().await.port()).await;
-    let behind = store.through(&proxy.url()).client().await;
-    let client = store.client().await;
-    let guard = hold(&client, "k").await;
-    let mut silent = JoinSet::new();
-    for _ in 0..callers {
-        let lock = behind.lock("k").wait(20 * SECOND).lease(60 * SECOND);
-        silent.spawn(lock.acquire());
-    }
-    until_waiting(&client, "k", callers).await;
-    let next = tokio::spawn(client.lock("k").wait(20 * SECOND).acquire());
-    until_waiting(&client, "k", callers + 1).await;
-    proxy.blackhole(true);
-    let started = Instant::now();
-    guard.release().await;
-    let entered = next.await.unwrap().unwrap();
-    let took = started.elapsed();
-    assert!(took < 2 * SECOND + support::epsilon(), "{took:?}");
-    entered.release().await;
-    proxy.blackhole(false);
-}
-
 #[tokio::test]
 async fn a_waiter_that_only_looks_alive_delays_by_two_seconds_at_most() {
     delayed_by_silent(1).await;
@@ -76,13 +47,6 @@ async fn a_waiter_that_only_looks_alive_delays_by_two_seconds_at_most() {
 #[tokio::test]
 async fn a_cohort_that_only_looks_alive_delays_by_two_seconds_at_most() {
     delayed_by_silent(8).await;
-}
-
-/// A script examines at most 2,000 entries of a queue, and stores which process is silent. The scripts that run next
-/// skip the remaining entries of the silent process.
-#[tokio::test]
-async fn thousands_of_waiters_that_only_look_alive_delay_by_two_seconds_at_most() {
-    delayed_by_silent(5000).await;
 }
 
 /// A member of a cohort forgets its guard, and its process continues to run. The other members and the caller behind

@@ -1,7 +1,6 @@
 //! Promise 12: the cost of a lock, in scripts that the server counts.
 
 use crate::stores::{MS, SECOND, Store, hold, until, until_waiting};
-use futures_util::{StreamExt, future::join_all};
 use lock_runtime::{Layout, LockClient};
 use support::{
     quorum::Quorum,
@@ -188,50 +187,6 @@ async fn re_entry_of_a_renewed_lease_sends_nothing() {
         })
         .await
         .unwrap();
-}
-
-/// A session waits for 2,000 locks. Each of its probes covers at most 100 locks. A probe names three keys of each lock,
-/// and the key of the token counter.
-#[tokio::test]
-async fn a_probe_covers_at_most_100_locks() {
-    const LOCKS: usize = 2000;
-    let server = RedisServer::start().await;
-    let store = Store::on(&server.url());
-    let [client, other] = store.clients().await;
-    let keys = || (0..LOCKS).map(|key| format!("k{key}"));
-    let held = keys().map(|key| other.lock(key).acquire());
-    let held = join_all(held).await;
-    let mut waiting = tokio::task::JoinSet::new();
-    for key in keys() {
-        let lock = client.lock(key).wait(60 * SECOND);
-        waiting.spawn(async move { lock.run(async {}).await });
-    }
-    for key in [0, LOCKS - 1] {
-        until_waiting(&other, &format!("k{key}"), 1).await;
-    }
-    let monitor = redis::Client::open(server.url()).unwrap();
-    let mut commands = monitor.get_async_monitor().await.unwrap();
-    let mut commands = commands.on_message::<String>();
-    let mut most = 0;
-    for _ in 0..100 {
-        let command = loop {
-            let command = commands.next().await.expect("the session probes");
-            // The monitor also shows the commands that scripts run, which the loop skips.
-            if command.contains("\"EVALSHA\"") {
-                break command;
-            }
-        };
-        let keys = command
-            .split('"')
-            .nth(5)
-            .expect("a script's keys are counted");
-        most = most.max(keys.parse::<usize>().unwrap());
-    }
-    assert_eq!(most, 1 + 3 * 100);
-    drop(held);
-    for entered in waiting.join_all().await {
-        entered.unwrap();
-    }
 }
 
 /// A message notifies a waiter of its grant. Without this message, each handoff would need a probe.

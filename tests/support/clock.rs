@@ -4,7 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Returns the time of the monotonic clock in ns. All processes of this machine share this clock.
@@ -13,6 +13,18 @@ pub fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let (seconds, nanos) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
     seconds * 1_000_000_000 + nanos
+}
+
+/// Computes until the calling thread has used this much processor time. Returns how many times longer that took than
+/// the processor time.
+pub(crate) fn slowdown(computing: Duration) -> f64 {
+    let used = || {
+        let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(used.tv_sec.unsigned_abs(), used.tv_nsec as u32)
+    };
+    let (begun, before) = (Instant::now(), used());
+    while used() - before < computing {}
+    begun.elapsed().div_duration_f64(used() - before)
 }
 
 /// The C source of the preloaded library. The library reads two numbers from a file: it adds the first number, in µs,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, io::Write as _, time::Duration};
 
-use crate::epsilon;
+use crate::{epsilon, slowness};
 
 /// The environment variable that sets how often each scenario runs. The default is once.
 pub const RUNS_VARIABLE: &str = "FAULT_RUNS";
@@ -334,14 +334,15 @@ pub struct Seen {
 
 impl Seen {
     /// Records a measured time. Asserts that the time is at most `at_most` plus ε, the tolerance for a loaded machine.
+    /// On a busy machine, `at_most` is multiplied by [`slowness`].
     ///
     /// # Panics
-    /// If `took` is longer than `at_most` plus ε.
+    /// If `took` is longer.
     pub fn within(&mut self, what: &'static str, at_most: Duration, took: Duration) {
+        let limit = at_most.mul_f64(slowness()) + epsilon();
         assert!(
-            took <= at_most + epsilon(),
-            "{what}: {took:?}, but at most {at_most:?} plus {:?} is allowed",
-            epsilon()
+            took <= limit,
+            "{what}: {took:?}, but at most {limit:?} is allowed"
         );
         let (_, times) = self.times.entry(what).or_insert((at_most, Vec::new()));
         times.push(took);

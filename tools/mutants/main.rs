@@ -189,7 +189,7 @@ fn try_mutant(copy: &Path, patch: &Patch) -> Result<bool, String> {
     let outcome = run_tests(copy, patch.suite, &tests);
     patch.revert(copy)?;
     let own = |red: &str, test: &str| match patch.suite {
-        Suite::Faults | Suite::Unit => red.contains(test),
+        Suite::Faults | Suite::Crowds | Suite::Unit => red.contains(test),
         // In the other suites, a mutant names a test by the beginning of the test's path, which includes the module.
         _ => red.starts_with(test),
     };

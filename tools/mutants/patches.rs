@@ -28,6 +28,8 @@ pub enum Suite {
     Promises,
     /// The rows of the fault matrix that the patch names.
     Faults,
+    /// The tests in `tests/crowds` that the patch names.
+    Crowds,
     /// The tests in `tests/options` that the patch names.
     Options,
     /// The tests in `tests/options/api.rs` that the patch names.
@@ -49,9 +51,10 @@ pub enum Suite {
 
 impl Suite {
     /// The suites in the order in which they are run.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Promises,
         Self::Faults,
+        Self::Crowds,
         Self::Options,
         Self::Api,
         Self::Operations,
@@ -69,6 +72,7 @@ impl Suite {
         match self {
             Self::Promises => "promises",
             Self::Faults => "faults",
+            Self::Crowds => "crowds",
             Self::Options => "options",
             Self::Api => "api",
             Self::Operations => "operations",
@@ -86,8 +90,8 @@ impl Suite {
 pub struct Patch {
     /// The suite that has to notice the change.
     pub suite: Suite,
-    /// The tests that must notice the change, each named by the beginning of its path. In the suites `faults` and
-    /// `unit`, a name can be any part of the path.
+    /// The tests that must notice the change, each named by the beginning of its path. In the suites `faults`,
+    /// `crowds` and `unit`, a name can be any part of the path.
     pub caught_by: Vec<String>,
     /// How the changed engine behaves.
     pub what: String,
@@ -326,6 +330,7 @@ mod tests {
         for suite in [
             Suite::Promises,
             Suite::Faults,
+            Suite::Crowds,
             Suite::Options,
             Suite::Simulation,
         ] {

@@ -93,28 +93,6 @@ async fn many_holds_are_renewed_by_few_commands() {
 }
 
 #[tokio::test]
-async fn holds_that_began_one_after_the_other_are_renewed_together() {
-    let fixture = Fixture::in_layout(Layout::Native).await;
-    let mut guards = Vec::new();
-    for key in keys(MANY) {
-        let lock = fixture.client.lock(key).lease(4 * LEASE).renew(true);
-        guards.push(lock.acquire().await.unwrap());
-        sleep(2 * MS).await;
-    }
-    let (scripts, renewed) = (
-        fixture.server.scripts().await,
-        fixture.client.stats().renewed,
-    );
-    fixture.until_renewed(2 * MANY).await;
-    let renewed = fixture.client.stats().renewed - renewed;
-    let scripts = fixture.server.scripts().await - scripts;
-    assert!(
-        scripts * 4 < renewed,
-        "{scripts} scripts for {renewed} renewals"
-    );
-}
-
-#[tokio::test]
 async fn of_many_holds_those_that_are_gone_are_lost_and_no_others() {
     for layout in [Layout::Native, Layout::Redisson] {
         let mut fixture = Fixture::in_layout(layout).await;

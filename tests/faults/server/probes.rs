@@ -6,81 +6,13 @@ use std::{
 };
 
 use lock_runtime::Strategy;
-use support::{
-    assert_lost,
-    matrix::row,
-    process::Worker,
-    proxy::FaultProxy,
-    server::{RedisServer, ask},
-};
-use tokio::{
-    runtime::Builder,
-    sync::Mutex,
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use support::{assert_lost, matrix::row, process::Worker, proxy::FaultProxy, server::RedisServer};
+use tokio::{runtime::Builder, sync::Mutex, task::JoinSet, time::sleep};
 
 use crate::{
     fixture::{MS, QUEUE, SECOND, client, entering, epsilon, until, until_waiting, worker_command},
     waiters::{Waiters, holder},
 };
-
-/// Row 54 of `docs/faults.md`: a process waits for thousands of keys over a slow connection. The connection stays up,
-/// and the process probes at most one key every 150 µs on average.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_54_thousands_of_waited_keys() {
-    const KEYS: usize = 6000;
-    const WATCHED: Duration = Duration::from_secs(4);
-    row(54, async |_| {
-        let server = RedisServer::start().await;
-        let proxy = FaultProxy::start(server.port()).await;
-        let (holder, waiter) = (client(&server.url()).await, client(&proxy.url()).await);
-        let lock = |number| format!("k{number}");
-        let held = (0..KEYS).map(async |number| {
-            let lock = holder.lock(lock(number)).lease(600 * SECOND);
-            lock.acquire().await
-        });
-        let held = futures_util::future::join_all(held).await;
-        proxy.delay(50 * MS);
-        let connections = proxy.connections();
-        let mut waiting = JoinSet::new();
-        for number in 0..KEYS {
-            let lock = waiter.lock(lock(number)).wait(120 * SECOND);
-            waiting.spawn(async move { lock.run(async {}).await.unwrap() });
-        }
-        until(async || {
-            let keys = server.keys().await;
-            keys.iter().filter(|key| key.ends_with(":queue")).count() == KEYS
-        })
-        .await;
-        sleep(SECOND).await;
-        // A probe reads the place of one waiter of each lock that it covers.
-        let probed = async || server.calls().await.get("zscore").copied().unwrap_or(0);
-        let (before, began) = (probed().await, Instant::now());
-        sleep(WATCHED).await;
-        let (keys, watched) = (probed().await - before, began.elapsed());
-        let most = watched.as_micros() as u64 / 150;
-        assert!(
-            keys <= most + most / 10,
-            "{keys} keys were probed, at most {most} are allowed"
-        );
-        assert!(
-            keys >= most / 4,
-            "only {keys} keys were probed, although callers wait for all of them"
-        );
-        assert_eq!(
-            proxy.connections(),
-            connections,
-            "the client connected again"
-        );
-        proxy.delay(Duration::ZERO);
-        for guard in held {
-            guard.unwrap().release().await;
-        }
-        waiting.join_all().await;
-    })
-    .await;
-}
 
 /// Row 55 of `docs/faults.md`: leases end without a release, at different moments between two probes. A waiter enters
 /// within 50 ms of the end of a lease.
@@ -249,64 +181,6 @@ async fn callers_beside_a_blocked_runtime_return_to_their_places() {
     other.until("entered 0").await;
     drop(undriven.0);
     std::thread::spawn(|| drop(undriven.1)).join().unwrap();
-}
-
-/// Row 57 of `docs/faults.md`: up to half a million entries in a queue are dead, because the `wait` of their callers is
-/// over or their process has ended. No script blocks the server for long, and a live waiter enters.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_57_dead_entries() {
-    row(57, async |seen| {
-        // There are three cases: many waiters of one dead session, many waiters whose `wait` is over, and the waiters
-        // of many dead sessions.
-        for (entries, outdated, sessions) in [
-            (500_000, false, 1),
-            (500_000, true, 1),
-            (50_000, false, 5000),
-        ] {
-            let server = RedisServer::start().await;
-            let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
-            let guard = holder.lock("k").acquire().await.unwrap();
-            let mut connection = server.connection().await;
-            let micros: (u64, u64) = ask(&mut connection, &redis::cmd("TIME")).await;
-            let now = micros.0 * 1_000_000 + micros.1;
-            for chunk in 0..entries / 5000 {
-                let mut add = redis::cmd("ZADD");
-                add.arg(QUEUE);
-                for number in chunk * 5000..(chunk + 1) * 5000 {
-                    let wait = if outdated { 1 } else { 600_000 };
-                    let score = now - 100_000_000 + number;
-                    add.arg(score).arg(format!(
-                        "{number:032x}|lock:session:{:032x}|30000|{wait}|shop/web/1/pay",
-                        7 + number % sessions
-                    ));
-                }
-                add.exec_async(&mut connection).await.unwrap();
-            }
-            let mut alive =
-                tokio::spawn(
-                    async move { waiter.lock("k").wait(60 * SECOND).acquire().await.unwrap() },
-                );
-            until(async || holder.lock("k").status().await.unwrap().waiters as u64 == entries + 1)
-                .await;
-            let mut slow = redis::cmd("CONFIG");
-            // Removing all entries in one script would take seconds. A script that removes a bounded number of entries
-            // takes less than half a second, even on a busy machine.
-            slow.arg("SET").arg("slowlog-log-slower-than").arg(500_000);
-            slow.exec_async(&mut connection).await.unwrap();
-            ask::<()>(&mut connection, redis::cmd("SLOWLOG").arg("RESET")).await;
-            let released = Instant::now();
-            guard.release().await;
-            let entered = timeout(30 * SECOND, &mut alive)
-                .await
-                .expect("the live waiter enters")
-                .unwrap();
-            seen.within("the live waiter enters", 8 * SECOND, released.elapsed());
-            let slow: u64 = ask(&mut connection, redis::cmd("SLOWLOG").arg("LEN")).await;
-            assert_eq!(slow, 0, "some commands took half a second or longer");
-            entered.release().await;
-        }
-    })
-    .await;
 }
 
 /// A script that frees a lock examines only some of the dead entries in the lock's queue, so the script does not always
