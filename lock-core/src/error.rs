@@ -147,7 +147,8 @@ pub enum LockError {
     InvalidOptions(OptionsError),
     /// The call names no client, and no client is scoped to its task or installed for the process.
     NoClient,
-    /// The client was shut down.
+    /// The client was shut down, and no enclosing call holds the lock. A nested call that re-enters the lock of an
+    /// enclosing call is not refused.
     ShutDown,
 }
 

@@ -523,6 +523,28 @@ async fn a_shutdown_ends_calls_that_wait_for_replicas() {
     assert!(keys.is_empty(), "{keys:?}");
 }
 
+/// A shutdown does not end the wait for replicas of a nested call that re-enters its locks, one lock or several.
+#[tokio::test]
+async fn a_nested_call_waits_for_its_replicas_during_a_shutdown() {
+    let group = Group::with_replicas(1).await;
+    let client = group.client().await;
+    let body = async {
+        let down = tokio::spawn({
+            let client = client.clone();
+            async move { client.shutdown().await }
+        });
+        let strange = client.lock("other").wait(Duration::ZERO);
+        until(async || strange.acquire().await.is_err()).await;
+        let one = client.lock("a").replicas(1);
+        one.run(async {}).await.unwrap();
+        let both = client.locks(["a", "b"]).replicas(1);
+        both.run(async {}).await.unwrap();
+        down
+    };
+    let down = client.locks(["a", "b"]).run(body).await.unwrap();
+    down.await.unwrap();
+}
+
 /// A primary without free memory refuses new grants. A nested call can still wait until replicas have acknowledged the
 /// grant of the enclosing call.
 #[tokio::test]

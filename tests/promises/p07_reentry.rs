@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use lock_core::advice::advised;
-use lock_runtime::{BusyWith, Hold, InCurrentHold, LockClient, LockError};
+use lock_runtime::{BusyWith, Hold, InCurrentHold, LockClient, LockError, distributed_lock};
 use proptest::prelude::*;
 use support::{assert_busy, assert_lost};
 use tokio::{
@@ -111,6 +111,93 @@ async fn a_hold_lasts_until_the_last_entry_under_it_has_left() {
         go_on.send(()).unwrap();
         task.unwrap().await.unwrap();
         until_free(&other, "k").await;
+    })
+    .await;
+}
+
+/// A call of an annotated function whose body waits for `step`, and then calls itself, which re-enters the lock.
+#[distributed_lock(key = "annotated")]
+async fn annotated(steps: usize, step: oneshot::Receiver<()>) -> Result<usize, LockError> {
+    step.await.expect("the test lets the body go on");
+    if steps == 0 {
+        return Ok(0);
+    }
+    let (go_on, step) = oneshot::channel();
+    go_on.send(()).expect("the nested body waits");
+    Ok(1 + Box::pin(annotated(steps - 1, step)).await?)
+}
+
+/// While a client shuts down, a body that runs still re-enters the locks that it holds, in each way in which a call can
+/// be nested. A call for a lock that no enclosing call holds is refused, also if it is nested.
+#[tokio::test]
+async fn a_running_body_reenters_its_locks_during_a_shutdown() {
+    on_every_store(|store| async move {
+        let [client, other] = store.clients().await;
+        let (begin, begun) = oneshot::channel();
+        let task = tokio::spawn(client.scope(annotated(2, begun)));
+        let guard = client.lock("guarded").acquire().await.unwrap();
+        let body = async {
+            let key = |key: &str| client.lock(key).wait(SECOND);
+            let down = tokio::spawn({
+                let client = client.clone();
+                async move { client.shutdown().await }
+            });
+            while !matches!(
+                tokio::spawn(key("refused").run(async {})).await.unwrap(),
+                Err(LockError::ShutDown)
+            ) {}
+            key("a").run(async {}).await.unwrap();
+            // An entry that makes the lease longer sends a renewal.
+            let hold = Hold::current().unwrap();
+            let longer = key("b").lease(90 * SECOND).acquire().await.unwrap();
+            assert!(
+                hold.remaining() > 60 * SECOND,
+                "{store:?}: {:?}",
+                hold.remaining()
+            );
+            longer.release().await;
+            client
+                .locks(["b", "a"])
+                .run(key("b").run(async {}))
+                .await
+                .unwrap()
+                .unwrap();
+            let [first, second] = [key("b"), key("b")];
+            let siblings =
+                futures_util::join!(first.run(sleep(10 * MS)), second.run(sleep(10 * MS)));
+            assert_eq!(siblings, (Ok(()), Ok(())), "{store:?}");
+            let taken_along = key("a");
+            let taken_along = async move { taken_along.run(async {}).await };
+            tokio::spawn(taken_along.in_current_hold())
+                .await
+                .unwrap()
+                .unwrap();
+            guard
+                .run(key("guarded").run(async {}))
+                .await
+                .unwrap()
+                .unwrap();
+            begin.send(()).unwrap();
+            // The locks below are not held, or not by an enclosing call.
+            let refused = [
+                key("c").run(async {}).await,
+                key("guarded").run(async {}).await,
+                client.locks(["a", "c"]).run(async {}).await,
+                tokio::spawn(key("a").run(async {})).await.unwrap(),
+            ];
+            for outcome in refused {
+                assert_eq!(outcome, Err(LockError::ShutDown), "{store:?}");
+            }
+            down
+        };
+        let outer = client.locks(["a", "b"]).lease(20 * SECOND);
+        let down = outer.run(body).await.unwrap();
+        assert_eq!(task.await.unwrap(), Ok(2), "{store:?}");
+        guard.release().await;
+        down.await.unwrap();
+        // The shutdown has waited for the releases.
+        let all = other.locks(["a", "b", "c", "annotated", "guarded"]);
+        all.wait(Duration::ZERO).run(async {}).await.unwrap();
     })
     .await;
 }

@@ -233,9 +233,11 @@ impl Model {
         self.calls.insert(id, call);
         if under.is_some_and(|under| self.has_lost(under)) {
             self.call(id).stage = Stage::Ended(Outcome::Lost);
-        } else if self.clients[client].closed {
-            self.fail(id, Outcome::ShutDown);
         } else if let [_, _] = several[..] {
+            if self.clients[client].closed {
+                self.fail(id, Outcome::ShutDown);
+                return self.settle();
+            }
             let busy = several.iter().find(|key| !self.keys[**key].is_free());
             match (busy, wait) {
                 (None, _) => {

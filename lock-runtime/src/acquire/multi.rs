@@ -281,7 +281,8 @@ impl MultiAcquisition {
             let entries = self.entries.iter().zip(spec);
             entries.filter(|(entry, _)| entry.has_begun())
         };
-        if spec[0].terms.needs_replicas() {
+        // A shutdown refuses this wait, but not a call that only re-enters locks.
+        if spec[0].terms.needs_replicas() && begun().next().is_some() {
             let mut shards = BTreeMap::<u16, Vec<Arc<HoldState>>>::new();
             for (entry, spec) in begun() {
                 let shard = spec.shared.backend.shard(&spec.name);

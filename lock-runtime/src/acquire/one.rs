@@ -48,8 +48,8 @@ pub(crate) async fn enter(
     Ok(entered.recorded_by(record))
 }
 
-/// Runs `entering`, which enters the locks of `specs`, unless the client is shut down. Counts and logs a failure.
-/// Returns the output of `entering`, and the record (the spans and metrics) of the call.
+/// Runs `entering`, which enters the locks of `specs`. Counts and logs a failure. Returns the output of `entering`, and
+/// the record (the spans and metrics) of the call.
 pub(crate) async fn counted<T>(
     specs: &[AcquireSpec],
     // `entering` is pinned, because a future that is passed by value would be stored twice in the caller's future.
@@ -57,14 +57,10 @@ pub(crate) async fn counted<T>(
 ) -> Result<(T, CallRecord), LockError> {
     let shared = &specs[0].shared;
     let mut record = CallRecord::begin(specs);
-    // The call is registered before the check, so that either the shutdown sees this call, or this call sees the
-    // shutdown.
+    // The call is registered before it asks the backend for a lock, and `unless_shut_down` checks for a shutdown before
+    // the request is sent. So either the shutdown sees this call, or this call sees the shutdown.
     let _entering = shared.registry.entering();
-    let entered = if shared.shutdown.has_begun() {
-        Err(LockError::ShutDown)
-    } else {
-        record.acquiring(entering).await
-    };
+    let entered = record.acquiring(entering).await;
     if let Err(error) = &entered {
         record.failed(error);
         let counters = &shared.counters;
@@ -125,8 +121,8 @@ async fn enter_now(
         let hold = &frame.hold;
         let turn = frame.turns().next(&spec.shared.backend);
         loop {
-            // A shutdown waits until this hold has ended, so the shutdown does not interrupt the calls nested in the
-            // hold.
+            // A shutdown waits until this hold has ended, so it neither refuses nor interrupts the calls that re-enter
+            // the hold.
             let come = bounded(&spec.shared.backend, waits_until, turn.come()).await;
             if come.is_none() {
                 return Err(busy_with_sibling(spec, *budget));

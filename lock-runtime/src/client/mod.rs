@@ -245,6 +245,9 @@ impl LockClient {
     /// Shuts the client down. New and waiting acquisitions are refused with [`LockError::ShutDown`]. The method then
     /// waits until every hold has ended and every release is confirmed. Wrap the call in a timeout if a body can hang.
     ///
+    /// A running body goes on: its nested calls still re-enter the locks that their enclosing calls hold, and extend
+    /// their leases. A nested call for a lock that no enclosing call holds is a new acquisition, and is refused.
+    ///
     /// The method waits in two steps:
     ///
     /// 1. It waits until the refused acquisitions have ended, but at most 2 s.
