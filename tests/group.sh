@@ -2,13 +2,13 @@
 # Runs a test program if it belongs to a group of tests: group.sh GROUP PROGRAM [ARGUMENT ...]
 #
 # tests/check.sh makes cargo start each test program through this script. The group `computing` has the tests that use
-# the processor all the time: the models, the simulation, and the tests that compile programs. The group `waiting` has
+# the processor all the time: the models, the simulation, and the tests that run the compiler. The group `waiting` has
 # all other tests, which mostly wait for leases, timers and servers. check.sh runs the two groups at the same time.
 set -eu
 group=$1
 shift
 case ${1##*/} in
-    model-* | redlock_model-* | redis-* | simulation-* | topology-* | ui-*) belongs=computing ;;
+    lints-* | model-* | redlock_model-* | redis-* | simulation-* | topology-* | ui-*) belongs=computing ;;
     *) belongs=waiting ;;
 esac
 if [ "$belongs" = "$group" ]; then
