@@ -158,6 +158,13 @@ pub struct Holder {
     /// The time left of the holder's lease; `None` if the backend itself keeps the lease from ending, as the in-process
     /// backend does for a renewed lease without `max_hold`.
     pub remaining: Option<Duration>,
+    /// The length of the holder's lease. For a kept lock, this is the time for which the lock was kept when its hold
+    /// ended. `None` in Redisson's layout, and for the in-process backend.
+    pub lease: Option<Duration>,
+    /// Whether the hold has ended, and the lock is only kept for the rest of its `hold_at_least`. The other fields
+    /// describe the hold that has ended. If callers of the last holder's session wait for the lock, that session keeps
+    /// the lock, and only its own client sees that the lock is kept.
+    pub kept: bool,
     /// How long ago the lock was granted, by the server's clock, as far as this client knows that clock. `None` for a
     /// holder without this information, such as a holder in Redisson's layout. If the lock was granted to a cohort,
     /// this is the time since the grant to the first member.

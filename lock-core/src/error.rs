@@ -36,10 +36,15 @@ pub struct HeldBy {
     pub ahead: Option<usize>,
 }
 
-/// Writes a text such as ``held by shop@web-3 (pid 4711) `shop::pay` for 12.0s, 3 waiters are before this call``.
+/// Writes a text such as ``held by shop@web-3 (pid 4711) `shop::pay` for 12.0s, 3 waiters are before this call``. If only
+/// `hold_at_least` still keeps the lock, the text begins with `kept after the hold of`.
 impl fmt::Display for HeldBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("held by ")?;
+        f.write_str(if self.holder.kept {
+            "kept after the hold of "
+        } else {
+            "held by "
+        })?;
         match &self.holder.caller {
             Some(caller) => write!(f, "{caller}")?,
             None => write!(f, "owner {}", self.holder.owner)?,
@@ -439,6 +444,8 @@ mod tests {
             owner: OwnerId::from_u128(7),
             token: None,
             remaining: None,
+            lease: None,
+            kept: false,
             held_for: Some(Duration::from_secs(12)),
             caller,
         };

@@ -151,12 +151,15 @@ impl Browser {
     }
 
     async fn click(&self, selector: &str) {
-        let found = self.client.find(Locator::Css(selector)).await;
-        found
-            .unwrap_or_else(|error| panic!("{selector}: {error}"))
-            .click()
-            .await
-            .unwrap();
+        loop {
+            let found = self.client.find(Locator::Css(selector)).await;
+            let found = found.unwrap_or_else(|error| panic!("{selector}: {error}"));
+            match found.click().await {
+                // The page's script has replaced the element between the two commands.
+                Err(error) if error.is_stale_element_reference() => {}
+                clicked => return clicked.unwrap(),
+            }
+        }
     }
 
     async fn press(&self, keys: &str) {
@@ -532,6 +535,51 @@ async fn the_page_recovers_when_the_lock_server_comes_back() {
         .until("#rows", |text| text.contains("order:2"))
         .await;
     drop((guard, other));
+}
+
+/// A page that is opened during an outage shows the outage at once, and does not claim that no lock is held. After the
+/// outage, the page tells a lock that is only kept from a held one, and shows how much of the whole lease is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_is_opened_during_an_outage_says_so_at_once() {
+    let mut server = RedisServer::start().await;
+    let viewer = LockClient::builder().url(server.url()).namespace("shop");
+    let page = serve(LockPage::new(viewer.connect_lazy().unwrap())).await;
+    let browser = Browser::open().await;
+    server.kill();
+    browser.client.goto(&page).await.unwrap();
+    let banner = browser.text("#banner").await;
+    assert!(banner.contains("does not answer"), "{banner}");
+    assert_eq!(browser.text("#summary").await, "reading…");
+    let source = browser.text("#source").await;
+    let port = server.url().rsplit(':').next().unwrap().to_owned();
+    let port = port.trim_end_matches('/').to_owned();
+    assert!(
+        source.starts_with("Namespace shop on ") && source.ends_with(&port),
+        "{source}"
+    );
+    server.restart().await;
+    browser.until("#banner", str::is_empty).await;
+    let holder = LockClient::builder().url(server.url()).namespace("shop");
+    let holder = holder.connect().await.unwrap();
+    let lock = |key: &str| holder.lock(key).lease(10 * MINUTE);
+    let guard = lock("held").acquire().await.unwrap();
+    let kept = lock("kept").hold_at_least(10 * MINUTE);
+    kept.run(async {}).await.unwrap();
+    tokio::time::sleep(2 * SECOND).await;
+    browser.client.goto(&page).await.unwrap();
+    let row = |key: &str| format!("#rows tr[data-id={key}]");
+    browser
+        .until(&row("kept"), |text| text.contains("kept after"))
+        .await;
+    browser
+        .until(&row("held"), |text| {
+            text.contains(&guard.token().to_string()) && !text.contains("kept after")
+        })
+        .await;
+    let script = "return document.querySelector('#rows tr[data-id=held] progress').max";
+    let max = browser.client.execute(script, vec![]).await.unwrap();
+    assert_eq!(max, 600_000);
+    drop(guard);
 }
 
 /// Everything can be reached by the Tab and Enter keys: the search, a lock, the form, and the history.

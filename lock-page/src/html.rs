@@ -31,6 +31,14 @@ pub(crate) struct Place<'a> {
     /// The present moment, or `None` for a part of the page that is sent to the page's script. Such a part leaves out
     /// the times that change from second to second, because the script writes them.
     pub(crate) now: Option<Ms>,
+    pub(crate) source: &'a Source,
+}
+
+/// The lock server and the namespace of the locks that a page shows.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) server: String,
+    pub(crate) namespace: Option<String>,
 }
 
 impl Place<'_> {
@@ -84,8 +92,12 @@ pub(crate) fn parts(state: &State, view: &View, place: Place<'_>) -> Parts {
             let rows = listed.rows.iter();
             let pager = pager(prefix, *page, *waiting, listed.selected, place);
             let summary = html! {
-                b #held { (listed.held) } " held, "
-                b #waiting { (listed.waiting) } " waiting"
+                @if listed.held == 0 && !state.is_walked(prefix) {
+                    "reading…"
+                } @else {
+                    b #held { (listed.held) } " held, "
+                    b #waiting { (listed.waiting) } " waiting"
+                }
                 @if listed.read < listed.held {
                     " (" (listed.read) " of " (listed.held) " locks read)"
                 }
@@ -276,6 +288,13 @@ fn layout(
                 a .skip href="#main" { "Skip to the content" }
                 header {
                     h1 { a href=(place.link("", &[])) { "Locks" } }
+                    p #source {
+                        @match &place.source.namespace {
+                            Some(namespace) => { "Namespace " b { (namespace) } },
+                            None => "No namespace",
+                        }
+                        " on " b { (place.source.server) }
+                    }
                     nav aria-label="Main" { a href=(place.link("history", &[])) { "History" } }
                     @if let Some(pause) = pause { (pause) }
                 }
@@ -319,8 +338,12 @@ pub(crate) fn release(form: &ReleaseForm<'_>, place: Place<'_>) -> String {
             dt { "Waiting" } dd { (form.waiting) }
         }
         p {
-            "The holder may still be at work. It learns of the loss at its next renewal or check, at most a third of its lease later. "
-            strong { "Until then it can work at the same time as the next holder." }
+            @if form.holder.kept {
+                "Nobody works under the lock: " (KEPT) "."
+            } @else {
+                "The holder may still be at work. It learns of the loss at its next renewal or check, at most a third of its lease later. "
+                strong { "Until then it can work at the same time as the next holder." }
+            }
         }
         form method="post" action=(place.link("release", &[])) autocomplete="off" {
             input type="hidden" name="key" value=(form.key);
@@ -451,6 +474,7 @@ fn list_row(key: &str, lock: &Lock, place: Place<'_>) -> Markup {
                 (Some(hold), Some(reading)) => {
                     td .n data-label="Token" { (token(hold.token)) }
                     td data-label="Holder" {
+                        @if hold.kept { span .kept title=(KEPT) { "kept after" } " " }
                         @match &hold.caller {
                             Some(caller) => (called(caller)),
                             None => span .owner { (hold.owner) },
@@ -466,6 +490,9 @@ fn list_row(key: &str, lock: &Lock, place: Place<'_>) -> Markup {
     }
 }
 
+/// What the state `kept` of a lock means.
+const KEPT: &str = "the hold has ended, and hold_at_least keeps the lock taken";
+
 fn hold_details(reading: &Reading, place: Place<'_>) -> Markup {
     html! {
         dl {
@@ -473,7 +500,7 @@ fn hold_details(reading: &Reading, place: Place<'_>) -> Markup {
             @match &reading.hold {
                 None => dd { "free" },
                 Some(hold) => {
-                    dd { "held" }
+                    dd { @if hold.kept { "kept: " (KEPT) } @else { "held" } }
                     dt { "Token" } dd { (token(hold.token)) }
                     dt { "Holder" } dd { (holder(hold.caller.as_ref(), &hold.owner)) }
                     dt { "Held for" } dd { (since(hold.since, place)) }
@@ -556,7 +583,7 @@ fn event_row(event: &Event, place: Place<'_>) -> Markup {
             td data-label="What" { (event_text(&event.kind)) }
             th scope="row" { a .key href=(place.lock(&event.key)) { (event.key) } }
             td data-label="Token" { (token(event.token)) }
-            td data-label="Holder" .owner { (event.owner) }
+            td data-label="Holder" { (holder(event.caller.as_ref(), &event.owner)) }
         }
     }
 }

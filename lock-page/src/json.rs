@@ -75,6 +75,7 @@ pub(crate) fn view(state: &State, view: &View, now: Ms) -> Value {
                     "key": event.key,
                     "token": event.token.map(u64::from),
                     "owner": event.owner,
+                    "caller": event.caller.as_ref().map(caller),
                 })
             });
             json!({ "history": events.collect::<Vec<_>>() })
@@ -93,9 +94,11 @@ fn holder(hold: &Hold, now: Ms) -> Value {
     json!({
         "token": hold.token.map(u64::from),
         "owner": hold.owner,
+        "state": if hold.kept { "kept" } else { "held" },
         "caller": hold.caller.as_ref().map(caller),
         "held_for_ms": now.saturating_sub(since),
         "held_for_is_exact": matches!(hold.since, Since::Exactly(_)),
+        "lease_ms": hold.ends.map(|_| hold.lease),
         "lease_left_ms": hold.ends.map(|ends| ends.saturating_sub(now)),
     })
 }

@@ -145,6 +145,10 @@ impl LockPage {
     /// left.
     pub fn into_router<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
         routes::router(routes::Site {
+            source: html::Source {
+                server: self.client.server().to_owned(),
+                namespace: self.client.namespace(),
+            },
             poller: Arc::new(poller::Poller::new(self.client)),
             access: access::Access::new(self.token, self.secret),
             allows_release: self.allows_release,

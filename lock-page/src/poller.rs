@@ -2,6 +2,7 @@
 //! only while somebody looks at a page.
 
 use std::{
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -19,6 +20,9 @@ use crate::state::{Ask, Ms, QUEUE, State, View, millis};
 
 /// The shortest time between two questions to the lock server. The page therefore sends at most 50 questions a second.
 const PACE: Duration = Duration::from_millis(20);
+/// The time after which a first question without an answer is shown as trouble. It is shorter than the time for which a
+/// request for a page waits, so that the first page of a server that is down says so.
+const SLOW: Duration = Duration::from_millis(500);
 /// The time within which the lock server has to answer one question.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -194,7 +198,13 @@ impl Poller {
                 state.next_question(now)
             };
             if let Some(question) = question {
-                self.ask(question, &mut scan).await;
+                let asked = self.now();
+                let mut asking = pin!(self.ask(question, &mut scan));
+                if timeout(SLOW, &mut asking).await.is_err() {
+                    self.state().unanswered(asked);
+                    self.answers.send_modify(|answers| *answers += 1);
+                    asking.await;
+                }
                 self.answers.send_modify(|answers| *answers += 1);
             }
         }

@@ -27,10 +27,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Identify,
     access::{Access, mount},
-    html::{self, Parts, Place, ReleaseForm},
+    html::{self, Parts, Place, ReleaseForm, Source},
     json,
     poller::{Poller, Watching, with_causes},
-    state::{LOCKS_AT_MOST, PAGE, View},
+    state::{LOCKS_AT_MOST, Ms, PAGE, View},
 };
 
 /// How long a request for an HTML page waits until everything that the page shows was read. After this time, the page
@@ -60,10 +60,21 @@ const HEADERS: [(HeaderName, &str); 5] = [
 /// What the handlers share.
 pub(crate) struct Site {
     pub(crate) poller: Arc<Poller>,
+    pub(crate) source: Source,
     pub(crate) access: Access,
     pub(crate) allows_release: bool,
     pub(crate) identify: Option<Identify>,
     pub(crate) closing: CancellationToken,
+}
+
+impl Site {
+    fn place<'a>(&'a self, base: &'a str, now: Option<Ms>) -> Place<'a> {
+        Place {
+            base,
+            now,
+            source: &self.source,
+        }
+    }
 }
 
 type Site_ = Shared<Arc<Site>>;
@@ -112,10 +123,7 @@ async fn guard(
                 StatusCode::UNAUTHORIZED,
                 "A token is needed",
                 text,
-                Place {
-                    base: &base,
-                    now: None,
-                },
+                site.place(&base, None),
             )
         }
     };
@@ -248,7 +256,7 @@ async fn show(Shared(site): Site_, visit: Visit, view: View, params: Params) -> 
     let base = visit.base();
     let poller = &site.poller;
     let format = Format::of(&visit.uri, &visit.headers);
-    let at = |now| Place { base: &base, now };
+    let at = |now| site.place(&base, now);
     if let Err(error) = poller.check(&view) {
         let (status, text) = (StatusCode::BAD_REQUEST, with_causes(&error));
         return refuse_in(&format, status, "Not a valid key", &text, at(None));
@@ -272,7 +280,9 @@ async fn show(Shared(site): Site_, visit: Visit, view: View, params: Params) -> 
             if !poller.look(&view, JSON_PATIENCE).await {
                 return too_many();
             }
-            let json = json::view(&poller.state(), &view, poller.now());
+            let mut json = json::view(&poller.state(), &view, poller.now());
+            json["server"] = site.source.server.as_str().into();
+            json["namespace"] = site.source.namespace.as_deref().into();
             ([(CONTENT_TYPE, "application/json")], json.to_string()).into_response()
         }
         Format::Html => {
@@ -350,10 +360,7 @@ impl Stream {
         loop {
             self.answers.mark_unchanged();
             let poller = &self.site.poller;
-            let place = Place {
-                base: &self.base,
-                now: None,
-            };
+            let place = self.site.place(&self.base, None);
             let parts = html::parts(&poller.state(), self.watching.view(), place);
             if let Some(event) = self.change(parts) {
                 return event;
@@ -419,10 +426,7 @@ async fn release_form(site: Site_, visit: Visit, Query(params): Query<Params>) -
 /// Answers with the form of a forced release, which shows the hold that the visitor is about to end.
 async fn confirm(site: &Site, visit: &Visit, key: &str, refusal: Option<&str>) -> Response {
     let base = visit.base();
-    let place = Place {
-        base: &base,
-        now: None,
-    };
+    let place = site.place(&base, None);
     if !site.allows_release {
         return read_only(place);
     }
@@ -468,10 +472,7 @@ async fn confirm(site: &Site, visit: &Visit, key: &str, refusal: Option<&str>) -
 
 async fn release(Shared(site): Site_, visit: Visit, Form(form): Form<Released>) -> Response {
     let base = visit.base();
-    let place = Place {
-        base: &base,
-        now: None,
-    };
+    let place = site.place(&base, None);
     if !site.allows_release {
         return read_only(place);
     }

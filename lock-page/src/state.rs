@@ -71,8 +71,11 @@ pub(crate) struct Hold {
     /// When the hold began. If the server does not store this moment, this is when the page first saw the hold.
     pub(crate) since: Since,
     pub(crate) ends: Option<Ms>,
-    /// The longest remaining time of the lease, in ms, that was ever read during this hold.
+    /// The length of the lease, in ms. If the server does not store it, this is the longest remaining time that was ever
+    /// read during this hold.
     pub(crate) lease: Ms,
+    /// Whether the hold has ended, and `hold_at_least` keeps the lock taken.
+    pub(crate) kept: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,6 +139,7 @@ pub(crate) struct Event {
     pub(crate) key: String,
     pub(crate) token: Option<FencingToken>,
     pub(crate) owner: String,
+    pub(crate) caller: Option<Caller>,
     pub(crate) kind: EventKind,
 }
 
@@ -209,6 +213,10 @@ pub(crate) struct State {
     history: VecDeque<Event>,
     events: u64,
     troubles: BTreeMap<&'static str, Trouble>,
+    /// The trouble of a server that has not answered the first question yet.
+    slow: Option<Trouble>,
+    /// Whether the server has answered a question since somebody looks at a view.
+    has_answered: bool,
     /// When the server last answered again after an outage.
     back: Ms,
     turn: usize,
@@ -564,20 +572,35 @@ impl State {
 
     /// Records that the lock server did not answer a question, or refused to answer it.
     pub(crate) fn failed(&mut self, ask: &Ask, is_away: bool, text: String, now: Ms) {
-        let since = self
-            .troubles
-            .get(ask.kind())
-            .map_or(now, |trouble| trouble.since);
+        let known = self.troubles.get(ask.kind()).or(self.slow.as_ref());
+        let since = known.map_or(now, |trouble| trouble.since);
         let trouble = Trouble {
             is_away,
             since,
             text,
             retry: now + RETRY,
         };
+        self.slow = None;
         self.troubles.insert(ask.kind(), trouble);
     }
 
+    /// Records that a question, which was sent at `asked`, has no answer yet. Only the first question is recorded. The
+    /// views show what was read before when a later question has no answer yet.
+    pub(crate) fn unanswered(&mut self, asked: Ms) {
+        if self.has_answered || !self.troubles.is_empty() {
+            return;
+        }
+        self.slow = Some(Trouble {
+            is_away: true,
+            since: asked,
+            text: "no answer yet".into(),
+            retry: asked,
+        });
+    }
+
     fn answered(&mut self, kind: &str, now: Ms) {
+        self.slow = None;
+        self.has_answered = true;
         if self.troubles.values().any(|trouble| trouble.is_away) {
             self.back = now;
         }
@@ -588,14 +611,23 @@ impl State {
     /// Records a forced release.
     pub(crate) fn forced(&mut self, key: &str, token: FencingToken, by: String, now: Ms) {
         let hold = self.lock(key).and_then(|reading| reading.hold.as_ref());
-        let owner = hold.map(|hold| hold.owner.clone()).unwrap_or_default();
-        self.tell(key, Some(token), owner, EventKind::Forced { by }, now);
+        let hold = hold.filter(|hold| hold.token == Some(token)).cloned();
+        self.tell(
+            key,
+            Some(token),
+            hold.as_ref(),
+            EventKind::Forced { by },
+            now,
+        );
     }
 
     /// Adds the end of a hold to the history, unless the hold was probably released.
     fn note_end(&mut self, key: &str, lock: &Lock, now: Ms) {
         let Some(reading) = &lock.reading else { return };
         let Some(hold) = &reading.hold else { return };
+        if hold.kept {
+            return; // the hold has ended with a release, and the lock has become free as planned
+        }
         // A renewed lease always has more than half of its length left. If the last reading showed less, nobody renews
         // the lease. If a walk has found the lock after the end that was last read, however, the lease was renewed
         // after that reading.
@@ -610,14 +642,14 @@ impl State {
         } else {
             return;
         };
-        self.tell(key, hold.token, hold.owner.clone(), kind, now);
+        self.tell(key, hold.token, Some(hold), kind, now);
     }
 
     fn tell(
         &mut self,
         key: &str,
         token: Option<FencingToken>,
-        owner: String,
+        hold: Option<&Hold>,
         kind: EventKind,
         now: Ms,
     ) {
@@ -628,7 +660,8 @@ impl State {
             at: now,
             key: key.to_owned(),
             token,
-            owner,
+            owner: hold.map(|hold| hold.owner.clone()).unwrap_or_default(),
+            caller: hold.and_then(|hold| hold.caller.clone()),
             kind,
         });
     }
@@ -648,6 +681,7 @@ impl State {
         let troubles = troubles.filter(|(kind, trouble)| trouble.is_away || **kind != unused);
         troubles
             .map(|(_, trouble)| trouble)
+            .chain(&self.slow)
             .max_by_key(|trouble| (trouble.is_away, trouble.since))
     }
 
@@ -698,12 +732,20 @@ impl State {
         listed
     }
 
-    /// Returns whether everything that a view shows has been read.
+    /// Returns whether a walk has looked for all locks with this prefix.
+    pub(crate) fn is_walked(&self, prefix: &str) -> bool {
+        let mut complete = self.walk.complete.iter();
+        complete.any(|walked| prefix.starts_with(walked))
+    }
+
+    /// Returns whether everything that a view shows has been read, and is up to date.
     pub(crate) fn is_complete(&self, view: &View, now: Ms) -> bool {
+        if self.trouble(view).is_some() {
+            return false;
+        }
         match view {
             View::List { prefix, .. } => {
-                let mut complete = self.walk.complete.iter();
-                complete.any(|walked| prefix.starts_with(walked))
+                self.is_walked(prefix)
                     && self
                         .list(view)
                         .rows
@@ -713,8 +755,7 @@ impl State {
             View::Lock { key } => {
                 let fresh = |at: Ms| at + STALE[1] > now;
                 self.lock(key).is_some_and(|reading| fresh(reading.at))
-                    && (self.queues.get(key).is_some_and(|(at, _)| fresh(*at))
-                        || self.troubles.contains_key("queue"))
+                    && self.queues.get(key).is_some_and(|(at, _)| fresh(*at))
             }
             View::History => true,
         }
@@ -742,7 +783,11 @@ fn hold(holder: &Holder, last: Option<&Hold>, now: Ms) -> Hold {
         caller: holder.caller.clone(),
         since: last.map_or_else(|| since(holder, now), |last| last.since),
         ends: last_ends.or(ends),
-        lease: left.unwrap_or(0).max(last.map_or(0, |last| last.lease)),
+        lease: match holder.lease {
+            Some(lease) => millis(lease),
+            None => left.unwrap_or(0).max(last.map_or(0, |last| last.lease)),
+        },
+        kept: holder.kept,
         owner,
     }
 }
@@ -788,6 +833,8 @@ mod tests {
                 owner: OwnerId::from_u128(1),
                 token: Some(FencingToken::new(1)),
                 remaining: Some(Duration::from_secs(60)),
+                lease: Some(Duration::from_secs(60)),
+                kept: false,
                 held_for: None,
                 caller: None,
             }),

@@ -620,6 +620,9 @@ async fn a_lock_and_its_queue_are_told_as_json() {
     assert!(held <= before.elapsed() + SECOND, "{lock}");
     let left = holder["lease_left_ms"].as_u64().unwrap();
     assert!((30_000..=60_000).contains(&left), "{lock}");
+    // The length of the lease is known, although the page looks only now.
+    assert_eq!(holder["lease_ms"], 60_000, "{lock}");
+    assert_eq!(holder["state"], "held", "{lock}");
     let queue = lock["queue"].as_array().unwrap();
     let minutes = queue
         .iter()
@@ -856,6 +859,36 @@ async fn a_server_that_is_away_is_told_and_found_again() {
     drop(guard);
 }
 
+/// If the lock server does not answer when somebody first looks at the page, the first page says so, and does not claim
+/// that no lock is held.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_at_the_first_look_is_told_at_once() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    for port in [1, port] {
+        let server = format!("127.0.0.1:{port}");
+        let client = LockClient::builder().url(format!("redis://{server}/"));
+        let client = client.namespace("shop").connect_lazy().unwrap();
+        let app = mounted(LockPage::new(client));
+        let page = get(&app, "/ops/locks").await.body;
+        assert!(page.contains("The lock server does not answer"), "{page}");
+        assert!(!page.contains("id=\"held\""), "{page}");
+        assert!(
+            page.contains(&format!("Namespace <b>shop</b> on <b>{server}</b>")),
+            "{page}"
+        );
+        for view in ["", "/lock?key=k", "/history"] {
+            let json = json(&app, &format!("/ops/locks{view}")).await;
+            assert!(json["trouble"].is_string(), "{view}: {json}");
+            assert_eq!(json["complete"], false, "{view}: {json}");
+            assert_eq!(
+                (&json["server"], &json["namespace"]),
+                (&server.as_str().into(), &"shop".into())
+            );
+        }
+    }
+}
+
 /// The history shows a hold that ends with its lease. The history does not show a hold that is released or renewed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_ends_without_a_release_is_told() {
@@ -885,6 +918,16 @@ async fn a_lease_that_ends_without_a_release_is_told() {
         .acquire()
         .await
         .unwrap();
+    // `hold_at_least` keeps this lock taken until its end, as its service has asked for.
+    let tail = other
+        .lock("tail")
+        .lease(20 * SECOND)
+        .hold_at_least(3 * SECOND);
+    tail.run(async {}).await.unwrap();
+    let is_kept = async || json(&app, "/ops/locks?q=tail").await["locks"][0]["state"] == "kept";
+    until(is_kept).await;
+    let page = get(&app, "/ops/locks/lock?key=tail").await.body;
+    assert!(page.contains("kept: the hold has ended"), "{page}");
     let token = crashed.token().get();
     std::mem::forget(crashed); // as if its process had ended
     tokio::time::sleep(SECOND).await;
@@ -900,6 +943,7 @@ async fn a_lease_that_ends_without_a_release_is_told() {
         (&events[0]["event"], &events[0]["token"]),
         (&"lease_ended".into(), &token.into())
     );
+    assert_eq!(events[0]["caller"]["pid"], std::process::id(), "{history}");
     drop(client);
 }
 

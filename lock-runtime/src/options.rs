@@ -20,6 +20,8 @@ pub(crate) struct ClientHandle {
     pub(crate) shared: Arc<Shared>,
     pub(crate) renewals: Arc<Renewals>,
     pub(crate) namespace: Option<Arc<str>>,
+    /// The addresses of the lock servers.
+    pub(crate) server: Arc<str>,
     pub(crate) defaults: Defaults,
     pub(crate) access: AccessMode,
 }

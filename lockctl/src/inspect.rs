@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     exit::{Exit, Failure},
-    list::{Held, Origin, time},
+    list::{Held, Origin, State, time},
     output::{Format, millis, people, table, write_one},
 };
 
@@ -92,7 +92,15 @@ fn text(report: &Report, waiters: &[Waiter]) -> String {
         ),
         None => line("state", "free"),
         Some(held) => {
-            line("state", "held");
+            line(
+                "state",
+                match held.state {
+                    State::Held => "held",
+                    State::Kept => {
+                        "kept (the hold has ended; `hold_at_least` keeps the lock taken)"
+                    }
+                },
+            );
             line("holder", &held.holder_text());
             line("held for", &time(held.held_for_ms));
             let token = held.token.map(|token| token.to_string());
@@ -113,10 +121,10 @@ fn text(report: &Report, waiters: &[Waiter]) -> String {
             Origin::text(origin.as_ref(), &waiter.owner.to_string()),
             people(waiter.queued_for),
             people(waiter.remaining),
-            waiter.session.clone(),
+            waiter.owner.to_string(),
         ]
     });
-    let titles = ["#", "WAITER", "HAS WAITED", "GIVES UP IN", "SESSION"];
+    let titles = ["#", "WAITER", "HAS WAITED", "GIVES UP IN", "OWNER"];
     let _ = write!(text, "\n{}", table(&titles, rows));
     text
 }

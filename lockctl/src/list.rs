@@ -87,10 +87,29 @@ impl Origin {
     }
 }
 
-/// A lock that is held.
+/// Whether the hold of a lock that is taken has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    Held,
+    /// The hold has ended, and `hold_at_least` keeps the lock taken. Nobody works under the lock.
+    Kept,
+}
+
+impl State {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Kept => "kept",
+        }
+    }
+}
+
+/// A lock that is taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Held {
     pub(crate) key: String,
+    pub(crate) state: State,
     /// Where the holder runs. Absent if the server does not store this, as for a Redisson lock.
     pub(crate) caller: Option<Origin>,
     /// The time since the grant.
@@ -108,6 +127,11 @@ impl Held {
         let holder = status.holder.as_ref()?;
         Some(Self {
             key: key.to_owned(),
+            state: if holder.kept {
+                State::Kept
+            } else {
+                State::Held
+            },
             caller: holder.caller.as_ref().map(Origin::from),
             held_for_ms: holder.held_for.map(millis),
             token: holder.token.map(FencingToken::get),
@@ -126,6 +150,7 @@ impl Held {
 impl Row for Held {
     const TITLES: &'static [&'static str] = &[
         "KEY",
+        "STATE",
         "HOLDER",
         "HELD FOR",
         "LEASE LEFT",
@@ -136,6 +161,7 @@ impl Row for Held {
     fn cells(&self) -> Vec<String> {
         vec![
             self.key.clone(),
+            self.state.word().to_owned(),
             self.holder_text(),
             time(self.held_for_ms),
             time(self.lease_left_ms),

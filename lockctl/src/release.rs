@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     exit::{Exit, Failure},
-    list::{Held, time},
+    list::{Held, State, time},
     output::{Format, write_one},
 };
 
@@ -108,14 +108,23 @@ fn confirm(held: &Held) -> Result<(), Failure> {
             "a forced release asks for confirmation, and the input is no terminal: add `--yes`",
         ));
     }
+    let (by, work) = match held.state {
+        State::Held => ("held by", "The holder may still be at work."),
+        State::Kept => (
+            "kept after the hold of",
+            "The hold has ended, and `hold_at_least` keeps the lock taken.",
+        ),
+    };
     let mut ask = io::stderr();
     let _ = write!(
         ask,
-        "`{}` is held by {} with {} of its lease left; {} wait.\nThe holder may still be at work. Type the key to release the lock: ",
+        "`{}` is {} {} with {} of its lease left; {} wait.\n{} Type the key to release the lock: ",
         held.key,
+        by,
         held.holder_text(),
         time(held.lease_left_ms),
         held.waiting,
+        work,
     );
     let mut typed = String::new();
     io::stdin().lock().read_line(&mut typed)?;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::{
     exit::{Exit, Failure, complain},
-    list::{Held, Pattern, println_or_close, walk},
+    list::{Held, Pattern, State, println_or_close, walk},
     output::{Format, Row, table},
 };
 
@@ -53,6 +53,8 @@ enum Kind {
     Acquired,
     /// The lock was passed from one holder to the next.
     Passed,
+    /// The hold has ended, and `hold_at_least` keeps the lock taken.
+    Kept,
     /// The number of waiters has changed.
     Waiting,
     Released,
@@ -150,11 +152,13 @@ fn changes<'a>(last: Option<&'a Seen>, now: &'a Seen) -> Vec<(Kind, &'a Held)> {
     changes.extend(gone.map(|(_, held)| (Kind::Released, held)));
     for (key, held) in now {
         let kind = match before(key) {
+            None if held.state == State::Kept => Kind::Kept,
             None if last.is_none() => Kind::Held,
             None => Kind::Acquired,
             Some(before) if (before.token, &before.owner) != (held.token, &held.owner) => {
                 Kind::Passed
             }
+            Some(before) if before.state != held.state => Kind::Kept,
             Some(before) if before.waiting != held.waiting => Kind::Waiting,
             Some(_) => continue,
         };
@@ -169,6 +173,7 @@ impl Kind {
             Self::Held => "held",
             Self::Acquired => "acquired",
             Self::Passed => "passed",
+            Self::Kept => "kept",
             Self::Waiting => "waiting",
             Self::Released => "released",
         }
@@ -200,8 +205,13 @@ mod tests {
     use super::*;
 
     fn held(key: &str, token: u64, waiting: usize) -> (String, Held) {
+        taken(key, token, waiting, State::Held)
+    }
+
+    fn taken(key: &str, token: u64, waiting: usize, state: State) -> (String, Held) {
         let held = Held {
             key: key.to_owned(),
+            state,
             caller: None,
             held_for_ms: None,
             token: Some(token),
@@ -223,8 +233,9 @@ mod tests {
         let second = Seen::from([
             held("b", 5, 0),
             held("c", 3, 2),
-            held("d", 4, 0),
+            taken("d", 4, 0, State::Kept),
             held("e", 6, 0),
+            taken("f", 7, 0, State::Kept),
         ]);
         let told = |last, now| {
             let changes = changes(last, now);
@@ -239,7 +250,9 @@ mod tests {
             (Kind::Released, "a"),
             (Kind::Passed, "b"),
             (Kind::Waiting, "c"),
+            (Kind::Kept, "d"),
             (Kind::Acquired, "e"),
+            (Kind::Kept, "f"),
         ];
         assert_eq!(
             told(Some(&first), &second),

@@ -239,6 +239,8 @@ impl Registry {
                 owner: held.owner,
                 token: Some(held.token),
                 remaining: held.until.map(|until| until.since(CLOCK.now())),
+                lease: None,
+                kept: held.stage == Stage::Retained,
                 held_for: Some(CLOCK.now().since(held.since)),
                 caller: Some(held.origin.caller()),
             }),

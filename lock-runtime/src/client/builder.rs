@@ -119,6 +119,15 @@ impl Opened {
         }
     }
 
+    /// Returns the addresses of the servers, without user and password.
+    fn address(&self) -> String {
+        match self {
+            Self::Memory(_) => MEMORY_SCHEME.to_owned(),
+            Self::Redis(backend) => backend.address().to_owned(),
+            Self::Redlock(backend) => backend.address(),
+        }
+    }
+
     fn into_backend(self) -> Arc<dyn Backend> {
         match self {
             Self::Memory(backend) => Arc::new(backend),
@@ -707,6 +716,7 @@ struct Unconnected {
 impl Unconnected {
     fn into_client(self) -> LockClient {
         metrics::start_common();
+        let server = self.backend.address().into();
         let backend = self.backend.into_backend();
         let shared = Arc::new(Shared::new(
             self.context,
@@ -718,6 +728,7 @@ impl Unconnected {
             renewals: Arc::new(Renewals(shared.scheduler.clone())),
             shared,
             namespace: self.namespace.map(Into::into),
+            server,
             defaults: self.defaults,
             access: self.access,
         })

@@ -236,6 +236,32 @@ impl LockClient {
         LockScan::new(self.0.clone(), prefix.into())
     }
 
+    /// Returns the address of the lock server as it was set, without user, password and database. For Sentinels, a Redis
+    /// Cluster and a Redlock, the text contains the addresses of all servers that were named. For locks in process, the
+    /// text is `memory:`.
+    ///
+    /// ```
+    /// # use lock_runtime::{ConnectError, LockClient};
+    /// # fn main() -> Result<(), ConnectError> {
+    /// let client = LockClient::builder().url("redis://locks:secret@10.0.0.7/").connect_lazy()?;
+    /// assert_eq!(client.server(), "10.0.0.7:6379");
+    /// assert_eq!(client.namespace().as_deref(), Some("lock"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn server(&self) -> &str {
+        &self.0.server
+    }
+
+    /// Returns the namespace, as it is written in the names of the stored locks. Returns `None` for a client without a
+    /// namespace in [Redisson's layout](crate::Layout::Redisson).
+    #[must_use]
+    pub fn namespace(&self) -> Option<String> {
+        let layout = self.0.defaults.layout;
+        layout.stored_namespace(self.0.namespace.as_deref())
+    }
+
     /// Returns the counts of this client's events so far.
     #[must_use]
     pub fn stats(&self) -> Stats {

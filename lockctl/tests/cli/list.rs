@@ -2,8 +2,8 @@
 
 use std::{process::Stdio, time::Duration};
 
-use lock_runtime::LockClient;
 use lock_runtime::redis::cmd;
+use lock_runtime::{Layout, LockClient};
 use support::{
     cluster::shared_cluster,
     quorum::Quorum,
@@ -84,6 +84,39 @@ async fn every_topology_lists_and_inspects_its_locks() {
     assert_eq!(listed[0]["key"], "k", "{listed}");
 }
 
+/// A lock that `hold_at_least` keeps taken after its hold has ended does not look like the lock of a running job.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_lock_is_told_from_a_held_one() {
+    let quorum = Quorum::start(3).await.in_use().await;
+    let server = shared_server().await.url();
+    for (url, layout, name) in [
+        (server.clone(), Layout::Native, "native"),
+        (quorum.url(), Layout::Native, "native"),
+        (server, Layout::Redisson, "redisson"),
+    ] {
+        let namespace = key();
+        let client = LockClient::builder().url(&url).namespace(&namespace);
+        let client = client.layout(layout).connect().await.unwrap();
+        let job = client.lock("job").lease(MINUTE).hold_at_least(MINUTE);
+        let guard = job.acquire().await.unwrap();
+        let tool = |words: &[&str]| {
+            let before = ["-n", &namespace, "--layout", name];
+            output(&url, &[&before, words].concat()).with_code(0)
+        };
+        let listed = tool(&["list", "-o", "json"]).json();
+        assert_eq!(listed[0]["state"], "held", "{url}: {listed}");
+        guard.release().await;
+        let listed = tool(&["list", "-o", "json"]).json();
+        assert_eq!(listed[0]["state"], "kept", "{url}: {listed}");
+        let left = listed[0]["lease_left_ms"].as_u64().unwrap();
+        assert!((30_000..=60_000).contains(&left), "{url}: {listed}");
+        let shown = tool(&["inspect", "job"]).stdout;
+        assert!(shown.contains("\nstate       kept (the hold"), "{shown}");
+        let watched = tool(&["watch", "--looks", "1"]).stdout;
+        assert!(watched.contains(" kept     job "), "{watched}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_formats_have_the_same_locks() {
     let url = shared_server().await.url();
@@ -117,6 +150,7 @@ async fn the_formats_have_the_same_locks() {
         titles.collect::<Vec<_>>(),
         [
             "KEY",
+            "STATE",
             "HOLDER",
             "HELD FOR",
             "LEASE LEFT",
@@ -138,7 +172,10 @@ async fn the_formats_have_the_same_locks() {
         (lines[2], "b", "1", b.token()),
     ] {
         let ends = format!("  {waiting}        {token}");
-        assert!(line.starts_with(&format!("{key}    {caller}  ")), "{table}");
+        assert!(
+            line.starts_with(&format!("{key}    held   {caller}  ")),
+            "{table}"
+        );
         assert!(line.ends_with(&ends), "{table}");
     }
     assert_eq!(lines.len(), 3);
@@ -203,6 +240,13 @@ async fn the_queue_is_shown_in_its_order() {
         .skip_while(|line| !line.starts_with('#'))
         .collect();
     assert_eq!(queued.len(), 3, "{text}");
+    // The holder and the waiters are identified in the same way: by their owner names.
+    let owner = seen["holder"]["owner"].as_str().unwrap();
+    assert!(text.contains(&format!("owner       {owner}\n")), "{text}");
+    assert!(queued[0].ends_with("OWNER"), "{text}");
+    for (line, waiter) in queued[1..].iter().zip(queue) {
+        assert!(line.ends_with(waiter["owner"].as_str().unwrap()), "{text}");
+    }
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 

@@ -58,6 +58,10 @@ pub(crate) struct RedisBackend {
 }
 
 impl RedisBackend {
+    pub(crate) fn address(&self) -> &str {
+        self.server.address()
+    }
+
     /// Creates the backend, without connecting to the server. The first session checks, before it connects, whether the
     /// server can be used for locks. It skips this check if [`connect`](Self::connect) has already checked the server.
     pub(crate) fn open(

@@ -109,6 +109,12 @@ pub(crate) struct RedlockBackend {
 }
 
 impl RedlockBackend {
+    pub(crate) fn address(&self) -> String {
+        let nodes = self.quorum.nodes.iter();
+        let addresses: Vec<_> = nodes.map(|node| node.server().address()).collect();
+        addresses.join(", ")
+    }
+
     /// Creates the backend, without connecting to the nodes. The first call connects, unless
     /// [`connect`](Self::connect) has connected before.
     pub(crate) fn open(

@@ -592,12 +592,15 @@ impl Quorum {
         if let Some(mut named) = named {
             // After the shortest of these leases has ended, the nodes with the grant can be too few for a majority.
             let remaining = named.iter().map(|holder| holder.remaining).min().flatten();
+            // A release has reached at least one node, so the hold has ended.
+            let kept = named.iter().any(|holder| holder.kept);
             let known = named.iter().position(|holder| holder.caller.is_some());
             let known = known.unwrap_or_default();
             return Ok(Status {
                 holder: Some(Holder {
                     token: named_most(&named).0,
                     remaining,
+                    kept,
                     // A grant that was copied to a node again does not say where its holder runs.
                     ..named.swap_remove(known)
                 }),
@@ -640,6 +643,8 @@ mod tests {
             owner: OwnerId::from_u128(1),
             token: Some(FencingToken::new(*token)),
             remaining: None,
+            lease: None,
+            kept: false,
             held_for: None,
             caller: None,
         };

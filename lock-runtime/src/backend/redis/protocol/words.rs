@@ -70,12 +70,14 @@ fn elapsed(since: &str, now: i128) -> Option<Duration> {
 pub(crate) fn read_holder(grant: &str, remaining: Option<Duration>, now: i128) -> Option<Holder> {
     let mut fields = grant.split('|');
     let mut next = || fields.next();
-    let (token, _lease, _session_id, owners) = (next()?, next()?, next()?, next()?);
+    let (token, lease, session_id, owners) = (next()?, next()?, next()?, next()?);
     let (words, since) = (next().unwrap_or_default(), next().unwrap_or_default());
     Some(Holder {
         owner: read_owner(owners.split(' ').next()?)?,
         token: token.parse().ok().map(FencingToken::new),
         remaining,
+        lease: lease.parse().ok().map(Duration::from_millis),
+        kept: session_id.is_empty(),
         held_for: elapsed(since, now),
         caller: caller(words),
     })
