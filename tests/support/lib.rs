@@ -32,26 +32,26 @@ pub mod stores;
 
 pub use outcome::{Room, assert_busy, assert_lost};
 
-/// Returns the tolerance that a test adds to a promised time. The simulation checks the promised times exactly, without
-/// a tolerance.
-///
-/// The command `faults` measures real times, so its tolerance is 250 ms. Every other run has a tolerance of one second,
-/// multiplied by [`slowness`].
-#[must_use]
-pub fn epsilon() -> Duration {
-    if is_measurement() {
-        return Duration::from_millis(250);
-    }
-    Duration::from_secs(1).mul_f64(slowness())
+/// The environment variable that makes [`epsilon`] strict. The commands `faults` and `mutants` set it, and need an idle
+/// machine.
+pub const STRICT_VARIABLE: &str = "TIMES_ARE_STRICT";
+
+fn is_strict() -> bool {
+    std::env::var_os(STRICT_VARIABLE).is_some()
 }
 
-/// Returns whether the command `faults` measures times in this process.
-fn is_measurement() -> bool {
-    std::env::var_os(matrix::SEEN_VARIABLE).is_some()
+/// Returns the tolerance that a test adds to a promised time: two seconds, multiplied by [`slowness`]. The simulation
+/// checks the promised times without a tolerance. If [`STRICT_VARIABLE`] is set, the tolerance is 250 ms.
+#[must_use]
+pub fn epsilon() -> Duration {
+    if is_strict() {
+        return Duration::from_millis(250);
+    }
+    Duration::from_secs(2).mul_f64(slowness())
 }
 
 /// Returns how many times slower this process runs than on an idle machine, as measured once at the first call. The
-/// result is between 1 and 10, and 1 if the command `faults` measures times.
+/// result is between 1 and 10, and 1 if [`STRICT_VARIABLE`] is set.
 ///
 /// A thread that shares a core with busy processes runs for only a part of the time. The measurement therefore compares
 /// the time that passes during a computation with the processor time of the computation.
@@ -59,7 +59,7 @@ fn is_measurement() -> bool {
 pub fn slowness() -> f64 {
     static SLOWNESS: OnceLock<f64> = OnceLock::new();
     *SLOWNESS.get_or_init(|| {
-        if is_measurement() {
+        if is_strict() {
             return 1.0;
         }
         let slowness = clock::slowdown(Duration::from_millis(50)).clamp(1.0, 10.0);

@@ -99,6 +99,7 @@ fn run(root: &Path, seen: &Path, runs: u32, rows: &str) -> BTreeMap<String, bool
         .current_dir(root)
         .env(RUNS_VARIABLE, runs.to_string())
         .env(SEEN_VARIABLE, seen)
+        .env(support::STRICT_VARIABLE, "1")
         .stdout(Stdio::piped())
         .spawn()
         .expect("cargo can be started");

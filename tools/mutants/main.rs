@@ -329,6 +329,7 @@ fn cargo(tree: &Path, args: &[&str]) -> String {
         .env("CARGO_TARGET_DIR", target_of(tree))
         // A mutant changes a few lines, so an incremental build takes a quarter of the time.
         .env("CARGO_INCREMENTAL", "1")
+        .env(support::STRICT_VARIABLE, "1")
         .env("RUST_BACKTRACE", "0")
         .output()
         .expect("cargo can be started");
