@@ -28,7 +28,8 @@ async fn alone() -> MutexGuard<'static, ()> {
 
 /// Connects a client, and opens the connection of this runtime.
 async fn client(url: &str) -> LockClient {
-    let client = Store::on(url).builder().namespace("crowds").connect().await;
+    let builder = Store::on(url).builder().namespace("crowds");
+    let client = builder.connect_within(60 * SECOND).await;
     let client = client.expect("the test server can be reached");
     hold(&client, "warm").await.release().await;
     client

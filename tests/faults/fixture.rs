@@ -23,7 +23,7 @@ pub(crate) const NAMESPACE: &str = "faults";
 pub(crate) async fn client(url: &str) -> LockClient {
     let builder = LockClient::builder().url(url).namespace(NAMESPACE);
     let client = builder
-        .connect()
+        .connect_within(60 * SECOND)
         .await
         .expect("the test server can be reached");
     // `connect` opens only the engine's own connection. The first call on a tokio runtime opens that runtime's

@@ -2,7 +2,9 @@
 //! and benchmarks of this workspace share it.
 
 use std::{
+    future::Future,
     io::{self, Write as _},
+    panic::Location,
     path::Path,
     sync::OnceLock,
     time::Duration,
@@ -91,15 +93,21 @@ pub fn root() -> &'static Path {
 /// # Panics
 /// If `question` does not return true within 120 s. A Sentinel whose process was not scheduled for two seconds does nothing for
 /// half a minute.
-pub async fn until(mut question: impl AsyncFnMut() -> bool) {
-    let asking = async {
-        while !question().await {
-            tokio::task::yield_now().await;
-        }
-    };
-    backstage::within(Duration::from_secs(120), asking)
-        .await
-        .expect("the condition holds within 120 s");
+#[track_caller]
+pub fn until(mut question: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
+    let caller = Location::caller();
+    async move {
+        let asking = async {
+            while !question().await {
+                tokio::task::yield_now().await;
+            }
+        };
+        let held = backstage::within(Duration::from_secs(120), asking).await;
+        assert!(
+            held.is_some(),
+            "the condition at {caller} does not hold within 120 s"
+        );
+    }
 }
 
 /// The code of the README and of the guides, which is compiled and run with the documentation tests.

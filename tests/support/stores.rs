@@ -22,6 +22,9 @@ pub const MS: Duration = Duration::from_millis(1);
 /// A second.
 pub const SECOND: Duration = Duration::from_secs(1);
 
+/// How long a test waits for what a busy machine can delay, and what does not fail on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The locks of one test on a backend, and the URL by which clients reach them.
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -139,7 +142,7 @@ impl Store {
     /// Connects a client with its own sessions and owners, as if the client were in another process.
     pub async fn client(&self) -> LockClient {
         self.builder()
-            .connect()
+            .connect_within(PATIENCE)
             .await
             .expect("a client can connect to the test store")
     }
@@ -282,7 +285,8 @@ pub async fn until_free(client: &LockClient, key: &str) {
 /// # Panics
 /// If the key is not free.
 pub async fn hold(client: &LockClient, key: &str) -> LockGuard {
-    client.lock(key).acquire().await.expect("the key is free")
+    let lock = client.lock(key).wait(PATIENCE);
+    lock.acquire().await.expect("the key is free")
 }
 
 /// Returns which of these keys are held.
