@@ -330,6 +330,8 @@ fn cargo(tree: &Path, args: &[&str]) -> String {
         // A mutant changes a few lines, so an incremental build takes a quarter of the time.
         .env("CARGO_INCREMENTAL", "1")
         .env(support::STRICT_VARIABLE, "1")
+        // As many seeds as two cores run in a minute.
+        .env("SIMULATION_SEEDS", "240")
         .env("RUST_BACKTRACE", "0")
         .output()
         .expect("cargo can be started");

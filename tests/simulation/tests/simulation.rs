@@ -4,7 +4,7 @@
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use lock_runtime::Strategy;
@@ -284,18 +284,19 @@ fn failed_seeds_hold() {
     }
 }
 
-/// Runs new seeds for a minute. The first seed is derived from the current time.
+/// Runs the first seeds: 60, or as many as `SIMULATION_SEEDS` says. The command `simulate` runs new seeds.
 #[test]
-fn new_seeds_hold() {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let from = since.map_or(0, |since| since.as_secs() * 1_000);
-    let (began, next) = (Instant::now(), AtomicU64::new(from));
-    println!("from seed {from}");
+fn first_seeds_hold() {
+    let seeds = std::env::var("SIMULATION_SEEDS").map_or(60, |seeds| seeds.parse().unwrap());
+    let next = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
-                while began.elapsed() < Duration::from_secs(60) {
+                loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds {
+                        break;
+                    }
                     let outcome = run(&Plan::of(seed), false);
                     assert_eq!(
                         outcome.violations,
