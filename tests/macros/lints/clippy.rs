@@ -53,15 +53,18 @@ pub(crate) fn check(edition: &str, annotated: bool, level: Level) -> Found {
         "--error-format=json".to_owned(),
         "--check-cfg=cfg(annotated, test)".to_owned(),
         format!("-Ldependency={}", dependencies().display()),
-        format!(
-            "--extern=lock_runtime={}",
-            newest("lock_runtime", ".rlib").display()
-        ),
-        format!(
-            "--extern=async_trait={}",
-            newest("async_trait", env::consts::DLL_SUFFIX).display()
-        ),
     ];
+    let libraries = [
+        ("lock_runtime", ".rlib"),
+        ("tokio", ".rlib"),
+        ("tracing", ".rlib"),
+        ("async_trait", env::consts::DLL_SUFFIX),
+    ];
+    args.extend(
+        libraries.map(|(name, extension)| {
+            format!("--extern={name}={}", newest(name, extension).display())
+        }),
+    );
     if annotated {
         args.push("--cfg=annotated".to_owned());
     }
@@ -79,18 +82,16 @@ fn read(message: &str, level: Level) -> Vec<((String, Place), String)> {
     let message: Value =
         serde_json::from_str(message).unwrap_or_else(|_| panic!("not JSON: {message}"));
     let text = message["message"].as_str().unwrap_or_default();
+    let rendered = message["rendered"].as_str().unwrap_or(text);
+    let is_error = message["level"] == "error";
     let Some(code) = message["code"]["code"].as_str() else {
-        // The summary of a run is the only other message without a code.
-        assert!(
-            message["level"] != "error" || text.starts_with("aborting"),
-            "{}",
-            message["rendered"]
-        );
+        // Of the messages without a code, only the summary of a run is expected.
+        assert!(!is_error || text.starts_with("aborting"), "{rendered}");
         return Vec::new();
     };
     let lint = match level {
         Level::Warn => {
-            assert_ne!(message["level"], "error", "{}", message["rendered"]);
+            assert!(!is_error, "{rendered}");
             code.to_owned()
         }
         // "allow(dead_code) incompatible with previous forbid"

@@ -467,3 +467,126 @@ pub async fn wildcard_match(id: u64, error: Failed) -> Locked<u64> {
         _ => Ok(id),
     }
 }
+
+// shape: uses_deprecated
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn uses_deprecated(id: u64) -> Locked<u64> {
+    pause().await;
+    Ok(u64::max_value() ^ id)
+}
+
+// shape: unused_unsafe
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn unused_unsafe(id: u64) -> Locked<u64> {
+    pause().await;
+    unsafe { Ok(id) }
+}
+
+// shape: unsafe_as_tail
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn unsafe_as_tail(id: u64, pointer: *const u64) -> Locked<u64> {
+    unsafe {
+        Ok(id ^ *pointer)
+    }
+}
+
+// shape: unused_macro
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn unused_macro(id: u64) -> Locked<u64> {
+    macro_rules! unused { () => { 1 } }
+    macro_rules! returned { ($value:expr) => { return Ok($value) } }
+    pause().await;
+    returned!(id)
+}
+
+// shape: let_else
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn let_else(id: u64, other: Option<u64>) -> Locked<u64> {
+    #[cfg(not(annotated))] used(id);
+    pause().await;
+    let Some(value) = other else {
+        return Ok(5);
+    };
+    let other = if let Some(other) = other { other } else { return Ok(6) };
+    Ok(value ^ other)
+}
+
+// shape: edition_dependent
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn edition_dependent(id: u64, all: Box<[u64]>) -> Locked<u64> {
+    pause().await;
+    for value in [1_u64, 2, 3].into_iter() {
+        used(value);
+    }
+    for value in all.into_iter() {
+        used(value);
+    }
+    Ok(id)
+}
+
+// shape: disjoint_fields
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<order.id>"))]
+pub async fn disjoint_fields(order: Order, pair: (String, Mutex<String>)) -> Locked<String> {
+    let name = move || order.name;
+    let part = move || pair.0;
+    pause().await;
+    Ok(name() + &part())
+}
+
+// shape: computed
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn computed(id: u8) -> Locked<u8> {
+    pause().await;
+    let all = [1, 2, id];
+    let bit = 1_u8 << 9;
+    if id < 0 {
+        return Ok(bit);
+    }
+    match id {
+        0..=255 => Ok(all[5]),
+        _ => Ok(255 + 1),
+    }
+}
+
+// shape: statements_without_effect
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn statements_without_effect(id: u64, name: &str) -> Locked<u64> {
+    pause().await;
+    id;
+    name.clone();
+    let _ = Mutex::new(1).lock();
+    while true {
+        break;
+    }
+    for value in Some(id) {
+        used(value);
+    }
+    if let value = id {
+        used(value);
+    }
+    'unused: loop {
+        return Ok(id);
+    }
+}
+
+// shape: async_closures
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn async_closures(id: u64) -> Locked<u64> {
+    let block = |value: u64| async move { value };
+    let closure = async |value: u64| { return value; };
+    let error = async { Err::<u64, _>(Failed::Other)?; Ok::<u64, Failed>(1) };
+    drop(error);
+    Ok(block(id).await ^ closure(id).await)
+}
+
+// shape: spelled_names
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn spelled_names(id: u64) -> Locked<u64> {
+    const limit: u64 = 5;
+    struct lower_case;
+    fn CamelCase() -> u64 { 1 }
+    let Sum = 1;
+    pause().await;
+    used(lower_case);
+    Ok(id ^ limit ^ CamelCase() ^ Sum)
+}

@@ -356,14 +356,14 @@ pub async fn no_await(id: u64) -> Locked<u64> {
 }
 
 // shape: conditional
-#[cfg(annotated)]
+#[cfg(all())]
 #[cfg_attr(all(), inline)]
-#[lock_runtime::distributed_lock(key = "a:<id>")]
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+#[cfg_attr(any(), inline(never))]
 pub async fn conditional(id: u64) -> Locked<u64> {
     pause().await;
     Ok(id)
 }
-#[cfg(not(annotated))] #[cfg_attr(all(), inline)] pub async fn conditional(id: u64) -> Locked<u64> { pause().await; Ok(id) }
 
 // shape: unexpected_cfg
 #[cfg_attr(unheard_of, inline)]
@@ -425,4 +425,78 @@ pub async fn order_argument(
 ) -> Locked<u64> {
     pause().await;
     Ok(order.id)
+}
+
+// shape: private_types
+struct Hidden(u64);
+
+trait Bound {}
+
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<hidden.0>"))]
+pub(crate) async fn private_types<T: Bound>(hidden: Hidden, other: T) -> Locked<T> {
+    #[cfg(not(annotated))] used(&hidden);
+    pause().await;
+    Ok(other)
+}
+
+// shape: reachable_private_types
+mod reachable {
+    use super::{Locked, pause};
+
+    struct Unnamed(u64);
+
+    trait Bound {}
+
+    #[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a"))]
+    pub async fn reachable_private_types<T: Bound>(hidden: Unnamed) -> Locked<u64> {
+        pause().await;
+        Ok(hidden.0)
+    }
+}
+
+// shape: dynamic
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn dynamic(id: &dyn Display, other: Box<dyn Display + Send>) -> Locked<String> {
+    used(id);
+    pause().await;
+    Ok(other.to_string())
+}
+
+// shape: cold
+#[cold]
+#[doc = "Is rarely called."]
+#[doc(alias = "rare")]
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+#[inline(never)]
+pub async fn cold(id: u64) -> Locked<u64> {
+    pause().await;
+    Ok(id)
+}
+
+// shape: useless_attributes
+#[inline]
+#[inline]
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn useless_attributes(id: u64) -> Locked<u64> {
+    pause().await;
+    Ok(id)
+}
+
+// shape: markdown
+/// Locks some_thing of a HashMap
+///  * with a bad list
+/// - and `code
+
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn markdown(id: u64) -> Locked<u64> {
+    pause().await;
+    Ok(id)
+}
+
+// shape: empty_doc
+///
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+pub async fn empty_doc(id: u64) -> Locked<u64> {
+    pause().await;
+    Ok(id)
 }

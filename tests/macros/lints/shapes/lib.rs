@@ -13,6 +13,7 @@ pub mod boxed;
 pub mod declarations;
 pub mod methods;
 pub mod options;
+pub mod others;
 
 pub type Locked<T> = std::result::Result<T, LockError>;
 

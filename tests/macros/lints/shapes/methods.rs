@@ -1,6 +1,7 @@
 //! Receivers, traits and their implementations.
 
 use super::{Locked, pause, used};
+use crate::options::seconds;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -299,9 +300,9 @@ impl Patterns for Account {
 // shape: async_trait_options
 #[async_trait::async_trait]
 impl Service for Small {
-    #[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<tenant>", wait = crate::options::seconds(limit), guard = hold))]
+    #[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<tenant>", wait = seconds(limit), guard = hold))]
     async fn run(&self, tenant: u64, limit: u64) -> Locked<u64> {
-        #[cfg(not(annotated))] used((tenant, limit));
+        #[cfg(not(annotated))] used((tenant, seconds(limit)));
         #[cfg(not(annotated))] let hold = self.0;
         pause().await;
         used(&hold);
@@ -316,5 +317,75 @@ pub trait Local {
     async fn local(self: Rc<Self>, id: u64) -> Locked<u64> {
         pause().await;
         Ok(id)
+    }
+}
+
+// shape: generic_trait
+pub trait Storage<T>: Sized {
+    type Item;
+
+    #[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+    async fn fetch(&mut self, id: u64) -> Locked<Option<T>>
+    where
+        T: Clone,
+        Self::Item: Default,
+    {
+        pause().await;
+        used(id);
+        Ok(None)
+    }
+
+    #[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>"))]
+    async fn replace(self, id: u64, item: T) -> Locked<(Self, T)> {
+        pause().await;
+        used(id);
+        Ok((self, item))
+    }
+}
+
+// shape: async_trait_boxed_away
+#[async_trait::async_trait]
+impl Patterns for Small {
+    #[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<name>"))]
+    async fn patterns(&mut self, pair: (u64, u64), mutable: u64, name: &str) -> Locked<u64> {
+        let unused = 1;
+        if pair.0 == 1 {
+            return Ok(mutable);
+        }
+        #[cfg(not(annotated))] used(name);
+        Ok(pair.1)
+    }
+}
+
+// shape: self_in_the_body
+impl Account {
+    #[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<other.id>"))]
+    pub async fn self_in_the_body(other: Account) -> Locked<Account> {
+        pause().await;
+        Ok(Account { id: other.id, name: Account::default_name() })
+    }
+
+    fn default_name() -> String {
+        String::from("")
+    }
+
+    // shape: same_name
+    #[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<self.id>"))]
+    pub async fn run(&self) -> Locked<u64> {
+        pause().await;
+        Ok(self.id)
+    }
+
+    // shape: named_like_a_trait
+    #[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<self.id>"))]
+    pub async fn next(&mut self) -> Locked<Option<u64>> {
+        pause().await;
+        Ok(Some(self.id))
+    }
+
+    #[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<self.id>"))]
+    pub async fn is_new(&mut self) -> Locked<bool> {
+        pause().await;
+        Ok(self.id == 1)
     }
 }

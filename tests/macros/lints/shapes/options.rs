@@ -7,6 +7,8 @@ type Seconds = core::time::Duration;
 
 pub(crate) const WAIT: Seconds = seconds(5);
 
+pub(crate) const LEASE: Seconds = seconds(6);
+
 pub(crate) const fn seconds(number: u64) -> Seconds {
     Seconds::from_secs(number)
 }
@@ -27,9 +29,9 @@ pub async fn literal_durations(id: u64) -> Locked<u64> {
 }
 
 // shape: constant_durations
-#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>", wait = WAIT, lease = crate::options::WAIT))]
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>", wait = WAIT, lease = LEASE))]
 pub async fn constant_durations(id: u64) -> Locked<u64> {
-    #[cfg(not(annotated))] used(WAIT);
+    #[cfg(not(annotated))] used((WAIT, LEASE));
     pause().await;
     Ok(id)
 }
@@ -43,8 +45,8 @@ pub async fn durations_of_arguments(id: u64, limit: Seconds, lease: u64) -> Lock
 }
 
 // shape: words_that_name_no_argument
-#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>", wait = crate::options::seconds(5)))]
-pub async fn words_that_name_no_argument(id: u64, seconds: u64) -> Locked<u64> {
+#[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>", wait = Seconds::from_secs(5)))]
+pub async fn words_that_name_no_argument(id: u64, from_secs: u64) -> Locked<u64> {
     pause().await;
     Ok(id)
 }
@@ -74,7 +76,7 @@ async fn later<T>(id: u64, order: Order, error: T) -> Result<u64, Failed> {
 impl Ledger {
     #[cfg_attr(annotated, lock_runtime::distributed_lock(key = "a:<id>", on_busy = fallback(Self::later)))]
     pub async fn fallback_of_a_method(&self, id: u64, other: String) -> Result<u64, Failed> {
-        #[cfg(not(annotated))] drop(self.later(id, other.clone(), Failed::Other));
+        #[cfg(not(annotated))] drop(Self::later(self, id, other.clone(), Failed::Other));
         pause().await;
         Ok(id)
     }
