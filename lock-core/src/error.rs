@@ -157,7 +157,75 @@ pub enum LockError {
     ShutDown,
 }
 
+/// The pause before a repetition that [`LockError::retry_after`] suggests.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
 impl LockError {
+    /// Returns the HTTP status that suits this error: 400, 500 or 503.
+    ///
+    /// | error | status | [`is_retryable`](Self::is_retryable) | [`retry_after`](Self::retry_after) |
+    /// |---|---|---|---|
+    /// | `Busy`, `Unreachable`, `NotReplicated` | 503 | yes | 1 s |
+    /// | `ShutDown` | 503 | no | 1 s |
+    /// | `InvalidKey` | 400 | no | – |
+    /// | `Lost`, `Refused`, `WrongLayout`, `InvalidOptions`, `NoClient` | 500 | no | – |
+    ///
+    /// ```
+    /// use lock_core::error::LockError;
+    ///
+    /// assert_eq!(LockError::ShutDown.http_status(), 503);
+    /// ```
+    #[must_use]
+    pub fn http_status(&self) -> u16 {
+        match self {
+            Self::Busy { .. }
+            | Self::Unreachable { .. }
+            | Self::NotReplicated { .. }
+            | Self::ShutDown => 503,
+            Self::InvalidKey(_) => 400,
+            Self::Lost { .. }
+            | Self::Refused { .. }
+            | Self::WrongLayout { .. }
+            | Self::InvalidOptions(_)
+            | Self::NoClient => 500,
+        }
+    }
+
+    /// Returns whether the same call, made again through the same client, can succeed: the body has not run, and what
+    /// prevented it can pass. The value is `true` for `Busy`, `Unreachable` and `NotReplicated`.
+    ///
+    /// After [`Lost`](Self::Lost), a repetition can do the body's work a second time, so the value is `false`.
+    ///
+    /// ```
+    /// use lock_core::error::LockError;
+    ///
+    /// assert!(!LockError::ShutDown.is_retryable());
+    /// ```
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::Busy { .. } | Self::Unreachable { .. } | Self::NotReplicated { .. }
+        )
+    }
+
+    /// Returns how long to wait before a repetition: 1 s for an error with the status 503, otherwise `None`. The header
+    /// `Retry-After` of an HTTP response has this value in seconds.
+    ///
+    /// [`ShutDown`](Self::ShutDown) has a value too: this process refuses the call until it ends, but another instance
+    /// of the service can answer the repeated request.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use lock_core::error::LockError;
+    ///
+    /// assert_eq!(LockError::ShutDown.retry_after(), Some(Duration::from_secs(1)));
+    /// ```
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        (self.http_status() == 503).then_some(RETRY_AFTER)
+    }
+
     /// Converts a backend's failure into the error of a call that locks `key`.
     #[doc(hidden)]
     #[must_use]
@@ -435,6 +503,84 @@ mod tests {
                 .expect("there is something to do")
                 .to_string();
             assert!(advice.contains(advises), "{advice}");
+        }
+    }
+
+    #[test]
+    fn each_error_has_a_status_and_says_whether_to_repeat_the_call() {
+        let key = || LockKey::new("order:7").expect("a key");
+        let waited = Duration::from_secs(3);
+        let rows = [
+            (
+                LockError::Busy {
+                    key: key(),
+                    waited,
+                    with: BusyWith::AnotherProcess,
+                    held_by: None,
+                },
+                503,
+                true,
+                true,
+            ),
+            (
+                LockError::Lost {
+                    key: key(),
+                    token: FencingToken::new(42),
+                    reason: LossReason::Expired,
+                },
+                500,
+                false,
+                false,
+            ),
+            (
+                LockError::Unreachable {
+                    key: key(),
+                    waited,
+                    detail: "no route".into(),
+                },
+                503,
+                true,
+                true,
+            ),
+            (
+                LockError::Refused {
+                    key: key(),
+                    detail: "no right".into(),
+                },
+                500,
+                false,
+                false,
+            ),
+            (LockError::WrongLayout { key: key() }, 500, false, false),
+            (
+                LockError::NotReplicated {
+                    key: key(),
+                    wanted: 2,
+                    acknowledged: 1,
+                },
+                503,
+                true,
+                true,
+            ),
+            (LockError::from(KeyError::Empty), 400, false, false),
+            (
+                LockError::from(OptionsError::WaitTooLong),
+                500,
+                false,
+                false,
+            ),
+            (LockError::NoClient, 500, false, false),
+            (LockError::ShutDown, 503, false, true),
+        ];
+        let variants: std::collections::HashSet<_> = rows
+            .iter()
+            .map(|(error, ..)| std::mem::discriminant(error))
+            .collect();
+        assert_eq!(variants.len(), 10, "each variant has a row");
+        for (error, status, is_retryable, has_pause) in rows {
+            assert_eq!(error.http_status(), status, "{error:?}");
+            assert_eq!(error.is_retryable(), is_retryable, "{error:?}");
+            assert_eq!(error.retry_after().is_some(), has_pause, "{error:?}");
         }
     }
 

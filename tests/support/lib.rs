@@ -122,6 +122,9 @@ mod pages {
     #[doc = include_str!("../../docs/guides/tests.md")]
     struct Tests;
 
+    #[doc = include_str!("../../docs/guides/errors-and-logs.md")]
+    struct ErrorsAndLogs;
+
     #[doc = include_str!("../../docs/guides/spans-and-metrics.md")]
     struct SpansAndMetrics;
 

@@ -29,17 +29,14 @@ pub enum ShopError {
 impl IntoResponse for ShopError {
     fn into_response(self) -> Response {
         let (status, word) = match &self {
-            Self::Lock(LockError::Busy { .. }) => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
-            Self::Lock(LockError::Unreachable { .. } | LockError::NotReplicated { .. }) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "locks_unreachable")
+            Self::Lock(error) => {
+                let status = StatusCode::from_u16(error.http_status());
+                (status.expect("a status of HTTP"), word(error))
             }
-            Self::Lock(LockError::ShutDown) => (StatusCode::SERVICE_UNAVAILABLE, "shutting_down"),
-            Self::Lock(LockError::Lost { .. }) => (StatusCode::INTERNAL_SERVER_ERROR, "lost"),
-            Self::Lock(LockError::InvalidKey(_)) => (StatusCode::BAD_REQUEST, "invalid_item"),
             Self::Overtaken => (StatusCode::CONFLICT, "overtaken"),
             Self::UnknownItem => (StatusCode::NOT_FOUND, "unknown_item"),
             Self::SoldOut => (StatusCode::CONFLICT, "sold_out"),
-            Self::Lock(_) | Self::Database(_) => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
+            Self::Database(_) => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
         };
         if status.is_server_error() {
             let source = self.source().map(tracing::field::display);
@@ -48,11 +45,25 @@ impl IntoResponse for ShopError {
         let problem = json!({ "error": word, "message": self.to_string() });
         let mut response = (status, Json(problem)).into_response();
         // An answer with the status 503 means that nothing was changed, so the client can repeat the request.
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            let second = HeaderValue::from_static("1");
-            response.headers_mut().insert(RETRY_AFTER, second);
+        if let Self::Lock(error) = &self
+            && let Some(pause) = error.retry_after()
+        {
+            let seconds = HeaderValue::from(pause.as_secs());
+            response.headers_mut().insert(RETRY_AFTER, seconds);
         }
         response
+    }
+}
+
+/// Returns the word that names an error in the answer.
+fn word(error: &LockError) -> &'static str {
+    match error {
+        LockError::Busy { .. } => "busy",
+        LockError::Unreachable { .. } | LockError::NotReplicated { .. } => "locks_unreachable",
+        LockError::ShutDown => "shutting_down",
+        LockError::Lost { .. } => "lost",
+        LockError::InvalidKey(_) => "invalid_item",
+        _ => "failed",
     }
 }
 
