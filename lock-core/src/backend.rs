@@ -416,6 +416,16 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// Returns the address of the server, or the addresses of the servers that were named, without credentials.
+    fn server(&self) -> String {
+        "memory:".into()
+    }
+
+    /// Returns the number of releases that continue in the background, because no answer has confirmed them yet.
+    fn unconfirmed_releases(&self) -> usize {
+        0
+    }
+
     /// Reads who holds the lock, and how many waiters the lock has.
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>>;
 

@@ -3,6 +3,7 @@
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use lock_core::{
+    backend::BackendError,
     error::{LockError, LossReason},
     fencing::FencingToken,
     key::LockKey,
@@ -117,6 +118,11 @@ impl Hold {
             return Err(OptionsError::LeaseTooLong.into());
         }
         if backend.maintains_leases() {
+            if backend.is_cut_off(&state.name) {
+                let detail = backend.last_error().unwrap_or_default();
+                let error = BackendError::Unreachable(detail);
+                return Err(LockError::from_backend(error, &state.key, Duration::ZERO));
+            }
             return if state.promise(until) {
                 Ok(lease.max(self.remaining()))
             } else {

@@ -78,11 +78,17 @@ pub use backend::redis::transport::credentials::Credentials;
 #[cfg(feature = "tls")]
 pub use backend::redis::transport::pem::Pem;
 pub use call::Run;
-pub use client::{AlreadyInstalled, LockClient, builder::LockClientBuilder};
+pub use client::{
+    AlreadyInstalled, LockClient,
+    builder::LockClientBuilder,
+    leftovers::{Leftovers, RunningHold},
+    ping::PingError,
+    testing::Testing,
+};
 pub use connect_error::{ConnectError, URL_VARIABLE};
 #[cfg(feature = "metrics")]
 pub use events::metrics::{METRIC_BUCKETS, describe_metrics};
-pub use events::{LeaseWarning, Stats};
+pub use events::{LeaseLoss, LeaseWarning, Stats};
 pub use guard::{Hold, Holds, LockGuard, MultiLockGuard};
 pub use in_current_hold::{InCurrentHold, WithinHold};
 pub use lease::release::ReleaseOutcome;

@@ -74,7 +74,8 @@ pub async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
 /// Serves the shop until `stop` completes. Then accepts no more connections, finishes the requests in progress,
 /// releases their locks, and closes the database. The order matters, because a request in progress needs its lock and
 /// the database, and because its lock must not be released before the request has committed. Waits at most `grace` for
-/// the requests, and then at most `grace` for the release of the locks and the end of the database connections.
+/// the requests, at most `grace` for the release of the locks, and at most `grace` for the end of the database
+/// connections.
 ///
 /// # Errors
 /// Returns the error of the listener.
@@ -100,12 +101,11 @@ pub async fn serve(
         served = axum::serve(listener, router(app)).with_graceful_shutdown(is_stopping) => served?,
         () = out_of_patience => tracing::warn!("requests were still in progress after {grace:?}"),
     }
-    let close = async {
-        locks.shutdown().await;
-        database.close().await;
-    };
-    if timeout(grace, close).await.is_err() {
-        tracing::warn!("locks were still held after {grace:?}: they end with their leases");
+    if let Err(left) = locks.shutdown_within(grace).await {
+        tracing::warn!(%left, "locks were still held after {grace:?}: they end with their leases");
+    }
+    if timeout(grace, database.close()).await.is_err() {
+        tracing::warn!("database connections were still in use after {grace:?}");
     }
     tracing::info!("the shop has shut down");
     Ok(())

@@ -274,7 +274,7 @@ pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
         shared.clone(),
         spec.key.clone(),
         spec.name.clone(),
-        spec.site.label(),
+        (spec.site.label(), spec.site.function()),
         spec.terms.lease,
         grant,
     )))

@@ -47,6 +47,7 @@ use crate::{
         Process,
         clock::{Clock, TokioClock},
         lock,
+        watched::Watched,
     },
     events::{Counters, count},
 };
@@ -66,9 +67,46 @@ static REGISTRIES: Lazy<Mutex<HashMap<String, Weak<Registry>>>> = Lazy::new(Mute
 /// order in which callers join the registry's queues.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
+/// The connection of a client with its registry. It always works, unless a test pretends an outage.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    /// The moment at which the pretended outage ends; `None` if there was none.
+    down_until: Watched<Option<Moment>>,
+}
+
+impl Link {
+    /// Pretends an outage that ends at `until`, and replaces an earlier one.
+    pub(crate) fn interrupt(&self, until: Moment) {
+        self.down_until.replace(Some(until));
+    }
+
+    fn is_down(&self) -> bool {
+        self.down_until
+            .get()
+            .is_some_and(|until| CLOCK.now() < until)
+    }
+
+    /// Completes when the connection works.
+    async fn works(&self) {
+        while self.is_down() {
+            let until = *self.down_until.get();
+            let changed = |now: &Option<Moment>| (*now != until).then_some(());
+            tokio::select! {
+                biased;
+                () = self.down_until.until(changed) => {}
+                () = CLOCK.sleep_until(until.unwrap_or_else(|| CLOCK.now())) => {}
+            }
+        }
+    }
+}
+
+/// The error of a request during an outage that a test pretends.
+const PRETENDED_OUTAGE: &str = "a test pretends that the lock server is unreachable";
+
 /// The in-process backend.
 pub(crate) struct MemoryBackend {
     registry: Arc<Registry>,
+    link: Arc<Link>,
     application: Arc<str>,
     counters: Arc<Counters>,
     shutting_down: Arc<AtomicBool>,
@@ -100,10 +138,15 @@ impl MemoryBackend {
         };
         Self {
             registry,
+            link: Arc::default(),
             application: application.into(),
             counters,
             shutting_down: Arc::default(),
         }
+    }
+
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
     }
 }
 
@@ -440,6 +483,7 @@ fn origin(request: &Request, application: &Arc<str>) -> Origin {
 
 struct MemoryAttempt {
     registry: Arc<Registry>,
+    link: Arc<Link>,
     application: Arc<str>,
     shutting_down: Arc<AtomicBool>,
     request: Request,
@@ -543,6 +587,7 @@ impl Attempt for MemoryAttempt {
             self.deadline = CLOCK.now() + self.request.wait;
             let look = self.look.clone();
             loop {
+                self.link.works().await;
                 if self.shutting_down.load(Ordering::Acquire) {
                     return Err(BackendError::ShutDown);
                 }
@@ -567,6 +612,23 @@ impl Attempt for MemoryAttempt {
     }
 
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
+        Box::pin(async move {
+            self.link.works().await;
+            Ok(self.leave_now())
+        })
+    }
+
+    fn held_by(&self) -> Option<Box<HeldBy>> {
+        let holder = self.registry.status(&self.request.name).holder?;
+        Some(Box::new(HeldBy {
+            holder,
+            ahead: self.ahead,
+        }))
+    }
+}
+
+impl MemoryAttempt {
+    fn leave_now(&mut self) -> Leaving {
         let may_enter = self
             .registry
             .with(&self.request.name, |slot, _| match &slot.held {
@@ -588,15 +650,7 @@ impl Attempt for MemoryAttempt {
             }
         };
         self.settled = true;
-        Box::pin(std::future::ready(Ok(leaving)))
-    }
-
-    fn held_by(&self) -> Option<Box<HeldBy>> {
-        let holder = self.registry.status(&self.request.name).holder?;
-        Some(Box::new(HeldBy {
-            holder,
-            ahead: self.ahead,
-        }))
+        leaving
     }
 }
 
@@ -626,6 +680,7 @@ impl Backend for MemoryBackend {
     fn attempt(&self, request: Request) -> Box<dyn Attempt> {
         Box::new(MemoryAttempt {
             registry: self.registry.clone(),
+            link: self.link.clone(),
             application: self.application.clone(),
             shutting_down: self.shutting_down.clone(),
             deadline: CLOCK.now() + request.wait,
@@ -643,6 +698,7 @@ impl Backend for MemoryBackend {
         requests: Vec<Request>,
     ) -> BoxFuture<'_, Result<MultiAnswer, BackendError>> {
         Box::pin(async move {
+            self.link.works().await;
             if self.shutting_down.load(Ordering::Acquire) {
                 return Err(BackendError::ShutDown);
             }
@@ -656,8 +712,12 @@ impl Backend for MemoryBackend {
         token: FencingToken,
         retain_until: Option<Moment>,
     ) -> BoxFuture<'a, Result<Released, BackendError>> {
-        let released = self.registry.release(name, token, retain_until);
-        Box::pin(std::future::ready(Ok(released)))
+        let answer = if self.link.is_down() {
+            Err(BackendError::Unreachable(PRETENDED_OUTAGE.into()))
+        } else {
+            Ok(self.registry.release(name, token, retain_until))
+        };
+        Box::pin(std::future::ready(answer))
     }
 
     fn release_in_background(
@@ -717,11 +777,22 @@ impl Backend for MemoryBackend {
     }
 
     fn last_error(&self) -> Option<String> {
-        None
+        self.link.is_down().then(|| PRETENDED_OUTAGE.into())
+    }
+
+    fn is_cut_off(&self, _: &LockName) -> bool {
+        self.link.is_down()
+    }
+
+    fn is_answering<'a>(&'a self, _: Option<&'a LockName>, _: Duration) -> BoxFuture<'a, bool> {
+        Box::pin(std::future::ready(!self.link.is_down()))
     }
 
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>> {
-        Box::pin(std::future::ready(Ok(self.registry.status(name))))
+        Box::pin(async move {
+            self.link.works().await;
+            Ok(self.registry.status(name))
+        })
     }
 
     fn begin_shutdown(&self) {

@@ -34,7 +34,7 @@ use crate::{
     background::Context,
     client::LockClient,
     connect_error::ConnectError,
-    events::{Counters, LeaseWarning, OnLeaseWarning, metrics},
+    events::{Counters, Hook, Hooks, LeaseLoss, LeaseWarning, metrics},
     lease::{scheduler::Renewals, shared::Shared},
     options::ClientHandle,
 };
@@ -77,7 +77,7 @@ pub struct LockClientBuilder {
     application: Option<String>,
     /// The user and the password for the Sentinels.
     sentinel_credentials: Option<(String, String)>,
-    on_lease_warning: Option<OnLeaseWarning>,
+    hooks: Hooks,
     provider: Option<Arc<Provider>>,
     #[cfg(feature = "tls")]
     tls: TlsSettings,
@@ -119,15 +119,6 @@ impl Opened {
         }
     }
 
-    /// Returns the addresses of the servers, without user and password.
-    fn address(&self) -> String {
-        match self {
-            Self::Memory(_) => MEMORY_SCHEME.to_owned(),
-            Self::Redis(backend) => backend.address().to_owned(),
-            Self::Redlock(backend) => backend.address(),
-        }
-    }
-
     fn into_backend(self) -> Arc<dyn Backend> {
         match self {
             Self::Memory(backend) => Arc::new(backend),
@@ -147,7 +138,7 @@ impl LockClientBuilder {
             access: AccessMode::default(),
             application: None,
             sentinel_credentials: None,
-            on_lease_warning: None,
+            hooks: Hooks::default(),
             provider: None,
             #[cfg(feature = "tls")]
             tls: TlsSettings::default(),
@@ -407,7 +398,27 @@ impl LockClientBuilder {
         mut self,
         hook: impl Fn(&LeaseWarning) + Send + Sync + 'static,
     ) -> Self {
-        self.on_lease_warning = Some(OnLeaseWarning(Arc::new(hook)));
+        self.hooks.lease_warning = Hook::new(hook);
+        self
+    }
+
+    /// Sets a function that is called once for each lease that is lost while a body runs, or while a guard holds the
+    /// lock, in addition to the log event. Use it for an alert or a counter of the service. The call itself gets
+    /// [`LockError::Lost`](crate::LockError::Lost), or goes on under `on_lost = continue`.
+    ///
+    /// The function runs where the loss is noticed first: on the engine's thread, which also renews the other leases, or
+    /// in the task of the call. It must not block. If the function panics, the panic is reported by the panic hook, and
+    /// changes nothing else.
+    ///
+    /// ```
+    /// # use lock_runtime::LockClient;
+    /// let builder = LockClient::builder().url("memory:").on_lost(|loss| {
+    ///     eprintln!("{} of {} lost token {}: {:?}", loss.key, loss.function, loss.token, loss.reason);
+    /// });
+    /// # let _ = builder;
+    /// ```
+    pub fn on_lost(mut self, hook: impl Fn(&LeaseLoss) + Send + Sync + 'static) -> Self {
+        self.hooks.lost = Hook::new(hook);
         self
     }
 
@@ -610,7 +621,7 @@ impl LockClientBuilder {
             namespace: self.namespace,
             defaults: self.defaults,
             access: self.access,
-            on_lease_warning: self.on_lease_warning,
+            hooks: self.hooks,
         })
     }
 
@@ -710,19 +721,24 @@ struct Unconnected {
     namespace: Option<String>,
     defaults: Defaults,
     access: AccessMode,
-    on_lease_warning: Option<OnLeaseWarning>,
+    hooks: Hooks,
 }
 
 impl Unconnected {
     fn into_client(self) -> LockClient {
         metrics::start_common();
-        let server = self.backend.address().into();
+        let link = match &self.backend {
+            Opened::Memory(backend) => Some(backend.link().clone()),
+            _ => None,
+        };
         let backend = self.backend.into_backend();
+        let server = backend.server().into();
         let shared = Arc::new(Shared::new(
             self.context,
             backend,
             self.counters,
-            self.on_lease_warning,
+            self.hooks,
+            link,
         ));
         LockClient::new(ClientHandle {
             renewals: Arc::new(Renewals(shared.scheduler.clone())),

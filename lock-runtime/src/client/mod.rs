@@ -1,6 +1,9 @@
 //! The client: where locks are stored, the default options of calls, and how a call finds its client.
 
 pub(crate) mod builder;
+pub(crate) mod leftovers;
+pub(crate) mod ping;
+pub(crate) mod testing;
 
 use std::{collections::BTreeMap, fmt, future::Future, sync::Mutex, time::Duration};
 
@@ -269,7 +272,8 @@ impl LockClient {
     }
 
     /// Shuts the client down. New and waiting acquisitions are refused with [`LockError::ShutDown`]. The method then
-    /// waits until every hold has ended and every release is confirmed. Wrap the call in a timeout if a body can hang.
+    /// waits until every hold has ended and every release is confirmed. If a body can hang, use
+    /// [`shutdown_within`](Self::shutdown_within), which also says what is left at its limit.
     ///
     /// A running body goes on: its nested calls still re-enter the locks that their enclosing calls hold, and extend
     /// their leases. A nested call for a lock that no enclosing call holds is a new acquisition, and is refused.
@@ -292,8 +296,8 @@ impl LockClient {
     ///
     /// sigterm.await; // such as `tokio::signal::unix::signal(SignalKind::terminate())?.recv()`
     /// // The process is killed some time after SIGTERM, so a body that hangs must not use up this time.
-    /// if tokio::time::timeout(Duration::from_secs(20), client.shutdown()).await.is_err() {
-    ///     eprintln!("a body still runs; its lock is free at the end of its lease at the latest");
+    /// if let Err(left) = client.shutdown_within(Duration::from_secs(20)).await {
+    ///     eprintln!("{left}");
     /// }
     /// # }
     /// ```

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{fencing::FencingToken, key::LockKey};
+use lock_core::{error::LossReason, fencing::FencingToken, key::LockKey};
 
 /// The `tracing` target of all log events, whichever module they come from.
 pub(crate) const TARGET: &str = "lock_runtime";
@@ -85,14 +85,62 @@ pub struct LeaseWarning {
     pub remaining: Duration,
 }
 
-/// A function of the user that is called with each [`LeaseWarning`] of a client.
-#[derive(Clone)]
-pub(crate) struct OnLeaseWarning(pub(crate) Arc<dyn Fn(&LeaseWarning) + Send + Sync>);
+/// A lease that was lost while a body ran, or while a guard held the lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseLoss {
+    /// The key, without its namespace.
+    pub key: LockKey,
+    /// The template of the key, or the label of a lock of the explicit API.
+    pub label: &'static str,
+    /// The path of the annotated function, or the label of a lock of the explicit API. Empty if the call has neither.
+    pub function: &'static str,
+    /// The fencing token of the hold.
+    pub token: FencingToken,
+    /// How the lease was lost.
+    pub reason: LossReason,
+}
 
-impl fmt::Debug for OnLeaseWarning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OnLeaseWarning(..)")
+/// A function of the user that is called with each event of one kind.
+pub(crate) struct Hook<T>(Option<Arc<HookFn<T>>>);
+
+type HookFn<T> = dyn Fn(&T) + Send + Sync;
+
+impl<T> Hook<T> {
+    pub(crate) fn new(hook: impl Fn(&T) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(hook)))
     }
+
+    pub(crate) fn call(&self, event: &T) {
+        if let Some(hook) = &self.0 {
+            hook(event);
+        }
+    }
+}
+
+impl<T> Default for Hook<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> Clone for Hook<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> fmt::Debug for Hook<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hook").finish_non_exhaustive()
+    }
+}
+
+/// The functions of the user that a client calls.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hooks {
+    pub(crate) lease_warning: Hook<LeaseWarning>,
+    pub(crate) lost: Hook<LeaseLoss>,
 }
 
 /// Adds one to a counter.

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use crate::{
     background::{Context, TrackedTask, lock},
-    events::{Counters, LeaseWarning, TARGET, count, metrics},
+    events::{Counters, LeaseLoss, LeaseWarning, TARGET, count, metrics},
     lease::{
         Applied, Lease, Requested,
         due_queue::{DueEntry, Scheduled},
@@ -45,6 +45,9 @@ pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
 
     /// Makes the next renewal or check of the hold due at `moment`, unless it is due earlier already.
     fn due_by(&self, hold: &Arc<HoldState>, moment: Moment);
+
+    /// Called when the lease is lost while it is in use.
+    fn lost(&self, loss: &LeaseLoss);
 
     /// Called when a body has used most of its fixed lease.
     fn lease_nearly_over(&self, warning: &LeaseWarning);
@@ -73,6 +76,8 @@ pub(crate) struct HoldState {
     pub(crate) token: FencingToken,
     /// The name under which metrics report this lock.
     label: &'static str,
+    /// The path of the annotated function, or the label of a lock of the explicit API; empty if there is neither.
+    function: &'static str,
     pub(crate) terms: LeaseTerms,
     due_entry: DueEntry,
     /// If the hold is released before this moment, the lock stays taken until this moment. The initial value is zero,
@@ -123,7 +128,7 @@ impl HoldState {
         host: Arc<dyn HoldHost>,
         key: LockKey,
         name: LockName,
-        label: &'static str,
+        (label, function): (&'static str, &'static str),
         terms: LeaseTerms,
         grant: Grant,
     ) -> Arc<Self> {
@@ -133,6 +138,7 @@ impl HoldState {
             name,
             token: grant.token,
             label,
+            function,
             terms,
             due_entry: DueEntry::new(),
             retain_until: AtomicMoment::new(Some(Moment::new(Duration::ZERO))),
@@ -251,6 +257,11 @@ impl HoldState {
     fn forget_lease(&self) {
         self.lost.get_or_init(|| LossReason::NotHeld);
         self.lost_now.notify_waiters();
+    }
+
+    /// Returns the path of the annotated function, or the label of a lock of the explicit API; empty if there is neither.
+    pub(crate) fn function(&self) -> &'static str {
+        self.function
     }
 
     pub(crate) fn host(&self) -> &Arc<dyn HoldHost> {
@@ -407,6 +418,12 @@ impl HoldState {
         self.update_lease(|lease| lease.promise(until))
     }
 
+    /// Makes the lease end at `end` at the latest, or lifts this limit if `end` is `None`. Only a test that pretends an
+    /// outage of the in-process backend calls this method.
+    pub(crate) fn end_by(&self, end: Option<Moment>) {
+        self.update_lease(|lease| lease.end_by(end));
+    }
+
     /// Changes the lease. If the backend itself maintains the lease, also passes the new end of the lease to the
     /// backend. Returns `false` if the lease is over, or if the backend no longer has the grant.
     fn update_lease(&self, change: impl FnOnce(&mut Lease)) -> bool {
@@ -536,6 +553,13 @@ impl HoldState {
             if is_in_use {
                 metrics::lost(self.label, reason);
                 tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost while held");
+                self.host.lost(&LeaseLoss {
+                    key: self.key.clone(),
+                    label: self.label,
+                    function: self.function,
+                    token: self.token,
+                    reason,
+                });
             } else {
                 tracing::debug!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost before the body began");
             }

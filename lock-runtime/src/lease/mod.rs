@@ -60,6 +60,9 @@ pub(crate) struct Lease {
     /// The deadline that applies once no call inside the hold demands renewal. Used only if the backend itself
     /// maintains the lease.
     promised: Moment,
+    /// The moment at which the lease ends at the latest, because a test pretends that the in-process backend is
+    /// unreachable; `None` otherwise.
+    end_by: Option<Moment>,
     /// The time that was left of the lease when the caller or the engine last read a confirmation of the whole lease.
     /// Before the first confirmation, the value is the validity of the grant.
     confirmed: Duration,
@@ -83,6 +86,7 @@ impl Lease {
             deadline: grant.valid_until,
             latest_end: grant.valid_until.unwrap_or(now + terms.time),
             promised: grant.valid_until.unwrap_or(now + terms.time),
+            end_by: None,
             confirmed: grant.validity,
             claim: grant.validity + Duration::from_millis(1) < terms.time,
             limit: plan.and_then(|plan| plan.until),
@@ -231,10 +235,16 @@ impl Lease {
     /// Returns the moment until which a backend that maintains leases itself has to keep this lease valid; `None` means
     /// until the release.
     pub(crate) fn backend_deadline(&self) -> Option<Moment> {
-        match self.plan() {
+        let deadline = match self.plan() {
             None => Some(self.promised),
             Some(Plan { lease, until }) => until.map(|until| self.promised.max(until + lease)),
-        }
+        };
+        deadline.into_iter().chain(self.end_by).min()
+    }
+
+    /// Makes the lease end at `end` at the latest, or lifts this limit if `end` is `None`.
+    pub(crate) fn end_by(&mut self, end: Option<Moment>) {
+        self.end_by = end;
     }
 
     /// Stores the deadline that a backend which maintains leases itself has accepted.

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
@@ -11,8 +12,9 @@ use foldhash::HashMap;
 use lock_core::{backend::Backend, key::LockName, lease::Moment};
 
 use crate::{
+    backend::memory::Link,
     background::{Context, ShutdownSignal, TaskTracker, TrackedTask, drained, lock},
-    events::{Counters, LeaseWarning, OnLeaseWarning},
+    events::{Counters, Hooks, LeaseLoss, LeaseWarning},
     lease::{
         hold::{HoldHost, HoldState, UnconfirmedRelease},
         scheduler::RenewalScheduler,
@@ -28,7 +30,9 @@ pub(crate) struct Shared {
     pub(crate) scheduler: Arc<RenewalScheduler>,
     /// Signals that the client's shutdown has begun.
     pub(crate) shutdown: ShutdownSignal,
-    on_lease_warning: Option<OnLeaseWarning>,
+    hooks: Hooks,
+    /// The connection with the in-process registry, which a test can interrupt. `None` with any other backend.
+    pub(crate) link: Option<Arc<Link>>,
 }
 
 impl Shared {
@@ -36,7 +40,8 @@ impl Shared {
         context: Arc<Context>,
         backend: Arc<dyn Backend>,
         counters: Arc<Counters>,
-        on_lease_warning: Option<OnLeaseWarning>,
+        hooks: Hooks,
+        link: Option<Arc<Link>>,
     ) -> Self {
         Self {
             scheduler: Arc::new(RenewalScheduler::new(context.clone(), backend.clone())),
@@ -45,7 +50,8 @@ impl Shared {
             counters,
             registry: HoldRegistry::default(),
             shutdown: ShutdownSignal::default(),
-            on_lease_warning,
+            hooks,
+            link,
         }
     }
 }
@@ -88,9 +94,14 @@ impl HoldHost for Shared {
     }
 
     fn lease_nearly_over(&self, warning: &LeaseWarning) {
-        if let Some(OnLeaseWarning(hook)) = &self.on_lease_warning {
-            hook(warning);
-        }
+        self.hooks.lease_warning.call(warning);
+    }
+
+    fn lost(&self, loss: &LeaseLoss) {
+        // A loss can be noticed anywhere in the engine, so a panic of the user's function is caught. The panic hook has
+        // already reported it.
+        let called = AssertUnwindSafe(|| self.hooks.lost.call(loss));
+        drop(catch_unwind(called));
     }
 
     fn left(&self, hold: &Arc<HoldState>) {
@@ -146,9 +157,7 @@ impl HoldRegistry {
 
     /// Gives back every lock whose body has not begun.
     pub(crate) fn give_up_unused(&self) {
-        let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
-        let holds = holds.iter().filter_map(Weak::upgrade);
-        for hold in holds {
+        for hold in self.all() {
             hold.give_up();
         }
     }
@@ -172,10 +181,20 @@ impl HoldRegistry {
         self.entering.token()
     }
 
+    /// Returns the newest hold of a lock; `None` if this client does not hold the lock.
+    pub(crate) fn hold_of(&self, name: &LockName) -> Option<Arc<HoldState>> {
+        lock(&self.newest).get(name).and_then(Weak::upgrade)
+    }
+
+    /// Returns the newest hold of each lock.
+    pub(crate) fn all(&self) -> Vec<Arc<HoldState>> {
+        let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
+        holds.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Whether this client holds the lock, as far as this process knows.
     pub(crate) fn contains(&self, name: &LockName) -> bool {
-        let newest = lock(&self.newest).get(name).and_then(Weak::upgrade);
-        newest.is_some_and(|hold| hold.is_valid())
+        self.hold_of(name).is_some_and(|hold| hold.is_valid())
     }
 
     /// Groups the held locks by shard. For each shard, returns the name of one held lock, and the time after which the
@@ -184,9 +203,8 @@ impl HoldRegistry {
         &self,
         shard: impl Fn(&LockName) -> u16,
     ) -> BTreeMap<u16, (Option<LockName>, Duration)> {
-        let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
         let mut held = BTreeMap::new();
-        for hold in holds.iter().filter_map(Weak::upgrade) {
+        for hold in self.all() {
             let first = || (Some(hold.name.clone()), Duration::ZERO);
             let (_, longest) = held.entry(shard(&hold.name)).or_insert_with(first);
             *longest = hold.lease_left().max(*longest);

@@ -58,10 +58,6 @@ pub(crate) struct RedisBackend {
 }
 
 impl RedisBackend {
-    pub(crate) fn address(&self) -> &str {
-        self.server.address()
-    }
-
     /// Creates the backend, without connecting to the server. The first session checks, before it connects, whether the
     /// server can be used for locks. It skips this check if [`connect`](Self::connect) has already checked the server.
     pub(crate) fn open(
@@ -173,6 +169,14 @@ impl Backend for RedisBackend {
 
     fn last_error(&self) -> Option<String> {
         self.server.last_error()
+    }
+
+    fn server(&self) -> String {
+        self.server.address().to_owned()
+    }
+
+    fn unconfirmed_releases(&self) -> usize {
+        self.server.unconfirmed_releases()
     }
 
     fn is_cut_off(&self, name: &LockName) -> bool {

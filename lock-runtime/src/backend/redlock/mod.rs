@@ -109,12 +109,6 @@ pub(crate) struct RedlockBackend {
 }
 
 impl RedlockBackend {
-    pub(crate) fn address(&self) -> String {
-        let nodes = self.quorum.nodes.iter();
-        let addresses: Vec<_> = nodes.map(|node| node.server().address()).collect();
-        addresses.join(", ")
-    }
-
     /// Creates the backend, without connecting to the nodes. The first call connects, unless
     /// [`connect`](Self::connect) has connected before.
     pub(crate) fn open(
@@ -252,6 +246,19 @@ impl Backend for RedlockBackend {
 
     fn last_error(&self) -> Option<String> {
         self.quorum.last_error()
+    }
+
+    fn server(&self) -> String {
+        let nodes = self.quorum.nodes.iter();
+        let addresses: Vec<_> = nodes.map(|node| node.server().address()).collect();
+        addresses.join(", ")
+    }
+
+    fn unconfirmed_releases(&self) -> usize {
+        // A release is in progress on each of the nodes.
+        let nodes = self.quorum.nodes.iter();
+        let releases = nodes.map(|node| node.server().unconfirmed_releases());
+        releases.max().unwrap_or_default()
     }
 
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>> {

@@ -342,6 +342,11 @@ impl Server {
         self.releases.token()
     }
 
+    /// Returns the number of background releases that have not ended.
+    pub(crate) fn unconfirmed_releases(&self) -> usize {
+        self.releases.len()
+    }
+
     /// Waits until all acquisitions have ended, or are cleaned up.
     pub(crate) async fn cleaned_up(&self) {
         drained(&self.unsettled).await;
