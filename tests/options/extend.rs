@@ -6,7 +6,8 @@ use std::{
     thread,
 };
 
-use lock_runtime::{LockError, LossReason, OptionsError};
+use lock_runtime::{LockError, OptionsError};
+use support::assert_lost;
 
 use crate::stores::{
     MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until_waiting,
@@ -93,13 +94,9 @@ async fn an_extension_of_a_lost_lease_is_lost() {
         let guard = client.lock("k").lease(50 * MS).acquire().await.unwrap();
         // The caller's thread is blocked until after the end of the lease.
         thread::sleep(60 * MS);
-        let lost = guard.extend(SECOND).await;
-        let expired = LossReason::Expired;
-        assert!(
-            matches!(lost, Err(LockError::Lost { reason, .. }) if reason == expired),
-            "{lost:?}"
-        );
-        assert_eq!(guard.loss(), Some(expired));
+        // On a busy machine, the engine can hear from the server that the grant is gone before it sees the deadline.
+        assert_lost(&guard.extend(SECOND).await);
+        assert!(guard.loss().is_some());
     })
     .await;
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use lock_runtime::{Lock, LockClient, LockError, OnLost};
 use support::{cluster::ClusterServers, server::ask, until};
 
-use super::{assert_not_replicated, patience, until_blocked};
+use super::{PATIENCE, assert_not_replicated, until_blocked};
 use crate::stores::SECOND;
 
 /// The name of the lock `k` on the servers.
@@ -91,7 +91,7 @@ async fn a_call_follows_a_slot_that_moves_while_it_waits() {
 async fn a_call_waits_for_the_replicas_of_the_server_to_which_its_slot_is_moving() {
     let fixture = Fixture::start().await;
     let lock = fixture.client.lock("k");
-    let nested = lock.clone().replicas(1).wait(patience());
+    let nested = lock.clone().replicas(1).wait(PATIENCE);
     let body = async {
         let Fixture { cluster, slot, .. } = &fixture;
         cluster.begin_move(*slot, fixture.to).await;
@@ -111,7 +111,7 @@ async fn a_call_waits_for_the_replicas_of_the_server_to_which_its_slot_is_moving
 async fn a_call_with_several_keys_waits_for_replicas_while_its_slot_is_moving() {
     let fixture = Fixture::start().await;
     let locks = fixture.client.locks(["{t}:a", "{t}:b"]);
-    let nested = locks.clone().replicas(1).wait(patience());
+    let nested = locks.clone().replicas(1).wait(PATIENCE);
     let cluster = &fixture.cluster;
     let body = async {
         let keys = cluster.keys().await;
