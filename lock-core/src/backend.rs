@@ -136,6 +136,9 @@ pub enum Released {
     Released,
     /// The grant with this token no longer existed, so the release changed nothing.
     NotHeld,
+    /// The request was sent more than once, because an answer was lost, and the grant no longer existed when the answered
+    /// copy arrived. An earlier copy has ended the grant, or the grant was gone before.
+    Unknown,
 }
 
 /// A snapshot of the state of a lock. The state can change before the caller reads the snapshot.

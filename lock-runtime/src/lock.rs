@@ -32,7 +32,8 @@ use crate::{
 pub enum ForcedRelease {
     /// The hold with the given token was ended.
     Released,
-    /// The lock is not held with the given token. Nothing was changed.
+    /// The lock is not held with the given token. Nothing was changed, unless the connection broke during the call: then
+    /// an earlier copy of the request may have ended the hold.
     NotHeld,
 }
 
@@ -241,7 +242,7 @@ impl Lock {
                 tracing::warn!(target: TARGET, key = %key, token = %token, by, "lock released by force");
                 ForcedRelease::Released
             }
-            Released::NotHeld => ForcedRelease::NotHeld,
+            Released::NotHeld | Released::Unknown => ForcedRelease::NotHeld,
         })
     }
 

@@ -336,7 +336,9 @@ async fn shutting_down_waits_for_it() {
         down.await.unwrap();
         let took = answered.elapsed();
         assert!(took < epsilon(), "{took:?}");
-        assert_eq!(fixture.behind.stats().released, 2);
+        // If a second request to release was sent before the answer to the first, it found no grant.
+        let stats = fixture.behind.stats();
+        assert_eq!(stats.released + stats.release_unknown, 2);
         assert_eq!(fixture.store.keys().await, [] as [String; 0]);
     })
     .await;

@@ -1,7 +1,12 @@
 //! Promise 8: the call returns the result of its body, whatever happens to the lease and the release.
 
 use lock_runtime::{LockError, LossReason, ReleaseOutcome, distributed_lock};
-use support::{assert_lost, epsilon, log, server::RedisServer};
+use support::{
+    assert_lost, epsilon, log,
+    proxy::FaultProxy,
+    quorum::{shared_quorum, url_through},
+    server::{RedisServer, ask, shared_server},
+};
 use tokio::time::Instant;
 use tracing::Level;
 
@@ -111,6 +116,66 @@ async fn a_release_says_what_became_of_the_lock() {
         assert_eq!(counted, (3, released, 0));
     })
     .await;
+}
+
+/// The connection breaks during a release, so the engine sends the release again. A release that finds the grant is
+/// confirmed. If the second copy finds no grant, the outcome is not known: the first copy has released the lock, or the
+/// lock was lost before, and another caller is inside.
+#[tokio::test]
+async fn a_release_that_is_sent_again_does_not_claim_a_grant_that_was_gone() {
+    for store in [
+        Store::redis().await,
+        Store::redisson().await,
+        Store::redlock().await,
+    ] {
+        eprintln!("on {store:?}");
+        let proxies = if store.is_redlock() {
+            shared_quorum().await.proxies().await
+        } else {
+            vec![FaultProxy::start(shared_server().await.port()).await]
+        };
+        let url = if store.is_redlock() {
+            url_through(&proxies)
+        } else {
+            proxies[0].url()
+        };
+        let client = store.through(&url).client().await;
+        let other = store.client().await;
+
+        let held = client.lock("held").acquire().await.unwrap();
+        for proxy in &proxies {
+            proxy.cut_after_request_bytes(0);
+        }
+        assert_eq!(held.release().await, ReleaseOutcome::Released);
+        assert_eq!(client.stats().release_unknown, 0);
+
+        let released = client.lock("released").acquire().await.unwrap();
+        for proxy in &proxies {
+            proxy.cut_after_reply_bytes(0);
+        }
+        assert_eq!(released.release().await, ReleaseOutcome::Unknown);
+        let free = other.lock("released").try_acquire().await.unwrap();
+        free.release().await;
+
+        let lost = client.lock("lost").acquire().await.unwrap();
+        if store.is_redlock() {
+            for server in &shared_quorum().await.servers {
+                let mut delete = redis::cmd("DEL");
+                let deleted = delete.arg(store.name("lost"));
+                ask::<usize>(&mut server.connection().await, deleted).await;
+            }
+        } else {
+            store.delete("lost").await;
+        }
+        let next = other.lock("lost").wait(SECOND).acquire().await.unwrap();
+        for proxy in &proxies {
+            proxy.cut_after_request_bytes(0);
+        }
+        assert_eq!(lost.release().await, ReleaseOutcome::Unknown);
+        assert_eq!(next.release().await, ReleaseOutcome::Released);
+        let stats = client.stats();
+        assert_eq!((stats.released, stats.release_unknown), (1, 2));
+    }
 }
 
 /// Calls that lose their leases are counted as lost. A lock that is given back after its loss is not counted as

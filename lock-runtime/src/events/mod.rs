@@ -55,6 +55,9 @@ counters! {
     failed,
     /// Holds that ended with a release of the lock. Holds that ended with the loss of the lease are not counted.
     released,
+    /// Releases that were sent more than once, because an answer was lost or not read, and that no longer found the grant.
+    /// An earlier copy of the request has ended the hold, or the lease was lost before the release.
+    release_unknown,
     /// Releases that the server refused, or did not confirm before the lease ended.
     release_failed,
     /// Renewals that extended a lease.

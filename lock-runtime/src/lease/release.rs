@@ -35,6 +35,12 @@ pub enum ReleaseOutcome {
     InBackground,
     /// The lease had been lost before the release. Another caller may have held the lock in the meantime.
     Lost(LossReason),
+    /// The lock is no longer held, and it is not known whether it was held until the release. The connection broke before
+    /// the server's answer arrived, so the engine sent the release again, and the second copy found no grant. Usually,
+    /// the first copy has released the lock. But the lease may also have been lost before, for instance because the
+    /// break was a restart of a server without persistence, or a failover. Then another caller may have held the lock
+    /// in the meantime.
+    Unknown,
 }
 
 /// The entry of one call into a hold. Dropping this value makes the call leave the hold. If no call is left inside the
@@ -158,10 +164,20 @@ impl Releasing {
                 ReleaseOutcome::Released
             }
             Released::NotHeld => ReleaseOutcome::Lost(hold.lose(LossReason::NotHeld)),
+            Released::Unknown => {
+                count(&hold.counters().release_unknown);
+                ReleaseOutcome::Unknown
+            }
         };
         hold.host().released(hold);
-        if outcome == ReleaseOutcome::Released {
-            tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "released");
+        match outcome {
+            ReleaseOutcome::Released => {
+                tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "released");
+            }
+            ReleaseOutcome::Unknown => {
+                tracing::debug!(target: TARGET, key = %hold.key, token = %hold.token, "the release was sent again, and found no grant");
+            }
+            _ => {}
         }
         outcome
     }

@@ -6,7 +6,7 @@ use std::{
     future::Future,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -481,7 +481,11 @@ impl Quorum {
                     .map(|ended| ended.unwrap_or_else(|panic| Err(panicked(&panic))))
             })
             .collect();
-        let released = |released| (released == Released::Released).then_some(());
+        let unsure = AtomicBool::new(false);
+        let released = |released| {
+            unsure.fetch_or(released == Released::Unknown, Ordering::Relaxed);
+            (released == Released::Released).then_some(())
+        };
         let verdict = self.decide(&mut answers, released).await;
         // The remaining nodes must release the lock even if a majority answers that the lock is not held. An earlier
         // release may have reached only that majority.
@@ -499,6 +503,7 @@ impl Quorum {
         }
         match verdict {
             Verdict::Yes(_) => Ok(Released::Released),
+            Verdict::No if unsure.into_inner() => Ok(Released::Unknown),
             Verdict::No => Ok(Released::NotHeld),
             Verdict::Open(error) => Err(error),
         }
@@ -536,11 +541,11 @@ impl Quorum {
                 count(&self.counters.released);
                 tracing::debug!(target: TARGET, key = %Layout::Native.key(&name), %token, "released in the background");
             }
-            // An earlier request has released the lock, and the answer to that request was not read.
-            Some(Ok(Released::NotHeld)) if self.context.now() < lease_ends => {
-                count(&self.counters.released);
+            // The caller has possibly sent a request to release before, whose answer was not read.
+            Some(Ok(Released::NotHeld | Released::Unknown)) if self.context.now() < lease_ends => {
+                count(&self.counters.release_unknown);
             }
-            Some(Ok(Released::NotHeld)) => {}
+            Some(Ok(Released::NotHeld | Released::Unknown)) => {}
             Some(Err(error)) => {
                 count(&self.counters.release_failed);
                 tracing::warn!(target: TARGET, key = %Layout::Native.key(&name), %token, %error, "release failed, the lease ends by itself");

@@ -161,6 +161,7 @@ impl Ledger {
             forgotten_at: 0,
             left: None,
             token: None,
+            is_overtaken: false,
             is_finished: false,
             is_long: false,
         };
@@ -306,6 +307,10 @@ impl Ledger {
                 this.latest_end = Some(now + millis(inside.hold.remaining()));
                 if let Some(call) = state.calls.get_mut(&inside.call) {
                     call.left = Some(now);
+                    let mut others = this.inside.values();
+                    // If a server whose clock was set back loses its state, a later grant can have a lower token.
+                    call.is_overtaken = others
+                        .any(|other| other.token > inside.token && other.entered > inside.entered);
                     if inside.hold.loss().is_none() {
                         call.token = Some(inside.token);
                         this.retained = inside.entered + millis(call.wanted.at_least);
@@ -434,15 +439,22 @@ impl Ledger {
         }
     }
 
-    /// Checks the outcome of a release: in a run without faults, a server confirms the release, or the lease is lost.
+    /// Checks the outcome of a release. In a run without faults, a server confirms the release, or the lease is lost. On a
+    /// single server, the grant of a call is gone once a caller with a later grant is inside.
     pub fn released(&self, call: CallId, outcome: ReleaseOutcome) {
         let state = self.state();
+        let is_single = matches!(self.plan.store, Store::Redis | Store::Redisson);
+        let is_overtaken = state.calls.get(&call).is_some_and(|call| call.is_overtaken);
         let is_prompt = state
             .calls
             .get(&call)
             .is_some_and(|call| call.wanted.prompt);
         let is_calm = state.disturbed == 0;
         drop(state);
+        if is_single && is_overtaken && outcome == ReleaseOutcome::Released {
+            let seen = format!("call {}", call.0);
+            self.violated("a release does not claim a grant that was gone", seen);
+        }
         let is_expected = matches!(outcome, ReleaseOutcome::Released | ReleaseOutcome::Lost(_));
         if is_prompt && is_calm && !is_expected {
             let seen = format!("call {}: {outcome:?}", call.0);

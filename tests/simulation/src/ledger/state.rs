@@ -150,6 +150,8 @@ pub(super) struct Call {
     pub(super) left: Option<u64>,
     /// The token of the hold that the call left without a loss.
     pub(super) token: Option<u64>,
+    /// Whether a caller with a later grant was inside the lock when the call left it.
+    pub(super) is_overtaken: bool,
     /// Whether the body of the call has returned.
     pub(super) is_finished: bool,
     /// Whether the body of the call can outlast a lease that is not renewed.

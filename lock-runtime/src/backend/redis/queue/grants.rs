@@ -293,8 +293,7 @@ async fn release_grant(
     };
     Ok(match answered.value {
         Value::Int(1) => Released::Released,
-        // The server has carried out an earlier copy of this request to release, and the answer to that copy was lost.
-        _ if answered.again => Released::Released,
+        _ if answered.again => Released::Unknown,
         _ => Released::NotHeld,
     })
 }
@@ -450,11 +449,11 @@ async fn release_until(
             count(&server.counters.released);
             tracing::debug!(target: TARGET, server = %address, %key, %token, "released in the background");
         }
-        // The server has carried out an earlier request to release, whose answer was not read.
-        Some(Ok(Released::NotHeld)) if server.now() < lease_ends => {
-            count(&server.counters.released);
+        // The caller has possibly sent a request to release before, whose answer was not read.
+        Some(Ok(Released::NotHeld | Released::Unknown)) if server.now() < lease_ends => {
+            count(&server.counters.release_unknown);
         }
-        Some(Ok(Released::NotHeld)) => {}
+        Some(Ok(Released::NotHeld | Released::Unknown)) => {}
         Some(Err(error)) => {
             count(&server.counters.release_failed);
             // The end of a shutdown ends the release. The log names the failure that the shutdown did not outwait.
