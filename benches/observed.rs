@@ -59,7 +59,7 @@ fn listen(setting: &str) {
         let spans = tracing_subscriber::fmt::layer()
             .with_span_events(FmtSpan::CLOSE)
             .with_writer(io::sink);
-        let only = Targets::new().with_target("lock_runtime::span", tracing::Level::INFO);
+        let only = Targets::new().with_target("lock_runtime::span", tracing::Level::DEBUG);
         tracing_subscriber::registry()
             .with(spans.with_filter(only))
             .init();

@@ -412,6 +412,16 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// that gives up because of missing answers includes this text in its error.
     fn last_error(&self) -> Option<String>;
 
+    /// Returns the reason for a missing answer, beginning with the address of the server.
+    fn no_answer(&self) -> String {
+        let server = self.server();
+        match self.last_error() {
+            Some(error) if error.contains(&server) => error,
+            Some(error) => format!("{server}: {error}"),
+            None => format!("{server}: no answer"),
+        }
+    }
+
     /// Returns whether the calling runtime has lost its connection for this lock, or could not make one. A call on such a
     /// runtime reports an unreachable server, even if the server answers other runtimes.
     fn is_cut_off(&self, name: &LockName) -> bool {

@@ -27,6 +27,7 @@ use crate::{
         reentry::{self, Frame},
     },
     background,
+    lease::polling,
 };
 
 /// A body whose type is erased.
@@ -136,7 +137,10 @@ impl Inside {
             return Poll::Ready(());
         }
         self.begun = true;
-        match body.poll(&self.frame, cx) {
+        let polling = polling::begin(&self.frame.hold);
+        let polled = body.poll(&self.frame, cx);
+        drop(polling);
+        match polled {
             Poll::Ready(()) => {
                 entered.is_lost();
                 Poll::Ready(())
@@ -149,6 +153,7 @@ impl Inside {
     /// lost by now.
     #[inline(never)]
     pub(crate) fn result(&self, entered: &Entered) -> Result<(), LockError> {
+        entered.report_late_end();
         let lost = self.lost.then(|| entered.loss());
         lost.flatten().map_or(Ok(()), Err)
     }

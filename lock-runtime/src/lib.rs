@@ -46,10 +46,11 @@
 //! # Events
 //! The engine reports every grant, renewal, release and loss of a lock as a `tracing` event with the target
 //! `lock_runtime`. Grants and releases have level `DEBUG`. Losses, failed renewals and bodies that have used 80 % of a
-//! fixed lease have level `WARN`. [`LockClient::stats`] returns how often each kind of event has happened.
+//! fixed lease have level `WARN`, as do bodies that block their threads. A wait of more than ten seconds has level `INFO`.
+//! [`LockClient::stats`] returns how often each kind of event has happened.
 //!
 //! Each call has a span `lock` with the target `lock_runtime::span` and the level `INFO`. The child spans `lock.wait`
-//! and `lock.hold` show how long the call waited, and how long it held its locks. With the feature `metrics`, the
+//! and `lock.hold`, with the level `DEBUG`, show how long the call waited, and how long it held its locks. With the feature `metrics`, the
 //! engine reports metrics through the facade crate `metrics`.
 
 mod acquire;

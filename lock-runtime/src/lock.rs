@@ -202,6 +202,10 @@ impl Lock {
     /// stuck, or if the guarded resource refuses lower [tokens](crate::Hold::token). If several callers of one session
     /// share the grant, the callers that still wait for their turn have to queue again.
     ///
+    /// The former holder does not learn who has released its lock: its loss has the reason
+    /// [`NotHeld`](crate::LossReason::NotHeld), as after a deletion. Look for the event below in the log of the program that
+    /// has released the lock, or in the history of the page.
+    ///
     /// `by` names the person or the program that releases the lock. This name appears in the event of level `WARN` that
     /// reports the release. The method takes at most `wait`, or 0.9 s if `wait` is zero.
     ///
@@ -276,9 +280,7 @@ impl Lock {
             None => Err(LockError::Unreachable {
                 key,
                 waited: backend.now().since(started),
-                detail: backend
-                    .last_error()
-                    .map_or_else(|| "no answer".into(), Into::into),
+                detail: backend.no_answer().into(),
             }),
         }
     }

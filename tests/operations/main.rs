@@ -8,6 +8,7 @@
 mod lifecycle;
 mod metrics;
 mod panics;
+mod slow;
 mod spans;
 mod testing;
 mod warnings;

@@ -13,7 +13,7 @@ use std::{
 use lock_runtime::{LockClient, LockError, distributed_lock};
 use support::{server::RedisServer, stores::until_waiting, until};
 use tracing::{
-    Event, Id, Subscriber,
+    Event, Id, Level, Subscriber,
     field::{Field, Visit},
     span,
 };
@@ -60,7 +60,7 @@ fn unused_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A subscriber layer that stores the spans of the library, and the events of this file.
+/// A subscriber layer that stores the spans of the library, its log events at INFO and above, and the events of this file.
 struct Store;
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Store {
@@ -88,9 +88,14 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Store {
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        if event.metadata().target() == module_path!() {
+        let name = match event.metadata().target() {
+            target if target == module_path!() => "event",
+            "lock_runtime" if *event.metadata().level() <= Level::INFO => "log",
+            _ => return,
+        };
+        {
             let mut told = Seen {
-                name: "event".to_owned(),
+                name: name.to_owned(),
                 parent: context.lookup_current().map(|span| span.id().into_u64()),
                 ..Seen::default()
             };
@@ -182,6 +187,18 @@ impl Spans {
     fn outcome(&self) -> &str {
         self.field("lock.outcome")
     }
+}
+
+/// Returns the log events about a key whose message contains this text, with the fields of the event.
+pub(crate) fn logged(key: &str, text: &str) -> Vec<BTreeMap<&'static str, String>> {
+    seen(|all| {
+        let logs = all.values().filter(|seen| seen.name == "log");
+        let is_it = |log: &&Seen| {
+            let field = |name| log.fields.get(name).map_or("", String::as_str);
+            field("key") == key && field("message").contains(text)
+        };
+        logs.filter(is_it).map(|log| log.fields.clone()).collect()
+    })
 }
 
 /// Returns the name of the span that contained the event of the body, for the call for `key`.
@@ -358,4 +375,83 @@ async fn a_filter_turns_the_spans_off() {
         !seen.is_empty() && seen.iter().all(|name| *name == "lock_runtime"),
         "{seen:?}"
     );
+}
+
+/// A subscriber for the level INFO gets one span for each call. The events of the body are inside this span.
+#[tokio::test]
+async fn a_call_has_one_span_at_the_level_info() {
+    record();
+    #[derive(Default)]
+    struct Names {
+        spans: Vec<&'static str>,
+        entered: Vec<u64>,
+        around_body: Option<usize>,
+    }
+    struct Info(Arc<Mutex<Names>>);
+    impl Subscriber for Info {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() <= Level::INFO
+        }
+        fn new_span(&self, attributes: &span::Attributes<'_>) -> Id {
+            let mut names = self.0.lock().unwrap();
+            names.spans.push(attributes.metadata().name());
+            Id::from_u64(names.spans.len() as u64)
+        }
+        fn record(&self, _: &Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &Event<'_>) {
+            let mut names = self.0.lock().unwrap();
+            names.around_body = Some(names.entered.len());
+        }
+        fn enter(&self, id: &Id) {
+            self.0.lock().unwrap().entered.push(id.into_u64());
+        }
+        fn exit(&self, id: &Id) {
+            let last = self.0.lock().unwrap().entered.pop();
+            assert_eq!(last, Some(id.into_u64()), "the inner span is left first");
+        }
+    }
+    let names = Arc::new(Mutex::new(Names::default()));
+    let client = LockClient::connect("memory:").await.unwrap();
+    let info = tracing::subscriber::set_default(Info(names.clone()));
+    client.scope(reserve("info")).await.unwrap();
+    drop(info);
+    let names = names.lock().unwrap();
+    assert_eq!(names.spans, ["lock"]);
+    assert_eq!(names.around_body, Some(1), "the body is inside the span");
+    assert!(names.entered.is_empty());
+}
+
+/// The event of a loss is inside the span of its call, although the engine's thread notices the loss.
+#[tokio::test]
+async fn a_loss_is_reported_inside_the_span_of_its_call() {
+    record();
+    let server = RedisServer::start().await;
+    let client = LockClient::connect(server.url()).await.unwrap();
+    let key = "span:deleted";
+    let lock = client.lock(key).lease(SECOND).renew(true);
+    let lost = lock.run(async {
+        let mut connection = server.connection().await;
+        let mut delete = redis::cmd("DEL");
+        delete.arg(format!("{{lock:{key}}}"));
+        let deleted: i64 = delete.query_async(&mut connection).await.unwrap();
+        assert_eq!(deleted, 1);
+        std::future::pending::<()>().await
+    });
+    assert!(matches!(lost.await, Err(LockError::Lost { .. })));
+    let parent = seen(|all| {
+        let losses = all.values().filter(|seen| {
+            let message = seen.fields.get("message");
+            seen.fields.get("key").is_some_and(|found| found == key)
+                && message.is_some_and(|message| message.contains("lease lost"))
+        });
+        let parents: Vec<_> = losses.map(|loss| loss.parent).collect();
+        let [Some(parent)] = parents[..] else {
+            panic!("one event, inside a span: {parents:?}");
+        };
+        all[&parent].clone()
+    });
+    assert_eq!(parent.name, "lock");
+    assert_eq!(parent.fields["lock.key"], key);
+    assert!(parent.is_closed, "the hold does not keep the span open");
 }

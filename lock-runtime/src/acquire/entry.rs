@@ -7,7 +7,7 @@ use lock_core::{backend::BoxFuture, error::LockError, key::LockName, lease::Mome
 
 use crate::{
     acquire::{
-        record::CallRecord,
+        record::{CallRecord, InSpan},
         reentry::{Frame, Level, MultiCall},
     },
     lease::{
@@ -179,13 +179,16 @@ impl Entered {
     pub(crate) fn recorded_by(mut self, mut record: CallRecord) -> Self {
         let only = self.others.is_empty().then_some(&self.innermost);
         let token = only.map(|entry| entry.hold().token);
+        for entry in self.entries().filter(|entry| entry.has_begun()) {
+            entry.hold().set_span(record.span());
+        }
         record.acquired(token, only.is_some_and(|entry| !entry.has_begun()));
         self.record = record;
         self
     }
 
-    /// Enters the tracing span of the hold. Dropping the returned value leaves this span.
-    pub(crate) fn enter_span(&self) -> Option<tracing::span::Entered<'_>> {
+    /// Enters the tracing spans of the call and of the hold. Dropping the returned value leaves these spans.
+    pub(crate) fn enter_span(&self) -> Option<InSpan<'_>> {
         self.record.enter()
     }
 
@@ -256,6 +259,14 @@ impl Entered {
         self.entries()
             .filter_map(|entry| entry.hold().not_lost().err())
             .reduce(|first, _| first)
+    }
+
+    /// Called when the body has ended. Reports each lock whose lease was lost long before. A lock that the call has
+    /// re-entered is reported by the call that began the hold.
+    pub(crate) fn report_late_end(&self) {
+        for entry in self.entries().filter(|entry| entry.has_begun()) {
+            entry.hold().report_late_end();
+        }
     }
 
     /// Whether one of the locks is lost.

@@ -9,8 +9,8 @@ use std::{
 };
 
 use lock_core::{
-    backend::{Answer, Attempt, BackendError, Leaving},
-    error::{BusyWith, LockError},
+    backend::{Answer, Attempt, BackendError, BoxFuture, Holder, Leaving},
+    error::{BusyWith, HeldBy, LockError},
     lease::{CLAIM, Grant, Moment},
     options::Strategy,
 };
@@ -298,7 +298,16 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
         return Box::pin(spin(spec, budget)).await;
     }
     let mut attempt = backend.attempt(spec.request(wait));
-    match unless_shut_down(&spec.shared, until, attempt.enter()).await? {
+    let mut entering = attempt.enter();
+    let quiet_until = until.min(budget.quiet_until());
+    let mut entered = unless_shut_down(&spec.shared, quiet_until, &mut entering).await?;
+    if entered.is_none() && quiet_until < until {
+        // The future is boxed, because few calls wait this long.
+        let waiting = enter_and_report(spec, budget, until, &mut entering);
+        entered = Box::pin(waiting).await?;
+    }
+    drop(entering);
+    match entered {
         Some(Ok(Answer::Granted(grant))) => Ok(grant),
         Some(Ok(Answer::Busy)) => Err(busy_outside(spec, *budget, attempt.held_by())),
         Some(Err(error)) => Err(failed(spec, *budget, error)),
@@ -310,6 +319,50 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
         }
         // The future of `leave` is boxed, so that the future of a call that gets its lock in time stays small.
         None => Box::pin(leave(spec, budget, attempt)).await,
+    }
+}
+
+/// Waits further for the lock, and reports once who holds it.
+async fn enter_and_report(
+    spec: &AcquireSpec,
+    budget: &Budget,
+    until: Moment,
+    entering: &mut BoxFuture<'_, Result<Answer, BackendError>>,
+) -> Result<Option<Result<Answer, BackendError>>, LockError> {
+    if spec.shared.registry.may_report_wait(&spec.name, spec.now()) {
+        let asking = async {
+            let status = spec.shared.backend.status(&spec.name);
+            let holder = match bounded(&spec.shared.backend, until, status).await {
+                Some(Ok(status)) => status.holder,
+                _ => None,
+            };
+            report_wait(spec, budget, holder);
+        };
+        let entered = unless_shut_down(&spec.shared, until, &mut *entering);
+        tokio::select! {
+            biased;
+            entered = entered => return entered,
+            () = asking => {}
+        }
+    }
+    unless_shut_down(&spec.shared, until, entering).await
+}
+
+/// Reports that a call still waits, and who holds the lock.
+fn report_wait(spec: &AcquireSpec, budget: &Budget, holder: Option<Holder>) {
+    let waited = spec.now().since(budget.started());
+    let held_by = holder.map(|holder| HeldBy {
+        holder,
+        ahead: None,
+    });
+    let function = spec.site.function();
+    match held_by {
+        Some(held_by) => {
+            tracing::info!(target: TARGET, key = %spec.key, function, ?waited, "still waiting for the lock, {held_by}");
+        }
+        None => {
+            tracing::info!(target: TARGET, key = %spec.key, function, ?waited, "still waiting for the lock, whose holder is not known");
+        }
     }
 }
 
@@ -348,6 +401,7 @@ async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
     let (shared, backend) = (&spec.shared, &spec.shared.backend);
     let deadline = budget.waits_until();
     let mut failed_tries = 0;
+    let mut has_reported = false;
     loop {
         let began = backend.now();
         let until = (began + TRY_PATIENCE).min(began.max(deadline) + LEAVE_PATIENCE / 2);
@@ -355,6 +409,13 @@ async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
         let tried = unless_shut_down(shared, until, attempt.enter()).await?;
         let is_last = backend.now() >= deadline;
         let held_by = is_last.then(|| attempt.held_by()).flatten();
+        if !has_reported && began >= budget.quiet_until() {
+            has_reported = true;
+            if shared.registry.may_report_wait(&spec.name, began) {
+                let holder = attempt.held_by().map(|held_by| held_by.holder);
+                report_wait(spec, budget, holder);
+            }
+        }
         drop(attempt);
         match tried {
             Some(Ok(Answer::Granted(grant))) => {

@@ -19,6 +19,13 @@ const NAMED_KEYS: usize = 8;
 /// The outcome that is recorded if the future of a call is dropped before the call has its locks.
 const DROPPED: &str = "dropped";
 
+/// The spans of a call that are entered until this value is dropped. The fields are dropped in this order, so the inner span
+/// is left first.
+pub(crate) struct InSpan<'a> {
+    _phase: tracing::span::Entered<'a>,
+    _call: tracing::span::Entered<'a>,
+}
+
 /// The spans and metrics of one call. This value exists from the first poll of the acquisition until the call has left
 /// its locks. It contains `None` if nobody records spans and the feature `metrics` is off.
 #[derive(Default)]
@@ -50,7 +57,7 @@ impl CallRecord {
         metrics::start(first.site.label());
         metrics::waiting(first.site.label(), 1.0);
         Self(Some(Box::new(Recorded {
-            phase: tracing::info_span!(target: TARGET, parent: &call, "lock.wait"),
+            phase: tracing::debug_span!(target: TARGET, parent: &call, "lock.wait"),
             call,
             shared: first.shared.clone(),
             label: first.site.label(),
@@ -68,9 +75,22 @@ impl CallRecord {
         .await
     }
 
-    /// Enters the span of the call's wait or hold. Dropping the returned value leaves this span.
-    pub(crate) fn enter(&self) -> Option<tracing::span::Entered<'_>> {
-        self.0.as_ref().map(|recorded| recorded.phase.enter())
+    /// Enters the span of the call, and in it the span of its wait or hold. The span of the call is entered too, because a
+    /// subscriber for the level INFO does not have the inner span.
+    pub(crate) fn enter(&self) -> Option<InSpan<'_>> {
+        self.0.as_ref().map(|recorded| {
+            let call = recorded.call.enter();
+            InSpan {
+                _phase: recorded.phase.enter(),
+                _call: call,
+            }
+        })
+    }
+
+    /// Returns the span of the call; a disabled span if nobody records spans.
+    pub(crate) fn span(&self) -> Span {
+        let recorded = self.0.as_ref();
+        recorded.map_or_else(Span::none, |recorded| recorded.call.clone())
     }
 
     /// Ends the span of the wait, and begins the span of the hold. `token` is the fencing token if the call has one
@@ -83,7 +103,7 @@ impl CallRecord {
         if let Some(token) = token {
             recorded.call.record("lock.token", token.get());
         }
-        recorded.phase = tracing::info_span!(target: TARGET, parent: &recorded.call, "lock.hold");
+        recorded.phase = tracing::debug_span!(target: TARGET, parent: &recorded.call, "lock.hold");
     }
 
     /// Ends the span of the wait of a call that did not get its locks.

@@ -18,6 +18,9 @@ pub(crate) const TRY_PATIENCE: Duration = Duration::from_millis(900);
 /// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 
+/// How long a call waits before the engine reports the wait.
+const LONG_WAIT: Duration = Duration::from_secs(10);
+
 /// The description of an annotated function that the attribute creates at compile time.
 #[derive(Debug)]
 pub struct Site {
@@ -103,6 +106,15 @@ impl Budget {
         }
     }
 
+    pub(crate) fn started(self) -> Moment {
+        self.started
+    }
+
+    /// The moment at which the engine reports that the call still waits.
+    pub(crate) fn quiet_until(self) -> Moment {
+        self.started + LONG_WAIT
+    }
+
     /// Whether the call waits for a lock that is not free.
     pub(crate) fn waits(self) -> bool {
         !self.wait.is_zero()
@@ -178,10 +190,9 @@ pub(crate) fn busy_outside(
 }
 
 pub(crate) fn unreachable(spec: &AcquireSpec, budget: Budget) -> LockError {
-    let last_error = spec.shared.backend.last_error();
     LockError::Unreachable {
         key: spec.key.clone(),
         waited: spec.now().since(budget.started),
-        detail: last_error.map_or_else(|| "no answer".into(), Into::into),
+        detail: spec.shared.backend.no_answer().into(),
     }
 }

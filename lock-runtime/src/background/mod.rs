@@ -7,6 +7,7 @@
 use std::{
     fmt,
     future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -30,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask};
 
 pub(crate) mod clock;
+pub(crate) mod parking;
 pub(crate) mod watched;
 #[cfg(feature = "__simulation")]
 pub(crate) mod world;
@@ -90,6 +92,13 @@ fn start_engine() -> Handle {
 /// a mutex half changed.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a step that can run code of the user: a layer of `tracing`, a recorder of metrics, a hook, or a waker. A waker can
+/// poll its caller at once, and the caller can drop its body. Returns `None` if the step panics, so that the engine's other
+/// work goes on. The panic hook has already reported the panic.
+pub(crate) fn isolated<T>(step: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(step)).ok()
 }
 
 /// Waits until all of `tasks` have ended. New tasks can start during the wait and afterwards.
@@ -236,6 +245,14 @@ impl Context {
             unfinished: Mutex::default(),
             first_session: OnceLock::new(),
         }
+    }
+
+    /// Whether the process is simulated.
+    pub(crate) fn is_simulated(&self) -> bool {
+        #[cfg(feature = "__simulation")]
+        return self.world.is_some();
+        #[cfg(not(feature = "__simulation"))]
+        false
     }
 
     /// Returns the engine's runtime.

@@ -19,6 +19,7 @@ use lock_core::{
     lease::{CLAIM, Grant, LeaseTerms, Moment, Renewal},
 };
 use tokio::sync::Notify;
+use tracing::Span;
 
 use crate::{
     background::{Context, TrackedTask, lock},
@@ -28,9 +29,13 @@ use crate::{
         due_queue::{DueEntry, Scheduled},
         moment::AtomicMoment,
         policy::{self, Plan},
+        polling::LONG_POLL,
         siblings::Turns,
     },
 };
+
+/// The least time between the loss of a lease and the end of its body that is reported.
+const LATE_END: Duration = Duration::from_millis(100);
 
 /// The functions that a hold needs from its client.
 pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
@@ -89,6 +94,14 @@ pub(crate) struct HoldState {
     tracked: Mutex<Option<TrackedTask>>,
     lease: Mutex<Lease>,
     lost: OnceLock<LossReason>,
+    /// The end of a lease that was lost: the local deadline, or the moment at which the engine noticed the loss. `None`
+    /// while the lease is not lost.
+    lost_at: AtomicMoment,
+    /// The span of the call that began the hold. Events about the hold are inside this span, also if the engine reports
+    /// them. The span is disabled before the call has its locks, and after the release.
+    span: Mutex<Span>,
+    /// Whether the engine has warned that the body blocks its thread.
+    blocked_warned: AtomicBool,
     /// Wakes the tasks that wait for the loss of the lease. For an in-process lock, these tasks are also woken when the
     /// deadline changes.
     lost_now: Notify,
@@ -146,6 +159,9 @@ impl HoldState {
             tracked: Mutex::new(None),
             lease: Mutex::new(Lease::granted(terms, &grant, entered)),
             lost: OnceLock::new(),
+            lost_at: AtomicMoment::new(None),
+            span: Mutex::new(Span::none()),
+            blocked_warned: AtomicBool::new(false),
             lost_now: Notify::new(),
             warned: AtomicBool::new(false),
             renewal_warned: AtomicBool::new(false),
@@ -273,7 +289,21 @@ impl HoldState {
         metrics::holding(self.label, 1.0);
     }
 
+    /// Stores the span of the call that began the hold.
+    pub(crate) fn set_span(&self, span: Span) {
+        *lock(&self.span) = span;
+    }
+
+    /// Reports an event inside the span of the call that began the hold.
+    fn report<T>(&self, event: impl FnOnce() -> T) -> T {
+        let span = lock(&self.span).clone();
+        span.in_scope(event)
+    }
+
     pub(crate) fn untrack(&self) {
+        // The last clone of a span closes it, which runs code of the user, so the mutex is unlocked before.
+        let span = std::mem::replace(&mut *lock(&self.span), Span::none());
+        drop(span);
         if lock(&self.tracked).take().is_some() {
             metrics::holding(self.label, -1.0);
         }
@@ -366,7 +396,7 @@ impl HoldState {
         if !self.is_in_use() || self.renewal_warned.swap(true, Ordering::AcqRel) {
             tracing::debug!(target: TARGET, key = %self.key, token = %self.token, ?remaining, %error, "renewal failed");
         } else {
-            tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?remaining, %error, "renewal failed, trying again until the lease ends");
+            self.report(|| tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?remaining, %error, "renewal failed, trying again until the lease ends"));
         }
     }
 
@@ -539,6 +569,11 @@ impl HoldState {
     /// returns the earlier reason.
     pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
         let mut first = false;
+        if !self.is_lost() {
+            let now = self.backend().now();
+            let end = self.deadline().map_or(now, |deadline| deadline.min(now));
+            self.lost_at.set(Some(end));
+        }
         let reason = *self.lost.get_or_init(|| {
             first = true;
             reason
@@ -552,7 +587,7 @@ impl HoldState {
             self.lost_now.notify_waiters();
             if is_in_use {
                 metrics::lost(self.label, reason);
-                tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost while held");
+                self.report(|| tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost while held"));
                 self.host.lost(&LeaseLoss {
                     key: self.key.clone(),
                     label: self.label,
@@ -565,6 +600,29 @@ impl HoldState {
             }
         }
         reason
+    }
+
+    /// Reports that the body ends only now, if its lease was lost [`LATE_END`] ago or earlier.
+    pub(crate) fn report_late_end(&self) {
+        if !self.is_lost() || !self.is_in_use() {
+            return;
+        }
+        let Some(lost_at) = self.lost_at.get() else {
+            return;
+        };
+        let late = self.backend().now().since(lost_at);
+        if late >= LATE_END {
+            tracing::warn!(target: TARGET, key = %self.key, function = self.function, token = %self.token,
+                "the body has ended {:.1} s after its lease was lost", late.as_secs_f64());
+        }
+    }
+
+    /// Warns once that a poll of the body has lasted for [`LONG_POLL`].
+    pub(crate) fn warn_of_long_poll(&self) {
+        if !self.blocked_warned.swap(true, Ordering::AcqRel) {
+            self.report(|| tracing::warn!(target: TARGET, key = %self.key, function = self.function, token = %self.token,
+                "the body was not polled for {} s, because it blocks its thread: it cannot notice the loss of its lease", LONG_POLL.as_secs()));
+        }
     }
 
     /// Completes when the lease is lost. Never completes if every call leaves the hold before a loss.
@@ -589,6 +647,10 @@ impl HoldState {
     /// Completes when the lease is lost. Logs a warning once less than a fifth of a fixed lease is left to the body.
     pub(crate) async fn watch(self: Arc<Self>) -> LossReason {
         while self.terms.renewal == Renewal::Fixed && !self.warned.load(Ordering::Acquire) {
+            // A body that has blocked its thread can have lost its lease before this first look.
+            if let Some(reason) = self.loss() {
+                return reason;
+            }
             let now = self.backend().now();
             let ends = lock(&self.lease).ends(now);
             let is_late = ends.since(now) <= self.terms.time / 5;

@@ -5,6 +5,7 @@ pub(crate) mod due_queue;
 pub(crate) mod hold;
 pub(crate) mod moment;
 pub(crate) mod policy;
+pub(crate) mod polling;
 pub(crate) mod release;
 pub(crate) mod scheduler;
 pub(crate) mod shared;

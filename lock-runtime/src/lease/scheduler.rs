@@ -5,7 +5,7 @@
 
 use std::{
     collections::VecDeque,
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -21,7 +21,7 @@ use lock_core::{
 use tokio::sync::Notify;
 
 use crate::{
-    background::{Context, ShutdownSignal, lock},
+    background::{Context, ShutdownSignal, isolated, lock},
     events::TARGET,
     lease::{
         Applied, Requested,
@@ -334,15 +334,6 @@ impl SentRenewal {
     }
 }
 
-/// Runs a step for one hold. Returns `None` if the step panics.
-///
-/// A step can run code of the user: a layer of `tracing`, a recorder of metrics, or a waker. A waker can poll its caller
-/// at once, and the caller can drop its body. If such code panics, the other holds of the client still need their
-/// renewals and releases. The panic hook has already reported the panic.
-fn isolated<T>(step: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(step)).ok()
-}
-
 /// Whether a hold still needs renewals or checks. This function also notices if the hold's deadline has passed, and
 /// gives the lock back if the body has not begun in time.
 fn needs_renewal(hold: &HoldState) -> bool {
@@ -425,11 +416,7 @@ async fn answers(
         }
         if !is_awaited && context.now() >= patience {
             is_awaited = true;
-            let error = scheduler
-                .backend
-                .last_error()
-                .unwrap_or_else(|| "no answer".into());
-            let error = BackendError::Unreachable(error);
+            let error = BackendError::Unreachable(scheduler.backend.no_answer());
             let renewed = sent.iter().filter(|sent| needs_renewal(&sent.hold));
             for sent in renewed {
                 isolated(|| sent.failed(&error));

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
@@ -13,13 +12,16 @@ use lock_core::{backend::Backend, key::LockName, lease::Moment};
 
 use crate::{
     backend::memory::Link,
-    background::{Context, ShutdownSignal, TaskTracker, TrackedTask, drained, lock},
+    background::{Context, ShutdownSignal, TaskTracker, TrackedTask, drained, isolated, lock},
     events::{Counters, Hooks, LeaseLoss, LeaseWarning},
     lease::{
         hold::{HoldHost, HoldState, UnconfirmedRelease},
         scheduler::RenewalScheduler,
     },
 };
+
+/// The least time between two reports of long waits for the same lock.
+const REPORT_AGAIN: Duration = Duration::from_secs(10);
 
 /// The state that all clones of a client share.
 pub(crate) struct Shared {
@@ -98,10 +100,8 @@ impl HoldHost for Shared {
     }
 
     fn lost(&self, loss: &LeaseLoss) {
-        // A loss can be noticed anywhere in the engine, so a panic of the user's function is caught. The panic hook has
-        // already reported it.
-        let called = AssertUnwindSafe(|| self.hooks.lost.call(loss));
-        drop(catch_unwind(called));
+        // A loss can be noticed anywhere in the engine, so a panic of the user's function is caught.
+        isolated(|| self.hooks.lost.call(loss));
     }
 
     fn left(&self, hold: &Arc<HoldState>) {
@@ -123,6 +123,8 @@ impl HoldHost for Shared {
 pub(crate) struct HoldRegistry {
     /// The newest hold of each lock.
     newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
+    /// When a long wait for each lock was last reported. Reports older than [`REPORT_AGAIN`] are removed.
+    reported: Mutex<HashMap<LockName, Moment>>,
     /// Tracks the holds that have not been released, including lost holds.
     holds: TaskTracker,
     /// Tracks the acquisitions in progress.
@@ -190,6 +192,18 @@ impl HoldRegistry {
     pub(crate) fn all(&self) -> Vec<Arc<HoldState>> {
         let holds: Vec<_> = lock(&self.newest).values().cloned().collect();
         holds.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns whether a call that has waited for a long time may report this now. If many calls of this client wait for
+    /// one lock, only one of them reports it in [`REPORT_AGAIN`].
+    pub(crate) fn may_report_wait(&self, name: &LockName, now: Moment) -> bool {
+        let mut reported = lock(&self.reported);
+        reported.retain(|_, at| now.since(*at) < REPORT_AGAIN);
+        if reported.contains_key(name) {
+            return false;
+        }
+        reported.insert(name.clone(), now);
+        true
     }
 
     /// Whether this client holds the lock, as far as this process knows.

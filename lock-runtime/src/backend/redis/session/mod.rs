@@ -34,11 +34,11 @@ use crate::{
         transport::{
             connection::{Connection, Identity, OPEN_PATIENCE, Pushed},
             connector::Connector,
-            health::{Health, Parking},
+            health::Health,
             outage::SessionPresence,
         },
     },
-    background::{Context, TaskRuntime, watched::Watched},
+    background::{Context, TaskRuntime, parking::Parking, watched::Watched},
     events::TARGET,
 };
 

@@ -18,14 +18,14 @@ use crate::{
         batcher::Batcher,
         call_error::{CallError, Redirect},
         connector::Connector,
-        health::{Health, InFlight, Parking},
+        health::{Health, InFlight},
         liveness::Readiness,
         script::Script,
         sentinel::NO_PRIMARY,
         shard_channels::ShardChannels,
         wait_connections::WaitConnections,
     },
-    background::Context,
+    background::{Context, parking::Parking},
     events::{Counters, TARGET, count, metrics},
 };
 

@@ -14,40 +14,7 @@ use std::{
 use lock_core::lease::Moment;
 use tokio::sync::Notify;
 
-/// Lets a heartbeat sleep while its session is idle.
-#[derive(Debug, Default)]
-pub(crate) struct Parking {
-    parked: AtomicBool,
-    active: Notify,
-}
-
-impl Parking {
-    /// Wakes the heartbeat if it sleeps in [`park`](Self::park). The calling code must record the new work before this
-    /// call, so that the closure `is_idle` of `park` returns false.
-    pub(crate) fn watch(&self) {
-        if self.parked.load(Ordering::SeqCst) && self.parked.swap(false, Ordering::SeqCst) {
-            self.active.notify_one();
-        }
-    }
-
-    /// Sleeps until [`watch`](Self::watch) or [`leave`](Self::leave) is called, if `is_idle` returns true.
-    pub(crate) async fn park(&self, is_idle: impl Fn() -> bool) {
-        if !is_idle() {
-            return;
-        }
-        self.parked.store(true, Ordering::SeqCst);
-        // Work that was added before `parked` was set has not woken the heartbeat, so `is_idle` is checked again.
-        if is_idle() {
-            self.active.notified().await;
-        }
-        self.parked.store(false, Ordering::SeqCst);
-    }
-
-    /// Wakes the heartbeat so that it can end.
-    pub(crate) fn leave(&self) {
-        self.active.notify_one();
-    }
-}
+use crate::background::parking::Parking;
 
 /// The recorded state of a connection: when replies came, and whether the connection was lost or given up.
 #[derive(Debug)]
