@@ -3,20 +3,19 @@
 
 use std::{
     collections::BTreeMap,
-    error::Error,
     fmt::Write,
     time::{Duration, Instant, SystemTime},
 };
 
 use lock_runtime::{
     ConnectError, LockClient,
-    redis::{self, AsyncConnectionConfig, Cmd, FromRedisValue, aio::MultiplexedConnection},
+    redis::{self, Cmd, FromRedisValue, aio::MultiplexedConnection},
 };
 use serde::Serialize;
 
 use crate::{
     ServerArgs,
-    exit::{Exit, Failure, with_advice},
+    exit::{Exit, Failure, advice, with_advice},
     output::{Format, people, write_one},
 };
 
@@ -106,7 +105,7 @@ pub(crate) async fn doctor(servers: &ServerArgs, format: Format) -> Result<Exit,
     };
     connect(servers, &mut report).await?;
     for url in &servers.url {
-        match members(url, servers.patience).await {
+        match members(url, servers).await {
             Ok(members) => {
                 for member in members {
                     examine(&member, servers, &mut report).await;
@@ -160,8 +159,7 @@ fn name(error: &ConnectError) -> &'static str {
 }
 
 fn cure(error: &ConnectError) -> String {
-    let advice = error.source().map(ToString::to_string);
-    advice.unwrap_or_else(|| "see the server's message".into())
+    advice(error).unwrap_or_else(|| "see the server's message".into())
 }
 
 /// Acquires and releases a lock that no service uses.
@@ -197,7 +195,7 @@ async fn acquire(client: &LockClient, report: &mut Report) {
 }
 
 /// Returns a `redis://` or `rediss://` URL for each primary that stores the locks of a client with the given URL.
-async fn members(url: &str, patience: Duration) -> Result<Vec<String>, String> {
+async fn members(url: &str, servers: &ServerArgs) -> Result<Vec<String>, String> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Ok(vec![url.to_owned()]); // a URL without `://`, such as `unix:/path`
     };
@@ -219,13 +217,14 @@ async fn members(url: &str, patience: Duration) -> Result<Vec<String>, String> {
             let mut asking = redis::cmd("SENTINEL");
             asking.arg("GET-MASTER-ADDR-BY-NAME").arg(group);
             let sentinels = hosts.iter().map(|host| format!("{plain}://{host}/"));
-            let (host, port): (String, u16) = first(sentinels, &asking, patience).await?;
+            let (host, port): (String, u16) = first(sentinels, &asking, servers, true).await?;
             Ok(vec![at(&format!("{host}:{port}"))])
         }
         "cluster" => {
             let mut asking = redis::cmd("CLUSTER");
             asking.arg("NODES");
-            let nodes: String = first(hosts.iter().map(|host| at(host)), &asking, patience).await?;
+            let nodes: String =
+                first(hosts.iter().map(|host| at(host)), &asking, servers, false).await?;
             Ok(primaries(&nodes).map(|host| at(&host)).collect())
         }
         _ if scheme.starts_with("redlock") => Ok(hosts.iter().map(|host| at(host)).collect()),
@@ -247,12 +246,16 @@ fn primaries(nodes: &str) -> impl Iterator<Item = String> {
 async fn first<T: FromRedisValue>(
     urls: impl Iterator<Item = String>,
     command: &Cmd,
-    patience: Duration,
+    servers: &ServerArgs,
+    are_sentinels: bool,
 ) -> Result<T, String> {
     let mut last = "no server is named".to_owned();
     for url in urls {
         let asked = async {
-            let mut redis = open(&url, patience).await?;
+            let connecting = servers
+                .access
+                .connect(&url, servers.patience, are_sentinels);
+            let mut redis = connecting.await?;
             command
                 .query_async(&mut redis)
                 .await
@@ -266,15 +269,6 @@ async fn first<T: FromRedisValue>(
     Err(last)
 }
 
-async fn open(url: &str, patience: Duration) -> Result<MultiplexedConnection, String> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(patience))
-        .set_response_timeout(Some(patience));
-    let client = redis::Client::open(url).map_err(|error| error.to_string())?;
-    let connecting = client.get_multiplexed_async_connection_with_config(&config);
-    connecting.await.map_err(|error| error.to_string())
-}
-
 /// Runs the checks of one server, and adds the results to the report.
 async fn examine(url: &str, servers: &ServerArgs, report: &mut Report) {
     // The report shows the server's URL without the user and the password.
@@ -284,7 +278,8 @@ async fn examine(url: &str, servers: &ServerArgs, report: &mut Report) {
         .unwrap_or_default()
         .trim_end_matches('/')
         .to_owned();
-    let Ok(mut redis) = open(url, servers.patience).await else {
+    let connecting = servers.access.connect(url, servers.patience, false);
+    let Ok(mut redis) = connecting.await else {
         let cure = "check the address and the password, and that the server runs";
         report.find("address", "no connection", cure);
         return;

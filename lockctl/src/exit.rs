@@ -18,7 +18,7 @@ Exit codes:
   70   the server refuses the request, or its answer is not understood
   71   `run`: the exit code of the command is not known
   75   `run`: the lock is busy
-  76   `run`: the lock was lost, and the command was stopped
+  76   `run`: the lock was lost, or its lease was not renewed in time, and the command was stopped
   77   a right is missing, or `--read-only` refuses the command
   78   the URL or another setting is not valid, or the server cannot be used for locks
   126  `run`: the command cannot be executed
@@ -102,6 +102,33 @@ pub(crate) fn complain(text: &(impl fmt::Display + ?Sized)) {
     let _ = writeln!(io::stderr(), "lockctl: {text}");
 }
 
+/// Returns what to do about an error of connecting, in terms of the options of `lockctl`.
+pub(crate) fn advice(error: &ConnectError) -> Option<String> {
+    let text = match error {
+        ConnectError::InvalidTls { .. } | ConnectError::Tls { .. } => {
+            "check `--cacert`, `--cert`, `--key` and `--server-name`"
+        }
+        ConnectError::NoCredentials { .. } => "check the file of `--password-file`",
+        ConnectError::Authentication { .. } => {
+            "check the user in the URL, and the password in the URL or in the file of `--password-file`"
+        }
+        ConnectError::NoPrimary { .. } => {
+            "a failover may be under way: try again (`run --wait` waits until the failover has ended)"
+        }
+        ConnectError::Unreachable { .. } => {
+            "check the address, and that the server runs (`run --wait` waits for a server that is starting)"
+        }
+        ConnectError::Eviction { .. } => "set maxmemory-policy to noeviction",
+        ConnectError::UnsupportedLayout => {
+            "name the server with a redis://, redis+sentinel:// or redis+cluster:// URL, or leave `--layout` out"
+        }
+        ConnectError::EmptyNamespace => "set `--namespace` to the application's name",
+        ConnectError::NoQuorum { failures, .. } => return advice(failures.first()?),
+        _ => return error.source().map(ToString::to_string),
+    };
+    Some(text.to_owned())
+}
+
 /// Returns the text of an error and of its sources. The last source often advises what to do.
 pub(crate) fn with_advice(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -140,7 +167,11 @@ impl From<ConnectError> for Failure {
             }
             _ => Exit::BadSettings,
         };
-        Self::Text(exit, with_advice(&error))
+        let text = match advice(&error) {
+            Some(advice) => format!("{error}: {advice}"),
+            None => error.to_string(),
+        };
+        Self::Text(exit, text)
     }
 }
 

@@ -1,5 +1,6 @@
 //! `lockctl` shows and controls the locks of `lock-runtime`.
 
+mod access;
 mod doctor;
 mod exit;
 mod inspect;
@@ -15,8 +16,10 @@ use std::{io, time::Duration};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use lock_runtime::{AccessMode, Layout, LockClient, LockClientBuilder};
+use tokio::time::Instant;
 
 use crate::{
+    access::{AccessArgs, KeyArg},
     exit::{Exit, Failure},
     output::Format,
 };
@@ -53,6 +56,17 @@ struct ServerArgs {
     /// How long to wait for an answer from the server
     #[arg(long, global = true, default_value = "3s", value_parser = humantime::parse_duration)]
     patience: Duration,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+/// The options of a subcommand, and the private key for TLS.
+#[derive(Debug, Args)]
+struct WithKey<A: Args> {
+    #[command(flatten)]
+    key: KeyArg,
+    #[command(flatten)]
+    args: A,
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
@@ -67,19 +81,19 @@ enum LayoutName {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Lists the locks that are held
-    List(list::ListArgs),
+    List(WithKey<list::ListArgs>),
     /// Shows the holder and the queue of a lock
-    Inspect(inspect::InspectArgs),
+    Inspect(WithKey<inspect::InspectArgs>),
     /// Shows the held locks and their changes: a table on a terminal, otherwise a line for each change
-    Watch(watch::WatchArgs),
+    Watch(WithKey<watch::WatchArgs>),
     /// Runs a command while holding a lock
     Run(run::RunArgs),
     /// Ends the current hold of a lock by force
-    Release(release::ReleaseArgs),
+    Release(WithKey<release::ReleaseArgs>),
     /// Serves a page that shows the locks, until SIGINT or SIGTERM
-    Serve(serve::ServeArgs),
+    Serve(WithKey<serve::ServeArgs>),
     /// Checks whether the servers are set up well for locks, and says what to do if they are not
-    Doctor,
+    Doctor(KeyArg),
     /// Writes the completions for a shell to stdout
     Completions {
         /// The shell
@@ -128,32 +142,57 @@ fn execute(cli: Cli) -> Result<Exit, Failure> {
     }
 }
 
-async fn perform(cli: Cli) -> Result<Exit, Failure> {
+impl Command {
+    /// Returns the private key for TLS that is written after the subcommand.
+    fn key(&self) -> Option<&KeyArg> {
+        match self {
+            Self::List(WithKey { key, .. })
+            | Self::Inspect(WithKey { key, .. })
+            | Self::Watch(WithKey { key, .. })
+            | Self::Release(WithKey { key, .. })
+            | Self::Serve(WithKey { key, .. })
+            | Self::Doctor(key) => Some(key),
+            Self::Run(_) | Self::Completions { .. } | Self::Man => None,
+        }
+    }
+}
+
+async fn perform(mut cli: Cli) -> Result<Exit, Failure> {
+    let began = Instant::now();
+    if let Some(file) = cli.command.key().and_then(|key| key.file.clone()) {
+        cli.server.access.key.file = Some(file);
+    }
     let changes = match &cli.command {
         Command::Run(_) | Command::Release(_) => true,
-        Command::Serve(args) => args.allow_release,
+        Command::Serve(with) => with.args.allow_release,
         _ => false,
     };
     if cli.read_only && changes {
         let text = "`--read-only` refuses this command";
         return Err(Failure::Text(Exit::NotPermitted, text.into()));
     }
-    if matches!(cli.command, Command::Doctor) {
+    if matches!(cli.command, Command::Doctor(_)) {
         return doctor::doctor(&cli.server, cli.output).await;
     }
     let mut builder = cli.server.builder()?;
     if cli.read_only {
         builder = builder.access_mode(AccessMode::ReadOnly);
     }
-    let client = builder.connect().await?;
+    let client = match &cli.command {
+        Command::Run(args) => {
+            args.check()?;
+            run::connect(builder, args, cli.server.patience).await?
+        }
+        _ => builder.connect().await?,
+    };
     let done = match &cli.command {
-        Command::List(args) => list::list(&client, cli.output, args).await,
-        Command::Inspect(args) => inspect::inspect(&client, cli.output, args).await,
-        Command::Watch(args) => watch::watch(&client, cli.output, args).await,
-        Command::Run(args) => run::run(&client, args).await,
-        Command::Release(args) => release::release(&client, cli.output, args).await,
-        Command::Serve(args) => serve::serve(&client, args).await,
-        Command::Doctor | Command::Completions { .. } | Command::Man => {
+        Command::List(with) => list::list(&client, cli.output, &with.args).await,
+        Command::Inspect(with) => inspect::inspect(&client, cli.output, &with.args).await,
+        Command::Watch(with) => watch::watch(&client, cli.output, &with.args).await,
+        Command::Run(args) => run::run(&client, args, began).await,
+        Command::Release(with) => release::release(&client, cli.output, &with.args).await,
+        Command::Serve(with) => serve::serve(&client, &with.args).await,
+        Command::Doctor(_) | Command::Completions { .. } | Command::Man => {
             Ok(Exit::Done) // handled above
         }
     };
@@ -179,7 +218,7 @@ impl ServerArgs {
         if let Some(namespace) = &self.namespace {
             builder = builder.namespace(namespace);
         }
-        Ok(builder)
+        self.access.apply(builder, &self.url)
     }
 }
 

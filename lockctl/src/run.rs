@@ -14,13 +14,14 @@ use std::{
     io::{self, IsTerminal},
     mem,
     os::unix::process::CommandExt,
+    path::Path,
     process::{Command, Stdio},
     thread,
     time::Duration,
 };
 
 use clap::Args;
-use lock_runtime::{LockClient, LockGuard, LossReason};
+use lock_runtime::{HeldBy, LockClient, LockClientBuilder, LockGuard, LossReason};
 use nix::{
     errno::Errno,
     sys::{
@@ -36,7 +37,7 @@ use tokio::{
 };
 
 use crate::{
-    exit::{Exit, Failure, complain},
+    exit::{Exit, Failure, complain, with_advice},
     output::people,
 };
 
@@ -46,22 +47,34 @@ const SHIM: &str = "__under-lock";
 const LOOK: Duration = Duration::from_millis(10);
 /// How long `run` waits for the end of processes that it has killed with SIGKILL.
 const KILLED_WITHIN: Duration = Duration::from_secs(1);
+/// The default of `--grace`, if a third of the lease is not shorter.
+const GRACE: Duration = Duration::from_secs(5);
+/// The latest moment, before the end of the lease, at which the command gets SIGTERM if the lease never had its whole
+/// length. After a handoff, the lease is short until the engine has extended it for the first time.
+const SHORT_NOTICE: Duration = Duration::from_secs(1);
+/// After how long `run` first says that it still waits. Each further message comes after twice the time.
+const STILL_WAITING: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// The key of the lock
     #[arg(long, short)]
     key: String,
-    /// How long to wait for the lock; `0s` tries once
+    /// How long to wait for the server and for the lock; `0s` tries once
     #[arg(long, short, default_value = "0s", value_parser = humantime::parse_duration)]
     wait: Duration,
     /// The lease, which is renewed while the command runs: if this process is killed, the lock is free at the end of
     /// the lease
     #[arg(long, short, default_value = "30s", value_parser = humantime::parse_duration)]
     lease: Duration,
-    /// How long the command has to end after SIGTERM, before it is killed
-    #[arg(long, short, default_value = "5s", value_parser = humantime::parse_duration)]
-    grace: Duration,
+    /// How long the command has to end after SIGTERM, before it is killed; less than two thirds of the lease. By default
+    /// 5s, or a third of the lease if that is shorter. If the lease is not renewed in time, the command gets SIGTERM this
+    /// long before the end of the lease
+    #[arg(long, short, value_parser = humantime::parse_duration)]
+    grace: Option<Duration>,
+    /// What `list` and `inspect` show of the command: the name of its program by default
+    #[arg(long)]
+    label: Option<String>,
     /// The command and its arguments. The command's environment has the variables LOCK_KEY and LOCK_TOKEN
     #[arg(required = true, last = true)]
     command: Vec<OsString>,
@@ -93,14 +106,93 @@ pub(crate) fn become_command(words: impl IntoIterator<Item = OsString>) -> Optio
     }))
 }
 
-pub(crate) async fn run(client: &LockClient, args: &RunArgs) -> Result<Exit, Failure> {
+impl RunArgs {
+    /// Returns the grace time.
+    fn grace(&self) -> Duration {
+        self.grace.unwrap_or_else(|| GRACE.min(self.lease / 3))
+    }
+
+    /// Refuses a grace time that is too long. A lease is renewed after a third of its length. With a longer grace time,
+    /// the command would get SIGTERM before each renewal.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let longest = self.lease * 2 / 3;
+        if self.grace() < longest || self.lease.is_zero() {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "`--grace {}` is not shorter than two thirds of the lease of {}: the command could not end before the lease does: lower `--grace`, or raise `--lease`",
+            humantime::format_duration(self.grace()),
+            humantime::format_duration(self.lease),
+        )))
+    }
+
+    /// Returns the label of the lock, which lives as long as this process.
+    fn label(&self) -> &'static str {
+        let program = || {
+            let program = Path::new(self.command.first()?);
+            Some(program.file_name()?.to_string_lossy().into_owned())
+        };
+        let label = self.label.clone().or_else(program);
+        Box::leak(label.unwrap_or_default().into_boxed_str())
+    }
+}
+
+/// Connects the client of `run`. Waits for a server that is down for as long as for the lock.
+pub(crate) async fn connect(
+    builder: LockClientBuilder,
+    args: &RunArgs,
+    patience: Duration,
+) -> Result<LockClient, Failure> {
+    if args.wait <= patience {
+        return Ok(builder.connect().await?);
+    }
+    let says = async || "no lock server has answered".to_owned();
+    tokio::select! {
+        connected = builder.connect_within(args.wait) => Ok(connected?),
+        never = tell_waiting(&args.key, Instant::now(), says) => never,
+    }
+}
+
+/// Says again and again that `run` still waits, and what it waits for.
+async fn tell_waiting<T>(key: &str, began: Instant, says: impl AsyncFn() -> String) -> T {
+    let mut next = STILL_WAITING;
+    loop {
+        sleep_until(began + next).await;
+        let text = says().await;
+        let waited = people(began.elapsed());
+        complain(&format!("still waiting for `{key}` after {waited}: {text}"));
+        next *= 2;
+    }
+}
+
+/// Returns who holds the lock.
+async fn holder_text(client: &LockClient, key: &str) -> String {
+    let status = match client.lock(key).status().await {
+        Ok(status) => status,
+        Err(error) => return with_advice(&error),
+    };
+    let holder = status.holder.map(|holder| HeldBy {
+        holder,
+        ahead: None,
+    });
+    let holder = holder.map_or_else(|| "the lock is free".to_owned(), |held| held.to_string());
+    format!("{holder}, {} waiting", status.waiters)
+}
+
+pub(crate) async fn run(
+    client: &LockClient,
+    args: &RunArgs,
+    began: Instant,
+) -> Result<Exit, Failure> {
     let mut requests = Requests::new()?;
     // A process inherits SIGCHLD as ignored from a parent that ignores it. The kernel then keeps no exit status of the
     // command. A handler ends this.
     let _sigchld = signal(SignalKind::child())?;
     let lock = client.lock(&args.key).lease(args.lease).renew(true);
+    let wait = args.wait.saturating_sub(began.elapsed());
     let acquired = tokio::select! {
-        acquired = lock.clone().wait(args.wait).acquire() => acquired,
+        acquired = lock.label(args.label()).wait(wait).acquire() => acquired,
+        never = tell_waiting(&args.key, began, async || holder_text(client, &args.key).await) => never,
         // A signal ends the wait for the lock: `select!` drops the acquisition, which then leaves the queue.
         signal = requests.next() => return Ok(Exit::Signal(number(signal))),
     };
@@ -117,29 +209,68 @@ async fn supervise(
     requests: &mut Requests,
 ) -> Result<Exit, Failure> {
     requests.add(Signal::SIGTSTP)?;
+    let grace = args.grace();
     let mut group = Group::start(guard, args)?;
     let mut kill_at: Option<Instant> = None;
+    // Whether the command is stopped because the lock is lost, or about to be lost.
     let mut is_lost = false;
+    let mut loss_is_told = false;
+    let mut was_whole = false;
     let status = loop {
+        let left = guard.remaining();
+        was_whole |= left > grace;
+        let notice = if was_whole {
+            grace
+        } else {
+            grace.min(SHORT_NOTICE)
+        };
         tokio::select! {
             event = group.events.recv() => match event {
                 Some(Event::Ended(exit)) => break Ok(exit),
                 Some(Event::Stopped(signal)) => {
-                    // The lease was not renewed while this process was stopped. After a loss, the command only
-                    // continues to handle SIGTERM.
-                    if group.stopped(signal) && (is_lost || guard.loss().is_none()) {
+                    // The lease was not renewed while this process was stopped. After a loss, the command does not
+                    // continue.
+                    if group.stopped(signal) && guard.loss().is_none() {
                         let _ = group.send(Signal::SIGCONT);
                     }
                 }
                 Some(Event::NotSeen(error)) => break Err(not_seen(&format!("{error}"))),
                 None => break Err(not_seen("a thread has failed")),
             },
-            reason = guard.lost(), if !is_lost => {
-                is_lost = true;
-                let outcome = outcome(group.send(Signal::SIGTERM), "the command is stopped");
-                complain(&format!("{}: {outcome}", loss_text(guard, args, reason)));
-                let _ = group.send(Signal::SIGCONT);
-                kill_at.get_or_insert(Instant::now() + args.grace);
+            reason = guard.lost(), if !loss_is_told => {
+                (is_lost, loss_is_told) = (true, true);
+                let loss = loss_text(guard, args, reason);
+                if reason == LossReason::Expired {
+                    // The lease has ended, so another caller can hold the lock at any moment.
+                    kill_at = None;
+                    let outcome = outcome(group.send(Signal::SIGKILL), "the command is killed");
+                    complain(&format!("{loss}: {outcome}"));
+                } else {
+                    let outcome = outcome(group.send(Signal::SIGTERM), "the command is stopped");
+                    let _ = group.send(Signal::SIGCONT);
+                    kill_at.get_or_insert(Instant::now() + grace);
+                    complain(&format!(
+                        "{loss}, because it was released by force or deleted: {outcome}. Another holder may have worked beside it for up to {}, and can for up to {} more",
+                        people(args.lease / 3),
+                        people(grace),
+                    ));
+                }
+            }
+            () = sleep(left.saturating_sub(notice)), if !is_lost => {
+                let left = guard.remaining();
+                if left <= notice && guard.loss().is_none() {
+                    is_lost = true;
+                    let outcome = outcome(
+                        group.send(Signal::SIGTERM),
+                        "the command is stopped, and killed when the lease ends",
+                    );
+                    let _ = group.send(Signal::SIGCONT);
+                    kill_at.get_or_insert(Instant::now() + left);
+                    complain(&format!(
+                        "the lease of the lock `{}` (token {}) was not renewed, and ends in {}: {outcome}",
+                        args.key, guard.token(), people(left),
+                    ));
+                }
             }
             signal = requests.next() => {
                 group.pass_on(signal);
@@ -147,18 +278,19 @@ async fn supervise(
                     let _ = group.send(Signal::SIGCONT); // a stopped command handles no signal
                 }
                 if signal == Signal::SIGTERM {
-                    kill_at.get_or_insert(Instant::now() + args.grace);
+                    kill_at.get_or_insert(Instant::now() + grace);
                 }
             }
             () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
                 kill_at = None;
                 let outcome = outcome(group.send(Signal::SIGKILL), "it is killed");
-                complain(&format!("the command has not ended within {}: {outcome}", people(args.grace)));
+                complain(&format!("the command has not ended within {}: {outcome}", people(grace)));
             }
         }
     };
     group.give_terminal_back();
-    if let Err(error) = group.end_the_rest(args.grace).await {
+    let kill_at = kill_at.unwrap_or_else(|| Instant::now() + grace);
+    if let Err(error) = group.end_the_rest(guard, kill_at).await {
         if is_lost {
             complain(&format!("{error}: they run on without the lock"));
         } else {
@@ -362,18 +494,26 @@ impl Group {
     }
 
     /// Ends the processes that the command has left behind in its group, because they would otherwise run on without
-    /// the lock. Fails if processes of another user are left.
-    async fn end_the_rest(&self, grace: Duration) -> Result<(), String> {
-        for (signal, patience) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, KILLED_WITHIN)] {
+    /// the lock. Kills them at `kill_at`, or when the lease ends. Fails if processes of another user are left.
+    async fn end_the_rest(&self, guard: &LockGuard, kill_at: Instant) -> Result<(), String> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let _ = self.send(Signal::SIGTERM);
+        let _ = self.send(Signal::SIGCONT);
+        while Instant::now() < kill_at && guard.loss() != Some(LossReason::Expired) {
             if self.is_empty() {
                 return Ok(());
             }
-            let _ = self.send(signal);
-            let _ = self.send(Signal::SIGCONT);
-            let until = Instant::now() + patience;
-            while !self.is_empty() && Instant::now() < until {
-                sleep(LOOK).await;
+            sleep(LOOK).await;
+        }
+        let _ = self.send(Signal::SIGKILL);
+        let until = Instant::now() + KILLED_WITHIN;
+        while Instant::now() < until {
+            if self.is_empty() {
+                return Ok(());
             }
+            sleep(LOOK).await;
         }
         self.send(Signal::SIGKILL)
     }

@@ -1,11 +1,14 @@
 //! Tests of the command-line tool, on real Redis processes.
 
 mod arguments;
+#[path = "../../../tests/options/authority.rs"]
+mod authority;
 mod doctor;
 mod list;
 mod release;
 mod run;
 mod serve;
+mod tls;
 mod tool;
 mod viewer;
 mod watch;

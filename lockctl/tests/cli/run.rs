@@ -7,8 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_runtime::{LockClient, redis::cmd};
+use lock_runtime::{FencingToken, ForcedRelease, LockClient, redis::cmd};
 use support::{
+    proxy::FaultProxy,
     server::{RedisServer, ask, free_port, shared_server},
     stores::until_waiting,
 };
@@ -150,23 +151,152 @@ async fn a_lost_lock_stops_the_command() {
     assert!(!is_alive(&pid), "the process {pid} was left behind");
 }
 
-/// If the server stops answering, `run` stops the command when the lease ends.
+/// If the server stops answering, the command gets SIGTERM so early that it has the grace time to end before the lease
+/// does.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unreachable_server_stops_the_command_at_the_end_of_the_lease() {
+async fn an_unreachable_server_stops_the_command_before_the_end_of_the_lease() {
     let server = RedisServer::start().await;
-    let mut run = start(
-        &server.url(),
-        "k",
-        &["--lease", "1500ms"],
-        "trap 'echo told; exit 3' TERM; echo up; sleep 60 & wait",
-    );
+    let script = "trap 'echo told; sleep 0.2; echo ended; exit 3' TERM; echo up; sleep 60 & wait";
+    let words = ["run", "-k", "k", "--lease", "6s", "--grace", "3s", "--"];
+    let mut command = lockctl(&server.url(), &[&words[..], &["sh", "-c", script]].concat());
+    command.stderr(Stdio::piped());
+    let mut run = Running::start(command);
     assert_eq!(run.line(), "up");
-    let began = Instant::now();
     server.stop_process();
     assert_eq!(run.line(), "told");
-    assert!(began.elapsed() < 3 * SECOND, "{:?}", began.elapsed());
+    assert_eq!(run.line(), "ended"); // the command was not killed
+    let errors = BufReader::new(run.child.stderr.take().unwrap()).lines();
+    let mut errors = errors.map_while(Result::ok);
+    assert!(errors.any(|line| line.contains("was not renewed, and ends in 3.0 s")));
     server.continue_process();
     assert_eq!(run.code(), Some(76));
+}
+
+/// A command that ignores SIGTERM does not work beside the next holder, if the server cannot be reached.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_ignores_sigterm_ends_with_the_lease() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let script = "trap '' TERM; echo $$; while :; do sleep 0.05; done";
+    let options = ["--lease", "3s", "--grace", "1900ms"];
+    let mut run = start(&proxy.url(), "k", &options, script);
+    let pid = run.line();
+    let next = LockClient::connect(server.url()).await.unwrap();
+    let next = tokio::spawn(next.lock("k").wait(MINUTE).acquire());
+    proxy.blackhole(true);
+    let guard = next.await.unwrap().unwrap();
+    // The kill needs a moment. Without it, the command would work on for the grace time.
+    let began = Instant::now();
+    until(|| !is_alive(&pid));
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    assert_eq!(run.code(), Some(76));
+    guard.release().await;
+}
+
+/// After a handoff, the first lease is shorter than the grace time. The command gets no SIGTERM because of this lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_first_lease_stops_no_command() {
+    let (client, url) = connected().await;
+    let key = key();
+    let guard = client.lock(&key).acquire().await.unwrap();
+    let options = ["--wait", "1m", "--grace", "15s"];
+    let mut run = start(&url, &key, &options, "trap 'echo told' TERM; sleep 3");
+    until_waiting(&client, &key, 1).await;
+    guard.release().await;
+    assert_eq!(run.line(), "");
+    assert_eq!(run.code(), Some(0));
+}
+
+/// A forced release does not stop the command at once, so the message says for how long two holders can work.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_overlap_after_a_forced_release_is_told() {
+    let (client, url) = connected().await;
+    let key = key();
+    let script = "trap 'exit 3' TERM; echo $LOCK_TOKEN; while :; do sleep 0.05; done";
+    let words = [
+        "run", "-k", &key, "--lease", "6s", "--grace", "2500ms", "--",
+    ];
+    let mut command = lockctl(&url, &[&words[..], &["sh", "-c", script]].concat());
+    command.stderr(Stdio::piped());
+    let mut run = Running::start(command);
+    let token = FencingToken::new(run.line().parse().unwrap());
+    let released = client.lock(&key).force_release(token, "alice").await;
+    assert_eq!(released.unwrap(), ForcedRelease::Released);
+    let errors = BufReader::new(run.child.stderr.take().unwrap()).lines();
+    let mut errors = errors.map_while(Result::ok);
+    let told = errors.find(|line| line.starts_with("lockctl: ")).unwrap();
+    let text =
+        "Another holder may have worked beside it for up to 2.0 s, and can for up to 2.5 s more";
+    assert!(told.ends_with(text), "{told}");
+    assert_eq!(run.code(), Some(76));
+}
+
+/// The grace time has to fit into the lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grace_time_that_is_too_long_is_refused() {
+    let (_, url) = connected().await;
+    let run = |options: &[&str]| {
+        let key = key();
+        let words = [&["run", "-k", &key], options, &["--", "true"]].concat();
+        output(&url, &words)
+    };
+    let refused = run(&["--lease", "3s", "--grace", "2s"]).with_code(2);
+    assert!(refused.stderr.contains("`--grace 2s`"), "{refused:?}");
+    run(&["--grace", "20s"]).with_code(2);
+    run(&["--lease", "3s", "--grace", "1999ms"]).with_code(0);
+    run(&["--lease", "3s"]).with_code(0);
+}
+
+/// `run` waits for a server that is starting, within `--wait`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_starting_is_waited_for() {
+    let mut server = RedisServer::start().await;
+    let url = server.url();
+    server.kill();
+    let mut run = start(&url, "k", &["--wait", "1m"], "echo run");
+    tokio::time::sleep(SECOND).await;
+    assert!(run.child.try_wait().unwrap().is_none());
+    server.restart().await;
+    assert_eq!(run.line(), "run");
+    assert_eq!(run.code(), Some(0));
+}
+
+/// `run` says that it waits, and for whom. `list` and `inspect` show the name of the command, or the label.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_wait_and_the_command_are_told() {
+    let (client, url) = connected().await;
+    let key = key();
+    let script = "read line";
+    let words = ["run", "-k", &key, "--", "/bin/sh", "-c", script];
+    let mut command = lockctl(&url, &words);
+    command.stdin(Stdio::piped());
+    let mut holder = Running::start(command);
+    let taken = async || !is_free(&client, &key).await;
+    support::until(taken).await;
+    let words = [
+        "run", "-k", &key, "-w", "1m", "--label", "nightly", "--", "true",
+    ];
+    let mut command = lockctl(&url, &words);
+    command.stderr(Stdio::piped());
+    let mut waiting = Running::start(command);
+    until_waiting(&client, &key, 1).await;
+    let seen = output(&url, &["inspect", &key, "-o", "json"])
+        .with_code(0)
+        .json();
+    assert_eq!(seen["holder"]["caller"]["function"], "sh", "{seen}");
+    assert_eq!(seen["queue"][0]["caller"]["function"], "nightly", "{seen}");
+    let mut errors = BufReader::new(waiting.child.stderr.take().unwrap());
+    let mut told = String::new();
+    errors.read_line(&mut told).unwrap();
+    let text = format!("lockctl: still waiting for `{key}` after 10.");
+    assert!(told.starts_with(&text), "{told}");
+    assert!(
+        told.contains(" s: held by lockctl@") && told.contains("`sh`"),
+        "{told}"
+    );
+    drop(holder.child.stdin.take());
+    assert_eq!(holder.code(), Some(1));
+    assert_eq!(waiting.code(), Some(0));
 }
 
 /// A command that ignores SIGTERM is killed after the grace time, with all its processes.
@@ -461,7 +591,7 @@ async fn a_request_to_stop_is_passed_on() {
     assert_eq!(run.code(), Some(3));
 }
 
-/// A lease that ends while `lockctl` is stopped is lost. The command then does not continue its work.
+/// A lease that ends while `lockctl` is stopped is lost. The command is then killed, and does not continue its work.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_does_not_continue_after_a_loss() {
     let (client, url) = connected().await;
@@ -470,7 +600,6 @@ async fn a_command_does_not_continue_after_a_loss() {
     let mut run = start_and_stop(&url, &key, &["--lease", "1s"], script);
     let guard = client.lock(&key).wait(10 * SECOND).acquire().await.unwrap();
     run.signal("CONT");
-    assert_eq!(run.line(), "told");
     assert_eq!(run.line(), "");
     assert_eq!(run.code(), Some(76));
     guard.release().await;
