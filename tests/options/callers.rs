@@ -15,7 +15,7 @@ async fn client(store: &Store, application: &str) -> LockClient {
     store
         .builder()
         .application(application)
-        .connect()
+        .connect_within(support::PATIENCE)
         .await
         .unwrap()
 }

@@ -105,7 +105,7 @@ async fn a_password_that_changes_under_load_fails_no_call() {
         let credentials = provider.next();
         async move { Ok::<_, String>(credentials) }
     });
-    let client = builder.connect().await.unwrap();
+    let client = builder.connect_within(support::PATIENCE).await.unwrap();
     let (ended, done) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicUsize::new(0)),
@@ -150,7 +150,7 @@ async fn a_connection_logs_in_again_before_its_token_expires() {
         let credentials = provider.next().valid_for(SECOND);
         async move { Ok::<_, String>(credentials) }
     });
-    let client = builder.connect().await.unwrap();
+    let client = builder.connect_within(support::PATIENCE).await.unwrap();
     let guard = client.lock("k").acquire().await.unwrap();
     let before = guarded.logins().await;
     // The client can still open a connection after the acquisition, but not after a connection has logged in again.

@@ -134,7 +134,12 @@ async fn without_a_wait_a_question_has_the_time_of_one_attempt() {
         let proxy = FaultProxy::start(shared_server().await.port()).await;
         let store = Store::redis().await.through(&proxy.url());
         proxy.delay(5 * MS);
-        let client = store.builder().wait(wait).connect().await.unwrap();
+        let client = store
+            .builder()
+            .wait(wait)
+            .connect_within(support::PATIENCE)
+            .await
+            .unwrap();
         let guard = hold(&client, "k").await;
         proxy.delay(20 * MS);
         let lock = client.lock("k");
@@ -296,7 +301,7 @@ async fn a_viewer_reads_locks_and_changes_none() {
     let builder = || LockClient::builder().url(url.as_str());
     let viewer = builder()
         .access_mode(AccessMode::ReadOnly)
-        .connect()
+        .connect_within(support::PATIENCE)
         .await
         .unwrap();
     assert_eq!(listed(&viewer, "").await, ["k"]);

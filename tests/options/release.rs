@@ -44,7 +44,7 @@ impl Fixture {
         if let Some(release) = release {
             builder = builder.release(release);
         }
-        let behind = builder.connect().await.unwrap();
+        let behind = builder.connect_within(support::PATIENCE).await.unwrap();
         warm(&store, &behind).await;
         Self {
             direct: store.client().await,
@@ -123,6 +123,13 @@ async fn several(fixture: &Fixture) -> Result<u8, LockError> {
     Ok(fixture.body().await)
 }
 
+/// Returns the number of releases that ended holds. If a busy machine makes the engine send a release again, the engine
+/// does not know which copy has ended the hold.
+fn released(client: &LockClient) -> u64 {
+    let stats = client.stats();
+    stats.released + stats.release_unknown
+}
+
 #[tokio::test]
 async fn in_the_background_the_value_does_not_wait_for_the_answer() {
     on_every_server(async |store| {
@@ -188,7 +195,7 @@ async fn the_same_client_is_never_in_its_own_way() {
         }
         until_free(&client, "k").await;
         assert_eq!(client.stats().busy, 0);
-        support::until(async || client.stats().released == 201).await;
+        support::until(async || released(&client) == 201).await;
         assert_eq!(store.keys().await, [] as [String; 0]);
     })
     .await;
@@ -312,7 +319,7 @@ async fn a_release_that_is_lost_is_sent_again() {
         let took = cut.elapsed();
         assert!(took < 200 * MS + epsilon(), "{took:?}");
         hold(&fixture.direct, "k").await.release().await;
-        support::until(async || fixture.behind.stats().released == 2).await;
+        support::until(async || released(&fixture.behind) == 2).await;
     })
     .await;
 }

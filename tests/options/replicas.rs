@@ -61,7 +61,7 @@ impl Group {
             .url(self.primary.url())
             .namespace("replicas")
             .replicas(0, PATIENCE)
-            .connect()
+            .connect_within(support::PATIENCE)
             .await
             .unwrap()
     }
@@ -87,7 +87,10 @@ impl Group {
         let client = LockClient::builder()
             .url(self.replicas[replica].url())
             .namespace("replicas");
-        (client.connect().await.unwrap(), self)
+        (
+            client.connect_within(support::PATIENCE).await.unwrap(),
+            self,
+        )
     }
 }
 
@@ -196,7 +199,7 @@ async fn the_wait_for_replicas_is_part_of_the_acquisition() {
     let client = LockClient::builder()
         .url(group.primary.url())
         .replicas(1, 60 * SECOND);
-    let client = client.connect().await.unwrap();
+    let client = client.connect_within(support::PATIENCE).await.unwrap();
     client.lock("k").run(async {}).await.unwrap();
     group.cut_off(0).await;
     for (wait, at_most) in [(300 * MS, 300 * MS), (MS / 2, 900 * MS)] {
@@ -388,7 +391,10 @@ async fn a_call_that_is_never_polled_again_gives_its_lock_back() {
     let group = Group::with_replicas(1).await;
     let builder = LockClient::builder().url(group.primary.url());
     let builder = builder.namespace("replicas").replicas(1, 20 * SECOND);
-    let [client, other] = [builder.connect().await.unwrap(), group.client().await];
+    let [client, other] = [
+        builder.connect_within(support::PATIENCE).await.unwrap(),
+        group.client().await,
+    ];
     let mut call = Box::pin(client.lock("k").wait(20 * SECOND).acquire());
     let mut connection = group.primary.connection().await;
     until(async || {
@@ -421,7 +427,7 @@ async fn a_body_needs_most_of_its_lease_on_the_replicas() {
     let (group, proxy) = Group::with_replica_behind_proxy().await;
     let builder = LockClient::builder().url(group.primary.url());
     let builder = builder.namespace("replicas").replicas(1, 20 * SECOND);
-    let client = builder.connect().await.unwrap();
+    let client = builder.connect_within(support::PATIENCE).await.unwrap();
     proxy.delay(400 * MS);
     for renew in [false, true] {
         let lock = client.lock("k").lease(SECOND).renew(renew).wait(4 * SECOND);
@@ -468,7 +474,11 @@ async fn a_call_that_gets_no_connection_in_time_is_not_replicated() {
     let group = Group::with_replicas(1).await;
     group.cut_off(0).await;
     let builder = LockClient::builder().url(group.primary.url());
-    let client = builder.replicas(1, 20 * SECOND).connect().await.unwrap();
+    let client = builder
+        .replicas(1, 20 * SECOND)
+        .connect_within(support::PATIENCE)
+        .await
+        .unwrap();
     let lock = |key: usize| client.lock(key.to_string()).wait(20 * SECOND);
     let calls: Vec<_> = (0..16)
         .map(|key| tokio::spawn(lock(key).acquire()))
@@ -483,7 +493,7 @@ async fn a_call_that_gets_no_connection_in_time_is_not_replicated() {
 async fn a_primary_that_stops_answering_is_left() {
     let group = SentinelGroup::start().await;
     let client = LockClient::builder().url(group.url()).replicas(1, PATIENCE);
-    let client = client.connect().await.unwrap();
+    let client = client.connect_within(support::PATIENCE).await.unwrap();
     client.lock("k").run(async {}).await.unwrap();
     group.servers[0].stop_process();
     group.promoted_instead_of(0).await;
@@ -501,7 +511,11 @@ async fn a_primary_that_stops_answering_is_left() {
 async fn a_shutdown_ends_calls_that_wait_for_replicas() {
     let group = Group::with_replicas(1).await;
     let builder = LockClient::builder().url(group.primary.url());
-    let client = builder.replicas(2, 20 * SECOND).connect().await.unwrap();
+    let client = builder
+        .replicas(2, 20 * SECOND)
+        .connect_within(support::PATIENCE)
+        .await
+        .unwrap();
     let lock = client.lock("k").wait(20 * SECOND);
     let call = tokio::spawn(async move { lock.acquire().await });
     let mut admin = group.primary.connection().await;
@@ -568,7 +582,7 @@ async fn on_every_primary_that_has_replicas() {
     let urls = [cluster.url(), sentinels.url(), group.primary.url()];
     for (url, replicas) in urls.iter().zip([1, 2, 1]) {
         let client = LockClient::builder().url(url).replicas(replicas, PATIENCE);
-        let client = client.connect().await.unwrap();
+        let client = client.connect_within(support::PATIENCE).await.unwrap();
         // The keys are in different slots of the cluster.
         for key in 0..20 {
             client.lock(key.to_string()).run(async {}).await.unwrap();
@@ -580,7 +594,7 @@ async fn on_every_primary_that_has_replicas() {
         .url(group.primary.url())
         .layout(Layout::Redisson)
         .replicas(1, PATIENCE);
-    let client = client.connect().await.unwrap();
+    let client = client.connect_within(support::PATIENCE).await.unwrap();
     client.lock("k").run(async {}).await.unwrap();
     let refused = client.lock("k").replicas(2).acquire().await;
     assert_not_replicated(&refused, 2, 1);

@@ -265,7 +265,7 @@ async fn a_client_has_a_default_and_shuts_down_in_any() {
                 first: 5 * MS,
                 most: 10 * MS,
             })
-            .connect()
+            .connect_within(support::PATIENCE)
             .await
             .unwrap();
         let lock = client.lock("k").wait(60 * SECOND);
@@ -296,7 +296,7 @@ async fn a_call_waits_as_its_client_says_and_queues_by_default() {
         if let Some(strategy) = strategy {
             builder = builder.strategy(strategy);
         }
-        let client = builder.connect().await.unwrap();
+        let client = builder.connect_within(support::PATIENCE).await.unwrap();
         let mut waiting = Box::pin(client.scope(as_its_client_says()));
         let waits = until(async || match queued {
             // A caller that spins sends one request after another.
@@ -388,7 +388,12 @@ async fn on_a_redlock_a_caller_that_does_not_spin_uses_the_default_pauses() {
         first: 60 * SECOND,
         most: 60 * SECOND,
     };
-    let client = store.builder().backoff(pause).connect().await.unwrap();
+    let client = store
+        .builder()
+        .backoff(pause)
+        .connect_within(support::PATIENCE)
+        .await
+        .unwrap();
     for &strategy in store.strategies() {
         let guard = hold(&other, "k").await;
         let before = client.stats().commands;
@@ -422,8 +427,8 @@ async fn a_session_that_waits_for_a_message_tries_five_times_a_second() {
         let server = RedisServer::start().await;
         let builder = || LockClient::builder().url(server.url()).layout(layout);
         let (client, other) = (
-            builder().connect().await.unwrap(),
-            builder().connect().await.unwrap(),
+            builder().connect_within(support::PATIENCE).await.unwrap(),
+            builder().connect_within(support::PATIENCE).await.unwrap(),
         );
         let guard = hold(&other, "k").await;
         let lock = client.lock("k").strategy(Strategy::Notify);
@@ -457,7 +462,7 @@ async fn cost(
 ) -> (f64, f64) {
     let server = RedisServer::start().await;
     let builder = LockClient::builder().url(server.url()).layout(layout);
-    let client = builder.connect().await.unwrap();
+    let client = builder.connect_within(support::PATIENCE).await.unwrap();
     client.lock("k").run(async {}).await.unwrap();
     let before = server.scripts().await;
     let start = Instant::now();
@@ -505,7 +510,12 @@ async fn a_lock_that_is_free_when_the_wait_ends_is_entered() {
                     first: SECOND,
                     most: SECOND,
                 };
-                let waiting = store.builder().backoff(pause).connect().await.unwrap();
+                let waiting = store
+                    .builder()
+                    .backoff(pause)
+                    .connect_within(support::PATIENCE)
+                    .await
+                    .unwrap();
                 let lock = waiting.lock("k").strategy(strategy);
                 let guard = other.lock("k").lease(lease).acquire().await.unwrap();
                 std::mem::forget(guard);

@@ -533,7 +533,7 @@ async fn a_server_that_may_evict_is_refused_without_the_right_to_ask() {
     assert!(error.to_string().contains("'info'"), "{error}");
     let allowed = LockClient::builder().url(&url).allow_eviction(true);
     allowed
-        .connect()
+        .connect_within(support::PATIENCE)
         .await
         .unwrap()
         .lock("k")

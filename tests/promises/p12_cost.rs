@@ -55,7 +55,11 @@ async fn in_a_cluster_and_behind_sentinels_one_command_in_and_one_out() {
 async fn in_redissons_layout_one_script_in_and_one_out() {
     let server = RedisServer::start().await;
     let builder = LockClient::builder().url(server.url());
-    let client = builder.layout(Layout::Redisson).connect().await.unwrap();
+    let client = builder
+        .layout(Layout::Redisson)
+        .connect_within(support::PATIENCE)
+        .await
+        .unwrap();
     client.lock("k").run(async {}).await.unwrap();
     let before = server.scripts().await;
     for _ in 0..100 {

@@ -34,6 +34,9 @@ pub mod stores;
 
 pub use outcome::{Room, assert_busy, assert_lost};
 
+/// How long a test waits for a connection or a free lock. An idle machine never needs this time.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The environment variable that makes [`epsilon`] strict. The commands `faults` and `mutants` set it, and need an idle
 /// machine.
 pub const STRICT_VARIABLE: &str = "TIMES_ARE_STRICT";

@@ -9,6 +9,7 @@ use std::{
 
 pub use crate::until;
 use crate::{
+    PATIENCE,
     cluster::shared_cluster,
     quorum::shared_quorum,
     sentinels::shared_group,
@@ -21,9 +22,6 @@ use uuid::Uuid;
 pub const MS: Duration = Duration::from_millis(1);
 /// A second.
 pub const SECOND: Duration = Duration::from_secs(1);
-
-/// How long a test waits for what a busy machine can delay, and what does not fail on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The locks of one test on a backend, and the URL by which clients reach them.
 #[derive(Debug, Clone)]

@@ -38,7 +38,7 @@ async fn worker_process() {
     let number = |name: &str| variable(name).parse::<usize>().unwrap();
     let url = variable("WORKER_URL");
     let builder = LockClient::builder().url(url).namespace(NAMESPACE);
-    let client = builder.connect().await.unwrap();
+    let client = builder.connect_within(support::PATIENCE).await.unwrap();
     // The first call opens the connection. If callers request the lock before the connection is open, their order in
     // the queue is not defined.
     client.lock("warm").run(async {}).await.unwrap();

@@ -26,7 +26,7 @@ impl Fixture {
         let server = RedisServer::start().await;
         let builder = LockClient::builder().url(server.url()).layout(layout);
         Self {
-            client: builder.connect().await.unwrap(),
+            client: builder.connect_within(support::PATIENCE).await.unwrap(),
             redis: server.connection().await,
             server,
             layout,

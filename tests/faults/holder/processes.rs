@@ -27,7 +27,7 @@ async fn worker_process() {
     let client = LockClient::builder()
         .url(variable("WORKER_URL"))
         .namespace(NAMESPACE)
-        .connect()
+        .connect_within(support::PATIENCE)
         .await
         .unwrap();
     let lock = client.lock("k").wait(60 * SECOND).lease(lease);

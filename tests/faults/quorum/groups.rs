@@ -16,7 +16,7 @@ use crate::fixture::{MS, NAMESPACE, SECOND};
 async fn client(nodes: &[String], lease: Duration) -> LockClient {
     let builder = LockClient::builder().redlock_nodes(nodes);
     let builder = builder.namespace(NAMESPACE).lease(lease);
-    let client = builder.connect().await.unwrap();
+    let client = builder.connect_within(support::PATIENCE).await.unwrap();
     // The first call on a tokio runtime opens that runtime's connections.
     client.lock("warm").run(async {}).await.unwrap();
     client

@@ -28,7 +28,11 @@ const MARK: &str = "lock:fence:whole";
 /// lasts until the longest lease in use has passed.
 async fn client(url: &str, lease: Duration) -> LockClient {
     let builder = LockClient::builder().url(url).namespace(NAMESPACE);
-    builder.lease(lease).connect().await.unwrap()
+    builder
+        .lease(lease)
+        .connect_within(support::PATIENCE)
+        .await
+        .unwrap()
 }
 
 /// Returns a client whose connections have already carried requests.

@@ -222,7 +222,11 @@ async fn row_25_evicting() {
                 Err(ConnectError::Eviction { policy: named, .. }) => assert_eq!(named, policy),
                 refused => panic!("{refused:?}"),
             }
-            let allowed = builder().allow_eviction(true).connect().await.unwrap();
+            let allowed = builder()
+                .allow_eviction(true)
+                .connect_within(support::PATIENCE)
+                .await
+                .unwrap();
             allowed.lock("k").run(async {}).await.unwrap();
         }
     })
@@ -519,6 +523,6 @@ async fn row_32_clock_forward_while_a_caller_waits() {
 /// Returns whether a client that connects now can acquire a lock.
 async fn client_is_fine(server: &RedisServer) -> bool {
     let builder = LockClient::builder().url(server.url()).namespace(NAMESPACE);
-    let client = builder.connect().await.unwrap();
+    let client = builder.connect_within(support::PATIENCE).await.unwrap();
     client.lock("k").run(async {}).await.is_ok()
 }

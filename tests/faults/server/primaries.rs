@@ -140,7 +140,7 @@ async fn row_28_an_isolated_primary_does_not_decide() {
                 cluster.servers[to].port()
             ))
             .namespace(NAMESPACE);
-        let holder = holder.connect().await.unwrap();
+        let holder = holder.connect_within(support::PATIENCE).await.unwrap();
         let guard = holder.lock("k").acquire().await.unwrap();
         for other in &others {
             cluster.servers[*other].stop_process();

@@ -214,7 +214,7 @@ async fn row_52_a_shutdown_that_is_given_up() {
     row(52, async |seen| {
         let server = RedisServer::start().await;
         let builder = LockClient::builder().url(server.url()).namespace(NAMESPACE);
-        let client = builder.connect().await.unwrap();
+        let client = builder.connect_within(support::PATIENCE).await.unwrap();
         let guard = client
             .lock("k")
             .lease(LEASE)

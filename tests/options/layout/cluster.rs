@@ -160,7 +160,11 @@ async fn pushing(
 
 async fn client(cluster: &ClusterServers) -> LockClient {
     let builder = LockClient::builder().url(cluster.url());
-    builder.layout(Layout::Redisson).connect().await.unwrap()
+    builder
+        .layout(Layout::Redisson)
+        .connect_within(support::PATIENCE)
+        .await
+        .unwrap()
 }
 
 /// The JVM and this crate wait for each other, and each release wakes the other side long before the end of the lease.
@@ -550,7 +554,11 @@ async fn a_connection_for_shard_channels_logs_in_again() {
     let builder = builder.credentials_provider(async || {
         Ok::<_, String>(Credentials::new("default", "any").valid_for(SECOND))
     });
-    let client = builder.layout(Layout::Redisson).connect().await.unwrap();
+    let client = builder
+        .layout(Layout::Redisson)
+        .connect_within(support::PATIENCE)
+        .await
+        .unwrap();
     let mut jvm = Jvm::at(&cluster, "k").await;
     jvm.lock(20 * SECOND).await;
     let waits = client.lock("k").wait(20 * SECOND);
@@ -584,7 +592,11 @@ async fn a_caller_that_has_given_up_is_not_subscribed_late() {
             Ok::<_, String>(Credentials::new("default", "any"))
         }
     });
-    let client = builder.layout(Layout::Redisson).connect().await.unwrap();
+    let client = builder
+        .layout(Layout::Redisson)
+        .connect_within(support::PATIENCE)
+        .await
+        .unwrap();
     let mut jvm = Jvm::at(&cluster, "k").await;
     jvm.lock(20 * SECOND).await;
     // The session connects before the provider of credentials stops answering.
@@ -620,7 +632,7 @@ async fn a_user_with_few_rights_can_share_locks_in_a_cluster() {
     }
     let url = cluster.url().replace("//", "//locks:secret@");
     let builder = || LockClient::builder().url(&url).layout(Layout::Redisson);
-    let client = builder().connect().await.unwrap();
+    let client = builder().connect_within(support::PATIENCE).await.unwrap();
     for lock in ["order:7", "order:8", "order:9"] {
         let mut jvm = Jvm::at(&cluster, lock).await;
         let guard = client.lock(lock).acquire().await.unwrap();

@@ -192,7 +192,7 @@ async fn two_locks_of_one_channel_are_two_locks() {
     let client = LockClient::builder()
         .url(server.url())
         .layout(Layout::Redisson)
-        .connect()
+        .connect_within(support::PATIENCE)
         .await
         .unwrap();
     let guard = hold(&client, "a").await;

@@ -18,7 +18,7 @@ async fn the_other_layout_is_refused_on_either_side() {
     let client = native.client().await;
     // Both layouts store the lock of the key `{k}` under the same Redis key.
     let redisson = native.builder().layout(Layout::Redisson);
-    let redisson = redisson.connect().await.unwrap();
+    let redisson = redisson.connect_within(support::PATIENCE).await.unwrap();
     let same = |client: &LockClient| {
         let lock = client.lock("{k}").lease(20 * SECOND);
         lock.wait(300 * MS)
@@ -102,7 +102,7 @@ async fn a_user_with_few_rights_can_share_locks() {
     .await;
     let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());
     let builder = || LockClient::builder().url(&url).layout(Layout::Redisson);
-    let client = builder().connect().await.unwrap();
+    let client = builder().connect_within(support::PATIENCE).await.unwrap();
     let lock = client.lock("order:7").wait(5 * SECOND);
     let guard = lock
         .clone()
@@ -138,7 +138,11 @@ async fn what_the_layout_has_not_is_refused() {
     let no_queue = OptionsError::NoQueue;
     assert_eq!(refused, Some(ConnectError::InvalidDefaults(no_queue)));
     // Without a namespace, the lock is stored under the key itself, as with Redisson's `getLock`.
-    let client = builder().url(server.url()).connect().await.unwrap();
+    let client = builder()
+        .url(server.url())
+        .connect_within(support::PATIENCE)
+        .await
+        .unwrap();
     let refused = client.lock("order:7").strategy(Strategy::Handoff);
     let refused = refused.acquire().await.err();
     assert_eq!(refused, Some(LockError::InvalidOptions(no_queue)));

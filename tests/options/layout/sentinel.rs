@@ -13,7 +13,11 @@ use crate::stores::{MS, SECOND, hold, until};
 async fn both_wake_each_other_before_and_after_a_failover() {
     let mut group = SentinelGroup::start().await;
     let builder = LockClient::builder().url(group.url());
-    let client = builder.layout(Layout::Redisson).connect().await.unwrap();
+    let client = builder
+        .layout(Layout::Redisson)
+        .connect_within(support::PATIENCE)
+        .await
+        .unwrap();
     let mut primary = 0;
     for failover in [true, false] {
         let guard = hold(&client, "order:7").await;

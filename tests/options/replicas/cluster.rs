@@ -32,7 +32,7 @@ impl Fixture {
         let slot = cluster.slot_of(NAME).await;
         let from = cluster.primary_of(slot).await;
         Self {
-            client: builder.connect().await.unwrap(),
+            client: builder.connect_within(support::PATIENCE).await.unwrap(),
             slot,
             from,
             to: (from + 1) % 3,
