@@ -181,7 +181,7 @@ async fn perform(mut cli: Cli) -> Result<Exit, Failure> {
     let client = match &cli.command {
         Command::Run(args) => {
             args.check()?;
-            run::connect(builder, args, cli.server.patience).await?
+            run::connect(builder, args).await?
         }
         _ => builder.connect().await?,
     };

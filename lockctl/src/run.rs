@@ -52,6 +52,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The latest moment, before the end of the lease, at which the command gets SIGTERM if the lease never had its whole
 /// length. After a handoff, the lease is short until the engine has extended it for the first time.
 const SHORT_NOTICE: Duration = Duration::from_secs(1);
+/// How long one try to connect to a server can take.
+const ONE_TRY: Duration = Duration::from_secs(1);
 /// After how long `run` first says that it still waits. Each further message comes after twice the time.
 const STILL_WAITING: Duration = Duration::from_secs(10);
 
@@ -137,13 +139,13 @@ impl RunArgs {
     }
 }
 
-/// Connects the client of `run`. Waits for a server that is down for as long as for the lock.
+/// Connects the client of `run`. Waits for a server that is down for as long as for the lock. With a shorter `--wait` than
+/// one try to connect can take, tries once, with the patience of the other subcommands.
 pub(crate) async fn connect(
     builder: LockClientBuilder,
     args: &RunArgs,
-    patience: Duration,
 ) -> Result<LockClient, Failure> {
-    if args.wait <= patience {
+    if args.wait < ONE_TRY {
         return Ok(builder.connect().await?);
     }
     let says = async || "no lock server has answered".to_owned();

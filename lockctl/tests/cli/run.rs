@@ -253,6 +253,11 @@ async fn a_server_that_is_starting_is_waited_for() {
     let mut server = RedisServer::start().await;
     let url = server.url();
     server.kill();
+    // The wait for the server is bounded, too.
+    let began = Instant::now();
+    let words = ["run", "-k", "k", "--wait", "1500ms", "--", "true"];
+    output(&url, &words).with_code(69);
+    assert!(began.elapsed() >= SECOND, "{:?}", began.elapsed());
     let mut run = start(&url, "k", &["--wait", "1m"], "echo run");
     tokio::time::sleep(SECOND).await;
     assert!(run.child.try_wait().unwrap().is_none());
