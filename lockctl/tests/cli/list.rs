@@ -326,16 +326,11 @@ fn peak_of_list(url: &str) -> u64 {
     peak
 }
 
-/// A server stores a million keys, of which 10,000 are locks. No command that `list` sends takes long, and `list` needs
+/// A server stores a million keys, of which 10,000 are locks. No command that `list` sends examines many keys, and `list` needs
 /// hardly more memory than for 100 locks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_million_keys_cost_the_server_little_at_a_time() {
-    let server = RedisServer::builder()
-        .debug_commands()
-        .arg("--slowlog-log-slower-than", "1000")
-        .arg("--slowlog-max-len", "100000")
-        .start()
-        .await;
+    let server = RedisServer::builder().debug_commands().start().await;
     store_locks(&server, 100).await;
     let (found, memory_of_few) = measure(&server).await;
     assert_eq!(found, 100);
@@ -350,7 +345,6 @@ async fn a_million_keys_cost_the_server_little_at_a_time() {
     let _: () = ask(&mut redis, &populate).await;
     let began = std::time::Instant::now();
     server.reset_stats().await;
-    let _: () = ask(&mut redis, cmd("SLOWLOG").arg("RESET")).await;
     let (found, memory) = measure(&server).await;
     let took = began.elapsed() / 2;
     assert_eq!(found, 10_000);
@@ -358,21 +352,12 @@ async fn a_million_keys_cost_the_server_little_at_a_time() {
     println!(
         "one list took {took:.2?}; peak {memory_of_few} kB for 100 locks, {memory} kB for 10,000; {costs:?}"
     );
-    for name in ["scan", "evalsha"] {
-        let cost = costs[name];
-        let mean = cost.micros as f64 / cost.calls as f64;
-        assert!(mean < 500.0, "{name} takes {mean} µs on average");
-    }
-    let calls = costs["scan"].calls + costs["evalsha"].calls;
-    assert!(costs["scan"].calls > 2000, "{costs:?}");
-    // The server's timing of a command includes the time in which another process has the server's core. On a busy
-    // machine, a few commands therefore look slow.
-    let slow: u64 = ask(&mut redis, cmd("SLOWLOG").arg("LEN")).await;
-    println!("{slow} of {calls} commands took more than 1 ms");
-    assert!(
-        slow * 200 < calls,
-        "{slow} of {calls} commands took more than 1 ms"
-    );
+    // The time of a step follows from the number of keys that it examines. The time itself is not tested, because on a
+    // busy machine it includes the time of other processes. `list` runs twice.
+    let keys_per_step = 2 * 1_000_000 / costs["scan"].calls;
+    assert!(keys_per_step <= 250, "{costs:?}");
+    let per_lock = costs["evalsha"].calls / (2 * 10_000);
+    assert_eq!(per_lock, 1, "{costs:?}");
     assert!(
         memory < memory_of_few + 4096,
         "{memory_of_few} kB for 100 locks, {memory} kB for 10,000"
