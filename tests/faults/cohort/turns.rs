@@ -29,7 +29,12 @@ type Entered = Arc<Mutex<Vec<usize>>>;
 
 /// Queues callers of one client one after another, while the lock is held. Each caller runs its own `body` under the
 /// lock.
-async fn queue<F, Fut>(client: &LockClient, callers: usize, lease: Duration, body: F) -> JoinSet<()>
+async fn queue<F, Fut>(
+    client: &LockClient,
+    callers: usize,
+    lease: Duration,
+    body: F,
+) -> JoinSet<Result<(), LockError>>
 where
     F: Fn(usize) -> Fut,
     Fut: Future<Output = ()> + Send + 'static,
@@ -38,10 +43,16 @@ where
     for caller in 0..callers {
         let lock = client.lock("k").wait(30 * SECOND).lease(lease);
         let body = body(caller);
-        running.spawn(async move { lock.run(body).await.unwrap() });
+        running.spawn(async move { lock.run(body).await });
         until_waiting(client, caller + 1).await;
     }
     running
+}
+
+async fn all_succeed(callers: JoinSet<Result<(), LockError>>) {
+    for ended in callers.join_all().await {
+        ended.unwrap();
+    }
 }
 
 async fn left_of(server: &RedisServer) -> Duration {
@@ -149,7 +160,7 @@ async fn nobody_counts_on_what_the_member_before_had_asked_for() {
     })
     .await;
     guard.release().await;
-    callers.join_all().await;
+    all_succeed(callers).await;
     assert!(too_much.lock().unwrap().is_empty(), "{too_much:?}");
 }
 
@@ -167,17 +178,12 @@ async fn a_cohort_after_a_long_hold_of_its_own_process_comes_in_its_turn() {
     })
     .await;
     let (stranger, last) = (other.lock("k").wait(30 * SECOND), entered.clone());
-    callers.spawn(async move {
-        stranger
-            .run(async { last.lock().unwrap().push(6) })
-            .await
-            .unwrap();
-    });
+    callers.spawn(async move { stranger.run(async { last.lock().unwrap().push(6) }).await });
     until_waiting(&other, 7).await;
     // The pause is longer than a claim (2 s).
     tokio::time::sleep(2500 * MS).await;
     guard.release().await;
-    callers.join_all().await;
+    all_succeed(callers).await;
     assert_eq!(*entered.lock().unwrap(), [0, 1, 2, 3, 4, 5, 6]);
 }
 
@@ -214,7 +220,10 @@ async fn a_member_whose_grant_is_gone_has_its_place_again() {
     })
     .await;
     guard.release().await;
-    callers.join_all().await;
+    // On a busy machine, a renewal can find out that the grant is gone while the body runs that has deleted it.
+    let ended = callers.join_all().await;
+    let lost = ended.iter().filter(|ended| ended.is_err()).count();
+    assert!(lost <= 1, "{ended:?}");
     assert!(deleted.load(Ordering::SeqCst));
     assert_eq!(*entered.lock().unwrap(), (0..20).collect::<Vec<_>>());
 }

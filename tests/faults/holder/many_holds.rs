@@ -136,7 +136,7 @@ async fn of_many_holds_those_that_the_server_refuses_are_lost_and_no_others() {
             "{number}"
         );
     }
-    assert!(fixture.client.stats().renewal_failed > 1);
+    assert!(fixture.client.stats().renewal_failed > 0);
 }
 
 #[tokio::test]

@@ -382,7 +382,7 @@ async fn row_51_a_release_is_never_polled() {
             if !stretched {
                 lock = lock.hold_at_least(SECOND);
             }
-            let ends = AtomicBool::new(false);
+            let (ends, ended) = (AtomicBool::new(false), AtomicBool::new(false));
             let mut call = Box::pin(lock.run(async {
                 if stretched {
                     let hold = Hold::current().unwrap();
@@ -391,6 +391,7 @@ async fn row_51_a_release_is_never_polled() {
                 while !ends.load(Ordering::SeqCst) {
                     sleep(MS).await;
                 }
+                ended.store(true, Ordering::SeqCst);
             }));
             queue(call.as_mut(), &three.slow, 1).await;
             let slow = three.slow.clone().lease(15 * SECOND);
@@ -405,8 +406,10 @@ async fn row_51_a_release_is_never_polled() {
                 sleep(5 * MS).await;
             }
             ends.store(true, Ordering::SeqCst);
-            sleep(5 * MS).await;
-            poll(call.as_mut());
+            while !ended.load(Ordering::SeqCst) {
+                sleep(MS).await;
+                poll(call.as_mut());
+            }
             let ended = Instant::now();
             neighbour.await.unwrap();
             other.await.unwrap();

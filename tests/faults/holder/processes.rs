@@ -192,7 +192,12 @@ async fn row_02_holder_stopped_and_continued() {
         assert!(next.token().get() > stale);
         holder.signal("CONT");
         let continued = Instant::now();
-        assert_eq!(next_word(&mut holder).await, "lost");
+        // The signal can stop the body between the end of its `.await` and its look at the loss.
+        let mut told = next_word(&mut holder).await;
+        if told == "ran on after Expired" {
+            told = next_word(&mut holder).await;
+        }
+        assert_eq!(told, "lost");
         seen.within(
             "the stopped holder is notified after it continues",
             20 * MS,
@@ -232,7 +237,12 @@ async fn row_03_holder_suspended() {
         clocks.set_monotonic_behind(SUSPENDED);
         holder.signal("CONT");
         let continued = Instant::now();
-        assert_eq!(next_word(&mut holder).await, "lost");
+        // The signal can stop the body between the end of its `.await` and its look at the loss.
+        let mut told = next_word(&mut holder).await;
+        if told == "ran on after Expired" {
+            told = next_word(&mut holder).await;
+        }
+        assert_eq!(told, "lost");
         seen.within(
             "the stopped holder is notified after it continues",
             20 * MS,

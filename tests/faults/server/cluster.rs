@@ -24,7 +24,7 @@ use crate::fixture::{MS, NAME, SECOND, client, row, until_waiting};
 async fn row_28_slots_move_under_load() {
     row(28, async |seen| {
         let cluster = Arc::new(ClusterServers::start(3).await);
-        let load = Load::start(&cluster.url(), 2 * SECOND).await;
+        let load = Load::start(&cluster.url(), 6 * SECOND).await;
         let mut slots = vec![cluster.slot_of(NAME).await];
         for key in Load::busy_keys() {
             slots.push(cluster.slot_of(&format!("{{faults:{key}}}")).await);
@@ -42,7 +42,7 @@ async fn row_28_slots_move_under_load() {
             }
             moves
         });
-        sleep(3 * SECOND).await;
+        sleep(7 * SECOND).await;
         let finished = load.finish().await;
         stop.store(true, Ordering::SeqCst);
         let moves = moving.await.unwrap();
@@ -211,10 +211,10 @@ async fn row_28_a_grant_is_not_replicated() {
 async fn row_28_a_server_joins() {
     row(28, async |_| {
         let mut cluster = ClusterServers::start(3).await;
-        let load = Load::start(&cluster.url(), 2 * SECOND).await;
+        let load = Load::start(&cluster.url(), 6 * SECOND).await;
         let joined = cluster.join().await;
         cluster.move_slot(cluster.slot_of(NAME).await, joined).await;
-        sleep(3 * SECOND).await;
+        sleep(7 * SECOND).await;
         load.finish().await;
     })
     .await;
