@@ -114,7 +114,8 @@ pub enum LockError {
         /// How the lease was lost.
         reason: LossReason,
     },
-    /// The lock server did not answer within `wait`.
+    /// The lock server did not answer within `wait`, or answered until then that it does not accept this client, or that it
+    /// is not ready (`NOAUTH`, `WRONGPASS`, `READONLY`, `LOADING`). The text of the error says which of the two.
     Unreachable {
         /// The lock's key.
         key: LockKey,
@@ -246,6 +247,25 @@ impl LockError {
     }
 }
 
+/// The codes with which a server refuses a client, or says that it cannot carry out commands now. The `redis` crate writes
+/// some of them in its own way.
+const REFUSALS: [&str; 9] = [
+    "NOAUTH",
+    "WRONGPASS",
+    "READONLY",
+    "ReadOnly",
+    "LOADING",
+    "BusyLoading",
+    "MISCONF",
+    "MASTERDOWN",
+    "MasterDown",
+];
+
+/// Returns whether the last failure before an [`Unreachable`](LockError::Unreachable) was an answer of the server.
+fn is_refusal(detail: &str) -> bool {
+    REFUSALS.iter().any(|code| detail.contains(code))
+}
+
 /// Writes one sentence that can be shown to a user. The [`source`](Error::source) of the error is the advice for the
 /// developer, or the server's message.
 impl fmt::Display for LockError {
@@ -266,10 +286,21 @@ impl fmt::Display for LockError {
                     LossReason::NotHeld => "the server no longer holds it under this token",
                 })
             }
-            Self::Unreachable { key, waited, .. } => write!(
-                f,
-                "lock `{key}` was not acquired within {waited:.1?}: the lock server did not answer"
-            ),
+            Self::Unreachable {
+                key,
+                waited,
+                detail,
+            } => {
+                let why = if is_refusal(detail) {
+                    "the lock server refused this client, or is not ready"
+                } else {
+                    "the lock server did not answer"
+                };
+                write!(
+                    f,
+                    "lock `{key}` was not acquired within {waited:.1?}: {why}"
+                )
+            }
             Self::Refused { key, .. } => write!(f, "the lock server refused lock `{key}`"),
             Self::WrongLayout { key } => write!(
                 f,
@@ -471,6 +502,15 @@ mod tests {
                 },
                 "did not answer",
                 "no route",
+            ),
+            (
+                LockError::Unreachable {
+                    key: key(),
+                    waited,
+                    detail: "NOAUTH: Authentication required".into(),
+                },
+                "refused this client",
+                "NOAUTH",
             ),
             (
                 LockError::Refused {

@@ -166,6 +166,14 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
+    /// Returns whether the server refuses this client until an administrator changes its settings.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Authentication { .. } | Self::Permission { .. } | Self::Eviction { .. }
+        )
+    }
+
     /// Returns whether another try can succeed later, because a server is starting, a failover is under
     /// way, or the provider of credentials may answer.
     pub(crate) fn may_pass(&self) -> bool {

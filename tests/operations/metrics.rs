@@ -229,6 +229,25 @@ async fn renewals_scripts_and_reconnects_are_counted() {
     until(async || metric("lock_reconnects_total", &[]) >= reconnects + 1.0).await;
 }
 
+/// The gauge `lock_connected` is 1 while the client is connected, and 0 during an outage.
+#[tokio::test]
+async fn an_outage_shows_in_a_gauge() {
+    recorder();
+    let mut server = RedisServer::start().await;
+    let client = LockClient::connect(server.url()).await.unwrap();
+    let address = format!("127.0.0.1:{}", server.port());
+    let text = || recorder().render();
+    let shows =
+        |value| text().contains(&format!("lock_connected{{server=\"{address}\"}} {value}\n"));
+    until(async || shows(1)).await;
+    server.kill();
+    until(async || shows(0)).await;
+    server.restart().await;
+    until(async || shows(1)).await;
+    client.shutdown().await;
+    assert!(shows(1), "the end of a client is no outage");
+}
+
 /// A script that grants the lock to the first waiter, but sends no message. Only a probe can then find the grant.
 const GRANT_WITHOUT_MESSAGE: &str = "
     local head = redis.call('ZPOPMIN', KEYS[2])

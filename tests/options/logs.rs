@@ -222,3 +222,59 @@ async fn a_shutdown_ends_clean_ups_without_a_server() {
     .await;
     held.unwrap().release().await;
 }
+
+/// The password of the server changes, and the connections are closed. The client logs that the connection is gone, and
+/// then that the server refuses it. The text of a call's error says the same. The client logs nothing else until it is
+/// connected again.
+#[tokio::test]
+async fn a_changed_password_is_told_as_a_refusal() {
+    log::keep();
+    let server = RedisServer::start().await;
+    let address = format!("127.0.0.1:{}", server.port());
+    let client = LockClient::connect(server.url()).await.unwrap();
+    client.lock("k").run(async {}).await.unwrap();
+    let mut admin = server.connection().await;
+    let mut send = async |line: &str| {
+        let mut words = line.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        words.for_each(|word| _ = command.arg(word));
+        let _: redis::Value = command.query_async(&mut admin).await.unwrap();
+    };
+    send("CONFIG SET requirepass changed").await;
+    send("CLIENT KILL TYPE normal SKIPME yes").await;
+    send("CLIENT KILL TYPE pubsub").await;
+    let warnings = || {
+        let told = log::about("server", &address);
+        let told = told.into_iter().filter(|told| told.level == Level::WARN);
+        told.collect::<Vec<_>>()
+    };
+    until(async || warnings().len() == 2).await;
+    let refused = client.lock("k").wait(300 * MS).run(async {}).await;
+    let refused = refused.unwrap_err();
+    assert!(
+        matches!(refused, LockError::Unreachable { .. }),
+        "{refused:?}"
+    );
+    assert!(refused.to_string().contains("refused"), "{refused:?}");
+    let cause = std::error::Error::source(&refused).unwrap().to_string();
+    assert!(
+        cause.contains("NOAUTH") && cause.contains(&address),
+        "{cause}"
+    );
+
+    let told = warnings();
+    assert!(told[0].message.starts_with("no connection"), "{told:?}");
+    assert!(told[1].message.contains("refuses"), "{told:?}");
+    assert!(told[1].fields["error"].contains("NOAUTH"), "{told:?}");
+    send("CONFIG SET requirepass ").await;
+    let again = || log::about("server", &address).len() == 3;
+    until(async || again()).await;
+    assert_eq!(warnings().len(), 2);
+    client.lock("k").run(async {}).await.unwrap();
+
+    // A server that is not ready has answered, too.
+    send("REPLICAOF 127.0.0.1 1").await;
+    let refused = client.lock("k").wait(300 * MS).run(async {}).await;
+    let refused = refused.unwrap_err();
+    assert!(refused.to_string().contains("is not ready"), "{refused:?}");
+}

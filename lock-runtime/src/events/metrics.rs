@@ -22,6 +22,7 @@ const LEASE_WARNINGS: &str = "lock_lease_warnings_total";
 const RENEWALS: &str = "lock_renewals_total";
 const MISSED_WAKEUPS: &str = "lock_wakeups_missed_total";
 const RECONNECTS: &str = "lock_reconnects_total";
+const CONNECTED: &str = "lock_connected";
 
 /// Upper bounds of histogram buckets for the metrics whose names end in `_seconds`, from 0.1 ms to one minute.
 #[cfg(feature = "metrics")]
@@ -62,6 +63,11 @@ pub fn describe_metrics() {
         HOLDING,
         Unit::Count,
         "Locks that are held, and not yet released"
+    );
+    describe_gauge!(
+        CONNECTED,
+        Unit::Count,
+        "1 while the client is connected to the lock server, 0 during an outage"
     );
     let counts = [
         (LOST, "Leases that were lost while they were in use"),
@@ -179,6 +185,15 @@ pub(crate) fn missed_wakeup() {
 /// Counts a connection that replaced a lost connection.
 pub(crate) fn reconnect() {
     add(RECONNECTS, [], 1);
+}
+
+/// Records whether a client is connected to its server.
+pub(crate) fn connected(server: &str, is_connected: bool) {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!(CONNECTED, "server" => server.to_owned())
+        .set(f64::from(u8::from(is_connected)));
+    #[cfg(not(feature = "metrics"))]
+    let _ = (CONNECTED, server, is_connected);
 }
 
 /// Records the time from sending a script to its answer.

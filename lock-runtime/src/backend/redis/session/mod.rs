@@ -29,13 +29,13 @@ use self::{
 };
 use crate::{
     backend::redis::{
-        preflight::check_first,
+        preflight::{Failure, check_first},
         protocol::{grant, request::AcquireRequest},
         transport::{
             connection::{Connection, Identity, OPEN_PATIENCE, Pushed},
             connector::Connector,
             health::Health,
-            outage::SessionPresence,
+            outage::{Cause, SessionPresence},
         },
     },
     background::{Context, TaskRuntime, parking::Parking, watched::Watched},
@@ -328,10 +328,13 @@ impl Ending {
         &self,
         previous: Option<Identity>,
         on_push: impl Fn(Pushed) + Send + Sync + 'static,
-    ) -> Result<Connection, String> {
+    ) -> Result<Connection, Cause> {
         let (session, connector) = (&self.session, &self.connector);
         let checked = check_first(connector, OPEN_PATIENCE).await;
-        checked.map_err(|error| error.to_string())?;
+        checked.map_err(|error| match error.is_refusal() {
+            true => Cause::Refused(error.to_string()),
+            false => Cause::Lost(error.to_string()),
+        })?;
         let parking = session.parking.clone();
         let opening = Connection::open(
             connector,
@@ -341,7 +344,12 @@ impl Ending {
             OPEN_PATIENCE,
             on_push,
         );
-        opening.await.map_err(|error| error.to_string())
+        opening.await.map_err(|error| match Failure::of(&error) {
+            Failure::Authentication(_) | Failure::Permission(_) => {
+                Cause::Refused(error.to_string())
+            }
+            _ => Cause::Lost(error.to_string()),
+        })
     }
 
     /// Waits until the connection is broken, or until a Sentinel reports that its server is no longer the primary of
@@ -412,7 +420,7 @@ impl Ending {
                     }
                     demoted = connection.health.is_demoted();
                     if let Some(error) = connection.health.lost() {
-                        self.presence.disconnected(error);
+                        self.presence.disconnected(&Cause::Lost(error.to_owned()));
                         self.connector.note_lost();
                     }
                     drop(connection);
@@ -423,10 +431,11 @@ impl Ending {
                         self.connector.context.sleep(BACKOFF.1).await;
                     }
                 }
-                Err(error) => {
+                Err(cause) => {
+                    let error = cause.text();
                     tracing::debug!(target: TARGET, server = %self.connector.address(), %error, "cannot connect to the lock server");
-                    self.presence.disconnected(&error);
-                    self.connector.outages.note(error);
+                    self.presence.disconnected(&cause);
+                    self.connector.outages.note(error.to_owned());
                     self.connector.note_lost();
                     let pause = self.connector.context.sleep(backoff);
                     backoff = (backoff * 2).min(BACKOFF.1);

@@ -1,6 +1,6 @@
-//! The newest error and the outages of one server. An outage is logged once when it begins, and once when it is over.
-//! The number of log entries does not depend on how many sessions lose their connections, or how often they try to
-//! reconnect.
+//! The newest error and the outages of one server. An outage is logged when it begins, again if the server now refuses the
+//! client, once a minute while it lasts, and once when it is over. The number of log entries does not depend on how many
+//! sessions lose their connections, or how often they try to reconnect.
 
 use std::{
     mem,
@@ -11,10 +11,31 @@ use std::{
 use lock_core::lease::Moment;
 
 use crate::background::{Context, lock};
-use crate::events::TARGET;
+use crate::events::{TARGET, metrics};
 
 /// The maximum age of an error that is reported as the reason for an unanswered command.
 const ERROR_AGE: Duration = Duration::from_secs(5);
+
+/// The time after which an outage that lasts is logged again.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
+
+/// The reason why a session has no connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The connection was lost, or no connection could be made.
+    Lost(String),
+    /// The server refuses this client, for instance because its password is no longer valid. Without a change by an
+    /// administrator, the outage does not end.
+    Refused(String),
+}
+
+impl Cause {
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Lost(text) | Self::Refused(text) => text,
+        }
+    }
+}
 
 /// The outages of one server.
 #[derive(Debug)]
@@ -34,9 +55,37 @@ struct State {
     disconnected: usize,
     /// The moment at which the outage began, or `None` if there is no outage.
     since: Option<Moment>,
+    /// When the outage was last logged, and with which cause.
+    told: Option<(Moment, Cause)>,
+    /// The value of the gauge `lock_connected`; `None` before the first connection.
+    gauge: Option<bool>,
 }
 
 impl State {
+    /// Records why a session has no connection. Returns the duration of the outage so far if the outage is logged now: at
+    /// its beginning, if the server now refuses the client for another reason than before, and once a minute.
+    fn tells(&mut self, cause: &Cause, now: Moment) -> Option<Duration> {
+        let since = *self.since.get_or_insert(now);
+        if let Some((at, before)) = &self.told {
+            let is_new = matches!(cause, Cause::Refused(_)) && cause != before;
+            if !is_new && now.since(*at) < TELL_AGAIN {
+                return None;
+            }
+        }
+        self.told = Some((now, cause.clone()));
+        Some(now.since(since))
+    }
+
+    /// Returns the new value of the gauge if it has changed. The gauge keeps its value after the last session has ended.
+    fn gauge(&mut self) -> Option<bool> {
+        let is_connected = self.disconnected == 0;
+        if (is_connected && self.connected == 0) || self.gauge == Some(is_connected) {
+            return None;
+        }
+        self.gauge = Some(is_connected);
+        self.gauge
+    }
+
     fn count(&mut self, presence: Presence) -> Option<&mut usize> {
         match presence {
             Presence::New => None,
@@ -58,6 +107,7 @@ impl State {
             return None;
         }
         let since = self.since.take()?;
+        self.told = None;
         (self.connected > 0).then(|| now.since(since))
     }
 }
@@ -123,25 +173,33 @@ impl SessionPresence {
     }
 
     /// Records that the session has lost its connection, or could not make one.
-    pub(crate) fn disconnected(&mut self, error: &str) {
+    pub(crate) fn disconnected(&mut self, cause: &Cause) {
         self.change(Presence::Disconnected);
-        let begins = {
-            let mut state = lock(&self.outages.state);
-            let begins = state.since.is_none();
-            state
-                .since
-                .get_or_insert_with(|| self.outages.context.now());
-            begins
+        let now = self.outages.context.now();
+        let Some(outage) = lock(&self.outages.state).tells(cause, now) else {
+            return;
         };
-        if begins {
-            let server = &self.outages.address;
-            tracing::warn!(target: TARGET, %server, %error, "no connection to the lock server, connecting again");
+        let (server, error) = (&self.outages.address, cause.text());
+        match cause {
+            Cause::Lost(_) => {
+                tracing::warn!(target: TARGET, %server, %error, ?outage, "no connection to the lock server, connecting again");
+            }
+            Cause::Refused(_) => {
+                tracing::warn!(target: TARGET, %server, %error, ?outage, "the lock server refuses the connection, connecting again");
+            }
         }
     }
 
     fn change(&mut self, to: Presence) {
         let from = mem::replace(&mut self.presence, to);
-        let ended = lock(&self.outages.state).change(from, to, self.outages.context.now());
+        let (ended, gauge) = {
+            let mut state = lock(&self.outages.state);
+            let ended = state.change(from, to, self.outages.context.now());
+            (ended, state.gauge())
+        };
+        if let Some(is_connected) = gauge {
+            metrics::connected(&self.outages.address, is_connected);
+        }
         if let Some(outage) = ended {
             let server = &self.outages.address;
             tracing::info!(target: TARGET, %server, ?outage, "the lock server is connected again");
@@ -152,5 +210,61 @@ impl SessionPresence {
 impl Drop for SessionPresence {
     fn drop(&mut self) {
         self.change(Presence::New);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::new(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn an_outage_is_told_at_first_for_each_new_refusal_and_once_a_minute() {
+        let mut state = State::default();
+        let lost = |text: &str| Cause::Lost(text.into());
+        let refused = |text: &str| Cause::Refused(text.into());
+        let mut told = |cause, seconds| state.tells(&cause, at(seconds));
+        let after = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(told(lost("closed"), 100), after(0));
+        assert_eq!(told(lost("no route"), 101), None);
+        assert_eq!(told(refused("NOAUTH"), 102), after(2));
+        assert_eq!(told(refused("NOAUTH"), 103), None);
+        assert_eq!(told(lost("closed"), 104), None);
+        assert_eq!(told(refused("WRONGPASS"), 105), after(5));
+        assert_eq!(told(refused("WRONGPASS"), 164), None);
+        assert_eq!(told(refused("WRONGPASS"), 165), after(65));
+        assert_eq!(told(lost("closed"), 225), after(125));
+    }
+
+    #[test]
+    fn the_next_outage_is_told_again() {
+        let mut state = State::default();
+        let cause = Cause::Refused("NOAUTH".into());
+        for start in [100, 110] {
+            state.change(Presence::New, Presence::Disconnected, at(start));
+            assert_eq!(state.tells(&cause, at(start)), Some(Duration::ZERO));
+            let ended = state.change(Presence::Disconnected, Presence::Connected, at(start + 5));
+            assert_eq!(ended, Some(Duration::from_secs(5)));
+            state.change(Presence::Connected, Presence::New, at(start + 6));
+        }
+    }
+
+    #[test]
+    fn the_gauge_follows_the_sessions_and_keeps_its_last_value() {
+        let mut state = State::default();
+        let mut change = |from, to| {
+            state.change(from, to, at(1));
+            state.gauge()
+        };
+        use Presence::{Connected, Disconnected, New};
+        assert_eq!(change(New, Connected), Some(true));
+        assert_eq!(change(New, Connected), None);
+        assert_eq!(change(Connected, Disconnected), Some(false));
+        assert_eq!(change(Disconnected, Connected), Some(true));
+        assert_eq!(change(Connected, New), None);
+        assert_eq!(change(Connected, New), None);
     }
 }
