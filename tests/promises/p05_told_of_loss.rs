@@ -455,8 +455,9 @@ async fn a_hold_that_is_released_after_its_lease_was_lost() {
         let hold = (*guard).clone();
         sleep(60 * MS).await;
         guard.release().await;
-        assert_eq!(hold.loss(), Some(LossReason::Expired));
-        assert_eq!(hold.lost().await, LossReason::Expired);
+        // On a busy machine, the engine can hear from the server that the grant is gone before it sees the deadline.
+        let loss = hold.loss().expect("the lease has ended");
+        assert_eq!(hold.lost().await, loss);
         assert_eq!(client.stats().lost, 1);
     })
     .await;

@@ -12,9 +12,12 @@ use syn::{UseTree, visit::Visit};
 type Module = Vec<String>;
 
 /// Pairs of files that may use each other: the file of a helper, and the file of the type that the helper serves.
-const HELPERS: [(&str, &str); 2] = [
+const HELPERS: [(&str, &str); 5] = [
     ("background::clock", "background"),
     ("client::builder", "client"),
+    ("client::leftovers", "client"),
+    ("client::ping", "client"),
+    ("client::testing", "client"),
 ];
 
 /// The modules that a file uses, except in its tests.

@@ -29,11 +29,12 @@ use crate::{
         due_queue::{DueEntry, Scheduled},
         moment::AtomicMoment,
         policy::{self, Plan},
-        polling::LONG_POLL,
         siblings::Turns,
     },
 };
 
+/// How long one poll of a body can take before the engine warns.
+pub(crate) const LONG_POLL: Duration = Duration::from_secs(2);
 /// The least time between the loss of a lease and the end of its body that is reported.
 const LATE_END: Duration = Duration::from_millis(100);
 

@@ -12,11 +12,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     background::{engine, isolated, lock, parking::Parking},
-    lease::hold::HoldState,
+    lease::hold::{HoldState, LONG_POLL},
 };
 
-/// How long one poll of a body can take before the engine warns.
-pub(crate) const LONG_POLL: Duration = Duration::from_secs(2);
 /// The time between two looks at the threads.
 const LOOK: Duration = Duration::from_millis(500);
 
