@@ -88,10 +88,13 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Store {
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let name = match event.metadata().target() {
-            target if target == module_path!() => "event",
-            "lock_runtime" if *event.metadata().level() <= Level::INFO => "log",
-            _ => return,
+        let target = event.metadata().target();
+        let name = if target == module_path!() {
+            "event"
+        } else if target == "lock_runtime" && *event.metadata().level() <= Level::INFO {
+            "log"
+        } else {
+            return;
         };
         {
             let mut told = Seen {
@@ -436,7 +439,7 @@ async fn a_loss_is_reported_inside_the_span_of_its_call() {
         delete.arg(format!("{{lock:{key}}}"));
         let deleted: i64 = delete.query_async(&mut connection).await.unwrap();
         assert_eq!(deleted, 1);
-        std::future::pending::<()>().await
+        std::future::pending::<()>().await;
     });
     assert!(matches!(lost.await, Err(LockError::Lost { .. })));
     let parent = seen(|all| {
