@@ -55,6 +55,7 @@ struct Polled {
 }
 
 /// The poll of a body. Dropping this value ends the poll.
+#[derive(Default)]
 pub(crate) struct Poll {
     thread: Option<Arc<Thread>>,
     outer: Option<Polled>,
@@ -64,27 +65,20 @@ pub(crate) struct Poll {
 #[must_use = "the poll lasts until the value is dropped"]
 #[inline(never)] // Nested calls add the stack frames of their polls, so these stay small.
 pub(crate) fn begin(hold: &Arc<HoldState>) -> Poll {
-    // A simulated process has a clock of its own.
-    if hold.host().context().is_simulated() {
-        return Poll {
-            thread: None,
-            outer: None,
-        };
-    }
-    let thread = THREAD.try_with(|thread| {
-        thread
-            .get_or_init(|| {
+    let own = || {
+        THREAD.try_with(|thread| {
+            let own = thread.get_or_init(|| {
                 let thread = Arc::<Thread>::default();
                 lock(&WATCH.threads).push(Arc::downgrade(&thread));
                 thread
-            })
-            .clone()
-    });
-    let Ok(thread) = thread else {
-        return Poll {
-            thread: None,
-            outer: None,
-        };
+            });
+            own.clone()
+        })
+    };
+    // A simulated process has a clock of its own. A thread that is exiting has no record.
+    let is_simulated = hold.host().context().is_simulated();
+    let Some(thread) = (!is_simulated).then(own).and_then(Result::ok) else {
+        return Poll::default();
     };
     let polled = Polled {
         hold: hold.clone(),
