@@ -34,33 +34,35 @@ impl Length {
     /// Generates the code for the duration. A constant is checked when the user's crate is compiled.
     ///
     /// ```text
-    /// "5s"                ⇒  ::core::time::Duration::new(5u64, 0u32)
-    /// limits::WAIT        ⇒  { const __CHECKED: ::core::time::Duration = ROOT::__private::v1::wait(limits::WAIT); __CHECKED }
+    /// "5s"                ⇒  ROOT::__private::v1::length(5u64, 0u32)
+    /// limits::WAIT        ⇒  { const __CHECKED: ROOT::__private::v1::Length = ROOT::__private::v1::wait(limits::WAIT); __CHECKED }
     /// Self::WAIT          ⇒  const { ROOT::__private::v1::wait(Self::WAIT) }
     /// self.config.wait    ⇒  self.config.wait
     /// ```
     ///
-    /// `option` is the path of the `const fn` that checks the value. A `const` item cannot refer to the generics of the
-    /// user's function or to `Self`. A constant that can refer to generics or `Self` is therefore checked in a `const`
-    /// block. rustc evaluates such a block only if the user's function is used.
-    pub(crate) fn expand(&self, option: &TokenStream) -> TokenStream {
+    /// `option` is the name of the option, and of the `const fn` that checks its value. A `const` item cannot refer to
+    /// the generics of the user's function or to `Self`. A constant that can refer to generics or `Self` is therefore
+    /// checked in a `const` block. rustc evaluates such a block only if the user's function is used. `Length` is an alias
+    /// of `Duration`, so that the expansion names no type and no function that the user's clippy.toml can disallow.
+    pub(crate) fn expand(&self, private: &TokenStream, option: &str) -> TokenStream {
         let span = Span::mixed_site().located_at(self.tokens().span());
         // The path of the checking function gets the span of the option's value. rustc therefore reports a failed check
         // at that value.
-        let option = option.clone().into_iter().map(|mut token| {
+        let private = private.clone().into_iter().map(|mut token| {
             token.set_span(token.span().located_at(span));
             token
         });
-        let option: TokenStream = option.collect();
+        let private: TokenStream = private.collect();
+        let option = Ident::new(option, span);
         match self {
             Self::Literal(duration, _) => {
                 let (secs, nanos) = (duration.as_secs(), duration.subsec_nanos());
-                quote_spanned!(span=> ::core::time::Duration::new(#secs, #nanos))
+                quote_spanned!(span=> #private::length(#secs, #nanos))
             }
             Self::Value(Expr::Path(path)) if is_constant(path) => match is_of_a_type(path) {
-                true => quote_spanned!(span=> const { #option(#path) }),
+                true => quote_spanned!(span=> const { #private::#option(#path) }),
                 false => quote_spanned! {span=> {
-                    const __CHECKED: ::core::time::Duration = #option(#path);
+                    const __CHECKED: #private::Length = #private::#option(#path);
                     __CHECKED
                 }},
             },
@@ -171,18 +173,17 @@ mod tests {
     fn tried(value: &Expr) -> Result<String, Vec<String>> {
         let mut mistakes = Mistakes::default();
         match read(&parse_quote!(wait), value, &mut mistakes) {
-            Some(length) => Ok(length.expand(&quote!(check)).to_string()),
+            Some(length) => Ok(length.expand(&quote!(root), "wait").to_string()),
             None => Err(mistakes.messages()),
         }
     }
 
     #[test]
     fn literals_and_constants_are_checked_and_values_stay() {
-        let constant = quote!(::core::time::Duration::new(1u64, 500000000u32)).to_string();
+        let constant = quote!(root::length(1u64, 500000000u32)).to_string();
         assert_eq!(tried(&parse_quote!("1500ms")), Ok(constant));
         for path in [quote!(WAIT), quote!(limits::WAIT_2), quote!(crate::WAIT)] {
-            let checked =
-                quote!({ const __CHECKED: ::core::time::Duration = check(#path); __CHECKED });
+            let checked = quote!({ const __CHECKED: root::Length = root::wait(#path); __CHECKED });
             assert_eq!(tried(&parse_quote!(#path)), Ok(checked.to_string()));
         }
         for path in [
@@ -190,7 +191,7 @@ mod tests {
             quote!(<T as Limits>::WAIT),
             quote!(limits::Limits::WAIT),
         ] {
-            let checked = quote!(const { check(#path) });
+            let checked = quote!(const { root::wait(#path) });
             assert_eq!(tried(&parse_quote!(#path)), Ok(checked.to_string()));
         }
         for value in [

@@ -1,6 +1,6 @@
-//! Finds a `return` or `?` before the end of a function that returns a boxed future.
+//! Finds a `return` or `?` before the end of a function that returns a future.
 //!
-//! The statements before `Box::pin(async move { … })` run at the call, without the lock. A `return` among them would
+//! The statements before `Box::pin(async move { … })` or `async move { … }` run at the call, without the lock. A `return` among them would
 //! return another future, which runs without the lock too.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
@@ -18,7 +18,7 @@ pub(crate) struct EarlyExit {
 }
 
 /// Returns each `return` or `?` in the tokens before `Box::pin(async move { … })` that leaves the function. A `return`
-/// directly before `Box::pin` is not among them, because it returns the locked future. The search does not expand
+/// directly before the future is not among them, because it returns the locked future. The search does not expand
 /// macros, so it does not find a `return` that a macro generates.
 pub(crate) fn early_exits(before: &TokenStream) -> Vec<EarlyExit> {
     let mut before: Vec<TokenTree> = before.clone().into_iter().collect();

@@ -6,13 +6,13 @@
 use lock_core::options::OnLost;
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
-use syn::{Lifetime, Token, Type, ext::IdentExt as _, spanned::Spanned as _, visit_mut::VisitMut};
+use syn::{Token, Type, ext::IdentExt as _, spanned::Spanned as _, visit_mut::VisitMut};
 
 use crate::{
     attribute_args::{Args, Keys},
     key::ResolvedKeys,
     mistakes::Mistakes,
-    parameters::{Argument, Arguments},
+    parameters::{Argument, Arguments, mention},
     shape::{Body, is_called},
     signature::Function,
     value::OnBusy,
@@ -106,9 +106,10 @@ impl Guarded<'_> {
     ///     let __call = CALL;
     ///     __call.run(async move {
     ///         let id = id;
+    ///         let _ = id;             // the key uses `id`
     ///         let mut req = req;
     ///         FAKE_RETURN
-    ///         { BODY }
+    ///         match () { () => { BODY } }
     ///     }, FAILED).await
     /// }
     /// ```
@@ -118,23 +119,24 @@ impl Guarded<'_> {
     ///
     /// The generated code renders the key first, before it moves any argument. The key and the call are created in
     /// separate statements, so the borrows in these statements end before the `.await`, and the future does not store
-    /// them. The macro generates the braces of the `async move` block, so rustc compiles this block in the macro's
-    /// edition, 2024. In edition 2024, temporaries of the body's tail expression are dropped before the arguments, as
-    /// in a plain `async fn`.
+    /// them.
     fn async_body(&self, key: &ResolvedKeys<'_>, body: &Group) -> TokenStream {
         let rendered = key.expand(&private(self.args));
-        let mut names = key.used().into_iter().map(|name| name.to_string());
-        let hidden = names.any(|name| name.starts_with('_'));
-        let hidden = hidden.then(|| quote!(#[allow(clippy::used_underscore_binding)]));
+        let rendered = lending(self.arguments.lend(&key.used()), rendered);
+        let run = self.run(&self.arguments.move_in(&self.used(key)), body);
+        let checks = key.check_conditions(self.arguments);
+        let key = made("__key");
+        braced(body.span(), quote!(#checks let #key = #rendered; #run))
+    }
+
+    /// Returns all names that the options use.
+    fn used(&self, key: &ResolvedKeys<'_>) -> Vec<Ident> {
         let mut used = key.used();
-        let rendered = lending(self.arguments.lend(&used), rendered);
         used.extend(self.words());
         if let Some(OnBusy::Fallback(_)) = self.args.on_busy {
             used.extend(self.arguments.hand_over());
         }
-        let run = self.run(&self.arguments.move_in(&used), body);
-        let key = made("__key");
-        braced(body.span(), quote!(#hidden let #key = #rendered; #run))
+        used
     }
 
     /// Returns all identifiers in the expressions of the durations and of `client`. Some of these identifiers name
@@ -154,7 +156,7 @@ impl Guarded<'_> {
         expressions.flat_map(words).collect()
     }
 
-    /// Generates the body of a guarded function that returns a boxed future.
+    /// Generates the body of a guarded function that returns a future.
     ///
     /// ```text
     /// // before
@@ -170,7 +172,7 @@ impl Guarded<'_> {
     ///     BEFORE
     ///     Box::pin(async move {
     ///         let __call = CALL;
-    ///         __call.run(async move { FAKE_RETURN { BODY } }, FAILED).await
+    ///         __call.run(async move { FAKE_RETURN match () { () => { BODY } } }, FAILED).await
     ///     })
     /// }
     /// ```
@@ -178,7 +180,8 @@ impl Guarded<'_> {
     /// The generated code renders the key before the `async move` block, because `#[async_trait]` renames `self` to
     /// `__self` inside that block. The tail expression keeps the form `Box::pin(async move { … })`, because other
     /// attributes also look for this form. The block needs no bindings for the arguments, because `async move` moves
-    /// the captured arguments into the block.
+    /// the captured arguments into the block. If the function returns `impl Future`, its tail expression is the
+    /// `async move` block without `Box::pin`.
     fn boxed_body(
         &self,
         key: &ResolvedKeys<'_>,
@@ -188,12 +191,18 @@ impl Guarded<'_> {
         block: &Group,
     ) -> TokenStream {
         let rendered = key.expand(&private(self.args));
+        let checks = key.check_conditions(self.arguments);
+        let place_inside = block.span();
+        let block = self.arguments.mention_in(block.stream(), &self.used(key));
+        let run = self.run(&TokenStream::new(), &grouped(place_inside, block));
         let key = made("__key");
-        let run = self.run(&TokenStream::new(), block);
-        let at_output = Span::mixed_site().located_at(self.output.span());
-        let block = braced(self.output.span(), run);
-        let tail = quote_spanned!(at_output=> (async move #block));
-        braced(place, quote!(let #key = #rendered; #before #pin #tail))
+        let block = braced(place_inside, run);
+        let future = quote_spanned!(place_inside=> async move #block);
+        let tail = match pin.is_empty() {
+            true => future,
+            false => quote_spanned!(place_inside=> #pin(#future)),
+        };
+        braced(place, quote!(#checks let #key = #rendered; #before #tail))
     }
 
     /// Generates the call that runs the body under its locks.
@@ -204,7 +213,7 @@ impl Guarded<'_> {
     ///     MOVE_IN
     ///     FAKE_RETURN
     ///     let hold = ROOT::__private::v1::hold();     // guard = hold
-    ///     '__body: { BODY }
+    ///     match () { () => { BODY } }
     /// }, FAILED).await
     ///
     /// // on_busy = fallback(sold_out): the body is built only after the grant, because until then the fallback may
@@ -221,8 +230,13 @@ impl Guarded<'_> {
     /// ```
     ///
     /// The generated code has the span of the return type. If that type cannot carry a lock error, rustc therefore
-    /// reports the mistake at the return type. The braces around the body are the user's own tokens, with the user's
-    /// spans and edition. rustc therefore reports incomplete code in the body only once.
+    /// reports the mistake at the return type.
+    ///
+    /// The braces around the body are the user's own tokens. The keywords and the braces of the `async move` block have
+    /// the span of these braces. The code between them therefore has the user's spans and edition: rustc reports
+    /// incomplete code only once, and the lints and the coverage of the body are those of a plain function. Temporaries
+    /// of the body's tail expression are dropped at the end of the arm of `match`, before the arguments, as in a plain
+    /// `async fn` of each edition.
     fn run(&self, move_in: &TokenStream, body: &Group) -> TokenStream {
         let Self { args, output, .. } = self;
         let private = private(args);
@@ -230,21 +244,22 @@ impl Guarded<'_> {
         let call = made("__call");
         let guard = args.guard.as_ref().map(|guard| hold(args, guard));
         let fake_return = fake_return(output);
-        // The label `'__body` keeps rustc from warning about needless braces around a single expression. The labelled
-        // block has the user's span, so rustc reports a body of the wrong type in the same way as without the
-        // attribute.
-        let label = Lifetime::new("'__body", body.span());
-        let block = quote!(#fake_return #guard #label: #body);
+        let block = braced(
+            body.span(),
+            quote!(#move_in #fake_return #guard match () { () => #body }),
+        );
+        let block = quote_spanned!(body.span()=> async move #block);
         let at_output = Span::mixed_site().located_at(output.span());
         let failed = failed(args, output);
         let Some(OnBusy::Fallback(path)) = &args.on_busy else {
             return quote_spanned! {at_output=>
                 let #call = #configured;
-                #call.run(async move { #move_in #block }, #failed).await
+                #call.run(#block, #failed).await
             };
         };
         let (inside, error) = (made("__inside"), made("__error"));
         let handed = self.arguments.hand_over();
+        let handed = handed.iter().map(mention);
         let at_path = Span::mixed_site().located_at(path.span());
         // The generated code binds the path of the fallback to a variable before it calls the fallback. If the user
         // wrote the name of a method without `Self::`, such as `later`, rustc then suggests `Self::later`, which is
@@ -256,7 +271,7 @@ impl Guarded<'_> {
         quote_spanned! {at_output=>
             let #call = #configured;
             match #call.enter().await {
-                ::core::result::Result::Ok(#inside) => #inside.run(async move { #move_in #block }, #failed).await,
+                ::core::result::Result::Ok(#inside) => #inside.run(#block, #failed).await,
                 ::core::result::Result::Err(#error) if #private::is_busy(&#error) => #fallback,
                 ::core::result::Result::Err(#error) => (#failed)(#error),
             }
@@ -319,7 +334,7 @@ fn failed(args: &Args, output: &Type) -> TokenStream {
 ///         label: "order:<id>",
 ///         function: ::core::concat!(::core::module_path!(), "::pay"),
 ///     }, __key)
-///         .wait(::core::time::Duration::new(5, 0)).renew(true).on_lost(ROOT::OnLost::Continue)
+///         .wait(ROOT::__private::v1::length(5, 0)).renew(true).on_lost(ROOT::OnLost::Continue)
 ///         .namespace("shop").client(__client)
 /// }
 /// ```
@@ -356,8 +371,8 @@ fn call(args: &Args, name: &Ident) -> TokenStream {
         ("hold_at_least", hold_at_least),
     ];
     let lengths = lengths.into_iter().filter_map(|(name, length)| {
+        let length = length.as_ref()?.expand(&private, name);
         let option = made(name);
-        let length = length.as_ref()?.expand(&quote!(#private::#option));
         Some(quote!(.#option(#length)))
     });
     let renew = renew.map(|renew| quote!(.renew(#renew)));
@@ -421,21 +436,21 @@ fn words(tokens: TokenStream) -> Vec<Ident> {
 /// -> Result<impl Iterator<Item = u8>, E>
 ///
 /// if false {
-///     let __output: Result<_, E> = loop {};
-///     return __output;
+///     if let ::core::option::Option::Some(__output) = ::core::option::Option::<Result<_, E>>::None {
+///         return __output;
+///     }
 /// }
 /// ```
+///
+/// Because of `if false`, rustc reserves no stack for the value, also without optimization.
 fn fake_return(output: &Type) -> TokenStream {
     let inferable = inferable(output);
     let at_output = Span::mixed_site().located_at(output.span());
     quote_spanned! {at_output=>
-        #[allow(
-            unknown_lints, unreachable_code, clippy::diverging_sub_expression, clippy::empty_loop,
-            clippy::let_unit_value, clippy::let_with_type_underscore, clippy::needless_return
-        )]
         if false {
-            let __output: #inferable = loop {};
-            return __output;
+            if let ::core::option::Option::Some(__output) = ::core::option::Option::<#inferable>::None {
+                return __output;
+            }
         }
     }
 }
@@ -488,11 +503,14 @@ fn made(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
-/// Generates a block whose braces have the hygiene of the call site. An attribute below `#[distributed_lock]`, such as
-/// `#[instrument(err)]`, sometimes generates names with the span of these braces. Such names resolve only if the braces
-/// have the hygiene of the call site.
+/// Generates a block whose braces have the span of the user's own braces. If the last token of an item or a block came
+/// from a macro, the lints and the coverage of rustc would leave out the whole item or block.
 fn braced(place: Span, stream: TokenStream) -> TokenStream {
+    TokenTree::Group(grouped(place, stream)).into_token_stream()
+}
+
+fn grouped(place: Span, stream: TokenStream) -> Group {
     let mut group = Group::new(Delimiter::Brace, stream);
-    group.set_span(Span::call_site().located_at(place));
-    TokenTree::Group(group).into_token_stream()
+    group.set_span(place);
+    group
 }

@@ -2,14 +2,14 @@
 
 use lock_core::advice::advised;
 use proc_macro2::{Span, TokenStream};
-use quote::{ToTokens as _, quote, quote_spanned};
+use quote::{quote, quote_spanned};
 use syn::{Ident, Index, Member, Receiver, Type, ext::IdentExt as _, spanned::Spanned as _};
 
 use crate::{
     attribute_args::{Key, Keys},
     lookalikes,
     mistakes::Mistakes,
-    parameters::{Argument, Arguments},
+    parameters::{Argument, Arguments, mention},
     suggest,
     template::{Piece, Placeholder},
     types::{last_segment, ungrouped},
@@ -53,6 +53,24 @@ impl<'a> ResolvedKeys<'a> {
             Self::One(key) => key.used(),
             Self::Several(keys) => keys.iter().flat_map(Resolved::used).collect(),
         }
+    }
+
+    /// Generates an error for each name in a key whose arguments are all left out by their `cfg`.
+    pub(crate) fn check_conditions(&self, arguments: &Arguments) -> TokenStream {
+        let keys = match self {
+            Self::One(key) => std::slice::from_ref(key),
+            Self::Several(keys) => keys,
+        };
+        let mut checked = Vec::new();
+        let checks = keys
+            .iter()
+            .flat_map(Resolved::names)
+            .filter_map(|(name, literal)| {
+                let is_new = !checked.contains(name);
+                checked.push(name.clone());
+                is_new.then(|| arguments.check_condition(name, literal))
+            });
+        checks.collect()
     }
 
     /// Generates the code that renders one key, several keys, or one key for each item of a list.
@@ -133,13 +151,17 @@ impl<'a> Resolved<'a> {
         }
     }
 
+    /// Returns the names that the key uses, except `self`, and the span of the key.
+    fn names(&self) -> impl Iterator<Item = (&Ident, Span)> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Value { source, .. } => Some((source.name()?, self.literal)),
+            Part::Text(_) => None,
+        })
+    }
+
     /// Returns the names that the key uses, except `self`.
     fn used(&self) -> Vec<Ident> {
-        let sources = self.parts.iter().filter_map(|part| match part {
-            Part::Value { source, .. } => source.name(),
-            Part::Text(_) => None,
-        });
-        sources.cloned().collect()
+        self.names().map(|(name, _)| name.clone()).collect()
     }
 
     /// Generates the code that renders the key. The generated code only borrows the values, so the body can move the
@@ -194,18 +216,21 @@ impl<'a> Resolved<'a> {
         let list = self.reference(placeholder, source);
         let generated = Span::mixed_site().located_at(self.place(placeholder, source));
         quote_spanned! {generated=> {
-            #[allow(unused_imports)]
             use #private::{ItemsBehind as _, ItemsBehindTwo as _, ItemsOf as _};
             (&&&&#private::Items(#list)).__key_items()
         }}
     }
 
     /// Returns the span for errors about a value in the key. For a whole argument, this span is that of the argument's
-    /// type. For a field, or for a name in a pattern, the signature does not show the type. The span is then that of
-    /// the key's literal.
+    /// type. For a field, or for a name in a pattern, the signature does not show the type. Under a `cfg`, the argument
+    /// can have several types. The span is then that of the key's literal.
     fn place(&self, placeholder: &Placeholder, source: &Source<'_>) -> Span {
         match source {
-            Source::Argument(argument) if placeholder.fields.is_empty() => argument.ty.span(),
+            Source::Argument(argument)
+                if placeholder.fields.is_empty() && !argument.is_conditional() =>
+            {
+                argument.ty.span()
+            }
             _ => self.literal,
         }
     }
@@ -238,10 +263,11 @@ impl<'a> Resolved<'a> {
             && argument.is_lent()
             && placeholder.fields.is_empty()
         {
-            return name.into_token_stream();
+            return mention(&name);
         }
         let fields = placeholder.fields.iter().map(|field| self.member(field));
         let generated = Span::mixed_site().located_at(place);
+        let name = mention(&name);
         quote_spanned!(generated=> &#name #(.#fields)*)
     }
 
@@ -253,13 +279,8 @@ impl<'a> Resolved<'a> {
         match field.parse() {
             Ok(index) => Member::Unnamed(Index { index, span: place }),
             Err(_) => {
-                // A keyword can name a field only as a raw identifier.
-                let plain = syn::parse_str::<Ident>(field).is_ok_and(|name| name == field);
-                let name = field.trim_start_matches("r#");
-                Member::Named(match plain && name == field {
-                    true => Ident::new(name, place),
-                    false => Ident::new_raw(name, place),
-                })
+                // Raw, because the name can be a keyword in the edition of this macro, but not in the user's.
+                Member::Named(Ident::new_raw(field.trim_start_matches("r#"), place))
             }
         }
     }
@@ -303,7 +324,11 @@ fn source<'a>(
         match named {
             None if part.is_some() => return part,
             Some(argument) => {
-                if placeholder.fields.is_empty() && !placeholder.each && is_option(&argument.ty) {
+                if placeholder.fields.is_empty()
+                    && !placeholder.each
+                    && !argument.is_conditional()
+                    && is_option(&argument.ty)
+                {
                     mistakes.add(
                         &argument.ty,
                         format_args!(

@@ -65,7 +65,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// | `client = self.locks` | an expression for the `LockClient` | the client whose `scope` encloses the call, or otherwise the installed client |
 /// | `namespace = "shop"` | separates the keys of different services | the client's |
 /// | `guard = hold` | the name by which the body accesses its hold: `hold.token()`, `hold.remaining()`, `hold.lost()`; with `keys` one hold for each key, `hold[0].token()` | |
-/// | `crate = ::locks` | the path of `lock-runtime`, if it is renamed | `::lock_runtime` |
+/// | `crate = ::locks` | the path of `lock-runtime`, if it is renamed: without this option, rustc then finds no `lock_runtime` in the crate root (E0433) | `::lock_runtime` |
 /// | `strategy = notify`, `strategy = spin` | how to wait: see [below](#how-to-wait) | the client's (`handoff` by default) |
 /// | `release = background` | the call returns as soon as the release is sent, one round trip earlier: see [below](#when-the-call-returns) | the client's (`confirmed` by default) |
 /// | `replicas = 1` | how many replicas of the server must have acknowledged the grant before the body starts | the client's (0 by default) |
@@ -103,6 +103,11 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// values would share one lock. Two placeholders have to be separated by a character that no escaped value contains,
 /// such as `:` or `/`. Different arguments therefore never give the same key, unless their `Display` texts are equal or
 /// `:raw` turns the escaping off. A key needs no placeholder: `key = "nightly-report"`.
+///
+/// A placeholder names fields. To use the value of a method, or an element of an array, take this value as an argument.
+/// If rustc suggests to write parentheses or an index beside the key, the suggestion does not apply. A value in the key
+/// must not be empty, but it can consist of blanks, or be a text such as `null` or `NaN`: check such values before the
+/// call.
 ///
 /// # Several keys
 ///
@@ -172,8 +177,12 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// installed yet when the function starts.
 ///
 /// The attribute also supports methods under `#[async_trait]`, and functions that end in `Box::pin(async move { … })`,
-/// even if their return type is an alias. In such a function, statements before `Box::pin` run at the call, without the
-/// lock, and must not contain `return` or `?`. The attribute cannot see a `return` that another macro generates there.
+/// even if their return type is an alias, and functions that return `impl Future` and end in `async move { … }`. In such
+/// a function, statements before the future run at the call, without the lock, and must not contain `return` or `?`. The
+/// attribute cannot see a `return` that another macro generates there.
+///
+/// Write an attribute that copies the body, such as `#[axum::debug_handler]`, below `#[distributed_lock]`. Above it, the
+/// copy has no hold of the option `guard`.
 ///
 /// `#[tracing::instrument]` can be placed above or below the attribute, with all options of `#[instrument]`. If
 /// `#[instrument]` is above `#[distributed_lock]`, its span covers only the body. If `#[instrument]` is below, its span
@@ -197,7 +206,7 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// // after
 /// async fn pay(id: u64, cart: Cart) -> Result<Receipt, PayError> {
 ///     let key = lock_runtime::__private::v1::key().text("order:").part("id", &id).build();
-///     let call = lock_runtime::__private::v1::Call::new("order:<id>", key).wait(Duration::new(5, 0));
+///     let call = lock_runtime::__private::v1::Call::new("order:<id>", key).wait(lock_runtime::__private::v1::length(5, 0));
 ///     call.run(
 ///         async move {
 ///             let id = id;
@@ -219,7 +228,24 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 ///
 /// The generated code renders the key before the body can move the values that the key uses. The body owns every
 /// argument, including unused ones. The arguments are dropped in the same order as in a plain function, before the lock
-/// is released. The future of the call is `Send` if the body's future is `Send`.
+/// is released.
+///
+/// The future of the call is `Send` if the body's future and the returned value are `Send`, because the future keeps
+/// the value while it waits for the release of the lock. Return `Box<dyn Error + Send + Sync>` instead of
+/// `Box<dyn Error>`, for example. The future is `UnwindSafe` under the same conditions. The future is never `Sync`. It
+/// contains the returned value and one more copy of each argument; a pattern or `fallback` can need a second copy. Pass
+/// a large value in a `Box` or by reference.
+///
+/// # Lints
+///
+/// Lints about a function and its body are those of the plain function, except for a few:
+///
+/// - The body is a block inside the function, and the arguments are bound again in it. `clippy::shadow_same`,
+///   `clippy::shadow_unrelated`, `clippy::pattern_type_mismatch` and `clippy::implicit_return` report this, unless
+///   `#[allow]` above the function turns them off.
+/// - `clippy::ptr_arg`, `clippy::toplevel_ref_arg`, `clippy::unused_async` and `clippy::needless_lifetimes` do not see the
+///   original function.
+/// - `clippy::disallowed_macros` sees `concat!` and `module_path!` if a `clippy.toml` disallows them.
 ///
 /// # Errors
 ///

@@ -41,7 +41,7 @@ impl Mistakes {
     }
 }
 
-fn prefixed(message: impl Display) -> String {
+pub(crate) fn prefixed(message: impl Display) -> String {
     format!("#[distributed_lock] {message}")
 }
 

@@ -1,13 +1,13 @@
 //! The arguments of a function: their names outside and inside the body, and the names that a key can use.
 
-use proc_macro2::{Span, TokenStream};
-use quote::{format_ident, quote};
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
+use quote::{ToTokens as _, format_ident, quote, quote_spanned};
 use syn::{
-    Attribute, FieldPat, FnArg, Ident, Pat, PatIdent, Receiver, Signature, Type,
+    Attribute, FieldPat, FnArg, Ident, Meta, Pat, PatIdent, Receiver, Signature, Token, Type,
     ext::IdentExt as _, parse_quote, visit::Visit, visit_mut::VisitMut,
 };
 
-use crate::mistakes::Mistakes;
+use crate::mistakes::{Mistakes, prefixed};
 
 pub(crate) struct Arguments {
     pub(crate) receiver: Option<Receiver>,
@@ -16,8 +16,10 @@ pub(crate) struct Arguments {
 
 pub(crate) struct Argument {
     /// The argument's name in the generated code before the body. The name is the argument's own name, or the only name
-    /// that its pattern binds, or otherwise a generated name.
+    /// that its pattern binds, or otherwise the generated name.
     pub(crate) outer: Ident,
+    /// A generated name, which no code of the user can clash with.
+    made: Ident,
     /// The name that the whole argument is bound to, if there is one.
     pub(crate) name: Option<Ident>,
     /// The names that the argument's pattern binds to parts of the argument.
@@ -50,11 +52,11 @@ impl Arguments {
             FnArg::Typed(typed) => Some(typed),
             FnArg::Receiver(_) => None,
         });
-        for (index, (input, argument)) in typed.zip(&mut arguments.typed).enumerate() {
+        for (input, argument) in typed.zip(&mut arguments.typed) {
             let bound: Vec<_> = argument.bound().cloned().collect();
             argument.outer = match &bound[..] {
                 [only] => only.clone(),
-                _ => made(index),
+                _ => argument.made.clone(),
             };
             argument.taken = true;
             let outer = &argument.outer;
@@ -94,9 +96,10 @@ impl Arguments {
                         Pat::Ident(pattern) => (Some(pattern.ident.clone()), bound.0.split_off(1)),
                         _ => (None, bound.0),
                     };
-                    let outer = name.clone().unwrap_or_else(|| made(arguments.typed.len()));
+                    let made = made(arguments.typed.len());
                     arguments.typed.push(Argument {
-                        outer,
+                        outer: name.clone().unwrap_or_else(|| made.clone()),
+                        made,
                         name,
                         parts,
                         ty: (*typed.ty).clone(),
@@ -163,10 +166,14 @@ impl Arguments {
     ///
     /// let _ = &self;                  // captures all of `self`, even if the body uses only one field or none
     /// let mut id = id;
-    /// let __arg1 = __arg1;
+    /// let mut __arg1 = __arg1;
     /// let (a, _) = __arg1;
     /// let __arg2 = __arg2;
     /// ```
+    ///
+    /// The names in `used` occur in the options. After its binding, the generated code mentions each of them, so that
+    /// rustc does not report them as unused in the body. The statement `let _ = id;` neither moves nor borrows the
+    /// argument, so the size of the future stays the same.
     pub(crate) fn move_in(&self, used: &[Ident]) -> TokenStream {
         let receiver = self
             .receiver
@@ -178,6 +185,66 @@ impl Arguments {
         });
         let typed = self.typed.iter().map(|argument| argument.move_in(used));
         quote!(#receiver #(#typed)*)
+    }
+
+    /// Mentions each name in `used` after a statement that binds the name again. `#[async_trait]` puts such statements
+    /// into a boxed body, and the options do not use these bindings.
+    ///
+    /// ```text
+    /// let id = id;    ⇒    let id = id; let _ = id;
+    /// ```
+    pub(crate) fn mention_in(&self, body: TokenStream, used: &[Ident]) -> TokenStream {
+        let mut mentioned: Vec<TokenTree> = Vec::new();
+        for mut tree in body {
+            let in_macro =
+                matches!(mentioned.last(), Some(TokenTree::Punct(last)) if last.as_char() == '!');
+            if let TokenTree::Group(group) = &mut tree
+                && !in_macro
+            {
+                let mut inner =
+                    Group::new(group.delimiter(), self.mention_in(group.stream(), used));
+                inner.set_span(group.span());
+                *group = inner;
+            }
+            mentioned.push(tree);
+            let name = bound_again(&mentioned).filter(|name| used.contains(name));
+            let named = self
+                .typed
+                .iter()
+                .find(|argument| argument.name.as_ref() == name);
+            if let Some((name, argument)) = name.zip(named) {
+                let (name, conditions) = (mention(name), &argument.conditions);
+                mentioned.extend(quote!(#(#conditions)* let _ = #name;));
+            }
+        }
+        mentioned.into_iter().collect()
+    }
+
+    /// Generates an error if the arguments of this name are all left out by their `cfg`. The error is at the key.
+    ///
+    /// ```text
+    /// (#[cfg(unix)] id: u64)
+    ///
+    /// #[cfg(not(any(all(unix))))]
+    /// let id = ::core::compile_error!("…");
+    /// ```
+    pub(crate) fn check_condition(&self, name: &Ident, key: Span) -> TokenStream {
+        let is_named = |argument: &&Argument| {
+            argument.outer == *name || argument.bound().any(|bound| bound == name)
+        };
+        let conditions = self.typed.iter().filter(is_named).map(Argument::condition);
+        // Without a condition, the argument is always there. A `cfg_attr` does not show its condition.
+        let Some(conditions) = conditions.collect::<Option<Vec<_>>>() else {
+            return TokenStream::new();
+        };
+        let message = prefixed(format_args!(
+            "`<{}>` names an argument that its `#[cfg]` leaves out here: write the function twice, each under its `cfg` and with a key of its own",
+            name.unraw()
+        ));
+        quote_spanned! {Span::mixed_site().located_at(key)=>
+            #[cfg(not(any(#(#conditions),*)))]
+            let #name = ::core::compile_error!(#message);
+        }
     }
 
     /// Generates a binding for each name that occurs both in an argument's pattern and in the options. Without these
@@ -202,6 +269,22 @@ impl Argument {
         self.name.iter().chain(&self.parts)
     }
 
+    /// Returns the condition under which the argument exists, as the argument of a `cfg`. Returns `None` if there is no
+    /// condition, or if a `cfg_attr` contains it.
+    fn condition(&self) -> Option<TokenStream> {
+        let conditions = self.conditions.iter().map(|attr| match &attr.meta {
+            Meta::List(list) if list.path.is_ident("cfg") => Some(&list.tokens),
+            _ => None,
+        });
+        let conditions: Vec<_> = conditions.collect::<Option<_>>()?;
+        (!conditions.is_empty()).then(|| quote!(all(#(#conditions),*)))
+    }
+
+    /// Returns whether the argument exists only under a `cfg`.
+    pub(crate) fn is_conditional(&self) -> bool {
+        !self.conditions.is_empty()
+    }
+
     /// Returns whether [`lend`](Arguments::lend) binds the names in the pattern as references.
     pub(crate) fn is_lent(&self) -> bool {
         self.taken
@@ -215,10 +298,8 @@ impl Argument {
         let (outer, conditions) = (&self.outer, &self.conditions);
         let mut pattern = self.pattern.clone();
         Lent(used).visit_pat_mut(&mut pattern);
-        // `used` contains every identifier in the options, including the names of methods and fields. This pattern
-        // therefore also binds a variable that only shares its name with a method or a field. Such a variable is
-        // unused, and rustc must not report the variable.
-        quote!(#(#conditions)* #[allow(unused_variables)] let #pattern = &#outer;)
+        let outer = mention(outer);
+        quote!(#(#conditions)* let #pattern = &#outer;)
     }
 
     /// Returns whether the generated code has no name for the whole argument. The whole argument has no name if the
@@ -230,41 +311,70 @@ impl Argument {
     fn move_in(&self, used: &[Ident]) -> TokenStream {
         let Self {
             outer,
+            made,
             pattern,
             conditions,
             lints,
             ..
         } = self;
+        let outer = mention(outer);
+        let used = self.bound().filter(|name| used.contains(name));
+        let used = used
+            .map(mention)
+            .map(|name| quote!(#(#conditions)* let _ = #name;));
+        let used: TokenStream = used.collect();
         match pattern {
             Pat::Ident(pattern) if is_plain(pattern) => {
-                // If the key, the client or the fallback uses the argument, rustc must not report the argument as
-                // unused in the body.
-                let used = used
-                    .contains(outer)
-                    .then(|| quote!(#[allow(unused_variables)]));
-                // clippy reports each use of a name with a leading `_`. Here only generated code uses the name, so the
-                // lint is off.
-                let hidden = outer.to_string().starts_with('_');
-                let hidden = hidden.then(|| {
-                    quote!(#[allow(clippy::used_underscore_binding, clippy::no_effect_underscore_binding)])
-                });
-                quote!(#(#conditions)* #(#lints)* #used #hidden let #pattern = #outer;)
+                // clippy reports the binding of an unused name with a leading `_` to a plain value, but not to the
+                // value of a `match`.
+                let outer = match is_marked(&self.outer) {
+                    true => quote!(match () { () => #outer }),
+                    false => outer,
+                };
+                quote!(#(#conditions)* #(#lints)* let #pattern = #outer; #used)
             }
-            Pat::Wild(_) => quote!(#(#conditions)* let #outer = #outer;),
-            // The variable `outer` is `mut` because the pattern can contain a `ref mut`.
-            pattern => {
-                // If the key or the client uses a name of the pattern, rustc must not report that name as unused in the
-                // body.
-                let used = self.bound().filter(|name| used.contains(name));
-                let used = used.map(|name| quote!(#(#conditions)* let _ = &#name;));
-                quote! {
-                    #(#conditions)* #[allow(unused_mut)] let mut #outer = #outer;
-                    #(#conditions)* #(#lints)* let #pattern = #outer;
-                    #(#used)*
-                }
-            }
+            Pat::Wild(_) => quote!(#(#conditions)* let #made = #outer;),
+            // The generated variable is `mut` because the pattern can contain a `ref mut`.
+            pattern => quote! {
+                #(#conditions)* let mut #made = #outer;
+                #(#conditions)* #(#lints)* let #pattern = #made;
+                #used
+            },
         }
     }
+}
+
+/// If the tokens end in `let name = name;` or `let mut name = name;`, returns the name.
+fn bound_again(tokens: &[TokenTree]) -> Option<&Ident> {
+    let [
+        ..,
+        TokenTree::Ident(word),
+        TokenTree::Ident(name),
+        TokenTree::Punct(is),
+        TokenTree::Ident(value),
+        TokenTree::Punct(end),
+    ] = tokens
+    else {
+        return None;
+    };
+    let binds = (word == "let" || word == "mut") && is.as_char() == '=' && end.as_char() == ';';
+    (binds && name == value).then_some(name)
+}
+
+/// Generates an expression for a variable of the user. clippy reports each use of a name that marks its variable as
+/// unused. It leaves out generated code, and with `::<>`, the span of the name is that of generated code.
+pub(crate) fn mention(name: &Ident) -> TokenStream {
+    if !is_marked(name) {
+        return name.to_token_stream();
+    }
+    let made = Span::mixed_site().located_at(name.span());
+    quote_spanned!(made=> #name::<>)
+}
+
+/// Returns whether the name marks its variable as unused.
+fn is_marked(name: &Ident) -> bool {
+    let name = name.to_string();
+    name.starts_with('_') && !name.starts_with("__")
 }
 
 /// Returns whether this name is of the form that `#[async_trait]` gives to an argument that the user wrote as a
@@ -295,18 +405,26 @@ fn is_lint(attr: &Attribute) -> bool {
 /// Rewrites a pattern so that it only borrows the argument, and binds only the given names.
 ///
 /// ```text
-/// Path((user, &mut ref id))  ⇒  Path((_, id))
+/// Path((user, &mut ref id))  ⇒  Path((_, id @ _))
 /// ```
+///
+/// With `@ _`, the span of a binding is that of generated code, so rustc and clippy do not report the binding.
+/// `used` contains every identifier in the options, including the names of methods and fields. The pattern therefore
+/// also binds a variable that only shares its name with a method or a field, and is unused.
 struct Lent<'a>(&'a [Ident]);
 
 impl VisitMut for Lent<'_> {
     fn visit_pat_mut(&mut self, pattern: &mut Pat) {
         syn::visit_mut::visit_pat_mut(self, pattern);
+        let made = Span::mixed_site();
         match pattern {
             Pat::Reference(reference) => *pattern = (*reference.pat).clone(),
             Pat::Ident(binding) if self.0.contains(&binding.ident) => {
                 binding.by_ref = None;
                 binding.mutability = None;
+                binding
+                    .subpat
+                    .get_or_insert_with(|| (Token![@](made), parse_quote!(_)));
             }
             Pat::Ident(binding) => {
                 let inner = binding.subpat.take().map(|(_, inner)| *inner);
@@ -316,12 +434,10 @@ impl VisitMut for Lent<'_> {
         }
     }
 
-    /// Rewrites `Pair { left }` to `Pair { left: _ }` if the new pattern must not bind `left`.
+    /// Rewrites `Pair { left }` to `Pair { left: _ }` or `Pair { left: left @ _ }`.
     fn visit_field_pat_mut(&mut self, field: &mut FieldPat) {
         syn::visit_mut::visit_field_pat_mut(self, field);
-        if !matches!(*field.pat, Pat::Ident(_)) {
-            field.colon_token.get_or_insert_default();
-        }
+        field.colon_token.get_or_insert_default();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Determines whether a function is an `async fn` or returns a boxed future, from the signature and from the end of the
+//! Determines whether a function is an `async fn` or returns a future, from the signature and from the end of the
 //! body.
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
@@ -13,20 +13,20 @@ use crate::{
     early_exits::early_exits,
     mistakes::Mistakes,
     signature::braces,
-    types::{boxed_output, is_future, ungrouped},
+    types::{future_output, is_future, ungrouped},
 };
 
-/// The body of an `async fn`, or of a function that returns a boxed future.
+/// The body of an `async fn`, or of a function that returns a future.
 pub(crate) enum Body {
     /// `async fn … { … }`
     Async(Group),
     /// `fn … -> Pin<Box<dyn Future<Output = …>>> { before; Box::pin(async move { … }) }`, as `#[async_trait]` generates
-    /// it.
+    /// it, or `fn … -> impl Future<Output = …> { before; async move { … } }`.
     Boxed {
         /// The span of the function's body.
         place: Span,
         before: TokenStream,
-        /// The tokens of the path `Box::pin`.
+        /// The tokens of the path `Box::pin`. Empty if the future is not boxed.
         pin: TokenStream,
         /// The block of the `async move` expression, with its braces.
         block: Group,
@@ -57,7 +57,7 @@ pub(crate) fn asynchronous(
         return Some((Body::Async(body), output));
     }
     if let ReturnType::Type(_, returned) = &sig.output {
-        if let Some(output) = boxed_output(returned) {
+        if let Some(output) = future_output(returned) {
             let declared = match ungrouped(output) {
                 // `#[async_trait]` generates the output type `()` for a method without a return type. The user did not
                 // write this type, so errors are reported at the method's name.
@@ -66,10 +66,12 @@ pub(crate) fn asynchronous(
             };
             let output = result(&declared, sig.ident.span(), mistakes)?;
             let Some(body) = tail(&body) else {
-                mistakes.add(
-                    returned,
-                    "a function that boxes its future can be locked if it ends in `Box::pin(async move { … })`: write that, or `async fn`",
-                );
+                let message = if is_future(returned) {
+                    "a function that returns a future can be locked if it ends in `async move { … }`: write that, or `async fn`"
+                } else {
+                    "a function that boxes its future can be locked if it ends in `Box::pin(async move { … })`: write that, or `async fn`"
+                };
+                mistakes.add(returned, message);
                 return None;
             };
             check_exits(&body, mistakes)?;
@@ -102,7 +104,11 @@ pub(crate) fn asynchronous(
             "this test is not async: write `async fn`, with `#[distributed_lock]` above `#[tokio::test]`"
         }
     } else if sig.ident == "main" {
-        "this `main` is not async: write `async fn main`, with `#[distributed_lock]` above `#[tokio::main]`"
+        if runs_runtime {
+            "`#[tokio::main]` above `#[distributed_lock]` has already removed `async`: write `#[distributed_lock]` above `#[tokio::main]`"
+        } else {
+            "this `main` is not async: write `async fn main`, with `#[distributed_lock]` above `#[tokio::main]`"
+        }
     } else if runs_runtime {
         "this function is not async, and runs a runtime: write `async fn`, with `#[distributed_lock]` above `#[tokio::main]`"
     } else {
@@ -145,33 +151,41 @@ fn result(output: &ReturnType, name: Span, mistakes: &mut Mistakes) -> Option<Ty
     None
 }
 
-/// Splits off the tail expression of a body that ends in `Box::pin(async move { … })`. Returns `None` for any other
-/// body.
+/// Splits off the tail expression of a body that ends in `Box::pin(async move { … })` or `async move { … }`. Returns
+/// `None` for any other body.
 fn tail(body: &Group) -> Option<Body> {
     let mut before: Vec<TokenTree> = body.stream().into_iter().collect();
-    let call = match before.pop()? {
-        TokenTree::Group(call) if call.delimiter() == Delimiter::Parenthesis => call,
-        _ => return None,
+    let last = before.pop()?;
+    let (pin, block) = match last {
+        TokenTree::Group(call) if call.delimiter() == Delimiter::Parenthesis => {
+            // The path of the called function is read backwards: `pin`, `::`, `Box`, and any segments before `Box`.
+            let mut start = before.len();
+            while start > 0 && continues_path(&before[start - 1], before.get(start)) {
+                start -= 1;
+            }
+            let pin: TokenStream = before.split_off(start).into_iter().collect();
+            let path: syn::Path = syn::parse2(pin.clone()).ok()?;
+            let mut names = path.segments.iter().rev().map(|segment| &segment.ident);
+            if !(names.next()? == "pin" && names.next()? == "Box") {
+                return None;
+            }
+            (pin, call.stream())
+        }
+        block => {
+            let start = before.len().checked_sub(2)?;
+            let mut future = before.split_off(start);
+            future.push(block);
+            (TokenStream::new(), future.into_iter().collect())
+        }
     };
-    // The path of the called function is read backwards: `pin`, `::`, `Box`, and any segments before `Box`.
-    let mut start = before.len();
-    while start > 0 && continues_path(&before[start - 1], before.get(start)) {
-        start -= 1;
-    }
-    let pin: TokenStream = before.split_off(start).into_iter().collect();
-    let path: syn::Path = syn::parse2(pin.clone()).ok()?;
-    let mut names = path.segments.iter().rev().map(|segment| &segment.ident);
-    if !(names.next()? == "pin" && names.next()? == "Box") {
-        return None;
-    }
-    let block = |input: ParseStream<'_>| {
+    let future = |input: ParseStream<'_>| {
         input.parse::<Token![async]>()?;
         input.parse::<Token![move]>()?;
         let block = braces(input)?;
         input.parse::<Option<Token![,]>>()?;
         Ok(block)
     };
-    let block = block.parse2(call.stream()).ok()?;
+    let block = future.parse2(block).ok()?;
     Some(Body::Boxed {
         place: body.span(),
         before: before.into_iter().collect(),
@@ -191,7 +205,7 @@ fn check_exits(body: &Body, mistakes: &mut Mistakes) -> Option<()> {
         mistakes.add_at(
             exit.place,
             format_args!(
-                "this `{}` would leave the function without the lock: write it inside `Box::pin(async move {{ … }})`, or `async fn`",
+                "this `{}` would leave the function without the lock: write it inside `async move {{ … }}`, or write `async fn`",
                 exit.written
             ),
         );
@@ -217,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tail_of_a_boxed_body_is_found() {
+    fn the_future_at_the_end_of_a_body_is_found() {
         for (body, found) in [
             ("{ Box::pin(async move { inside }) }", true),
             (
@@ -229,6 +243,13 @@ mod tests {
             ("{ Box::pin(other()) }", false),
             ("{ Box::pin(async move { inside }); }", false),
             ("{ Pin::new(async move { inside }) }", false),
+            ("{ before(); async move { inside } }", true),
+            ("{ return async move { inside } }", true),
+            ("{ async { inside } }", false),
+            ("{ before.async move { inside }; }", false),
+            ("{ async move { inside }.boxed() }", false),
+            ("{ move { inside } }", false),
+            ("{ { inside } }", false),
             ("{}", false),
         ] {
             let tokens: TokenStream = body.parse().unwrap();

@@ -11,13 +11,10 @@ fn expands(args: TokenStream, before: TokenStream, after: TokenStream) {
 
 fn fake(output: TokenStream) -> TokenStream {
     quote! {
-        #[allow(
-            unknown_lints, unreachable_code, clippy::diverging_sub_expression, clippy::empty_loop,
-            clippy::let_unit_value, clippy::let_with_type_underscore, clippy::needless_return
-        )]
         if false {
-            let __output: #output = loop {};
-            return __output;
+            if let ::core::option::Option::Some(__output) = ::core::option::Option::<#output>::None {
+                return __output;
+            }
         }
     }
 }
@@ -45,11 +42,11 @@ fn a_function_with_all_options() {
             #[inline]
             pub(crate) async fn pay<T: Display>(id: T, req: Req) -> Result<Receipt, PayError> {
                 let __key = ::locks::__private::v1::key()
-                    .text("order:").part("id", &id).text(":").raw("req.user.0:raw", &req.user.0).build();
+                    .text("order:").part("id", &id).text(":").raw("req.user.0:raw", &req.r#user.0).build();
                 let __call = { let __client = &(state.locks); ::locks::__private::v1::Call::new(&::locks::__private::v1::Site { label: "order:<id>:<req.user.0:raw>", function: ::core::concat!(::core::module_path!(), "::pay") }, __key)
-                    .wait(::core::time::Duration::new(5u64, 0u32))
-                    .lease({ const __CHECKED: ::core::time::Duration = ::locks::__private::v1::lease(LEASE); __CHECKED })
-                    .max_hold(::core::time::Duration::new(600u64, 0u32))
+                    .wait(::locks::__private::v1::length(5u64, 0u32))
+                    .lease({ const __CHECKED: ::locks::__private::v1::Length = ::locks::__private::v1::lease(LEASE); __CHECKED })
+                    .max_hold(::locks::__private::v1::length(600u64, 0u32))
                     .hold_at_least(const { ::locks::__private::v1::hold_at_least(Limits::MIN) })
                     .renew(true)
                     .on_lost(::locks::OnLost::Continue)
@@ -59,11 +56,9 @@ fn a_function_with_all_options() {
                     .namespace("shop")
                     .client(__client) };
                 __call.run(async move {
-                    #[allow(unused_variables)]
-                    let id = id;
-                    #[allow(unused_variables)]
-                    let mut req = req;
-                    #fake let hold = ::locks::__private::v1::hold(); '__body: { body }
+                    let id = id; let _ = id;
+                    let mut req = req; let _ = req;
+                    #fake let hold = ::locks::__private::v1::hold(); match () { () => { body } }
                 }, <Result<Receipt, PayError> as ::locks::LockResult>::from_lock_error as fn(::locks::LockError) -> _).await
             }
         },
@@ -83,6 +78,7 @@ fn arguments_of_every_form() {
                 ref c: C,
                 #[cfg(unix)] #[expect(unused_variables)] d: D,
                 r#type: u8,
+                _e: E,
             ) -> Result<(), E> { body }
         },
         quote! {
@@ -93,19 +89,21 @@ fn arguments_of_every_form() {
                 c: C,
                 #[cfg(unix)] d: D,
                 r#type: u8,
+                _e: E,
             ) -> Result<(), E> {
                 let __key = ::lock_runtime::__private::v1::key().text("k").build();
                 let __call = ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "k", function: ::core::concat!(::core::module_path!(), "::f") }, __key);
                 __call.run(async move {
                     let _ = &self;
-                    #[allow(unused_mut)] let mut __arg0 = __arg0;
+                    let mut __arg0 = __arg0;
                     let (a, mut b) = __arg0;
                     let __arg1 = __arg1;
-                    #[allow(unused_mut)] let mut c = c;
-                    let ref c = c;
+                    let mut __arg2 = c;
+                    let ref c = __arg2;
                     #[cfg(unix)] #[expect(unused_variables)] let d = d;
                     let r#type = r#type;
-                    #fake '__body: { body }
+                    let _e = match () { () => _e::<> };
+                    #fake match () { () => { body } }
                 }, #failed).await
             }
         },
@@ -123,21 +121,59 @@ fn parts_of_patterns_are_lent() {
         quote! {
             async fn f(app: State<App>, __arg1: Path<Pair>) -> Result<(), E> {
                 let __key = {
-                    #[allow(unused_variables)] let Path(Pair { user: _, id }) = &__arg1;
+                    let Path(Pair { user: _, id: id @ _ }) = &__arg1;
                     ::lock_runtime::__private::v1::key().part("id", id).build()
                 };
                 let __call = {
-                    #[allow(unused_variables)] let State(app) = &app;
+                    let State(app @ _) = &app;
                     { let __client = &(app.locks); ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "<id>", function: ::core::concat!(::core::module_path!(), "::f") }, __key).client(__client) }
                 };
                 __call.run(async move {
-                    #[allow(unused_mut)] let mut app = app;
-                    let State(app) = app;
-                    let _ = &app;
-                    #[allow(unused_mut)] let mut __arg1 = __arg1;
+                    let mut __arg0 = app;
+                    let State(app) = __arg0;
+                    let _ = app;
+                    let mut __arg1 = __arg1;
                     let Path(Pair { user, mut id }) = __arg1;
-                    let _ = &id;
-                    #fake '__body: { body }
+                    let _ = id;
+                    #fake match () { () => { body } }
+                }, #failed).await
+            }
+        },
+    );
+}
+
+#[test]
+fn a_condition_of_a_key_is_checked() {
+    let (fake, failed) = (fake(quote!(Result<(), E>)), failed(quote!(Result<(), E>)));
+    let message = "#[distributed_lock] `<id>` names an argument that its `#[cfg]` leaves out here: write the function twice, each under its `cfg` and with a key of its own";
+    expands(
+        quote!(key = "<id>:<name>"),
+        quote! {
+            async fn f(
+                #[cfg(unix)] #[cfg(test)] id: u64,
+                #[cfg(windows)] id: Option<u64>,
+                #[cfg_attr(unix, cfg(test))] name: u8,
+            ) -> Result<(), E> { body }
+        },
+        quote! {
+            async fn f(
+                #[cfg(unix)] #[cfg(test)] id: u64,
+                #[cfg(windows)] id: Option<u64>,
+                #[cfg_attr(unix, cfg(test))] name: u8,
+            ) -> Result<(), E> {
+                #[cfg(not(any(all(unix, test), all(windows))))]
+                let id = ::core::compile_error!(#message);
+                let __key = ::lock_runtime::__private::v1::key()
+                    .part("id", &id).text(":").part("name", &name).build();
+                let __call = ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "<id>:<name>", function: ::core::concat!(::core::module_path!(), "::f") }, __key);
+                __call.run(async move {
+                    #[cfg(unix)] #[cfg(test)] let id = id;
+                    #[cfg(unix)] #[cfg(test)] let _ = id;
+                    #[cfg(windows)] let id = id;
+                    #[cfg(windows)] let _ = id;
+                    #[cfg_attr(unix, cfg(test))] let name = name;
+                    #[cfg_attr(unix, cfg(test))] let _ = name;
+                    #fake match () { () => { body } }
                 }, #failed).await
             }
         },
@@ -156,10 +192,10 @@ fn a_borrowed_self_is_captured_by_its_use() {
         ),
         quote! {
             async fn f(&mut self) -> Result<impl Display + '_, E> {
-                let __key = ::lock_runtime::__private::v1::key().part("self.id", &self.id).build();
+                let __key = ::lock_runtime::__private::v1::key().part("self.id", &self.r#id).build();
                 let __call = ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "<self.id>", function: ::core::concat!(::core::module_path!(), "::f") }, __key);
                 __call.run(async move {
-                    #fake '__body: { body }
+                    #fake match () { () => { body } }
                 }, #failed).await
             }
         },
@@ -182,17 +218,72 @@ fn a_method_under_async_trait() {
             fn f<'a>(&'a self, id: u64) -> ::core::pin::Pin<Box<
                 dyn ::core::future::Future<Output = Result<(), E> > + ::core::marker::Send + 'a> > {
                 let __key = ::lock_runtime::__private::v1::key()
-                    .part("self.id", &self.id).text(":").part("id", &id).build();
+                    .part("self.id", &self.r#id).text(":").part("id", &id).build();
                 before();
                 Box::pin(async move {
                     let __call = { let __client = &(self.locks); ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "<self.id>:<id>", function: ::core::concat!(::core::module_path!(), "::f") }, __key).client(__client) };
                     __call.run(async move {
-                        #fake let hold = ::lock_runtime::__private::v1::hold(); '__body: { let __self = self; let id = id; inner }
+                        #fake let hold = ::lock_runtime::__private::v1::hold(); match () { () => { let __self = self; let id = id; let _ = id; inner } }
                     }, #failed).await
                 })
             }
         },
     );
+}
+
+#[test]
+fn a_function_that_returns_a_future() {
+    let (fake, failed) = (fake(quote!(Result<(), E>)), failed(quote!(Result<(), E>)));
+    expands(
+        quote!(key = "<id>"),
+        quote! {
+            fn f(&self, id: u64) -> impl Future<Output = Result<(), E> > + Send {
+                before();
+                async move { inner(id) }
+            }
+        },
+        quote! {
+            fn f(&self, id: u64) -> impl Future<Output = Result<(), E> > + Send {
+                let __key = ::lock_runtime::__private::v1::key().part("id", &id).build();
+                before();
+                async move {
+                    let __call = ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "<id>", function: ::core::concat!(::core::module_path!(), "::f") }, __key);
+                    __call.run(async move { #fake match () { () => { inner(id) } } }, #failed).await
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn names_bound_again_are_mentioned() {
+    for (body, mentioned) in [
+        ("let id = id; body", "let id = id; let _ = id; body"),
+        ("let mut id = id;", "let mut id = id; let _ = id;"),
+        (
+            "let f = async { let id = id; };",
+            "let f = async { let id = id; let _ = id; };",
+        ),
+        (
+            "#[cfg(test)] let on = on;",
+            "#[cfg(test)] let on = on; #[cfg(unix)] let _ = on;",
+        ),
+        ("let other = other;", "let other = other;"),
+        ("let id = other;", "let id = other;"),
+        ("quoted! { let id = id; }", "quoted! { let id = id; }"),
+    ] {
+        let item: TokenStream = format!(
+            "fn f(id: u64, #[cfg(unix)] on: u8, other: u8) -> BoxFuture<R> {{ Box::pin(async move {{ {body} }}) }}"
+        )
+        .parse()
+        .unwrap();
+        let expanded = crate::locked(quote!(key = "<id>:<on>"), item).to_string();
+        let mentioned: TokenStream = format!("{{ {mentioned} }}").parse().unwrap();
+        assert!(
+            expanded.contains(&mentioned.to_string()),
+            "{body}: {expanded}"
+        );
+    }
 }
 
 #[test]
@@ -213,11 +304,9 @@ fn several_keys() {
                 ];
                 let __call = ::lock_runtime::__private::v1::Call::several(&::lock_runtime::__private::v1::Site { label: "account:<from>, account:<to>", function: ::core::concat!(::core::module_path!(), "::transfer") }, __key);
                 __call.run(async move {
-                    #[allow(unused_variables)]
-                    let from = from;
-                    #[allow(unused_variables)]
-                    let to = to;
-                    #fake let holds = ::lock_runtime::__private::v1::holds(); '__body: { body }
+                    let from = from; let _ = from;
+                    let to = to; let _ = to;
+                    #fake let holds = ::lock_runtime::__private::v1::holds(); match () { () => { body } }
                 }, #failed).await
             }
         },
@@ -241,7 +330,6 @@ fn keys_of_a_list() {
                     .one(::lock_runtime::__private::v1::key().text("cart:").part("cart", &cart).build())
                     .each(
                         {
-                            #[allow(unused_imports)]
                             use ::lock_runtime::__private::v1::{ItemsBehind as _, ItemsBehindTwo as _, ItemsOf as _};
                             (&&&&::lock_runtime::__private::v1::Items(&ids)).__key_items()
                         },
@@ -249,11 +337,9 @@ fn keys_of_a_list() {
                     );
                 let __call = ::lock_runtime::__private::v1::Call::several(&::lock_runtime::__private::v1::Site { label: "cart:<cart>, item:<ids..>", function: ::core::concat!(::core::module_path!(), "::ship") }, __key);
                 __call.run(async move {
-                    #[allow(unused_variables)]
-                    let cart = cart;
-                    #[allow(unused_variables)]
-                    let ids = ids;
-                    #fake '__body: { body }
+                    let cart = cart; let _ = cart;
+                    let ids = ids; let _ = ids;
+                    #fake match () { () => { body } }
                 }, #failed).await
             }
         },
@@ -312,7 +398,7 @@ fn a_failure_becomes_what_the_options_say() {
                 async fn f() -> Result<Option<()>, E> {
                     let __key = ::lock_runtime::__private::v1::key().text("k").build();
                     let __call = ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "k", function: ::core::concat!(::core::module_path!(), "::f") }, __key);
-                    __call.run(async move { #fake '__body: { body } }, #failed).await
+                    __call.run(async move { #fake match () { () => { body } } }, #failed).await
                 }
             },
         );
@@ -329,16 +415,15 @@ fn a_fallback_takes_the_arguments_that_the_body_did_not() {
         },
         quote! {
             async fn f(&self, order: Order, a: Pair) -> Result<(), E> {
-                let __key = ::lock_runtime::__private::v1::key().part("self.id", &self.id).build();
+                let __key = ::lock_runtime::__private::v1::key().part("self.id", &self.r#id).build();
                 let __call = ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "<self.id>", function: ::core::concat!(::core::module_path!(), "::f") }, __key);
                 match __call.enter().await {
                     ::core::result::Result::Ok(__inside) => __inside.run(async move {
-                        #[allow(unused_variables)]
-                        let mut order = order;
-                        #[allow(unused_mut)] let mut a = a;
-                        let (a, _) = a;
-                        let _ = &a;
-                        #fake '__body: { body }
+                        let mut order = order; let _ = order;
+                        let mut __arg1 = a;
+                        let (a, _) = __arg1;
+                        let _ = a;
+                        #fake match () { () => { body } }
                     }, #failed).await,
                     ::core::result::Result::Err(__error) if ::lock_runtime::__private::v1::is_busy(&__error) =>
                         { let __fallback = Self::later; __fallback(self, order, a, __error).await },
@@ -366,7 +451,7 @@ fn a_fallback_of_a_method_under_async_trait() {
                     let __call = ::lock_runtime::__private::v1::Call::new(&::lock_runtime::__private::v1::Site { label: "k", function: ::core::concat!(::core::module_path!(), "::f") }, __key);
                     match __call.enter().await {
                         ::core::result::Result::Ok(__inside) => __inside.run(async move {
-                            #fake '__body: { let __self = self; let id = id; inner }
+                            #fake match () { () => { let __self = self; let id = id; let _ = id; inner } }
                         }, #failed).await,
                         ::core::result::Result::Err(__error) if ::lock_runtime::__private::v1::is_busy(&__error) =>
                             { let __fallback = later; __fallback(self, id, __error).await },

@@ -31,12 +31,16 @@ fn argument_of<'a>(name: &str, ty: &'a Type) -> Option<&'a Type> {
     })
 }
 
-/// Returns `T` of `Pin<Box<dyn Future<Output = T> + …>>`.
-pub(crate) fn boxed_output(ty: &Type) -> Option<&Type> {
-    let Type::TraitObject(object) = ungrouped(argument_of("Box", argument_of("Pin", ty)?)?) else {
-        return None;
+/// Returns `T` of `Pin<Box<dyn Future<Output = T> + …>>` or `impl Future<Output = T> + …`.
+pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
+    let bounds = match ungrouped(ty) {
+        Type::ImplTrait(hidden) => &hidden.bounds,
+        boxed => match ungrouped(argument_of("Box", argument_of("Pin", boxed)?)?) {
+            Type::TraitObject(object) => &object.bounds,
+            _ => return None,
+        },
     };
-    let future = object.bounds.iter().find_map(future_bound)?;
+    let future = bounds.iter().find_map(future_bound)?;
     let PathArguments::AngleBracketed(generics) = &future.arguments else {
         return None;
     };

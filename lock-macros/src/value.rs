@@ -324,10 +324,13 @@ pub(crate) fn root(value: &Expr, mistakes: &mut Mistakes) -> Option<Path> {
             } else {
                 "::"
             };
-            let names: Vec<String> = names
+            let mut names: Vec<String> = names
                 .into_iter()
                 .filter(|name| name != "self" && name != "super")
                 .collect();
+            if names.is_empty() {
+                names.push("lock_runtime".into());
+            }
             mistakes.add(
                 value,
                 format_args!(

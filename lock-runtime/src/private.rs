@@ -7,6 +7,7 @@ pub mod v1 {
         future::Future,
         iter,
         ops::Deref,
+        panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe},
         pin::Pin,
         sync::Arc,
         task::{Context, Poll, ready},
@@ -57,6 +58,15 @@ pub mod v1 {
     #[must_use]
     pub fn holds() -> Holds {
         Holds::current().expect("an annotated body runs inside its holds")
+    }
+
+    /// The type of a constant duration.
+    pub type Length = Duration;
+
+    /// Returns the value of a literal duration.
+    #[must_use]
+    pub const fn length(secs: u64, nanos: u32) -> Length {
+        Duration::new(secs, nanos)
     }
 
     /// Checks a constant `wait` when the user's crate is compiled.
@@ -338,14 +348,16 @@ pub mod v1 {
         }
 
         /// Acquires the locks before the body exists. The generated code builds the body only after the grant.
-        pub async fn enter(self) -> Result<Inside, LockError> {
-            let locks = self.locks()?;
-            let exit = locks.exit_policy();
-            let (entered, frame) = locks.enter().await?;
-            Ok(Inside {
-                entered,
-                frame,
-                exit,
+        pub fn enter(self) -> AssertUnwindSafe<impl Future<Output = Result<Inside, LockError>>> {
+            AssertUnwindSafe(async {
+                let locks = self.locks()?;
+                let exit = locks.exit_policy();
+                let (entered, frame) = locks.enter().await?;
+                Ok(Inside {
+                    entered,
+                    frame,
+                    exit,
+                })
             })
         }
 
@@ -406,6 +418,25 @@ pub mod v1 {
             guarded: GuardedCall,
             failed: Option<M>,
         }
+    }
+
+    // A panic of the body drops the body and releases the locks, so only what the user wrote can be left broken.
+    impl UnwindSafe for Inside {}
+
+    impl RefUnwindSafe for Inside {}
+
+    impl<F, M> UnwindSafe for Called<F, M>
+    where
+        F: Future<Output: UnwindSafe> + UnwindSafe,
+        M: UnwindSafe,
+    {
+    }
+
+    impl<F, M> RefUnwindSafe for Called<F, M>
+    where
+        F: Future<Output: RefUnwindSafe> + RefUnwindSafe,
+        M: RefUnwindSafe,
+    {
     }
 
     impl<F: Future, M> fmt::Debug for Called<F, M> {

@@ -2,7 +2,8 @@
 
 use std::{fmt, ops::ControlFlow};
 
-use lock_runtime::{LockError, distributed_lock};
+use futures_util::FutureExt as _;
+use lock_runtime::{LockClient, LockError, distributed_lock};
 use support::guarded::{guarded, stay};
 use tokio::sync::Mutex;
 
@@ -293,4 +294,31 @@ async fn types_that_the_return_type_decides() {
         shadows_its_arguments(7, "a").await
     })
     .await;
+}
+
+#[distributed_lock(key = "panics", on_busy = fallback(another_panics))]
+async fn panics(yes: bool) -> Locked<u64> {
+    std::future::ready(()).await;
+    assert!(!yes, "the body panics");
+    Ok(1)
+}
+
+#[distributed_lock(key = "another")]
+async fn another_panics(yes: bool, _: LockError) -> Locked<u64> {
+    assert!(!yes, "the fallback panics");
+    Ok(2)
+}
+
+/// `catch_unwind` accepts only a future that is `UnwindSafe`.
+#[tokio::test]
+async fn a_panic_that_is_caught() {
+    let client = LockClient::connect("memory:").await.unwrap();
+    let calls = async {
+        assert_eq!(panics(false).catch_unwind().await.unwrap(), Ok(1));
+        assert!(panics(true).catch_unwind().await.is_err());
+        assert_eq!(panics(false).catch_unwind().await.unwrap(), Ok(1));
+        let busy = another_panics(true, LockError::ShutDown);
+        assert!(busy.catch_unwind().await.is_err());
+    };
+    client.scope(calls).await;
 }

@@ -69,6 +69,7 @@ mod made {
             Ok(id)
         }
 
+        #[allow(clippy::needless_return)]
         pub(super) fn borrowed ["macro:<text>"] (text: &str) -> Result<&str, LockError> {
             stay().await;
             let text = text.strip_prefix('a').ok_or(LockError::ShutDown)?;

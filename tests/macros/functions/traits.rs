@@ -37,6 +37,19 @@ trait Report {
         Self: Sized;
 
     fn desugared(&self, day: u64) -> impl Future<Output = Locked<u64>> + Send;
+
+    #[distributed_lock(key = "report:<day>", guard = hold)]
+    fn desugared_default(&self, day: u64) -> impl Future<Output = Locked<String>> + Send
+    where
+        Self: Sync,
+    {
+        let name = self.name().to_owned();
+        async move {
+            stay().await;
+            let granted = hold.token().get() > 0;
+            Ok(format!("{name}{day}{granted}"))
+        }
+    }
 }
 
 impl Report for Daily {
@@ -91,6 +104,10 @@ async fn native_async_methods() {
     })
     .await;
     guarded("report:7", Ok(7), async || daily().desugared(7).await).await;
+    guarded("report:7", Ok("a7true".into()), async || {
+        daily().desugared_default(7).await
+    })
+    .await;
 }
 
 #[async_trait]

@@ -1,7 +1,7 @@
 //! A crate that uses `#[distributed_lock]`, but renames its dependency `lock-runtime` to `locks`, so that no crate
-//! `lock_runtime` is in scope.
+//! `lock_runtime` is in scope. The edition of this crate is 2021, and that of the attribute is 2024.
 
-use locks::{LockError, distributed_lock};
+use locks::{distributed_lock, LockError};
 
 /// A module of this crate that re-exports the dependency.
 pub mod facade {
@@ -49,11 +49,98 @@ macro_rules! locked {
     };
 }
 
+/// A machine of a cluster. In edition 2024, `gen` is a keyword.
+#[derive(Debug, Clone, Copy)]
+pub struct Node {
+    /// How often the machine has started.
+    pub gen: u64,
+}
+
+/// Names a field that is a keyword in the edition of the attribute.
+///
+/// # Errors
+/// If the lock cannot be acquired.
+#[distributed_lock(key = "node:<node.gen>:<gen>", crate = ::locks)]
+pub async fn restart(node: Node, gen: u64, inside: impl AsyncFn()) -> Result<u64, LockError> {
+    inside().await;
+    Ok(node.gen + gen)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
+    use locks::LockClient;
     use support::guarded::{guarded, stay};
 
     use super::*;
+
+    thread_local!(static DROPPED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) });
+
+    struct Witness(&'static str);
+
+    impl Witness {
+        fn number(&self) -> u64 {
+            self.0.len() as u64
+        }
+    }
+
+    impl Drop for Witness {
+        fn drop(&mut self) {
+            DROPPED.with_borrow_mut(|dropped| dropped.push(self.0));
+        }
+    }
+
+    /// Defines a function with and without the attribute, and asserts that both drop the same values in this order.
+    macro_rules! same_drops {
+        ($a:ident $body:block => $order:expr) => {{
+            #[distributed_lock(key = "drops", crate = ::locks)]
+            async fn locked($a: Witness, _: Witness, _b: Witness) -> Result<u64, LockError> $body
+            async fn plain($a: Witness, _: Witness, _b: Witness) -> Result<u64, LockError> $body
+            let client = LockClient::connect("memory:").await.unwrap();
+            let arguments = || (Witness("a"), Witness("_"), Witness("_b"));
+            let (a, wild, b) = arguments();
+            plain(a, wild, b).await.unwrap();
+            assert_eq!(DROPPED.take(), $order);
+            let (a, wild, b) = arguments();
+            client.scope(locked(a, wild, b)).await.unwrap();
+            assert_eq!(DROPPED.take(), $order);
+        }};
+    }
+
+    /// In this edition, the temporaries of a block's tail expression are dropped after the variables of the block.
+    #[tokio::test]
+    #[allow(clippy::needless_return)]
+    async fn temporaries_of_the_tail_are_dropped_before_the_arguments() {
+        same_drops!(a {
+            let local = Witness("local");
+            Ok(Witness("temporary").number() + local.number() + a.number())
+        } => ["local", "temporary", "_b", "_", "a"]);
+        same_drops!(a {
+            let local = Witness("local");
+            later().await;
+            match Witness("temporary").number() {
+                0 => Ok(0),
+                number => Ok(number + local.number() + a.number()),
+            }
+        } => ["local", "temporary", "_b", "_", "a"]);
+        same_drops!(a {
+            let local = Witness("local");
+            return Ok(Witness("temporary").number() + local.number() + a.number());
+        } => ["temporary", "local", "_b", "_", "a"]);
+    }
+
+    async fn later() {
+        tokio::task::yield_now().await;
+    }
+
+    #[tokio::test]
+    async fn a_field_that_is_a_keyword_in_a_later_edition() {
+        guarded("node:1:2", Ok(3), async || {
+            restart(Node { gen: 1 }, 2, stay).await
+        })
+        .await;
+    }
 
     locked! {
         /// A doc comment, which the macro passes on to the function.

@@ -16,4 +16,14 @@ async fn quoted(id: u64) -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(key = "order:<id>", crate = self)]
+async fn bare(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "order:<id>", crate = super)]
+async fn outer(id: u64) -> Result<(), LockError> {
+    Ok(())
+}
+
 fn main() {}
