@@ -17,7 +17,7 @@ use support::{
     server::{RedisServer, ask},
     until,
 };
-use tokio::time::timeout;
+use tokio::{task::JoinSet, time::timeout};
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
@@ -539,21 +539,19 @@ async fn a_shutdown_ends_calls_that_wait_for_replicas() {
 async fn a_nested_call_waits_for_its_replicas_during_a_shutdown() {
     let group = Group::with_replicas(1).await;
     let client = group.client().await;
+    let mut down = JoinSet::new();
     let body = async {
-        let down = tokio::spawn({
-            let client = client.clone();
-            async move { client.shutdown().await }
-        });
+        let closing = client.clone();
+        down.spawn(async move { closing.shutdown().await });
         let strange = client.lock("other").wait(Duration::ZERO);
         until(async || strange.acquire().await.is_err()).await;
         let one = client.lock("a").replicas(1);
         one.run(async {}).await.unwrap();
         let both = client.locks(["a", "b"]).replicas(1);
         both.run(async {}).await.unwrap();
-        down
     };
-    let down = client.locks(["a", "b"]).run(body).await.unwrap();
-    down.await.unwrap();
+    client.locks(["a", "b"]).run(body).await.unwrap();
+    down.join_all().await;
 }
 
 /// A primary without free memory refuses new grants. A nested call can still wait until replicas have acknowledged the

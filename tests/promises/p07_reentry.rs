@@ -136,12 +136,11 @@ async fn a_running_body_reenters_its_locks_during_a_shutdown() {
         let (begin, begun) = oneshot::channel();
         let task = tokio::spawn(client.scope(annotated(2, begun)));
         let guard = client.lock("guarded").acquire().await.unwrap();
+        let mut down = tokio::task::JoinSet::new();
         let body = async {
             let key = |key: &str| client.lock(key).wait(SECOND);
-            let down = tokio::spawn({
-                let client = client.clone();
-                async move { client.shutdown().await }
-            });
+            let closing = client.clone();
+            down.spawn(async move { closing.shutdown().await });
             while !matches!(
                 tokio::spawn(key("refused").run(async {})).await.unwrap(),
                 Err(LockError::ShutDown)
@@ -188,13 +187,12 @@ async fn a_running_body_reenters_its_locks_during_a_shutdown() {
             for outcome in refused {
                 assert_eq!(outcome, Err(LockError::ShutDown), "{store:?}");
             }
-            down
         };
         let outer = client.locks(["a", "b"]).lease(20 * SECOND);
-        let down = outer.run(body).await.unwrap();
+        outer.run(body).await.unwrap();
         assert_eq!(task.await.unwrap(), Ok(2), "{store:?}");
         guard.release().await;
-        down.await.unwrap();
+        down.join_all().await;
         // The shutdown has waited for the releases.
         let all = other.locks(["a", "b", "c", "annotated", "guarded"]);
         all.wait(Duration::ZERO).run(async {}).await.unwrap();
