@@ -302,6 +302,11 @@ pub trait Attempt: Send {
     fn held_by(&self) -> Option<Box<HeldBy>> {
         None
     }
+
+    /// Returns whether an answer to a request of this attempt has come, so that it is known that the lock was taken.
+    fn was_answered(&self) -> bool {
+        true
+    }
 }
 
 /// An iteration over the locks of a store, in steps.
@@ -478,6 +483,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ) -> BoxFuture<'a, bool> {
         let _ = (name, within);
         Box::pin(std::future::ready(true))
+    }
+
+    /// Returns the round trip that the connection to the server that stores `name` has shown, or zero if it is not known.
+    /// The engine waits longer for an answer that comes from far away.
+    fn round_trip(&self, name: &LockName) -> Duration {
+        let _ = name;
+        Duration::ZERO
     }
 
     /// Makes all waiting attempts and all later attempts end with [`BackendError::ShutDown`].

@@ -66,6 +66,7 @@ mod lease;
 mod lock;
 mod multi_lock;
 mod options;
+mod patience;
 mod scan;
 
 #[doc(hidden)]

@@ -25,6 +25,7 @@ use crate::{
     events::TARGET,
     guard::LockGuard,
     options::{ClientHandle, Settings, option_setters},
+    patience,
 };
 
 /// The result of a [forced release](Lock::force_release).
@@ -268,7 +269,7 @@ impl Lock {
         // With a `wait` of zero, a call makes one attempt. The answer to this attempt takes time, too.
         let wait = options.wait.unwrap_or(client.defaults.wait);
         let patience = if is_one_attempt(wait) {
-            TRY_PATIENCE
+            patience::for_answer(TRY_PATIENCE, backend.round_trip(&name))
         } else {
             wait
         };

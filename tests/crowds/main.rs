@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, future::join_all};
-use lock_runtime::LockClient;
+use lock_runtime::{LockClient, LockError};
 use support::{
     assert_busy,
     matrix::row,
@@ -44,9 +44,10 @@ async fn left(server: &RedisServer) -> Vec<String> {
 }
 
 /// A process has so many callers that it cannot send the requests of all callers within their `wait`. Some calls time
-/// out. The calls do not return `Unreachable`, because the server answers other requests of the process.
+/// out. A call returns `Busy` if the server has answered it, and otherwise `Unreachable`, because nothing is known about
+/// its lock.
 #[tokio::test]
-async fn many_waiters_are_late_and_their_server_is_not_unreachable() {
+async fn many_waiters_are_late_and_say_busy_only_after_an_answer() {
     let _alone = alone().await;
     const CALLERS: usize = 10_000;
     const KEYS: usize = 50;
@@ -62,9 +63,15 @@ async fn many_waiters_are_late_and_their_server_is_not_unreachable() {
             let lock = client.lock((caller % KEYS).to_string()).wait(wait);
             async move { lock.acquire().await.map(drop) }
         });
+        let mut answered = 0;
         for refused in join_all(calls).await {
-            assert_busy(&refused);
+            match refused {
+                Err(LockError::Busy { .. }) => answered += 1,
+                Err(LockError::Unreachable { .. }) => {}
+                refused => panic!("{refused:?}"),
+            }
         }
+        assert!(answered > 0, "the server has answered nobody");
     }
 }
 

@@ -6,6 +6,7 @@ use lock_runtime::{ConnectError, LockClient, LockError};
 use support::{
     cluster::{ClusterServers, shared_cluster},
     epsilon,
+    proxy::FaultProxy,
     quorum::Quorum,
     rights::Deployment,
     sentinels::SentinelGroup,
@@ -40,6 +41,25 @@ fn a_lazy_client_connects_at_the_first_call() {
         assert_eq!(client.stats().acquired, 1);
         client.shutdown().await;
     });
+}
+
+/// A server is so far away that its handshake takes longer than a second. A client connects, connects again after a break,
+/// and connects at its first call if it is lazy.
+#[tokio::test]
+async fn a_client_connects_to_a_far_server() {
+    const ROUND_TRIP: Duration = Duration::from_millis(600);
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    proxy.delay(ROUND_TRIP / 2);
+    let builder = || LockClient::builder().url(proxy.url()).wait(20 * SECOND);
+    let client = builder().connect_within(10 * SECOND).await.unwrap();
+    let lock = client.lock("k");
+    lock.run(async {}).await.unwrap();
+    proxy.cut();
+    lock.run(async {}).await.unwrap();
+    builder().connect().await.unwrap();
+    let lazy = builder().connect_lazy().unwrap();
+    lazy.lock("k").run(async {}).await.unwrap();
 }
 
 /// The nodes of a Redlock start one after another, so the client does not reach all nodes when it connects. The client

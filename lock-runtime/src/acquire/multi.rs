@@ -16,9 +16,7 @@ use crate::acquire::{
     one,
     reentry::{self, Frame, MultiCall},
     replicas::{Awaiting, Waited, replicas_until, replicated},
-    spec::{
-        AcquireSpec, Budget, LEAVE_PATIENCE, busy_outside, busy_with_sibling, failed, too_late,
-    },
+    spec::{AcquireSpec, Budget, busy_outside, busy_with_sibling, failed, too_late},
 };
 use crate::lease::hold::HoldState;
 
@@ -60,10 +58,10 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
             // the call's `wait` is over, the call fails with `Busy` instead.
             let lost = acquisition.lost_before_the_body(&error, &in_order);
             // Unless the server is unreachable, the call waits until the locks that it has taken are released, but no
-            // longer than `LEAVE_PATIENCE` after the end of `wait`.
+            // longer than the time to leave after the end of `wait`.
             let answers = !matches!(error, LockError::Unreachable { .. });
             if answers && !acquisition.entries.is_empty() {
-                let until = budget.waits_until() + LEAVE_PATIENCE;
+                let until = budget.waits_until() + in_order[0].leave_patience();
                 let leaving = Entered::several(acquisition.entries).leave(false);
                 bounded(&shared.backend, until, leaving).await;
             }
@@ -186,7 +184,7 @@ impl MultiAcquisition {
         let until = if budget.waits() {
             budget.waits_until()
         } else {
-            budget.answers_until(first.now())
+            budget.answers_until(first)
         };
         let wait = budget.waits_until().since(first.now());
         let backend = first.shared.backend.clone();
@@ -209,7 +207,7 @@ impl MultiAcquisition {
                 // for a single lock is repeated until `wait` is over.
                 Some(Err(BackendError::Unreachable(_))) if budget.waits() => Ok(None),
                 Some(Err(error)) => Err(failed(first, budget, error)),
-                None => Err(too_late(first, budget).await),
+                None => Err(too_late(first, budget, false).await),
             }
         });
         let entries = match taken.await? {
@@ -243,7 +241,7 @@ impl MultiAcquisition {
             .filter(|entry| budget.waits() && entry.has_begun() && !entry.has_demand());
         let extensions = without_demand.map(async |entry| {
             let extending = entry.hold().clone().extend_for(meanwhile, None);
-            let until = budget.answers_until(spec.now());
+            let until = budget.answers_until(spec);
             let demand = answered(spec, budget, until, extending).await?;
             entry.set_demand(demand);
             Ok::<_, LockError>(())
@@ -263,7 +261,7 @@ impl MultiAcquisition {
         let earlier = self.entries[..self.earlier].iter_mut().zip(spec);
         let begins = earlier.map(async |(entry, spec)| {
             let hold = entry.hold().clone();
-            let until = budget.answers_until(spec.now());
+            let until = budget.answers_until(spec);
             if entry.has_begun() && spec.terms.lease.renewal == Renewal::Fixed {
                 // The restart removes the time that was added to the lease while the call waited.
                 entry.set_demand(None);
@@ -297,11 +295,11 @@ impl MultiAcquisition {
                 }
             });
             let waiting = self.unless_lost(try_join_all(replicating));
-            let until = replicas_until(&spec[0], budget) + 2 * LEAVE_PATIENCE;
+            let until = replicas_until(&spec[0], budget) + 2 * spec[0].leave_patience();
             let waited = unless_shut_down(&spec[0].shared, until, pin!(waiting)).await?;
             let Some(waited) = waited else {
                 let first = begun().next().map(|(entry, _)| entry.hold().clone());
-                return Err(match (too_late(&spec[0], budget).await, first) {
+                return Err(match (too_late(&spec[0], budget, true).await, first) {
                     // The server answers, so the call was polled too late. It starts over.
                     (LockError::Busy { .. }, Some(hold)) => hold.not_held(),
                     (error, _) => error,
@@ -313,7 +311,7 @@ impl MultiAcquisition {
         // lease could be left when the last lease is confirmed.
         while !begun().all(|(entry, _)| entry.hold().is_fresh()) {
             let confirms = begun().map(|(entry, spec)| {
-                let until = budget.answers_until(spec.now());
+                let until = budget.answers_until(spec);
                 answered(spec, budget, until, entry.hold().clone().confirm())
             });
             self.unless_lost(try_join_all(confirms)).await?;

@@ -22,10 +22,7 @@ use crate::{
         record::CallRecord,
         reentry::Frame,
         replicas::{Awaiting, Waited, replicas_until, replicated, with_replicas},
-        spec::{
-            AcquireSpec, Budget, LEAVE_PATIENCE, TRY_PATIENCE, busy_outside, busy_with_sibling,
-            failed, too_late,
-        },
+        spec::{AcquireSpec, Budget, busy_outside, busy_with_sibling, failed, too_late},
     },
     events::{TARGET, count, metrics},
     lease::{
@@ -227,7 +224,7 @@ pub(crate) async fn confirm(
         if hold.loss().is_some() {
             return Ok(false);
         }
-        let until = budget.answers_until(spec.now());
+        let until = budget.answers_until(spec);
         let confirming = answered(spec, budget, until, hold.clone().confirm());
         tokio::select! {
             biased;
@@ -247,7 +244,7 @@ async fn extend_enclosing(
     limit: Option<Moment>,
 ) -> Result<Option<RenewalDemand>, LockError> {
     hold.not_lost()?;
-    let until = budget.answers_until(spec.now());
+    let until = budget.answers_until(spec);
     let demand = answered(
         spec,
         *budget,
@@ -285,8 +282,8 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
     let backend = &spec.shared.backend;
     let now = backend.now();
     let (wait, until) = if once {
-        let patience = now + TRY_PATIENCE;
-        (Duration::ZERO, budget.answers_until(now).min(patience))
+        let patience = now + spec.try_patience();
+        (Duration::ZERO, budget.answers_until(spec).min(patience))
     } else {
         let until = budget.waits_until();
         (until.since(now), until)
@@ -314,8 +311,9 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
         None if once => {
             // An attempt that does not wait has joined no queue. If the lock was granted to the attempt, dropping the
             // attempt gives the grant back.
+            let was_answered = attempt.was_answered();
             drop(attempt);
-            Err(too_late(spec, *budget).await)
+            Err(too_late(spec, *budget, was_answered).await)
         }
         // The future of `leave` is boxed, so that the future of a call that gets its lock in time stays small.
         None => Box::pin(leave(spec, budget, attempt)).await,
@@ -375,11 +373,13 @@ async fn leave(
     mut attempt: Box<dyn Attempt>,
 ) -> Result<Grant, LockError> {
     let backend = &spec.shared.backend;
+    let was_answered = attempt.was_answered();
     let left = {
-        let patience = backend.now() + LEAVE_PATIENCE;
+        let now = backend.now();
+        let patience = now + spec.leave_patience();
         let late = async {
-            backend.sleep_until(patience - LEAVE_PATIENCE / 2).await;
-            let late = too_late(spec, *budget).await;
+            backend.sleep_until(now + patience.since(now) / 2).await;
+            let late = too_late(spec, *budget, was_answered).await;
             backend.sleep_until(patience).await;
             late
         };
@@ -400,11 +400,12 @@ async fn leave(
 async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
     let (shared, backend) = (&spec.shared, &spec.shared.backend);
     let deadline = budget.waits_until();
-    let mut failed_tries = 0;
+    let (mut failed_tries, mut was_answered) = (0, false);
     let mut has_reported = false;
     loop {
         let began = backend.now();
-        let until = (began + TRY_PATIENCE).min(began.max(deadline) + LEAVE_PATIENCE / 2);
+        let after = began.max(deadline) + spec.leave_patience() / 2;
+        let until = (began + spec.try_patience()).min(after);
         let mut attempt = backend.attempt(spec.request(Duration::ZERO));
         let tried = unless_shut_down(shared, until, attempt.enter()).await?;
         let is_last = backend.now() >= deadline;
@@ -423,8 +424,9 @@ async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
                 return Ok(Grant { queued, ..grant });
             }
             Some(Ok(Answer::Busy)) if is_last => return Err(busy_outside(spec, *budget, held_by)),
-            None if is_last => return Err(too_late(spec, *budget).await),
-            Some(Ok(Answer::Busy)) | None => {}
+            None if is_last => return Err(too_late(spec, *budget, was_answered).await),
+            Some(Ok(Answer::Busy)) => was_answered = true,
+            None => {}
             Some(Err(BackendError::Unreachable(_))) if !is_last => {}
             Some(Err(error)) => return Err(failed(spec, *budget, error)),
         }

@@ -14,7 +14,7 @@ use crate::{
     acquire::{
         deadline::{answered, bounded, unless_shut_down},
         entry::{Entered, Entry},
-        spec::{AcquireSpec, Budget, LEAVE_PATIENCE, busy_outside, failed, too_late},
+        spec::{AcquireSpec, Budget, busy_outside, failed, too_late},
     },
     lease::{hold::HoldState, policy::wanted_until},
 };
@@ -64,21 +64,26 @@ pub(crate) async fn with_replicas(
     // one claim (2 s) after `until`.
     hold.wait_for_body(until + CLAIM);
     let waiting = pin!(replicated(spec, budget, vec![hold], Awaiting::First));
-    let answer = unless_shut_down(&spec.shared, until + 2 * LEAVE_PATIENCE, waiting).await;
+    let answer = unless_shut_down(&spec.shared, until + 2 * spec.leave_patience(), waiting).await;
     let error = match answer {
         Ok(Some(Ok(Waited::Replicated))) => return Ok((entry, true)),
         Ok(Some(Ok(Waited::Lost))) => return Ok((entry, false)),
         Ok(Some(Ok(Waited::TooLate))) => busy_outside(spec, budget, None),
         Ok(Some(Err(error))) | Err(error) => error,
         // If the server answers, the caller was polled too late.
-        Ok(None) => too_late(spec, budget).await,
+        Ok(None) => too_late(spec, budget, true).await,
     };
     let has_time = budget.waits() && spec.now() < budget.waits_until();
     if has_time && matches!(error, LockError::Busy { .. }) {
         return Ok((entry, false)); // the call waits for the lock again
     }
     let leaving = Entered::one(entry).leave(false);
-    bounded(&spec.shared.backend, spec.now() + LEAVE_PATIENCE, leaving).await;
+    bounded(
+        &spec.shared.backend,
+        spec.now() + spec.leave_patience(),
+        leaving,
+    )
+    .await;
     Err(match error {
         // Before the call had left, its own hold counted as the holder of the lock.
         LockError::Busy { .. } => busy_outside(spec, budget, None),
@@ -98,7 +103,7 @@ pub(crate) async fn replicated(
     // The grant of a caller that has queued lasts only for its claim (2 s) until a renewal confirms the grant. The
     // grant is confirmed here, so that the replicas receive the whole lease.
     for hold in holds.iter().filter(|hold| hold.is_claim()) {
-        let until = budget.answers_until(spec.now());
+        let until = budget.answers_until(spec);
         answered(spec, budget, until, hold.clone().confirm()).await?;
     }
     let until = replicas_until(spec, budget);
@@ -143,7 +148,7 @@ pub(crate) async fn replicated(
                 acknowledged: if count < replicas.count { count } else { 0 },
             });
         }
-        let renewed_by = until.max(now + LEAVE_PATIENCE);
+        let renewed_by = until.max(now + spec.leave_patience());
         let renewals = holds
             .iter()
             .map(|hold| answered(spec, budget, renewed_by, hold.clone().renew(lease)));
@@ -152,7 +157,7 @@ pub(crate) async fn replicated(
                 return Ok(Waited::Lost);
             }
         }
-        if spec.now() >= until + LEAVE_PATIENCE {
+        if spec.now() >= until + spec.leave_patience() {
             return Ok(Waited::TooLate);
         }
     }
@@ -194,7 +199,7 @@ pub(crate) fn replicas_until(spec: &AcquireSpec, budget: Budget) -> Moment {
     let limit = if budget.waits() {
         budget.waits_until()
     } else {
-        budget.answers_until(now)
+        budget.answers_until(spec)
     };
     limit.min(now + spec.terms.replicas.within)
 }

@@ -10,13 +10,15 @@ use lock_core::{
     options::Terms,
 };
 
-use crate::lease::{scheduler::Renewals, shared::Shared};
+use crate::{
+    lease::{scheduler::Renewals, shared::Shared},
+    patience,
+};
 
-/// How long an attempt that never queues waits for the server's answer. If no answer arrives within this time, the call
-/// checks for 100 ms whether the server answers at all, so that the call takes at most one second.
+/// How long an attempt that never queues waits for the answer of a near server ([`patience`]).
 pub(crate) const TRY_PATIENCE: Duration = Duration::from_millis(900);
-/// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer.
-pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
+/// How long a caller that leaves the queue at the end of its `wait` waits for the answer of a near server ([`patience`]).
+const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// How long a call waits before the engine reports the wait.
 const LONG_WAIT: Duration = Duration::from_secs(10);
@@ -88,6 +90,17 @@ impl AcquireSpec {
     pub(crate) fn now(&self) -> Moment {
         self.shared.backend.now()
     }
+
+    /// How long an attempt that never queues waits for the server's answer.
+    pub(crate) fn try_patience(&self) -> Duration {
+        patience::for_answer(TRY_PATIENCE, self.shared.backend.round_trip(&self.name))
+    }
+
+    /// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer. If no answer
+    /// arrives within half of this time, the caller checks for the other half whether the server answers at all.
+    pub(crate) fn leave_patience(&self) -> Duration {
+        patience::for_answer(LEAVE_PATIENCE, self.shared.backend.round_trip(&self.name))
+    }
 }
 
 /// The time limits of one call. All steps of the call share these limits.
@@ -125,25 +138,28 @@ impl Budget {
         self.started + self.wait
     }
 
-    /// The moment until which the call waits for the answer to a request sent at `now`: until the end of `wait`, but at
-    /// least [`LEAVE_PATIENCE`] after `now`. A call without a `wait` gives the server [`TRY_PATIENCE`] to answer.
-    pub(crate) fn answers_until(self, now: Moment) -> Moment {
+    /// The moment until which the call waits for the answer to a request that is sent now: until the end of `wait`, but
+    /// at least for [`AcquireSpec::leave_patience`]. A call without a `wait` gives the server
+    /// [`AcquireSpec::try_patience`] to answer.
+    pub(crate) fn answers_until(self, spec: &AcquireSpec) -> Moment {
         let patience = if self.waits() {
             self.wait
         } else {
-            TRY_PATIENCE
+            spec.try_patience()
         };
-        (self.started + patience).max(now + LEAVE_PATIENCE)
+        (self.started + patience).max(spec.now() + spec.leave_patience())
     }
 }
 
-/// Returns the error of a caller that did not get an answer in time: `Busy` if the server answers a check, and
-/// `Unreachable` if the server does not answer or the caller's runtime has no connection.
-pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget) -> LockError {
+/// Returns the error of a caller that did not get its last answer in time. The error is `Busy` only if the lock is known
+/// to have been taken, because an earlier request of this call was answered (`was_answered`), and if the server still
+/// answers a check. Otherwise, nothing is known about the lock, and the error is `Unreachable`.
+pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget, was_answered: bool) -> LockError {
     let backend = &spec.shared.backend;
-    let is_reachable = !backend.is_cut_off(&spec.name)
+    let is_reachable = was_answered
+        && !backend.is_cut_off(&spec.name)
         && backend
-            .is_answering(Some(&spec.name), LEAVE_PATIENCE / 2)
+            .is_answering(Some(&spec.name), spec.leave_patience() / 2)
             .await;
     if is_reachable {
         busy_outside(spec, budget, None)

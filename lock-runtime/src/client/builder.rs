@@ -542,7 +542,7 @@ impl LockClientBuilder {
     /// Connects the client, and waits up to `patience` for the server to start. The method tries again 200 ms after a
     /// failed try if no server answered, if the server closed the connection, if the Sentinels named no primary, if the
     /// provider returned no credentials, or if too few nodes of a Redlock answered. All other errors of connecting are
-    /// returned at once.
+    /// returned at once. One try lasts for at most half of the time that is left, but for up to 1 s.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -565,7 +565,9 @@ impl LockClientBuilder {
         let until = context.now() + patience;
         loop {
             let left = until.since(context.now());
-            let Err(error) = unconnected.backend.connect(left.min(OPEN_PATIENCE)).await else {
+            // A far server needs many round trips, and a server that hangs must not use up the whole time.
+            let limit = left.min(OPEN_PATIENCE.max(left / 2));
+            let Err(error) = unconnected.backend.connect(limit).await else {
                 return Ok(unconnected.into_client());
             };
             let next = context.now() + CONNECT_PAUSE;

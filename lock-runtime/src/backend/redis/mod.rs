@@ -167,6 +167,10 @@ impl Backend for RedisBackend {
         Box::pin(async move { changed.notified().await })
     }
 
+    fn round_trip(&self, name: &LockName) -> Duration {
+        self.server.round_trip(name)
+    }
+
     fn last_error(&self) -> Option<String> {
         self.server.last_error()
     }

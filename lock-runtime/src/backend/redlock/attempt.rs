@@ -462,6 +462,10 @@ async fn join(
 }
 
 impl Attempt for RedlockAttempt {
+    fn was_answered(&self) -> bool {
+        self.newest.is_ok()
+    }
+
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>> {
         Box::pin(async move {
             loop {

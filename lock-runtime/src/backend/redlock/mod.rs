@@ -244,6 +244,13 @@ impl Backend for RedlockBackend {
         Box::pin(self.quorum.renew(name, token, extend))
     }
 
+    fn round_trip(&self, name: &LockName) -> Duration {
+        let nodes = self.quorum.nodes.iter();
+        let mut trips: Vec<_> = nodes.map(|node| node.server().round_trip(name)).collect();
+        trips.sort_unstable();
+        trips[trips.len() / 2] // a majority answers within this time
+    }
+
     fn last_error(&self) -> Option<String> {
         self.quorum.last_error()
     }

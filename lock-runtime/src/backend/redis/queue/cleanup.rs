@@ -60,7 +60,7 @@ pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) 
 /// sent.
 async fn end(server: &Arc<Server>, sent: &Sent) -> Option<Arc<Connection>> {
     let Sent { session, request } = sent;
-    let patience = server.now() + SAME_CONNECTION_PATIENCE;
+    let patience = server.now() + server.patience(&request.names.lock, SAME_CONNECTION_PATIENCE);
     let ended = server.context.timeout_at(patience, request.end()).await;
     let carried = request.carried_by();
     if ended.is_none()
@@ -182,12 +182,12 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, gone: oneshot::Send
     }
     let mut settled = answered;
     if answered {
-        let patience = server.now() + HOME_PATIENCE;
+        let patience = server.now() + server.patience(&request.names.lock, HOME_PATIENCE);
         if let Some(Some(_)) = server.context.timeout_at(patience, leave_by_home()).await {
             return;
         }
     } else if !connection.health.is_broken() {
-        let patience = server.now() + SAME_CONNECTION_PATIENCE;
+        let patience = server.now() + connection.patience(SAME_CONNECTION_PATIENCE);
         let leaving = async {
             tokio::select! {
                 biased;
@@ -231,7 +231,7 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, gone: oneshot::Send
             // limit.
             (settled || home.may_kill).then_some(())
         };
-        let patience = server.now() + HOME_PATIENCE;
+        let patience = server.now() + server.patience(&request.names.lock, HOME_PATIENCE);
         if let Some(Some(())) = server.context.timeout_at(patience, leaving).await {
             return;
         }

@@ -61,7 +61,7 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
                 let is_untaken = carry_out_chores(&server, &session, is_silent, now, next_beat);
                 revoke(&server, &session, now);
                 if let Some(connection) = &connection {
-                    check_silence(&server, connection, is_untaken, now);
+                    check_silence(&server, &session, connection, is_untaken, now);
                 }
             }
             let working = connection.filter(|connection| !connection.health.is_broken());
@@ -95,7 +95,7 @@ fn is_silent(
     match connection {
         Some(connection) => {
             let health = &connection.health;
-            health.is_broken() || health.silent_for(now) > SILENCE / 4
+            health.is_broken() || health.silent_for(now) > connection.patience(SILENCE / 4)
         }
         None => {
             let home = server.sessions.home_beside(session);
@@ -137,15 +137,26 @@ fn probe_due(
 /// After a quarter of [`SILENCE`], the engine therefore sends a command of its own, whose answer shows that the
 /// connection works. The engine also sends this command if `is_untaken` is set, that is, if a caller does not take its
 /// turn: the answer then shows that the runtime of the connection runs.
-fn check_silence(server: &Server, connection: &Arc<Connection>, is_untaken: bool, now: Moment) {
+fn check_silence(
+    server: &Server,
+    session: &Arc<Session>,
+    connection: &Arc<Connection>,
+    is_untaken: bool,
+    now: Moment,
+) {
     let silence = connection.health.silent_for(now);
-    if silence > SILENCE {
+    if silence > connection.patience(SILENCE) {
         connection.health.mark_lost("no answer");
-    } else if silence > SILENCE / 4 || is_untaken {
-        let connection = connection.clone();
-        server
-            .context
-            .spawn(async move { connection.ask_time().await });
+    } else if silence > connection.patience(SILENCE / 4) || is_untaken {
+        // The network can have forgotten all connections of this client. The home session then notices so at the same
+        // time, and not only when it has to clean up behind the callers of this session.
+        let home = server.sessions.home_beside(session);
+        let home = home.and_then(|home| home.connected());
+        let others = home.filter(|home| home.identity != connection.identity);
+        for connection in others.into_iter().chain([connection.clone()]) {
+            let asking = async move { connection.ask_time().await };
+            server.context.spawn(asking);
+        }
     }
 }
 

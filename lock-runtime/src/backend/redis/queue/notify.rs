@@ -269,6 +269,8 @@ pub(crate) struct NotifiedAttempt {
     trying: Option<RedisAttempt>,
     /// What the server reported about the holder when it refused the lock to the last try.
     held_by: Option<Box<HeldBy>>,
+    /// Whether the server has answered a try.
+    was_answered: bool,
 }
 
 impl NotifiedAttempt {
@@ -279,6 +281,7 @@ impl NotifiedAttempt {
             caller: None,
             trying: None,
             held_by: None,
+            was_answered: false,
         }
     }
 
@@ -335,6 +338,7 @@ impl Attempt for NotifiedAttempt {
                     return Ok(Answer::Granted(Grant { queued, ..grant }));
                 }
                 queued = true;
+                self.was_answered = true;
                 caller.listen().await?;
                 caller.end_try();
             }
@@ -354,6 +358,12 @@ impl Attempt for NotifiedAttempt {
             self.held_by = held_by;
             Ok(left)
         })
+    }
+
+    fn was_answered(&self) -> bool {
+        // One caller of a session tries for all of them.
+        let of_session = |caller: &Caller| caller.joined.callers.was_answered(caller.joined.number);
+        self.was_answered || self.caller.as_ref().is_some_and(of_session)
     }
 
     fn held_by(&self) -> Option<Box<HeldBy>> {

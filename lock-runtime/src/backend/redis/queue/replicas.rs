@@ -70,13 +70,14 @@ pub(crate) async fn replicate(
     };
     let mut answer = pin!(asked.answer());
     let context = &server.context;
-    let answered = context.timeout_at(until + ANSWER_PATIENCE, answer.as_mut());
+    let name = asked.grants[0].name;
+    let patience = server.patience(name, ANSWER_PATIENCE);
+    let answered = context.timeout_at(until + patience, answer.as_mut());
     if let Some(answered) = answered.await {
         return answered;
     }
     let is_unasked = asked.without_permit.load(Ordering::Acquire) > 0;
-    let (name, patience) = (asked.grants[0].name, ANSWER_PATIENCE / 2);
-    if is_unasked && server.is_answering(Some(name), patience).await {
+    if is_unasked && server.is_answering(Some(name), patience / 2).await {
         return Ok(Replicated::By { count: 0, until });
     }
     let detail = server.last_error();

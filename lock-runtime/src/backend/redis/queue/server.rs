@@ -36,6 +36,7 @@ use crate::{
     background::{Context, ShutdownSignal, TaskTracker, TrackedTask, drained, lock},
     connect_error::ConnectError,
     events::Counters,
+    patience,
 };
 
 /// The pause before the client repeats a command that the server could not carry out.
@@ -306,6 +307,18 @@ impl Server {
         let asking = nodes.iter().map(|node| node.is_answering(within));
         let answering = join_all(asking).await;
         !answering.is_empty() && answering.into_iter().all(|answers| answers)
+    }
+
+    /// Returns the round trip that the connections to the server that stores `name` have shown.
+    pub(crate) fn round_trip(&self, name: &LockName) -> Duration {
+        let nodes = self.sessions.nodes_of(Some(name));
+        let lines = nodes.iter().map(|node| node.connector().line.round_trip());
+        lines.max().unwrap_or_default()
+    }
+
+    /// Returns how long to wait for an answer of the server that stores `name`, if `near` is enough for a near server.
+    pub(crate) fn patience(&self, name: &LockName, near: Duration) -> Duration {
+        patience::for_answer(near, self.round_trip(name))
     }
 
     /// Begins the shutdown of the client. After this call, no caller keeps waiting or starts to wait for a lock.

@@ -32,7 +32,7 @@ use crate::{
         preflight::{Failure, check_first},
         protocol::{grant, request::AcquireRequest},
         transport::{
-            connection::{Connection, Identity, OPEN_PATIENCE, Pushed},
+            connection::{self, Connection, Identity, Pushed},
             connector::Connector,
             health::Health,
             outage::{Cause, SessionPresence},
@@ -50,6 +50,9 @@ pub(crate) mod waiters;
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
 /// The pause after the first failed try to connect, and the longest pause between two tries.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
+/// The time limit for the first try to connect to a near server, and the longest limit. While the server does not answer,
+/// the limit doubles with each try.
+const OPEN_PATIENCE: (Duration, Duration) = (connection::OPEN_PATIENCE, Duration::from_secs(8));
 /// The time for which a new connection has to last before the outage counts as over. This time applies only if the
 /// session gave up the previous connection because its server was no longer a master, or because a request came too
 /// late.
@@ -323,14 +326,16 @@ struct Ending {
 }
 
 impl Ending {
-    /// Connects to the server. If a check of the server is pending, carries out the check first.
+    /// Connects to the server. If a check of the server is pending, carries out the check first. `near` is the time
+    /// limit of each of the two for a near server.
     async fn open(
         &self,
         previous: Option<Identity>,
+        near: Duration,
         on_push: impl Fn(Pushed) + Send + Sync + 'static,
     ) -> Result<Connection, Cause> {
         let (session, connector) = (&self.session, &self.connector);
-        let checked = check_first(connector, OPEN_PATIENCE).await;
+        let checked = check_first(connector, connector.open_patience(near)).await;
         checked.map_err(|error| match error.is_refusal() {
             true => Cause::Refused(error.to_string()),
             false => Cause::Lost(error.to_string()),
@@ -341,7 +346,7 @@ impl Ending {
             &session.channel,
             previous,
             parking,
-            OPEN_PATIENCE,
+            connector.open_patience(near),
             on_push,
         );
         opening.await.map_err(|error| match Failure::of(&error) {
@@ -374,6 +379,7 @@ impl Ending {
         let mut replaced: Option<Arc<Health>> = None;
         let mut demoted = false;
         let mut backoff = BACKOFF.0;
+        let mut near = OPEN_PATIENCE.0;
         loop {
             if self.driver.strong_count() == 0 {
                 return;
@@ -384,11 +390,12 @@ impl Ending {
                     driver.pushed(&session, &push);
                 }
             };
-            match self.open(previous.clone(), on_push).await {
+            let began = context.now();
+            match self.open(previous.clone(), near, on_push).await {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
                     tracing::debug!(target: TARGET, server = %self.connector.address(), channel = self.session.channel, "connected");
-                    backoff = BACKOFF.0;
+                    (backoff, near) = (BACKOFF.0, OPEN_PATIENCE.0);
                     let before = previous.replace(connection.identity.clone());
                     // From now on, replies over the previous connection that callers have not read are ignored.
                     if let Some(health) = replaced.replace(connection.health.clone()) {
@@ -437,6 +444,10 @@ impl Ending {
                     self.presence.disconnected(&cause);
                     self.connector.outages.note(error.to_owned());
                     self.connector.note_lost();
+                    // The server is possibly so far away that the time limit was too short.
+                    if context.now().since(began) >= near {
+                        near = (near * 2).min(OPEN_PATIENCE.1);
+                    }
                     let pause = self.connector.context.sleep(backoff);
                     backoff = (backoff * 2).min(BACKOFF.1);
                     let ended = |state: &State| matches!(state, State::Ended).then_some(());

@@ -38,6 +38,8 @@ pub(crate) struct Seat {
     woken: Arc<Notify>,
     /// Whether this caller has not been polled since the turn was last opened to all callers.
     is_late: bool,
+    /// Whether the server has told a caller of this lock, since this caller joined, that the lock is taken.
+    is_answered: bool,
 }
 
 /// The state of the turn: which caller is allowed to try to get the lock.
@@ -106,6 +108,7 @@ impl TryQueue {
         let seat = Seat {
             woken: woken.clone(),
             is_late: false,
+            is_answered: false,
         };
         self.seats.insert(self.newest, seat);
         if self.seats.len() == 1 {
@@ -177,6 +180,9 @@ impl TryQueue {
 
     /// Ends this caller's try, which found the lock busy.
     pub(crate) fn end_try(&mut self, caller: Number, now: Moment) {
+        for seat in self.seats.values_mut() {
+            seat.is_answered = true;
+        }
         if self.turn.is_of(caller) {
             self.turn = Turn::Resting;
             if self.is_stale {
@@ -224,6 +230,15 @@ impl Callers {
     /// Ends this caller's try, which found the lock busy.
     pub(crate) fn end_try(&self, caller: Number) {
         self.changed(|queue| queue.end_try(caller, self.context.now()));
+    }
+
+    /// Returns whether the server has said since this caller joined that the lock is taken.
+    pub(crate) fn was_answered(&self, caller: Number) -> bool {
+        let queue = lock(&self.queue);
+        queue
+            .seats
+            .get(&caller)
+            .is_some_and(|seat| seat.is_answered)
     }
 
     pub(crate) fn wake(&self) {

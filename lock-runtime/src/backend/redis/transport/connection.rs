@@ -27,9 +27,10 @@ use crate::{
     },
     background::{Context, parking::Parking},
     events::{Counters, TARGET, count, metrics},
+    patience::{self, Line},
 };
 
-/// The time limit for one try to connect.
+/// The time limit for one try to connect to a near server.
 pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The token floor for a server that another server can replace: the greatest number that a script reads exactly. Every
@@ -78,6 +79,7 @@ pub(crate) struct Connection {
     batcher: Batcher,
     context: Arc<Context>,
     readiness: Arc<Readiness>,
+    line: Arc<Line>,
     counters: Arc<Counters>,
     /// Notified when the slot map of the Redis Cluster may be outdated. `None` outside of a cluster.
     outdated: Option<Arc<Notify>>,
@@ -245,6 +247,7 @@ impl Connection {
         }
         let (seconds, micros) = time?;
         health.answered(sent);
+        connector.line.note(connector.context.now().since(sent));
         count(&connector.counters.connections);
         let server_micros = seconds * 1_000_000 + micros;
         let local_micros = sent.since_origin().as_micros();
@@ -266,9 +269,15 @@ impl Connection {
             shard_channels: ShardChannels::default(),
             context: connector.context.clone(),
             readiness: connector.readiness.clone(),
+            line: connector.line.clone(),
             counters: connector.counters.clone(),
             outdated: connector.outdated.clone(),
         })
+    }
+
+    /// Returns how long to wait for an answer over this connection, if `near` is enough for a near server.
+    pub(crate) fn patience(&self, near: Duration) -> Duration {
+        patience::for_answer(near, self.line.round_trip())
     }
 
     /// Returns the server's time at a local moment, in µs, with an error of at most one round trip.
@@ -470,6 +479,7 @@ impl Connection {
             })
         {
             health.answered(sent);
+            self.line.note(self.context.now().since(sent));
         }
         reply.map(|reply| (reply, sent))
     }

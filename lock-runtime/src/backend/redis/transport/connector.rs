@@ -25,6 +25,7 @@ use crate::{
     background::{Context, lock},
     connect_error::ConnectError,
     events::Counters,
+    patience::{self, Line},
 };
 
 /// The addresses of the servers, and the name of this program in the servers' lists of connections.
@@ -93,6 +94,8 @@ pub(crate) struct Connector {
     check_first: Mutex<Option<ServerCheck>>,
     pub(crate) outages: Arc<Outages>,
     pub(crate) readiness: Arc<Readiness>,
+    /// The round trip that the connections to this server have shown.
+    pub(crate) line: Arc<Line>,
     pub(crate) counters: Arc<Counters>,
     /// Notified when the slot map of the Redis Cluster may be outdated. `None` outside of a cluster.
     pub(crate) outdated: Option<Arc<Notify>>,
@@ -149,6 +152,7 @@ impl Connector {
             application,
             check_first: Mutex::new(None),
             readiness: Arc::default(),
+            line: Arc::default(),
             counters,
             outdated: None,
             server_changed: Arc::default(),
@@ -220,6 +224,7 @@ impl Connector {
             check_first: Mutex::new(self.pending_check()),
             outages: self.outages.clone(),
             readiness: Arc::default(),
+            line: Arc::default(),
             counters: self.counters.clone(),
             outdated: self.outdated.clone(),
             server_changed: self.server_changed.clone(),
@@ -277,6 +282,11 @@ impl Connector {
     /// Records that the check of the server has succeeded.
     pub(crate) fn note_checked(&self) {
         *lock(&self.check_first) = None;
+    }
+
+    /// Returns the time limit for one try to connect, if `near` is the time limit for a near server.
+    pub(crate) fn open_patience(&self, near: Duration) -> Duration {
+        patience::for_connection(near, self.line.round_trip())
     }
 
     /// Returns whether Sentinels name the address of the server.

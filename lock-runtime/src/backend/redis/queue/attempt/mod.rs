@@ -391,10 +391,8 @@ impl RedisAttempt {
                 return Ok(Some(Leaving::Granted(grant)));
             }
             let Some(Sent { session, request }) = self.sent.clone() else {
-                // No request was sent to the server. If the server can be reached now, the caller did not get the lock
-                // only because its wait was too short. This is not an error.
-                self.server.sessions.connected(&self.request.name).await?;
-                return Ok(Some(Leaving::Left));
+                // No request was sent to the server, so nobody knows yet whether the lock is free.
+                return self.try_once().await.map(Some);
             };
             let sessions = &self.server.sessions;
             let connection = match sessions.connection(&session, &self.request.name).await {
@@ -570,6 +568,14 @@ impl Attempt for RedisAttempt {
             self.cleaned().await;
             self.try_once().await
         })
+    }
+
+    fn was_answered(&self) -> bool {
+        // A place and an offer come from the server. An answer that grants the lock ends the attempt.
+        let place = self.sent.as_ref().and_then(|sent| sent.request.place());
+        place.or(self.state.place()).is_some()
+            || self.state.offer().is_some()
+            || self.held_by().is_some()
     }
 
     fn held_by(&self) -> Option<Box<HeldBy>> {
