@@ -104,20 +104,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         editions: ALL,
     },
     Exception {
-        reason: "the generated `match` that calls the fallback counts",
-        side: Extra,
-        lints: &["clippy::cognitive_complexity"],
-        shapes: &["fallback", "fallback_of_a_method", "fallback_with_patterns"],
-        editions: ALL,
-    },
-    Exception {
-        reason: "the user's code stands in a block inside of the function",
-        side: Missing,
-        lints: &["clippy::cognitive_complexity"],
-        shapes: &["long"],
-        editions: ALL,
-    },
-    Exception {
         reason: "the generated code awaits the lock",
         side: Missing,
         lints: &["clippy::unused_async"],
