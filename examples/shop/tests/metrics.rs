@@ -72,6 +72,12 @@ async fn metrics_equal_what_was_done() {
         ("lock_held_seconds_count{,outcome=\"released\"}", 4.0),
         ("lock_holding{}", 0.0),
         ("lock_waiting{}", 0.0),
+        // These counters exist before their first event.
+        ("lock_lease_warnings_total{}", 0.0),
+        ("lock_lost_total{,reason=\"expired\"}", 0.0),
+        ("lock_lost_total{,reason=\"not_held\"}", 0.0),
+        ("lock_renewals_total{,outcome=\"failed\"}", 0.0),
+        ("lock_renewals_total{,outcome=\"renewed\"}", 0.0),
     ];
     let expected = expected.map(|(name, value)| (name.to_owned(), value));
     assert_eq!(series(&shop).await, BTreeMap::from(expected));

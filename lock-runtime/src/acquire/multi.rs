@@ -40,7 +40,7 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
     in_order.dedup_by(|a, b| a.name == b.name);
     let shared = in_order[0].shared.clone();
     let at_least = in_order[0].terms.hold_at_least;
-    let budget = Budget::of(&in_order[0]);
+    let mut budget = Budget::of(&in_order[0]);
     let enclosing = reentry::enclosing();
     let entering = pin!(async {
         loop {
@@ -66,7 +66,9 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
                 bounded(&shared.backend, until, leaving).await;
             }
             match lost {
-                Some(_) if budget.waits_until() > shared.backend.now() => {}
+                Some(_) if budget.waits_until() > shared.backend.now() => {
+                    budget = budget.answered()
+                }
                 Some(lost) => return Err(busy_outside(lost, budget, None)),
                 None => return Err(error),
             }
@@ -207,10 +209,16 @@ impl MultiAcquisition {
                 // for a single lock is repeated until `wait` is over.
                 Some(Err(BackendError::Unreachable(_))) if budget.waits() => Ok(None),
                 Some(Err(error)) => Err(failed(first, budget, error)),
-                None => Err(too_late(first, budget, false).await),
+                // The answer to the request for several locks can take more polls of the caller than one, so the check of
+                // the server decides.
+                None => Err(too_late(first, budget, true).await),
             }
         });
-        let entries = match taken.await? {
+        let taken = taken.await?;
+        if taken.is_some() {
+            self.budget = budget.answered();
+        }
+        let entries = match taken {
             Some(Ok(entries)) => entries,
             Some(Err(index)) if !budget.waits() => {
                 return Err(busy_outside(&spec[index], budget, None));

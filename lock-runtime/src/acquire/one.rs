@@ -177,22 +177,24 @@ async fn enter_now(
             return Ok(Entry::again(ticket, level, demand));
         }
     }
+    let mut budget = *budget;
     loop {
-        let grant = acquire(spec, budget, once).await?;
+        let grant = acquire(spec, &budget, once).await?;
+        budget = budget.answered();
         let mut entry = begin(spec, grant);
         // The futures of `with_replicas` and `confirm` are boxed, because few calls need them.
         let mut stands = true;
         // A call with several locks waits for the replicas of all its locks together.
         if spec.terms.needs_replicas() && !is_one_of_several {
-            (entry, stands) = Box::pin(with_replicas(spec, *budget, entry)).await?;
+            (entry, stands) = Box::pin(with_replicas(spec, budget, entry)).await?;
         }
-        if stands && (is_fresh(&entry) || Box::pin(confirm(spec, *budget, &entry)).await?) {
+        if stands && (is_fresh(&entry) || Box::pin(confirm(spec, budget, &entry)).await?) {
             return Ok(entry);
         }
         // The lease was lost before the body began, so the call waits for the lock again. If the server still has the
         // grant, dropping the entry gives the grant back.
         if once {
-            return Err(busy_outside(spec, *budget, None));
+            return Err(busy_outside(spec, budget, None));
         }
     }
 }

@@ -108,6 +108,8 @@ impl AcquireSpec {
 pub(crate) struct Budget {
     started: Moment,
     wait: Duration,
+    /// Whether the backend has answered an earlier request of this call.
+    was_answered: bool,
 }
 
 impl Budget {
@@ -116,6 +118,15 @@ impl Budget {
         Self {
             started: spec.now(),
             wait: spec.terms.wait,
+            was_answered: false,
+        }
+    }
+
+    /// Returns the same limits, for the requests of this call that follow an answer of the backend.
+    pub(crate) fn answered(self) -> Self {
+        Self {
+            was_answered: true,
+            ..self
         }
     }
 
@@ -151,12 +162,19 @@ impl Budget {
     }
 }
 
-/// Returns the error of a caller that did not get its last answer in time. The error is `Busy` only if the lock is known
-/// to have been taken, because an earlier request of this call was answered (`was_answered`), and if the server still
-/// answers a check. Otherwise, nothing is known about the lock, and the error is `Unreachable`.
+/// Returns the error of a caller that did not get its last answer in time. The error is `Busy` only if the server still
+/// answers a check, and the lock is known to have been taken, because an earlier request of this call was answered
+/// (`was_answered`). Otherwise, nothing is known about the lock, and the error is `Unreachable`. A caller that is polled
+/// late has possibly not read its answer, so the check alone decides.
 pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget, was_answered: bool) -> LockError {
     let backend = &spec.shared.backend;
-    let is_reachable = was_answered
+    let limit = if budget.waits() {
+        budget.waits_until()
+    } else {
+        budget.started + spec.try_patience()
+    };
+    let is_polled_late = spec.now() > limit + spec.leave_patience();
+    let is_reachable = (was_answered || budget.was_answered || is_polled_late)
         && !backend.is_cut_off(&spec.name)
         && backend
             .is_answering(Some(&spec.name), spec.leave_patience() / 2)
