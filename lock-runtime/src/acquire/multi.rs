@@ -67,7 +67,7 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
             }
             match lost {
                 Some(_) if budget.waits_until() > shared.backend.now() => {
-                    budget = budget.answered()
+                    budget = budget.answered();
                 }
                 Some(lost) => return Err(busy_outside(lost, budget, None)),
                 None => return Err(error),
