@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use futures_util::{StreamExt, future::join_all};
 use lock_runtime::{LockClient, LockError};
 use support::{
-    assert_busy,
     matrix::row,
     proxy::FaultProxy,
     server::{RedisServer, ask},
