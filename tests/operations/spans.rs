@@ -442,18 +442,24 @@ async fn a_loss_is_reported_inside_the_span_of_its_call() {
         std::future::pending::<()>().await;
     });
     assert!(matches!(lost.await, Err(LockError::Lost { .. })));
-    let parent = seen(|all| {
+    let parents = |all: &mut BTreeMap<u64, Seen>| {
         let losses = all.values().filter(|seen| {
             let message = seen.fields.get("message");
             seen.fields.get("key").is_some_and(|found| found == key)
                 && message.is_some_and(|message| message.contains("lease lost"))
         });
-        let parents: Vec<_> = losses.map(|loss| loss.parent).collect();
-        let [Some(parent)] = parents[..] else {
-            panic!("one event, inside a span: {parents:?}");
-        };
-        all[&parent].clone()
-    });
+        losses.map(|loss| loss.parent).collect::<Vec<_>>()
+    };
+    // The engine's thread logs the loss after it has ended the call, and then closes the span.
+    support::until(async || match seen(parents)[..] {
+        [Some(parent)] => seen(|all| all[&parent].is_closed),
+        _ => false,
+    })
+    .await;
+    let [Some(parent)] = seen(parents)[..] else {
+        panic!("one event, inside a span");
+    };
+    let parent = seen(|all| all[&parent].clone());
     assert_eq!(parent.name, "lock");
     assert_eq!(parent.fields["lock.key"], key);
     assert!(parent.is_closed, "the hold does not keep the span open");

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::fixture::{MS, until};
 
-const LEASE: Duration = Duration::from_millis(1500);
+const LEASE: Duration = Duration::from_secs(4);
 const MANY: usize = 150;
 
 struct Fixture {
@@ -171,7 +171,7 @@ async fn many_holds_outlive_the_scripts_of_the_server() {
 #[tokio::test]
 async fn a_late_answer_counts_from_the_sending() {
     let fixture = Fixture::in_layout(Layout::Native).await;
-    let lease = 4 * LEASE;
+    let lease = 2 * LEASE;
     let lock = fixture.client.lock("k").lease(lease).renew(true);
     let guard = lock.acquire().await.unwrap();
     // Renewals have a connection of their own. It is ready once the lease has been renewed.
