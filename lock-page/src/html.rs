@@ -490,7 +490,7 @@ fn list_row(key: &str, lock: &Lock, place: Place<'_>) -> Markup {
     }
 }
 
-/// What the state `kept` of a lock means.
+/// The meaning of a lock's state `kept`.
 const KEPT: &str = "the hold has ended, and hold_at_least keeps the lock taken";
 
 fn hold_details(reading: &Reading, place: Place<'_>) -> Markup {

@@ -122,7 +122,7 @@ impl Budget {
         }
     }
 
-    /// Returns the same limits, for the requests of this call that follow an answer of the backend.
+    /// Returns the same limits with the note that the backend has answered this call.
     pub(crate) fn answered(self) -> Self {
         Self {
             was_answered: true,

@@ -66,7 +66,7 @@ impl LockClient {
     }
 }
 
-/// What a [shutdown with a time limit](LockClient::shutdown_within) has left behind.
+/// The holds and releases that a [shutdown with a time limit](LockClient::shutdown_within) has left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leftovers {

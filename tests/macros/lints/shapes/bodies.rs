@@ -1,4 +1,4 @@
-//! What stands in a body: its tail, its exits, its statements.
+//! Bodies: their tails, exits and statements.
 
 use super::{Failed, Locked, LockError, Order, pause, used};
 use std::sync::Mutex;

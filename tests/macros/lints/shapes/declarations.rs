@@ -1,4 +1,4 @@
-//! What the lints see of a declaration: visibility, documentation, attributes, generics and the return type.
+//! Declarations: visibility, documentation, attributes, generics and return types.
 
 use super::{Failed, Locked, LockError, Order, pause, used};
 use std::fmt::Display;
