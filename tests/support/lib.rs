@@ -151,4 +151,25 @@ mod pages {
 
     #[doc = include_str!("../../docs/guides/fencing.md")]
     struct Fencing;
+
+    #[doc = include_str!("../../docs/moving/README.md")]
+    struct Moving;
+
+    #[doc = include_str!("../../docs/moving/redisson.md")]
+    struct MovingFromRedisson;
+
+    #[doc = include_str!("../../docs/moving/shedlock.md")]
+    struct MovingFromShedLock;
+
+    #[doc = include_str!("../../docs/moving/rust-crates.md")]
+    struct MovingFromRustCrates;
+
+    #[doc = include_str!("../../docs/moving/set-nx.md")]
+    struct MovingFromSetNx;
+
+    #[doc = include_str!("../../docs/moving/pg-advisory-lock.md")]
+    struct MovingFromPgAdvisoryLock;
+
+    #[doc = include_str!("../../docs/moving/is-a-lock-what-you-need.md")]
+    struct IsALockWhatYouNeed;
 }
