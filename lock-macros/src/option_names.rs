@@ -2,8 +2,8 @@
 
 use crate::suggest;
 
-/// Each option with an example. `mode` comes last, because error messages do not list this option, which has only one
-/// value so far.
+/// Each option with an example. `options.md` explains the options. `mode` comes last, because error messages do not list
+/// this option, which has only one value so far.
 const OPTIONS: [(&str, &str); 18] = [
     ("key", "key = \"order:<id>\""),
     ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
@@ -127,6 +127,14 @@ mod tests {
     fn examples_show_their_option() {
         for (name, example) in OPTIONS {
             assert!(example.starts_with(&format!("{name} = ")), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_documentation_has_a_row_for_each_option() {
+        let documentation = include_str!("options.md");
+        for (name, _) in OPTIONS {
+            assert!(documentation.contains(&format!("\n| `{name} = ")), "{name}");
         }
     }
 

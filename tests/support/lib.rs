@@ -18,8 +18,11 @@ pub mod history;
 pub mod jvm;
 #[cfg(test)]
 mod layers;
+#[cfg(test)]
+mod links;
 pub mod log;
 pub mod matrix;
+pub mod option_guide;
 mod outcome;
 pub mod page;
 pub mod process;
@@ -118,6 +121,9 @@ pub fn until(mut question: impl AsyncFnMut() -> bool) -> impl Future<Output = ()
 mod pages {
     #[doc = include_str!("../../README.md")]
     struct Readme;
+
+    #[doc = include_str!("../../docs/guides/options.md")]
+    struct Options;
 
     #[doc = include_str!("../../docs/guides/several-keys.md")]
     struct SeveralKeys;

@@ -193,12 +193,12 @@ mod tests {
 
     use super::*;
 
-    /// The guide is up to date: `cargo run --bin rights` writes it.
+    /// The guide is up to date: `cargo run --bin guides` writes it.
     #[test]
     fn the_guide_lists_the_rights_of_the_table() {
         for deployment in Deployment::ALL {
             let printed = format!("ACL {}", deployment.printed().join(" "));
-            assert_eq!(printed, deployment.line(), "run `cargo run --bin rights`");
+            assert_eq!(printed, deployment.line(), "run `cargo run --bin guides`");
         }
     }
 
