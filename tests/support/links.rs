@@ -52,7 +52,9 @@ impl Page {
     /// Adds the fragment under which GitHub and rustdoc show this heading.
     fn add_anchor(&mut self, heading: &str) {
         let kept = heading.to_lowercase().replace(' ', "-");
-        let kept = kept.chars().filter(|it| it.is_alphanumeric() || matches!(it, '-' | '_'));
+        let kept = kept
+            .chars()
+            .filter(|it| it.is_alphanumeric() || matches!(it, '-' | '_'));
         let plain: String = kept.collect();
         let mut anchor = plain.clone();
         for number in 1.. {
@@ -68,7 +70,11 @@ impl Page {
 fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder can be read") {
         let path = entry.expect("a folder can be read").path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         if path.is_dir() {
             if !name.starts_with('.') && name != "target" {
                 collect(&path, found);
@@ -131,9 +137,16 @@ fn broken_links_are_found() {
 fn the_readme_is_short() {
     let text = fs::read_to_string(root().join("README.md")).expect("the README can be read");
     let (lines, words) = (text.lines().count(), text.split_whitespace().count());
-    assert!(lines <= 120 && words <= 1400, "{lines} lines, {words} words");
+    assert!(
+        lines <= 120 && words <= 1400,
+        "{lines} lines, {words} words"
+    );
     let blocks = Page::read(&text).blocks;
-    assert!(blocks[0].0 <= 9, "the first code is on line {}", blocks[0].0);
+    assert!(
+        blocks[0].0 <= 9,
+        "the first code is on line {}",
+        blocks[0].0
+    );
     for (first, lines) in blocks {
         assert!(lines <= 12, "the code on line {first} has {lines} lines");
     }
