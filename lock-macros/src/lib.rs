@@ -1,10 +1,8 @@
-//! The attribute macro of `lock-runtime`. Services depend on `lock-runtime`, which re-exports the attribute as
-//! `lock_runtime::distributed_lock`.
-//!
-//! The main modules are the stages of one expansion. `attribute_args` and `template` parse the attribute, `signature`
-//! parses the function, `key` resolves the placeholders, and `expand` generates the locked function. If the attribute
-//! or the function has a mistake, `fallback` generates the errors and keeps the function, so that callers of the
-//! function still compile.
+#![doc = include_str!("../README.md")]
+// The main modules are the stages of one expansion. `attribute_args` and `template` parse the attribute, `signature`
+// parses the function, `key` resolves the placeholders, and `expand` generates the locked function. If the attribute
+// or the function has a mistake, `fallback` generates the errors and keeps the function, so that callers of the
+// function still compile.
 
 // `lock-fuzz` compiles the files of this crate as an ordinary library, because a macro crate cannot export the checks
 // in `robustness`. An ordinary library cannot use `proc_macro`, so all modules use `proc_macro2`.

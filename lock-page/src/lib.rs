@@ -1,23 +1,4 @@
-//! A web page that shows the locks of `lock-runtime`, as an axum router.
-//!
-//! The page lists the locks that are held and the callers that wait for them, and shows changes as they happen. One
-//! task reads the locks from the lock server on behalf of all viewers. The task sends at most 50 commands a second, and
-//! runs only while somebody looks at the page.
-//!
-//! ```no_run
-//! use axum::Router;
-//! use lock_page::LockPage;
-//! use lock_runtime::LockClient;
-//!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let client = LockClient::connect("redis://127.0.0.1/").await?;
-//! let app: Router = Router::new().nest("/locks", LockPage::new(client).into_router());
-//! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
-//! axum::serve(listener, app).await?;
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 
 mod access;
 mod html;
@@ -157,8 +138,3 @@ impl LockPage {
         })
     }
 }
-
-/// The guide's code examples, which the documentation tests compile and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/guides/page.md")]
-struct Guide;

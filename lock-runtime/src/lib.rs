@@ -1,22 +1,6 @@
-//! Distributed locks for async Rust services, declared with one attribute: fair, cancel-safe, fenced, on Redis or in
-//! process.
+#![doc = include_str!("../README.md")]
 //!
-//! ```
-//! use lock_runtime::{LockClient, LockError, distributed_lock};
-//!
-//! #[distributed_lock(key = "order:<id>", wait = "5s", lease = "30s")]
-//! async fn pay(id: u64, cents: u64) -> Result<String, LockError> {
-//!     Ok(format!("order {id}: {cents} cents paid")) // no other call with this `id` runs now
-//! }
-//!
-//! #[tokio::main(flavor = "current_thread")]
-//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     LockClient::connect("memory:").await?.install()?; // or "redis://127.0.0.1/"
-//!     assert_eq!(pay(42, 995).await?, "order 42: 995 cents paid");
-//!     Ok(())
-//! }
-//! ```
-//!
+//! # The parts of the API
 //! - [`distributed_lock`] makes an `async fn` run under a lock. The documentation of the attribute lists all options
 //!   and placeholders.
 //! - A [`LockClient`] connects to the server that stores the locks, or keeps the locks in process. [`Lock`] and
@@ -52,6 +36,7 @@
 //! Each call has a span `lock` with the target `lock_runtime::span` and the level `INFO`. The child spans `lock.wait`
 //! and `lock.hold`, with the level `DEBUG`, show how long the call waited, and how long it held its locks. With the feature `metrics`, the
 //! engine reports metrics through the facade crate `metrics`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
 mod backend;

@@ -24,6 +24,8 @@ pub mod log;
 pub mod matrix;
 pub mod option_guide;
 mod outcome;
+#[cfg(test)]
+mod packages;
 pub mod page;
 pub mod process;
 pub mod proxy;
@@ -178,4 +180,7 @@ mod pages {
 
     #[doc = include_str!("../../docs/moving/is-a-lock-what-you-need.md")]
     struct IsALockWhatYouNeed;
+
+    #[doc = include_str!("../../docs/guides/page.md")]
+    struct Page;
 }
