@@ -26,7 +26,6 @@ const CONNECTED: &str = "lock_connected";
 
 /// Upper bounds of histogram buckets for the metrics whose names end in `_seconds`, from 0.1 ms to one minute.
 #[cfg(feature = "metrics")]
-#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub const METRIC_BUCKETS: [f64; 18] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0, 60.0,
@@ -36,7 +35,6 @@ pub const METRIC_BUCKETS: [f64; 18] = [
 /// reports the counters without the label `name` with the value 0. Call this function after the recorder is installed.
 /// Metrics are recorded even if this function is not called.
 #[cfg(feature = "metrics")]
-#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub fn describe_metrics() {
     use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
