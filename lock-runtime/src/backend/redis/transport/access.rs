@@ -38,10 +38,9 @@ impl Access {
     /// Returns the access to the Sentinels. The Sentinels have the same TLS settings as the servers, and credentials of
     /// their own.
     pub(crate) fn of_sentinels(&self) -> Self {
-        Self {
-            provider: None,
-            ..self.clone()
-        }
+        let mut access = self.clone();
+        access.provider = None;
+        access
     }
 
     /// Makes a connection. Returns the connection with the credentials of the provider, if there is a provider.
