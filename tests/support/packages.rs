@@ -51,8 +51,8 @@ fn a_package_has_its_readme_its_licences_and_its_sources_alone() {
             .partition(|file| ALWAYS.contains(file));
         assert_eq!(always, ALWAYS[1..], "{name} has these files of {ALWAYS:?}");
         for file in own {
-            let is_source =
-                file.starts_with("src/") && [".rs", ".lua"].iter().any(|end| file.ends_with(end));
+            let is_source = file.starts_with("src/")
+                && [".lua", ".md", ".rs"].iter().any(|end| file.ends_with(end));
             let is_asset = name == "lock-page" && file.starts_with("assets/");
             assert!(
                 is_source || is_asset,
