@@ -108,7 +108,8 @@ pub(crate) trait Cycle: Clone + Send + Sync + 'static {
 
 /// Acquires and releases a lock once, so that the benchmark does not measure the additional work of a first call.
 pub(crate) async fn warm<C: Cycle>(mut candidate: C) -> C {
-    let seat = Seat::at(&format!("first:{}", Uuid::new_v4()));
+    // distkit accepts no key with a colon.
+    let seat = Seat::at(&format!("first-{}", Uuid::new_v4()));
     // The first call runs on a worker thread, like the measured calls.
     let first = tokio::spawn(async move {
         candidate.cycle(&seat, u64::MAX, async {}).await;

@@ -21,10 +21,12 @@ pub(crate) const RSLOCK_USING: &str = "rslock, using";
 pub(crate) const REDIS_LOCK: &str = "redis-lock";
 pub(crate) const ASYNC_REDIS_LOCK: &str = "async-redis-lock";
 pub(crate) const DISTRIBUTED_LOCK_REDIS: &str = "distributed-lock-redis";
+pub(crate) const DISTKIT: &str = "distkit";
 const RSLOCK_QUICK: &str = "rslock, 5 ms";
 const REDIS_LOCK_QUICK: &str = "redis-lock, 5 ms";
 const ASYNC_REDIS_LOCK_QUICK: &str = "async-redis-lock, 5 ms";
 const DISTRIBUTED_LOCK_REDIS_QUICK: &str = "distributed-lock-redis, 5 ms";
+const DISTKIT_QUICK: &str = "distkit, 5 ms";
 pub(crate) const REDISSON: &str = "Redisson";
 pub(crate) const REDISSON_FAIR: &str = "Redisson, fair";
 pub(crate) const REDISSON_ONCE: &str = "Redisson, tryLockAsync()";
@@ -37,7 +39,7 @@ pub(crate) const CRATE: &str = "the redis crate";
 
 /// The participants (the locks that the benchmark compares) that run in this process. [`connect`] connects each of
 /// these participants.
-pub(crate) const RUST: [&str; 16] = [
+pub(crate) const RUST: [&str; 18] = [
     SHA,
     SET,
     GATE,
@@ -54,10 +56,12 @@ pub(crate) const RUST: [&str; 16] = [
     ASYNC_REDIS_LOCK_QUICK,
     DISTRIBUTED_LOCK_REDIS,
     DISTRIBUTED_LOCK_REDIS_QUICK,
+    DISTKIT,
+    DISTKIT_QUICK,
 ];
 
 /// The participants in the workloads in which each task has its own key, so that no task waits.
-pub(crate) const ALONE: [&str; 10] = [
+pub(crate) const ALONE: [&str; 11] = [
     SHA,
     SET,
     OURS,
@@ -66,12 +70,13 @@ pub(crate) const ALONE: [&str; 10] = [
     REDIS_LOCK,
     ASYNC_REDIS_LOCK,
     DISTRIBUTED_LOCK_REDIS,
+    DISTKIT,
     REDISSON,
     REDISSON_FAIR,
 ];
 
 /// The participants in the workloads in which all tasks or callers of this process want one key.
-pub(crate) const AT_ONE_KEY: [&str; 16] = [
+pub(crate) const AT_ONE_KEY: [&str; 18] = [
     SHA,
     GATE,
     OURS,
@@ -82,17 +87,19 @@ pub(crate) const AT_ONE_KEY: [&str; 16] = [
     REDIS_LOCK,
     ASYNC_REDIS_LOCK,
     DISTRIBUTED_LOCK_REDIS,
+    DISTKIT,
     RSLOCK_QUICK,
     REDIS_LOCK_QUICK,
     ASYNC_REDIS_LOCK_QUICK,
     DISTRIBUTED_LOCK_REDIS_QUICK,
+    DISTKIT_QUICK,
     REDISSON,
     REDISSON_FAIR,
 ];
 
 /// The participants that run with each number of tasks that they can serve. They also take part in the runs with
 /// several processes. These participants run with their documented settings.
-pub(crate) const EVERY_SIZE: [&str; 11] = [
+pub(crate) const EVERY_SIZE: [&str; 12] = [
     SHA,
     GATE,
     OURS,
@@ -102,12 +109,10 @@ pub(crate) const EVERY_SIZE: [&str; 11] = [
     REDIS_LOCK,
     ASYNC_REDIS_LOCK,
     DISTRIBUTED_LOCK_REDIS,
+    DISTKIT,
     REDISSON,
     REDISSON_FAIR,
 ];
-
-/// The participants that run a thread for each task.
-pub(crate) const THREADED: [&str; 2] = [REDISSON, REDISSON_FAIR];
 
 /// Returns whether this number of tasks can use the participant in a reasonable time. Redisson's fair lock searches its
 /// whole queue at each try: several minutes were not enough to serve 512 threads. Redisson's plain lock would need ten
@@ -123,7 +128,7 @@ pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
 
 /// All participants in the workloads that measure costs. Their order is that of the rows in `docs/peers.md` and
 /// `docs/performance.md`.
-pub(crate) const COST_ROWS: [&str; 17] = [
+pub(crate) const COST_ROWS: [&str; 19] = [
     SHA,
     SET,
     GATE,
@@ -139,12 +144,14 @@ pub(crate) const COST_ROWS: [&str; 17] = [
     ASYNC_REDIS_LOCK_QUICK,
     DISTRIBUTED_LOCK_REDIS,
     DISTRIBUTED_LOCK_REDIS_QUICK,
+    DISTKIT,
+    DISTKIT_QUICK,
     REDISSON,
     REDISSON_FAIR,
 ];
 
 /// The participants whose callers are dropped.
-pub(crate) const DROPPED: [&str; 7] = [
+pub(crate) const DROPPED: [&str; 8] = [
     SHA,
     OURS,
     RSLOCK,
@@ -152,11 +159,12 @@ pub(crate) const DROPPED: [&str; 7] = [
     REDIS_LOCK,
     ASYNC_REDIS_LOCK,
     DISTRIBUTED_LOCK_REDIS,
+    DISTKIT,
 ];
 
 /// The participants in the contests. In a contest, a holder works for longer than its lease, or the benchmark deletes
 /// its lock, while another caller waits.
-pub(crate) const OUTLASTING: [&str; 7] = [
+pub(crate) const OUTLASTING: [&str; 8] = [
     OURS,
     OURS_RENEWED,
     RSLOCK,
@@ -164,10 +172,11 @@ pub(crate) const OUTLASTING: [&str; 7] = [
     REDIS_LOCK,
     ASYNC_REDIS_LOCK,
     DISTRIBUTED_LOCK_REDIS,
+    DISTKIT,
 ];
 
 /// All participants in the workload with faults, in the order of the rows in `docs/peers.md`.
-pub(crate) const FAULT_ROWS: [&str; 10] = [
+pub(crate) const FAULT_ROWS: [&str; 11] = [
     SHA,
     OURS,
     OURS_RENEWED,
@@ -176,6 +185,7 @@ pub(crate) const FAULT_ROWS: [&str; 10] = [
     REDIS_LOCK,
     ASYNC_REDIS_LOCK,
     DISTRIBUTED_LOCK_REDIS,
+    DISTKIT,
     REDISSON_ONCE,
     REDISSON_TIMED,
 ];
@@ -207,6 +217,7 @@ pub(crate) async fn connect(name: &str, url: &str) -> Peer {
         DISTRIBUTED_LOCK_REDIS | DISTRIBUTED_LOCK_REDIS_QUICK => {
             Peer::distributed_lock_redis(url, poll).await
         }
+        DISTKIT | DISTKIT_QUICK => Peer::distkit(url, poll).await,
         _ => panic!("no participant in this process is called {name}"),
     }
 }

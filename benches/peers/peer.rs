@@ -7,10 +7,15 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use async_redis_lock::{Locker, Options};
+use distkit::{
+    DistkitError, DistkitRedisKey,
+    lock::{LockError as DistkitLockError, LockGuardState, LockOptions, Mutex as DistkitMutex},
+};
 use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
 use distributed_lock_redis::RedisLockProvider;
 use futures_util::future::join;
 use lock_runtime::{LockError, Release, Strategy};
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis_for_redis_lock::aio::MultiplexedConnection;
 use redis_lock::LockAcrossOptions;
 use rslock::LockManager;
@@ -28,6 +33,9 @@ use crate::{
 /// The default pause between two tries of redis-lock and of async-redis-lock. distributed-lock-redis tries only once,
 /// so this benchmark repeats the try after the same pause.
 const DOCUMENTED: Duration = Duration::from_millis(100);
+
+/// The default pause between two tries of distkit.
+const DISTKIT_DOCUMENTED: Duration = Duration::from_millis(50);
 
 /// The pause between two tries of a baseline, and of a peer with [`Poll::Quick`].
 const QUICK: Duration = Duration::from_millis(5);
@@ -77,6 +85,9 @@ pub(crate) enum Peer {
     RedisLock(MultiplexedConnection, Duration),
     AsyncRedisLock(Locker, Duration),
     DistributedLockRedis(Arc<RedisLockProvider>, Duration),
+    /// distkit's `Mutex`, which renews its lease. Each call makes a mutex of its own, because a mutex has one key and one
+    /// owner.
+    Distkit(ConnectionManager, Duration),
 }
 
 impl Peer {
@@ -125,6 +136,18 @@ impl Peer {
     pub(crate) async fn distributed_lock_redis(url: &str, poll: Poll) -> Self {
         let provider = provider(url, LEASE).await;
         warm(Self::DistributedLockRedis(provider, every(poll))).await
+    }
+
+    pub(crate) async fn distkit(url: &str, poll: Poll) -> Self {
+        let client = redis::Client::open(url).expect("the server's URL");
+        // By default, the connection gives up after half a second, which is too short for ten thousand tasks that poll.
+        let config = ConnectionManagerConfig::new().set_response_timeout(None);
+        let connection = client.get_connection_manager_with_config(config).await;
+        let poll = match poll {
+            Poll::Documented => DISTKIT_DOCUMENTED,
+            Poll::Quick => QUICK,
+        };
+        warm(Self::Distkit(connection.expect("distkit connects"), poll)).await
     }
 
     /// Runs `work` under the lock. If the lock was lost, returns how the holder was notified of the loss. The work can
@@ -193,6 +216,15 @@ impl Peer {
                     .expect("distributed-lock-redis releases");
                 told
             }
+            Self::Distkit(connection, poll) => {
+                let mutex = mutex(connection, key, lease, *poll);
+                let guard = mutex.lock().await.expect("distkit grants the lock");
+                work.await;
+                match guard.release().await.expect("distkit releases") {
+                    LockGuardState::Lost => Told::Afterwards,
+                    _ => Told::Nothing,
+                }
+            }
         }
     }
 
@@ -258,6 +290,18 @@ async fn poll_for(
     }
 }
 
+/// Returns a mutex of distkit.
+fn mutex(
+    connection: &ConnectionManager,
+    key: &str,
+    lease: Duration,
+    poll: Duration,
+) -> Arc<DistkitMutex> {
+    let key = DistkitRedisKey::new(key.to_owned()).expect("distkit accepts the key");
+    let options = LockOptions::builder(key, connection.clone());
+    DistkitMutex::new(options.ttl(lease).retry_interval(poll).build())
+}
+
 /// Runs `work` under a lock of redis-lock. redis-lock accepts only bodies without borrows. The body that redis-lock
 /// gets therefore only reports that the lock is held, and waits until `work` is done.
 async fn lock_across<F: Future<Output = ()> + Send>(
@@ -296,17 +340,6 @@ fn patience(until: u64) -> Duration {
 }
 
 impl Cycle for Peer {
-    fn plain(&self) -> &'static [&'static str] {
-        match self {
-            Self::Own(candidate) => candidate.plain(),
-            Self::Rslock(_)
-            | Self::RslockUsing(_)
-            | Self::RedisLock(..)
-            | Self::DistributedLockRedis(..) => &["set"],
-            Self::AsyncRedisLock(..) => &[],
-        }
-    }
-
     async fn cycle<F: Future<Output = ()> + Send>(
         &mut self,
         seat: &Seat,
@@ -356,6 +389,16 @@ impl Cycle for Peer {
                 body.await;
                 let released = handle.release().await;
                 released.expect("distributed-lock-redis releases");
+            }
+            Self::Distkit(connection, poll) => {
+                let mutex = mutex(connection, key, LEASE, *poll);
+                let guard = match mutex.try_lock_with_timeout(patience(until)).await {
+                    Ok(guard) => guard,
+                    Err(DistkitError::LockError(DistkitLockError::Timeout { .. })) => return false,
+                    Err(error) => panic!("distkit: {error}"),
+                };
+                body.await;
+                guard.release().await.expect("distkit releases");
             }
         }
         true

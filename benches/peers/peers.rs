@@ -20,10 +20,15 @@ use tokio::runtime;
 
 #[path = "../locks/baselines.rs"]
 mod baselines;
+#[expect(
+    dead_code,
+    reason = "only the benchmark `locks` counts commands by their names"
+)]
 #[path = "../locks/candidates.rs"]
 mod candidates;
 #[path = "../locks/clock.rs"]
 mod clock;
+mod counts;
 mod faults;
 mod jvm;
 mod names;
@@ -32,6 +37,10 @@ mod options;
 mod pages;
 mod peer;
 mod picture;
+#[expect(
+    dead_code,
+    reason = "only the benchmark `locks` counts commands by their names"
+)]
 #[path = "../locks/processes.rs"]
 mod processes;
 #[expect(dead_code, reason = "only the benchmark `locks` has targets")]

@@ -57,6 +57,7 @@ fn stroke(name: &str) -> (&'static str, u32) {
         names::REDIS_LOCK => ("#c98a1b", 2),
         names::ASYNC_REDIS_LOCK => ("#8a6d3b", 2),
         names::DISTRIBUTED_LOCK_REDIS => ("#7b5ea7", 2),
+        names::DISTKIT => ("#2f7f79", 2),
         _ => ("#b8325f", 2),
     }
 }

@@ -1,19 +1,20 @@
-//! The workloads. The workloads. Each workload runs all its participants (the locks that it compares).
+//! The workloads. Each workload runs all its participants (the locks that it compares).
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use progress::Progress;
 use serde_json::{Value, json};
 use support::{sent::Sent, server::RedisServer};
 
 use crate::{
-    candidates::{Cycle, Seat},
+    candidates::Seat,
+    counts::{Shares, Watch},
     faults::{self, Contest, Leak},
     jvm::{Asking, Kind, Redisson},
     names::{self, OURS, OURS_BACKGROUND, OURS_RENEWED, REDISSON, REDISSON_FAIR, SET, SHA},
     options::Pace,
     peer::Peer,
-    processes,
+    processes::{self, Workers},
     report::{Figure, Report, Run, Table},
     round_trips,
     runs::{Callers, SLICES, WAITERS, own_seats, per_acquisition, run_of, same_seats},
@@ -48,6 +49,11 @@ const LARGE: usize = 1_000;
 /// The time for which the Redisson processes of the workload W5 warm up under each kind of lock.
 const WARMING_UP: Duration = Duration::from_secs(5);
 
+/// The length of each run that the benchmark watches with `MONITOR`.
+const WATCHED: Duration = Duration::from_millis(200);
+/// The number of tasks in these runs.
+const WATCHED_TASKS: usize = 16;
+
 /// Returns the name of the table's row for this many tasks that use one lock.
 pub(crate) fn row(name: &str, tasks: usize) -> String {
     format!("{name}, {tasks} tasks")
@@ -57,6 +63,15 @@ pub(crate) fn row(name: &str, tasks: usize) -> String {
 enum Part<'a> {
     Rust(&'a Peer),
     Jvm(&'a mut Redisson, Kind),
+}
+
+/// Returns the kind of Redisson's lock, or `None` if the participant is a Rust lock.
+fn kind(name: &str) -> Option<Kind> {
+    match name {
+        REDISSON => Some(Kind::Plain),
+        REDISSON_FAIR => Some(Kind::Fair),
+        _ => None,
+    }
 }
 
 /// The results of one participant under the faults. A result is `None` if the participant was not tested under this
@@ -108,6 +123,8 @@ pub(crate) struct Bench {
     progress: Progress,
     peers: Vec<(&'static str, Peer)>,
     redisson: Result<Redisson, String>,
+    /// Which commands each participant sends itself.
+    shares: BTreeMap<&'static str, Shares>,
 }
 
 impl Bench {
@@ -135,14 +152,32 @@ impl Bench {
                 Err(why)
             }
         };
-        Self {
+        let mut bench = Self {
             server,
             pace,
             wanted,
             progress,
             peers,
             redisson,
+            shares: BTreeMap::new(),
+        };
+        progress::suspend(|| eprintln!("the commands of each lock are watched …"));
+        for name in names::COST_ROWS {
+            bench.watch(name).await;
         }
+        bench
+    }
+
+    /// Learns which commands a participant sends itself, unless the participant is left out.
+    async fn watch(&mut self, name: &'static str) {
+        let watch = Watch::begin(&self.server).await;
+        for seats in [own_seats(WATCHED_TASKS), same_seats(WATCHED_TASKS)] {
+            if self.gather(name, seats, WATCHED).await.is_none() {
+                return;
+            }
+        }
+        let shares = watch.end(&self.server).await;
+        self.shares.insert(name, shares);
     }
 
     fn peer(&self, name: &str) -> &Peer {
@@ -152,31 +187,31 @@ impl Bench {
 
     /// Returns the participant with this name, or `None` if the participant is Redisson and Redisson is left out.
     fn part(&mut self, name: &str) -> Option<Part<'_>> {
-        let kind = match name {
-            REDISSON => Kind::Plain,
-            REDISSON_FAIR => Kind::Fair,
-            _ => return Some(Part::Rust(self.peer(name))),
+        let Some(kind) = kind(name) else {
+            return Some(Part::Rust(self.peer(name)));
         };
         Some(Part::Jvm(self.redisson.as_mut().ok()?, kind))
     }
 
-    fn plain(&self, name: &str) -> &'static [&'static str] {
-        let peer = self.peers.iter().find(|(who, _)| *who == name);
-        peer.map_or(&[], |(_, peer)| peer.plain())
+    /// Returns the commands that a participant has sent so far, or `None` if the participant is left out.
+    async fn sent(&self, name: &str) -> Option<Sent> {
+        let shares = self.shares.get(name)?;
+        Some(shares.so_far(&self.server).await)
     }
 
-    /// Runs a group of tasks. Returns the results of the tasks, the commands that they sent, and the number of
-    /// overlaps. The number of overlaps is valid only if all tasks want one key. Returns `None` if the participant is
-    /// left out.
-    async fn waiters(
+    async fn sent_since(&self, name: &str, before: Sent) -> Sent {
+        self.shares[name].since(&self.server, before).await
+    }
+
+    /// Runs a group of tasks. Returns the results of the tasks, and the number of overlaps, which is valid only if all
+    /// tasks want one key. Returns `None` if the participant is left out.
+    async fn gather(
         &mut self,
         name: &str,
         seats: Vec<Seat>,
-        parts: u32,
-    ) -> Option<(Waiters, Sent, u64)> {
-        let (plain, span) = (self.plain(name), self.pace.span / parts);
-        let before = Sent::so_far(&self.server, plain).await;
-        let (waiters, overlaps) = match self.part(name)? {
+        span: Duration,
+    ) -> Option<(Waiters, u64)> {
+        Some(match self.part(name)? {
             Part::Rust(peer) => {
                 let detector = Arc::new(Detector::default());
                 let one_key = seats.iter().all(|seat| seat.key == seats[0].key);
@@ -187,8 +222,19 @@ impl Bench {
                 let (visits, window) = redisson.gather(kind, &seats, span);
                 (Waiters::of(&visits, window), overlaps(&visits))
             }
-        };
-        Some((waiters, before.since(&self.server, plain).await, overlaps))
+        })
+    }
+
+    /// Runs a group of tasks like [`gather`](Self::gather). Also returns the commands that the tasks sent.
+    async fn waiters(
+        &mut self,
+        name: &str,
+        seats: Vec<Seat>,
+        parts: u32,
+    ) -> Option<(Waiters, Sent, u64)> {
+        let before = self.sent(name).await?;
+        let (waiters, overlaps) = self.gather(name, seats, self.pace.span / parts).await?;
+        Some((waiters, self.sent_since(name, before).await, overlaps))
     }
 
     /// Runs tasks with separate keys under each participant once, for one part of a round.
@@ -285,14 +331,15 @@ impl Bench {
         for _ in 0..caller_rounds(self.pace) {
             self.progress.begin(CALLERS);
             for name in names::AT_ONE_KEY {
-                let plain = self.plain(name);
-                let before = Sent::so_far(&self.server, plain).await;
+                let Some(before) = self.sent(name).await else {
+                    continue;
+                };
                 let callers = match self.part(name) {
                     Some(Part::Rust(peer)) => Callers::call(peer).await,
                     Some(Part::Jvm(redisson, kind)) => redisson.call(kind),
                     None => continue,
                 };
-                let run = callers.run(before.since(&self.server, plain).await);
+                let run = callers.run(self.sent_since(name, before).await);
                 assert!(
                     run[&Figure::Wall] >= 2.0,
                     "{name} took less time than the bodies take"
@@ -322,22 +369,25 @@ impl Bench {
         for _ in 0..self.pace.rounds {
             self.progress.begin(PROCESSES);
             for name in names::EVERY_SIZE {
-                let kind = match name {
-                    _ if !names::THREADED.contains(&name) => {
-                        let plain = self.plain(name);
-                        let run = processes::run(&self.server, name, plain, span).await;
-                        table.add(name, run);
-                        continue;
+                let (sent, (waiters, mut run)) = match kind(name) {
+                    Some(kind) => {
+                        let Some(before) = self.sent(name).await else {
+                            continue;
+                        };
+                        let window = Window::after(processes::LEAD, span);
+                        let tasks = processes::TASKS;
+                        let visits = Redisson::sit_together(&mut jvms, kind, tasks, window);
+                        let sent = self.sent_since(name, before).await;
+                        (sent, processes::together(visits, window))
                     }
-                    _ if jvms.is_empty() => continue,
-                    names::REDISSON => Kind::Plain,
-                    _ => Kind::Fair,
+                    None => {
+                        let workers = Workers::start(&self.server.url(), name);
+                        let before = self.sent(name).await;
+                        let before = before.expect("the Rust locks are not left out");
+                        let ended = workers.run(span);
+                        (self.sent_since(name, before).await, ended)
+                    }
                 };
-                let before = Sent::so_far(&self.server, &[]).await;
-                let window = Window::after(processes::LEAD, span);
-                let visits = Redisson::sit_together(&mut jvms, kind, processes::TASKS, window);
-                let sent = before.since(&self.server, &[]).await;
-                let (waiters, mut run) = processes::together(visits, window);
                 run.extend(per_acquisition(sent, &waiters));
                 table.add(name, run);
             }

@@ -5,7 +5,7 @@ use crate::server::RedisServer;
 /// Commands that are not counted, because a client sends them to set up a connection, to keep a connection alive, or to
 /// read the statistics. The measured clients connect before the count begins, so this list need not contain all
 /// commands that set up a connection.
-const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setname", "ping"];
+pub const NOT_COUNTED: [&str; 5] = ["info", "hello", "client|setinfo", "client|setname", "ping"];
 
 /// Commands that normally only scripts run. The server's statistics include these commands, but they do not count as
 /// sent by a client. If a script's command is missing from this list, the result is too high, so the mistake is
@@ -42,6 +42,11 @@ const WITHIN_SCRIPTS: [&str; 29] = [
     "zscore",
 ];
 
+/// Returns whether a command with this name normally counts as sent by a client.
+pub fn counts(name: &str) -> bool {
+    !WITHIN_SCRIPTS.contains(&name) && !NOT_COUNTED.contains(&name)
+}
+
 /// The commands that clients have sent, and the time that the server spent on them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sent {
@@ -61,8 +66,7 @@ impl Sent {
         let costs = server.costs().await;
         let sent = costs.iter().filter(|(name, _)| {
             let name = name.as_str();
-            let within = WITHIN_SCRIPTS.contains(&name) && !plain.contains(&name);
-            !within && !NOT_COUNTED.contains(&name)
+            counts(name) || plain.contains(&name)
         });
         sent.fold(Self::default(), |sent, (_, cost)| Self {
             commands: sent.commands + cost.calls,
