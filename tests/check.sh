@@ -110,7 +110,7 @@ case $lane in
 --computing)
     step computing cargo --config "$(only computing)" test --workspace --all-features --tests --no-fail-fast
     step clippy cargo clippy --workspace --all-targets --all-features -- -D warnings
-    step doc env RUSTDOC="$PWD/tests/rustdoc.sh" RUSTDOCFLAGS='--cfg docsrs -D warnings' cargo doc --workspace --no-deps --all-features
+    step doc cargo --config "$(only documentation)" test --workspace --all-features --test public_api
     step doctests cargo test --workspace --all-features --doc --no-fail-fast
     step orders cargo run --example orders
     step alerts sh docs/operations/check.sh

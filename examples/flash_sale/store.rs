@@ -11,12 +11,9 @@ use std::{
     time::Duration,
 };
 
-use lock_runtime::{
-    FencingToken,
-    redis::{
-        AsyncCommands, AsyncConnectionConfig, Client, RedisError, Script,
-        aio::MultiplexedConnection,
-    },
+use lock_runtime::FencingToken;
+use redis::{
+    AsyncCommands, AsyncConnectionConfig, Client, RedisError, Script, aio::MultiplexedConnection,
 };
 
 /// The proof that a buyer got an item.

@@ -434,7 +434,7 @@ pub const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-')
 }
 
-/// Returns the percent-escaped form that a text has in a key.
+/// Returns the percent-escaped form that a text has in a key. A user name or a password in a URL has the same form.
 #[must_use]
 pub fn escape(text: &str) -> String {
     if text.bytes().all(is_unreserved) {

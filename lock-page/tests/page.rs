@@ -12,7 +12,8 @@ use axum::{
 };
 use futures_util::{StreamExt as _, future::join_all};
 use lock_page::LockPage;
-use lock_runtime::{LockClient, LockGuard, LossReason, redis::cmd};
+use lock_runtime::{LockClient, LockGuard, LossReason};
+use redis::cmd;
 use serde_json::Value;
 use support::{
     server::{RedisServer, ask, shared_server},

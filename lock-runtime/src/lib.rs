@@ -95,5 +95,4 @@ pub use lock_core::{
 };
 pub use lock_macros::distributed_lock;
 pub use multi_lock::MultiLock;
-pub use redis;
 pub use scan::LockScan;

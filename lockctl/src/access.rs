@@ -9,15 +9,12 @@ use std::{
 };
 
 use clap::Args;
-use lock_runtime::{
-    Credentials, LockClientBuilder, Pem,
-    redis::{
-        self, AsyncConnectionConfig, ClientTlsConfig, ConnectionAddr, ConnectionInfo,
-        IntoConnectionInfo, RedisError, RedisFuture, TlsCertificates, aio::MultiplexedConnection,
-        io::AsyncDNSResolver,
-    },
-};
+use lock_runtime::{Credentials, LockClientBuilder, Pem};
 use percent_encoding::percent_decode_str;
+use redis::{
+    AsyncConnectionConfig, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    RedisError, RedisFuture, TlsCertificates, aio::MultiplexedConnection, io::AsyncDNSResolver,
+};
 
 use crate::exit::{Exit, Failure};
 

@@ -7,10 +7,8 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use lock_runtime::{
-    ConnectError, LockClient,
-    redis::{self, Cmd, FromRedisValue, aio::MultiplexedConnection},
-};
+use lock_runtime::{ConnectError, LockClient};
+use redis::{Cmd, FromRedisValue, aio::MultiplexedConnection};
 use serde::Serialize;
 
 use crate::{

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_runtime::{ConnectError, LockClient, LockError, ReleaseOutcome, distributed_lock};
+use lock_runtime::{ConnectError, LockClient, LockError, Pem, ReleaseOutcome, distributed_lock};
 use support::{
     assert_busy, assert_lost, log,
     server::{RedisServer, ask, shared_server},
@@ -33,17 +33,6 @@ async fn works(client: &LockClient) {
 }
 
 #[tokio::test]
-async fn a_client_is_made_from_what_the_redis_crate_has() {
-    let server = shared_server().await;
-    let client = redis::Client::open(server.url()).unwrap();
-    let made = LockClient::builder().redis(&client).connect().await;
-    works(&made.unwrap()).await;
-    let info = client.get_connection_info().clone();
-    let made = LockClient::builder().connection_info(info).connect().await;
-    works(&made.unwrap()).await;
-}
-
-#[tokio::test]
 async fn a_unix_socket_works() {
     let url = shared_server().await.unix_url();
     works(&LockClient::connect(url).await.unwrap()).await;
@@ -70,16 +59,10 @@ async fn tls_works_and_a_mismatch_is_told() {
     let refused = LockClient::connect(plain).await.unwrap_err();
     assert!(matches!(refused, ConnectError::NoTls { .. }), "{refused}");
     assert!(!format!("{refused} {refused:?}").contains("secret"));
-    let trusting = redis::Client::build_with_tls(
-        url,
-        redis::TlsCertificates {
-            client_tls: None,
-            root_cert: Some(certificate.into_bytes()),
-        },
-    )
-    .unwrap();
-    let made = LockClient::builder().redis(&trusting).connect().await;
-    works(&made.unwrap()).await;
+    let trusting = LockClient::builder()
+        .url(url)
+        .tls_root_certificates(Pem::text(certificate));
+    works(&trusting.connect().await.unwrap()).await;
 }
 
 /// A client can be used in a new runtime after the runtime in which it was created has ended. Tests that share a client

@@ -87,7 +87,6 @@ pub struct LockClientBuilder {
 
 enum Target {
     Url(String),
-    Redis(Box<redis::ConnectionInfo>),
     /// The URLs of the nodes of a Redlock.
     Nodes(Vec<String>),
 }
@@ -97,7 +96,6 @@ impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Url(_) => "Url(..)",
-            Self::Redis(_) => "Redis(..)",
             Self::Nodes(_) => "Nodes(..)",
         })
     }
@@ -147,6 +145,20 @@ impl LockClientBuilder {
     }
 
     /// Sets the URL, which says where the locks are stored. [`LockClient::connect`] lists the supported URLs.
+    ///
+    /// In a URL, a user name and a password are percent-escaped, because they may contain `@`, `:` or `/`.
+    /// [`escape`](crate::escape) escapes them. A [provider](Self::credentials_provider) returns them as they are.
+    ///
+    /// ```no_run
+    /// # async fn example(host: &str, password: &str) -> Result<(), lock_runtime::ConnectError> {
+    /// use lock_runtime::{LockClient, escape};
+    ///
+    /// let url = format!("rediss://locks:{}@{host}/2", escape(password));
+    /// let client = LockClient::builder().url(url).connect().await?;
+    /// # let _ = client;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.target = Some(Target::Url(url.into()));
         self
@@ -182,18 +194,6 @@ impl LockClientBuilder {
     /// [`ConnectError::ClusterNode`] for a Redis Cluster.
     pub fn redlock_nodes<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         self.target = Some(Target::Nodes(urls.into_iter().map(Into::into).collect()));
-        self
-    }
-
-    /// Uses the address and the credentials of an existing client of the redis crate. The lock client opens connections
-    /// of its own.
-    pub fn redis(self, client: &redis::Client) -> Self {
-        self.connection_info(client.get_connection_info().clone())
-    }
-
-    /// Uses the address and the credentials in a `ConnectionInfo` of the redis crate.
-    pub fn connection_info(mut self, info: redis::ConnectionInfo) -> Self {
-        self.target = Some(Target::Redis(Box::new(info)));
         self
     }
 
@@ -682,7 +682,6 @@ impl LockClientBuilder {
                 let servers = redlock::parse(url)?.into_iter();
                 return quorum(servers.map(Place::Server).collect());
             }
-            Target::Redis(info) => Place::Server((**info).clone()),
             Target::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
                 Some(registry) => {
                     native()?;

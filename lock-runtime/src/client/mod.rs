@@ -10,7 +10,6 @@ use std::{collections::BTreeMap, fmt, future::Future, sync::Mutex, time::Duratio
 use futures_util::future::join_all;
 use lock_core::{error::LockError, key::LockKey, lease::Moment};
 use once_cell::sync::OnceCell;
-use tokio::task::futures::TaskLocalFuture;
 
 use crate::{
     acquire::deadline::bounded,
@@ -185,7 +184,7 @@ impl LockClient {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn scope<F: Future>(&self, future: F) -> TaskLocalFuture<Self, F> {
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         SCOPED.scope(self.clone(), future)
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::redis::cmd;
+use redis::cmd;
 use serde_json::Value;
 use support::{
     cluster::shared_cluster,

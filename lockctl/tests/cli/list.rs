@@ -2,8 +2,8 @@
 
 use std::{process::Stdio, time::Duration};
 
-use lock_runtime::redis::cmd;
 use lock_runtime::{Layout, LockClient};
+use redis::cmd;
 use support::{
     cluster::shared_cluster,
     quorum::Quorum,
@@ -277,7 +277,7 @@ async fn a_closed_pipe_is_no_error() {
 /// Stores many grants directly on the server, in the engine's format.
 async fn store_locks(server: &RedisServer, count: usize) {
     let mut redis = server.connection().await;
-    let mut fill = lock_runtime::redis::pipe();
+    let mut fill = redis::pipe();
     for number in 0..count {
         fill.cmd("SET")
             .arg(format!("{{lock:order:{number}}}"))

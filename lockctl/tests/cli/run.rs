@@ -7,7 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_runtime::{FencingToken, ForcedRelease, LockClient, redis::cmd};
+use lock_runtime::{FencingToken, ForcedRelease, LockClient};
+use redis::cmd;
 use support::{
     proxy::FaultProxy,
     server::{RedisServer, ask, free_port, shared_server},

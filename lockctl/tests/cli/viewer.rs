@@ -1,6 +1,7 @@
 //! Tests of the option `--read-only`, with a Redis user who is only allowed to read.
 
-use lock_runtime::{LockClient, redis::cmd};
+use lock_runtime::LockClient;
+use redis::cmd;
 use support::server::{RedisServer, ask};
 
 use crate::{

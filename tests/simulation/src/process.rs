@@ -8,13 +8,13 @@ use std::{
     time::Duration,
 };
 
+use ::redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, RedisError, RedisResult,
+    aio::MultiplexedConnection,
+};
 use lock_core::{backend::BoxFuture, lease::Moment};
 use lock_runtime::{
     ConnectError, Layout, LockClient,
-    redis::{
-        AsyncConnectionConfig, Client, ConnectionAddr, RedisError, RedisResult,
-        aio::MultiplexedConnection,
-    },
     simulation::{World, in_world},
 };
 use tokio::{

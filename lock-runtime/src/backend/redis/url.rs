@@ -175,6 +175,16 @@ mod tests {
     }
 
     #[test]
+    fn an_escaped_password_is_read_as_it_was() {
+        let password = "a:b@c/d?e#f%g [h]é+";
+        let url = format!("redis://locks:{}@host/2", lock_core::key::escape(password));
+        let info = parse_url(&url).unwrap();
+        assert_eq!(info.redis_settings().password(), Some(password));
+        assert_eq!(info.redis_settings().db(), 2);
+        assert_eq!(info.addr().to_string(), "host:6379");
+    }
+
+    #[test]
     fn a_wrong_url_is_refused_without_its_password() {
         for url in [
             "",
