@@ -143,6 +143,7 @@ pub enum Released {
 
 /// A snapshot of the state of a lock. The state can change before the caller reads the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Status {
     /// The holder, if the lock is held.
     pub holder: Option<Holder>,
@@ -151,8 +152,17 @@ pub struct Status {
     pub waiters: usize,
 }
 
+impl Status {
+    /// Describes a lock with this holder and this number of waiters.
+    #[must_use]
+    pub fn new(holder: Option<Holder>, waiters: usize) -> Self {
+        Self { holder, waiters }
+    }
+}
+
 /// The holder of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
     /// The identity of the acquisition that holds the lock.
     pub owner: OwnerId,
@@ -177,8 +187,25 @@ pub struct Holder {
     pub caller: Option<Caller>,
 }
 
+impl Holder {
+    /// Describes a holder of which only the owner is known.
+    #[must_use]
+    pub fn new(owner: OwnerId) -> Self {
+        Self {
+            owner,
+            token: None,
+            remaining: None,
+            lease: None,
+            kept: false,
+            held_for: None,
+            caller: None,
+        }
+    }
+}
+
 /// The application, the process and the function of a call that holds a lock or waits for a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Caller {
     /// The name of the application: the setting `application` of the client; by default the name of the executable.
     pub application: String,
@@ -242,6 +269,7 @@ impl fmt::Display for Caller {
 
 /// A caller that waits in the queue of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Waiter {
     /// The identity of the acquisition that waits.
     pub owner: OwnerId,
@@ -252,8 +280,22 @@ pub struct Waiter {
     /// How much longer the caller waits, by the server's clock. Zero if the caller's `wait` is over, but the caller's
     /// entry is still in the queue.
     pub remaining: Duration,
-    /// Where the waiter runs.
+    /// Where the waiter runs; `None` for a waiter without this information.
     pub caller: Option<Caller>,
+}
+
+impl Waiter {
+    /// Describes a waiter that has just joined the queue, and of which only the owner and the session are known.
+    #[must_use]
+    pub fn new(owner: OwnerId, session: String) -> Self {
+        Self {
+            owner,
+            session,
+            queued_for: Duration::ZERO,
+            remaining: Duration::ZERO,
+            caller: None,
+        }
+    }
 }
 
 /// The reason why a backend could not answer a request.

@@ -29,11 +29,20 @@ pub enum BusyWith {
 
 /// The backend's report about the holder, at the moment when a call gave up.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HeldBy {
     /// The holder.
     pub holder: Holder,
     /// The number of waiters before the caller in the queue; `None` if the caller had no place in the queue.
     pub ahead: Option<usize>,
+}
+
+impl HeldBy {
+    /// Describes a holder, and the caller's place behind it.
+    #[must_use]
+    pub fn new(holder: Holder, ahead: Option<usize>) -> Self {
+        Self { holder, ahead }
+    }
 }
 
 /// Writes a text such as ``held by shop@web-3 (pid 4711) `shop::pay` for 12.0s, 3 waiters are before this call``. If only
@@ -627,13 +636,9 @@ mod tests {
     #[test]
     fn a_busy_lock_is_told_with_its_holder() {
         let holder = |caller| Holder {
-            owner: OwnerId::from_u128(7),
-            token: None,
-            remaining: None,
-            lease: None,
-            kept: false,
             held_for: Some(Duration::from_secs(12)),
             caller,
+            ..Holder::new(OwnerId::from_u128(7))
         };
         let shop = Caller {
             application: "shop".into(),
@@ -645,10 +650,7 @@ mod tests {
             key: LockKey::new("order:7").expect("a key"),
             waited: Duration::from_secs(3),
             with: BusyWith::AnotherProcess,
-            held_by: Some(Box::new(HeldBy {
-                holder: holder(caller),
-                ahead,
-            })),
+            held_by: Some(Box::new(HeldBy::new(holder(caller), ahead))),
         };
         let error = busy(Some(shop.clone()), Some(3));
         assert!(

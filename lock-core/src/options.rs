@@ -13,6 +13,7 @@ pub const MAX_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What happens to a body whose lease is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum OnLost {
     /// Drops the body at its next `.await`; the call returns [`Lost`](crate::error::LockError::Lost).
     #[default]
@@ -25,6 +26,7 @@ pub enum OnLost {
 /// The operations that a client is allowed to use. These operations determine the rights that the client's Redis user
 /// needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum AccessMode {
     /// Takes, renews and releases locks.
     #[default]
@@ -53,6 +55,7 @@ pub enum Strategy {
 
 /// When a call returns after its body has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+#[non_exhaustive]
 pub enum Release {
     /// The call returns once the server has confirmed the release, so code that receives the result finds the lock
     /// free, or held by the next waiter. If no confirmation arrives within one second, the call returns and the release

@@ -3,7 +3,6 @@
 //! The generated code only calls functions of `lock_runtime::__private`, which contains the logic. Generated names have
 //! the span `mixed_site`, so they cannot clash with the user's names.
 
-use lock_core::options::OnLost;
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{Token, Type, ext::IdentExt as _, spanned::Spanned as _, visit_mut::VisitMut};
@@ -376,9 +375,9 @@ fn call(args: &Args, name: &Ident) -> TokenStream {
         Some(quote!(.#option(#length)))
     });
     let renew = renew.map(|renew| quote!(.renew(#renew)));
-    let on_lost = on_lost.map(|on_lost| match on_lost {
-        OnLost::Cancel => quote!(.on_lost(#root::OnLost::Cancel)),
-        OnLost::Continue => quote!(.on_lost(#root::OnLost::Continue)),
+    let on_lost = on_lost.map(|on_lost| {
+        let on_lost = Ident::new(&format!("{on_lost:?}"), Span::mixed_site());
+        quote!(.on_lost(#root::OnLost::#on_lost))
     });
     let strategy = strategy.map(|strategy| {
         let strategy = Ident::new(&format!("{strategy:?}"), Span::mixed_site());

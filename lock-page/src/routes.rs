@@ -502,7 +502,7 @@ async fn release(Shared(site): Site_, visit: Visit, Form(form): Form<Released>) 
             );
             Html(html::released(&form.key, "Released", &text, place)).into_response()
         }
-        Ok(ForcedRelease::NotHeld) => {
+        Ok(_) => {
             let text =
                 format!("The hold with token {token} has ended meanwhile. Nothing was changed.");
             let page = html::released(&form.key, "Not released", &text, place);

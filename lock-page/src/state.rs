@@ -828,18 +828,11 @@ mod tests {
     }
 
     fn held() -> Status {
-        Status {
-            holder: Some(Holder {
-                owner: OwnerId::from_u128(1),
-                token: Some(FencingToken::new(1)),
-                remaining: Some(Duration::from_secs(60)),
-                lease: Some(Duration::from_secs(60)),
-                kept: false,
-                held_for: None,
-                caller: None,
-            }),
-            waiters: 0,
-        }
+        let mut holder = Holder::new(OwnerId::from_u128(1));
+        holder.token = Some(FencingToken::new(1));
+        holder.remaining = Some(Duration::from_secs(60));
+        holder.lease = Some(Duration::from_secs(60));
+        Status::new(Some(holder), 0)
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl Inside {
         if !self.begun {
             entered.begin_body();
         }
-        if (on_lost == OnLost::Cancel || !self.begun) && self.is_lost(entered) {
+        if (on_lost != OnLost::Continue || !self.begun) && self.is_lost(entered) {
             return Poll::Ready(());
         }
         self.begun = true;
@@ -168,11 +168,13 @@ impl Inside {
         loop {
             let watch = self.watch.get_or_insert_with(|| entered.watch());
             ready!(watch.as_mut().poll(cx));
-            self.watch = match on_lost {
-                OnLost::Cancel if self.is_lost(entered) => return Poll::Ready(()),
-                OnLost::Cancel => None,
+            self.watch = if on_lost == OnLost::Continue {
                 // The body continues, and each later loss of another lock is also logged when it happens.
-                OnLost::Continue => Some(entered.watch_rest()),
+                Some(entered.watch_rest())
+            } else if self.is_lost(entered) {
+                return Poll::Ready(());
+            } else {
+                None
             };
         }
     }
@@ -295,12 +297,11 @@ impl GuardedCall {
             let result = inside.result(&entered);
             drop(inside);
             let leaving = Box::pin(entered.leave(result.is_ok()).map(drop));
-            self.stage = match self.exit.release {
-                Release::Background => {
-                    leave_behind(leaving, self.exit.context());
-                    Stage::Left(result)
-                }
-                Release::Confirmed => Stage::Leaving(leaving, result),
+            self.stage = if self.exit.release == Release::Background {
+                leave_behind(leaving, self.exit.context());
+                Stage::Left(result)
+            } else {
+                Stage::Leaving(leaving, result)
             };
         }
     }

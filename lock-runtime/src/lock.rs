@@ -30,6 +30,7 @@ use crate::{
 
 /// The result of a [forced release](Lock::force_release).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ForcedRelease {
     /// The hold with the given token was ended.
     Released,

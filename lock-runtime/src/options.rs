@@ -29,13 +29,13 @@ pub(crate) struct ClientHandle {
 impl ClientHandle {
     /// Returns an error if the client is not allowed to change the lock of this key.
     pub(crate) fn may_change(&self, key: &LockKey) -> Result<(), LockError> {
-        match self.access {
-            AccessMode::Full => Ok(()),
-            AccessMode::ReadOnly => Err(LockError::Refused {
-                key: key.clone(),
-                detail: "the client was built with `AccessMode::ReadOnly`".into(),
-            }),
+        if self.access == AccessMode::Full {
+            return Ok(());
         }
+        Err(LockError::Refused {
+            key: key.clone(),
+            detail: format!("the client was built with `AccessMode::{:?}`", self.access).into(),
+        })
     }
 }
 

@@ -87,7 +87,7 @@ pub(crate) async fn release(
             "released `{}`: the hold with token {token} has ended, and its holder learns of this at its next renewal or check",
             args.key
         ),
-        (ForcedRelease::NotHeld, Some(token)) => {
+        (_, Some(token)) => {
             format!(
                 "the hold of `{}` with token {token} has ended meanwhile: nothing was changed",
                 args.key
@@ -97,7 +97,7 @@ pub(crate) async fn release(
     })?;
     Ok(match outcome {
         ForcedRelease::Released => Exit::Done,
-        ForcedRelease::NotHeld => Exit::No,
+        _ => Exit::No,
     })
 }
 

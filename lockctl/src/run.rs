@@ -173,10 +173,7 @@ async fn holder_text(client: &LockClient, key: &str) -> String {
         Ok(status) => status,
         Err(error) => return with_advice(&error),
     };
-    let holder = status.holder.map(|holder| HeldBy {
-        holder,
-        ahead: None,
-    });
+    let holder = status.holder.map(|holder| HeldBy::new(holder, None));
     let holder = holder.map_or_else(|| "the lock is free".to_owned(), |held| held.to_string());
     format!("{holder}, {} waiting", status.waiters)
 }

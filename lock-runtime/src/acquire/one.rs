@@ -351,10 +351,7 @@ async fn enter_and_report(
 /// Reports that a call still waits, and who holds the lock.
 fn report_wait(spec: &AcquireSpec, budget: &Budget, holder: Option<Holder>) {
     let waited = spec.now().since(budget.started());
-    let held_by = holder.map(|holder| HeldBy {
-        holder,
-        ahead: None,
-    });
+    let held_by = holder.map(|holder| HeldBy::new(holder, None));
     let function = spec.site.function();
     match held_by {
         Some(held_by) => {

@@ -277,17 +277,17 @@ impl Registry {
     }
 
     fn status(&self, name: &LockName) -> Status {
-        self.with(name, |slot, _| Status {
-            holder: slot.held.as_ref().map(|held| Holder {
-                owner: held.owner,
-                token: Some(held.token),
-                remaining: held.until.map(|until| until.since(CLOCK.now())),
-                lease: None,
-                kept: held.stage == Stage::Retained,
-                held_for: Some(CLOCK.now().since(held.since)),
-                caller: Some(held.origin.caller()),
-            }),
-            waiters: slot.queue.len(),
+        self.with(name, |slot, _| {
+            let holder = slot.held.as_ref().map(|held| {
+                let mut holder = Holder::new(held.owner);
+                holder.token = Some(held.token);
+                holder.remaining = held.until.map(|until| until.since(CLOCK.now()));
+                holder.kept = held.stage == Stage::Retained;
+                holder.held_for = Some(CLOCK.now().since(held.since));
+                holder.caller = Some(held.origin.caller());
+                holder
+            });
+            Status::new(holder, slot.queue.len())
         })
     }
 
@@ -620,10 +620,7 @@ impl Attempt for MemoryAttempt {
 
     fn held_by(&self) -> Option<Box<HeldBy>> {
         let holder = self.registry.status(&self.request.name).holder?;
-        Some(Box::new(HeldBy {
-            holder,
-            ahead: self.ahead,
-        }))
+        Some(Box::new(HeldBy::new(holder, self.ahead)))
     }
 }
 

@@ -601,22 +601,14 @@ impl Quorum {
             let kept = named.iter().any(|holder| holder.kept);
             let known = named.iter().position(|holder| holder.caller.is_some());
             let known = known.unwrap_or_default();
-            return Ok(Status {
-                holder: Some(Holder {
-                    token: named_most(&named).0,
-                    remaining,
-                    kept,
-                    // A grant that was copied to a node again does not say where its holder runs.
-                    ..named.swap_remove(known)
-                }),
-                waiters: 0,
-            });
+            let token = named_most(&named).0;
+            // A grant that was copied to a node again does not say where its holder runs.
+            let mut holder = named.swap_remove(known);
+            (holder.token, holder.remaining, holder.kept) = (token, remaining, kept);
+            return Ok(Status::new(Some(holder), 0));
         }
         match failure {
-            _ if answered >= self.majority() => Ok(Status {
-                holder: None,
-                waiters: 0,
-            }),
+            _ if answered >= self.majority() => Ok(Status::new(None, 0)),
             None | Some(BackendError::Unreachable(_)) => Err(self.unreachable(answered, None)),
             Some(error) => Err(error),
         }
@@ -644,14 +636,10 @@ mod tests {
     use super::*;
 
     fn holders(tokens: &[u64]) -> Vec<Holder> {
-        let holder = |token: &u64| Holder {
-            owner: OwnerId::from_u128(1),
-            token: Some(FencingToken::new(*token)),
-            remaining: None,
-            lease: None,
-            kept: false,
-            held_for: None,
-            caller: None,
+        let holder = |token: &u64| {
+            let mut holder = Holder::new(OwnerId::from_u128(1));
+            holder.token = Some(FencingToken::new(*token));
+            holder
         };
         tokens.iter().map(holder).collect()
     }

@@ -59,9 +59,8 @@ fn scripts_of(
     };
     let scripts = [EVERY_SCRIPT, of_layout, of_cluster, of_redlock];
     let access = needs.access;
-    let is_needed = move |command: &&ScriptCommand| match access {
-        AccessMode::Full => true,
-        AccessMode::ReadOnly => READING.contains(&command.right),
+    let is_needed = move |command: &&ScriptCommand| {
+        access != AccessMode::ReadOnly || READING.contains(&command.right)
     };
     scripts.into_iter().flatten().filter(is_needed)
 }

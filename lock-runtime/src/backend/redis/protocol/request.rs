@@ -404,7 +404,7 @@ impl AcquireRequest {
             // The other members of the holder's cohort also enter before the caller, so they count as ahead of the
             // caller.
             let ahead = ahead.map(|ahead| ahead + members(&held).saturating_sub(1));
-            Some(Box::new(HeldBy { holder, ahead }))
+            Some(Box::new(HeldBy::new(holder, ahead)))
         });
     }
 

@@ -72,15 +72,14 @@ pub(crate) fn read_holder(grant: &str, remaining: Option<Duration>, now: i128) -
     let mut next = || fields.next();
     let (token, lease, session_id, owners) = (next()?, next()?, next()?, next()?);
     let (words, since) = (next().unwrap_or_default(), next().unwrap_or_default());
-    Some(Holder {
-        owner: read_owner(owners.split(' ').next()?)?,
-        token: token.parse().ok().map(FencingToken::new),
-        remaining,
-        lease: lease.parse().ok().map(Duration::from_millis),
-        kept: session_id.is_empty(),
-        held_for: elapsed(since, now),
-        caller: caller(words),
-    })
+    let mut holder = Holder::new(read_owner(owners.split(' ').next()?)?);
+    holder.token = token.parse().ok().map(FencingToken::new);
+    holder.remaining = remaining;
+    holder.lease = lease.parse().ok().map(Duration::from_millis);
+    holder.kept = session_id.is_empty();
+    holder.held_for = elapsed(since, now);
+    holder.caller = caller(words);
+    Some(holder)
 }
 
 /// Returns the number of owners in a stored grant that hold the lock or wait for their turn. Returns 0 for a retained

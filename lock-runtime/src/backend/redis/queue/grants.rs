@@ -497,10 +497,7 @@ pub(crate) async fn status(server: &Arc<Server>, name: &LockName) -> Result<Stat
         (holder.token, holder.owner) = (Some(FencingToken::new(turn.token)), turn.owner);
         others = waiting;
     }
-    Ok(Status {
-        holder,
-        waiters: queued + others,
-    })
+    Ok(Status::new(holder, queued + others))
 }
 
 /// Reads the first waiters in the queue of a lock.
@@ -537,11 +534,9 @@ fn read_waiter(entry: &str, place: f64, now: u64) -> Option<Waiter> {
     // A place is a whole number below 2^53, so the conversion is exact.
     let place = Duration::from_micros(place as u64);
     let now = Duration::from_micros(now);
-    Some(Waiter {
-        owner,
-        session: short_name(session_id),
-        queued_for: now.saturating_sub(place),
-        remaining: (place + Duration::from_millis(wait)).saturating_sub(now),
-        caller: caller(words),
-    })
+    let mut waiter = Waiter::new(owner, short_name(session_id));
+    waiter.queued_for = now.saturating_sub(place);
+    waiter.remaining = (place + Duration::from_millis(wait)).saturating_sub(now);
+    waiter.caller = caller(words);
+    Some(waiter)
 }
