@@ -138,8 +138,7 @@ impl Guarded<'_> {
         used
     }
 
-    /// Returns all identifiers in the expressions of the durations and of `client`. Some of these identifiers name
-    /// arguments.
+    /// Returns the identifiers in the expressions of the durations and of `client` that may name arguments.
     fn words(&self) -> Vec<Ident> {
         let Args {
             wait,
@@ -417,14 +416,25 @@ fn lending(lent: TokenStream, value: TokenStream) -> TokenStream {
     }
 }
 
-/// Returns all identifiers in an expression.
+/// Returns the identifiers in an expression that may name variables: all except the names of fields and methods, and the
+/// parts of paths, as in `Duration::from_secs(order.wait)`.
 fn words(tokens: TokenStream) -> Vec<Ident> {
-    let words = tokens.into_iter().flat_map(|token| match token {
-        TokenTree::Ident(word) => vec![word],
+    let tokens: Vec<_> = tokens.into_iter().collect();
+    let sign = |place: usize| match tokens.get(place) {
+        Some(TokenTree::Punct(sign)) => sign.as_char(),
+        _ => ' ',
+    };
+    let names_no_variable = |place: usize| {
+        let before = (sign(place.wrapping_sub(2)), sign(place.wrapping_sub(1)));
+        let is_member = before.1 == '.' && before.0 != '.';
+        is_member || before == (':', ':') || (sign(place + 1), sign(place + 2)) == (':', ':')
+    };
+    let words = tokens.iter().enumerate().map(|(place, token)| match token {
+        TokenTree::Ident(word) if !names_no_variable(place) => vec![word.clone()],
         TokenTree::Group(group) => words(group.stream()),
-        TokenTree::Punct(_) | TokenTree::Literal(_) => Vec::new(),
+        _ => Vec::new(),
     });
-    words.collect()
+    words.flatten().collect()
 }
 
 /// Generates an unreachable `return` of the user's return type at the start of the block. Because of this `return`,

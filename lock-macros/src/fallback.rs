@@ -1,10 +1,10 @@
 //! Generates the expansion for incorrect input: the errors and the annotated item itself. The expansion keeps the item,
 //! so that uses of the item cause no further errors.
 
-use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
+use proc_macro2::{Group, TokenStream};
 use quote::quote;
 
-use crate::{attribute_args::Args, expand};
+use crate::{attribute_args::Args, expand, parameters::Arguments, signature::Declared};
 
 /// Appends the errors to the item.
 ///
@@ -14,50 +14,41 @@ use crate::{attribute_args::Args, expand};
 /// async fn pay(id: u64) -> Result<(), E> { BODY }
 ///
 /// // after
-/// #[allow(unused_variables)]
-/// async fn pay(id: u64) -> Result<(), E> { let hold = ROOT::__private::v1::hold(); BODY }
+/// async fn pay(id: u64) -> Result<(), E> { let _ = id; let hold = ROOT::__private::v1::hold(); BODY }
 ///
 /// compile_error!("#[distributed_lock] `kye` is not an option: did you mean `key`?");
 /// ```
 pub(crate) fn expand(item: TokenStream, args: &Args, errors: &syn::Error) -> TokenStream {
-    let item = with_guard(item, args);
+    let item = Declared::read(item.clone()).map_or(item, |function| with_names(function, args));
     let errors = errors.to_compile_error();
-    // Some arguments are used only in the key. This expansion leaves the key out, so rustc would report these arguments
-    // as unused.
-    quote!(#[allow(unused_variables)] #item #errors)
+    quote!(#item #errors)
 }
 
-/// Adds a declaration of the variable whose name the option `guard` gives, because the body uses this variable. If the
-/// signature already contains the name, the function leaves the item unchanged, because the body possibly uses an
-/// argument of that name.
-fn with_guard(item: TokenStream, args: &Args) -> TokenStream {
-    let Some(guard) = &args.guard else {
-        return item;
+/// Adds statements to the start of the body. They mention the arguments, because rustc would report an argument that only
+/// the missing key uses as unused. They declare the variable whose name the option `guard` gives, because the body uses
+/// this variable. If an argument has this name, the body possibly uses the argument, so there is no declaration.
+fn with_names(function: Declared, args: &Args) -> TokenStream {
+    let Declared {
+        attrs,
+        vis,
+        defaultness,
+        sig,
+        body,
+    } = function;
+    let arguments = Arguments::read(&sig);
+    let hidden = |guard: &&syn::Ident| arguments.names().contains(&guard.to_string());
+    let guard = args.guard.as_ref().filter(|guard| !hidden(guard));
+    let guard = guard.map(|guard| expand::hold(args, guard));
+    let body = match body {
+        Some(body) => {
+            let (mentions, stream) = (arguments.mention(), body.stream());
+            let mut named = Group::new(body.delimiter(), quote!(#mentions #guard #stream));
+            named.set_span(body.span());
+            quote!(#named)
+        }
+        None => quote!(;),
     };
-    let mut trees: Vec<TokenTree> = item.into_iter().collect();
-    let (function, hidden) = match trees.split_last() {
-        Some((_, signature)) => (names(signature, "fn"), names(signature, &guard.to_string())),
-        None => return TokenStream::new(),
-    };
-    if function
-        && !hidden
-        && let Some(TokenTree::Group(body)) = trees.last_mut()
-        && body.delimiter() == Delimiter::Brace
-    {
-        let (hold, stream, place) = (expand::hold(args, guard), body.stream(), body.span());
-        *body = Group::new(Delimiter::Brace, quote!(#hold #stream));
-        body.set_span(place);
-    }
-    trees.into_iter().collect()
-}
-
-/// Returns whether the word occurs among the tokens.
-fn names(trees: &[TokenTree], word: &str) -> bool {
-    trees.iter().any(|tree| match tree {
-        TokenTree::Ident(name) => name == word,
-        TokenTree::Group(group) => names(&group.stream().into_iter().collect::<Vec<_>>(), word),
-        _ => false,
-    })
+    quote!(#(#attrs)* #vis #defaultness #sig #body)
 }
 
 #[cfg(test)]
@@ -78,8 +69,14 @@ mod tests {
                 half.typed
             }
         );
-        let text = fallen_back(quote!(kye = "order:<id>"), item.clone());
-        assert!(text.contains(&item.to_string()), "{text}");
+        let text = fallen_back(quote!(kye = "order:<id>"), item);
+        let kept = quote!(
+            async fn pay(id: u64) -> R {
+                let _ = id;
+                half.typed
+            }
+        );
+        assert!(text.contains(&kept.to_string()), "{text}");
         assert_eq!(text.matches("compile_error").count(), 1, "{text}");
     }
 
@@ -92,6 +89,7 @@ mod tests {
         );
         let text = fallen_back(quote!(kye = "order:<id>", guard = hold), item);
         let bound = quote!({
+            let _ = id;
             let hold = ::lock_runtime::__private::v1::hold();
             hold.token()
         });

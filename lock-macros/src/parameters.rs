@@ -157,6 +157,12 @@ impl Arguments {
         }
     }
 
+    /// Mentions each name that an argument binds, so that rustc does not report it as unused.
+    pub(crate) fn mention(&self) -> TokenStream {
+        let typed = self.typed.iter();
+        typed.map(|argument| argument.mention(|_| true)).collect()
+    }
+
     /// Generates the bindings that move every argument into the body's block, as rustc itself does for an `async fn`.
     /// The arguments move in the order of the signature, so they are dropped in reverse order, each after the variables
     /// that its pattern binds. Unused arguments are moved too, including arguments with the pattern `_`.
@@ -308,6 +314,14 @@ impl Argument {
         !self.taken && !matches!(&self.pattern, Pat::Ident(pattern) if is_plain(pattern))
     }
 
+    fn mention(&self, used: impl Fn(&Ident) -> bool) -> TokenStream {
+        let (names, conditions) = (self.bound().filter(|name| used(name)), &self.conditions);
+        names
+            .map(mention)
+            .map(|name| quote!(#(#conditions)* let _ = #name;))
+            .collect()
+    }
+
     fn move_in(&self, used: &[Ident]) -> TokenStream {
         let Self {
             outer,
@@ -318,11 +332,7 @@ impl Argument {
             ..
         } = self;
         let outer = mention(outer);
-        let used = self.bound().filter(|name| used.contains(name));
-        let used = used
-            .map(mention)
-            .map(|name| quote!(#(#conditions)* let _ = #name;));
-        let used: TokenStream = used.collect();
+        let used = self.mention(|name| used.contains(name));
         match pattern {
             Pat::Ident(pattern) if is_plain(pattern) => {
                 // clippy reports the binding of an unused name with a leading `_` to a plain value, but not to the

@@ -11,7 +11,10 @@ use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::quote;
 use syn::{ImplItem, Item, LitStr, Signature, TraitItem, TypeTraitObject, visit::Visit};
 
-use crate::template::{self, Piece, Placeholder};
+use crate::{
+    signature::Declared,
+    template::{self, Piece, Placeholder},
+};
 
 #[cfg(test)]
 mod cases;
@@ -248,11 +251,36 @@ pub fn tokens(data: &[u8]) -> bool {
     }
     if messages.is_empty() {
         locked(&item, &rest);
-    } else if !names(&args, "guard") {
-        let kept = quote!(#[allow(unused_variables)] #item);
-        assert_eq!(rest.to_string(), kept.to_string());
+    } else {
+        kept(&item, &rest);
     }
     messages.is_empty()
+}
+
+/// Checks that the expansion of a refused item contains the item. The body of a function may begin with more statements.
+fn kept(item: &TokenStream, output: &TokenStream) {
+    let Some(before) = Declared::read(item.clone()) else {
+        assert_eq!(output.to_string(), item.to_string());
+        return;
+    };
+    let after = Declared::read(output.clone()).unwrap_or_else(|| panic!("{item}\n⇒ {output}"));
+    let parts = |function: Declared| {
+        let Declared {
+            attrs,
+            vis,
+            defaultness,
+            sig,
+            body,
+        } = function;
+        let head = quote!(#(#attrs)* #vis #defaultness #sig).to_string();
+        (head, body.map(|body| body.stream().to_string()))
+    };
+    let (before, after) = (parts(before), parts(after));
+    assert_eq!(before.0, after.0);
+    match (before.1, after.1) {
+        (Some(before), Some(after)) => assert!(after.ends_with(&before), "{item}\n⇒ {output}"),
+        (before, after) => assert_eq!(before, after),
+    }
 }
 
 /// Checks that the expansion of an accepted function contains the lock, and that the function's name, return type and

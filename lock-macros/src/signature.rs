@@ -100,12 +100,20 @@ fn function(input: ParseStream<'_>, mistakes: &mut Mistakes) -> Option<Function>
 }
 
 /// A parsed function with an optional body.
-struct Declared {
-    attrs: Vec<Attribute>,
-    vis: Visibility,
-    defaultness: Option<Token![default]>,
-    sig: Signature,
-    body: Option<Group>,
+pub(crate) struct Declared {
+    pub(crate) attrs: Vec<Attribute>,
+    pub(crate) vis: Visibility,
+    pub(crate) defaultness: Option<Token![default]>,
+    pub(crate) sig: Signature,
+    pub(crate) body: Option<Group>,
+}
+
+impl Declared {
+    /// Reads a function. Returns `None` for anything else.
+    pub(crate) fn read(item: TokenStream) -> Option<Self> {
+        let read = |input: ParseStream<'_>| declared(input, &mut Mistakes::default());
+        read.parse2(item).ok().flatten()
+    }
 }
 
 /// Reads a function. Reports any other item as a mistake, and returns `None`.

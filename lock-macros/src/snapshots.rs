@@ -498,7 +498,7 @@ fn mistakes_of_attribute_key_and_function_are_told_together() {
     let before: TokenStream = "async fn f(id: u64) -> R { body }".parse().unwrap();
     let expanded = crate::locked(quote!(key = "<di>", wait = "5"), before.clone()).to_string();
     assert!(
-        expanded.contains("async fn f (id : u64) -> R { body }"),
+        expanded.contains("async fn f (id : u64) -> R { let _ = id ; body }"),
         "{expanded}"
     );
     assert_eq!(expanded.matches("compile_error").count(), 2, "{expanded}");

@@ -55,13 +55,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         editions: ALL,
     },
     Exception {
-        reason: "an option contains the word `from_secs`, so the argument of this name counts as used",
-        side: Missing,
-        lints: &["unused_variables"],
-        shapes: &["words_that_name_no_argument"],
-        editions: ALL,
-    },
-    Exception {
         reason: "the loop ends the body's block, which is not the block of an `async fn`",
         side: Extra,
         lints: &["clippy::infinite_loop"],

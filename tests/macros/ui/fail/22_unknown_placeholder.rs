@@ -6,6 +6,8 @@ async fn pay(order_id: u64, amount: u64) -> Result<(), LockError> {
     Ok(())
 }
 
+// The mistake causes no second error, although the body does not use the arguments.
+#[forbid(unused_variables)]
 #[distributed_lock(key = "order:<customer>")]
 async fn far(order_id: u64, amount: u64) -> Result<(), LockError> {
     Ok(())
