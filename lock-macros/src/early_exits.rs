@@ -8,7 +8,7 @@ use syn::{
     Block, Expr, Item, Macro, Stmt, Token,
     parse::Parser as _,
     punctuated::Punctuated,
-    visit::{self, Visit},
+    visit_mut::{self, VisitMut},
 };
 
 /// A `return` or `?` that leaves the function.
@@ -42,11 +42,13 @@ impl Search {
     /// Searches statements or the arguments of a macro.
     fn code(&mut self, tokens: TokenStream) {
         let list = Punctuated::<Expr, Token![,]>::parse_terminated;
-        if let Ok(statements) = Block::parse_within.parse2(tokens.clone()) {
-            let statements: &[Stmt] = &statements;
-            statements.iter().for_each(|one| self.visit_stmt(one));
-        } else if let Ok(list) = list.parse2(tokens.clone()) {
-            list.iter().for_each(|one| self.visit_expr(one));
+        if let Ok(mut statements) = Block::parse_within.parse2(tokens.clone()) {
+            let statements: &mut [Stmt] = &mut statements;
+            statements
+                .iter_mut()
+                .for_each(|one| self.visit_stmt_mut(one));
+        } else if let Ok(mut list) = list.parse2(tokens.clone()) {
+            list.iter_mut().for_each(|one| self.visit_expr_mut(one));
         } else {
             self.unparsed(tokens);
         }
@@ -65,8 +67,8 @@ impl Search {
     }
 }
 
-impl<'ast> Visit<'ast> for Search {
-    fn visit_expr(&mut self, expr: &'ast Expr) {
+impl VisitMut for Search {
+    fn visit_expr_mut(&mut self, expr: &mut Expr) {
         match expr {
             // A `return` or `?` in a closure or an `async` block does not leave the function.
             Expr::Closure(_) | Expr::Async(_) => return,
@@ -75,12 +77,12 @@ impl<'ast> Visit<'ast> for Search {
             Expr::Verbatim(tokens) => self.unparsed(tokens.clone()),
             _ => {}
         }
-        visit::visit_expr(self, expr);
+        visit_mut::visit_expr_mut(self, expr);
     }
 
-    fn visit_item(&mut self, _nested: &'ast Item) {}
+    fn visit_item_mut(&mut self, _nested: &mut Item) {}
 
-    fn visit_macro(&mut self, call: &'ast Macro) {
+    fn visit_macro_mut(&mut self, call: &mut Macro) {
         self.code(call.tokens.clone());
     }
 }

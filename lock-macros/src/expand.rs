@@ -477,6 +477,7 @@ impl VisitMut for InferHidden {
     fn visit_type_mut(&mut self, ty: &mut Type) {
         if let Type::ImplTrait(hidden) = ty {
             *ty = Type::Infer(syn::TypeInfer {
+                attrs: Vec::new(),
                 underscore_token: Token![_](hidden.span()),
             });
         } else {

@@ -3,8 +3,8 @@
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, format_ident, quote, quote_spanned};
 use syn::{
-    Attribute, FieldPat, FnArg, Ident, Meta, Pat, PatIdent, Receiver, Signature, Token, Type,
-    ext::IdentExt as _, parse_quote, visit::Visit, visit_mut::VisitMut,
+    Attribute, FieldPat, FnArg, Ident, Meta, Pat, PatIdent, Receiver, ReceiverKind, Signature,
+    Token, Type, ext::IdentExt as _, parse_quote, visit_mut::VisitMut,
 };
 
 use crate::mistakes::{Mistakes, prefixed};
@@ -91,7 +91,7 @@ impl Arguments {
                             .collect(),
                     );
                     let mut bound = Names::default();
-                    bound.visit_pat(&typed.pat);
+                    bound.visit_pat_mut(&mut typed.pat.clone());
                     let (name, parts) = match &*typed.pat {
                         Pat::Ident(pattern) => (Some(pattern.ident.clone()), bound.0.split_off(1)),
                         _ => (None, bound.0),
@@ -184,7 +184,7 @@ impl Arguments {
         let receiver = self
             .receiver
             .as_ref()
-            .filter(|receiver| receiver.reference.is_none());
+            .filter(|receiver| !matches!(receiver.kind, ReceiverKind::Reference(..)));
         let receiver = receiver.map(|receiver| {
             let this = receiver.self_token;
             quote!(let _ = &#this;)
@@ -419,8 +419,8 @@ fn is_lint(attr: &Attribute) -> bool {
 /// ```
 ///
 /// With `@ _`, the span of a binding is that of generated code, so rustc and clippy do not report the binding.
-/// `used` contains every identifier in the options, including the names of methods and fields. The pattern therefore
-/// also binds a variable that only shares its name with a method or a field, and is unused.
+/// The given names can also name functions. The pattern therefore also binds a variable that only shares its name with a
+/// function, and is unused.
 struct Lent<'a>(&'a [Ident]);
 
 impl VisitMut for Lent<'_> {
@@ -454,9 +454,9 @@ impl VisitMut for Lent<'_> {
 #[derive(Default)]
 struct Names(Vec<Ident>);
 
-impl<'ast> Visit<'ast> for Names {
-    fn visit_pat_ident(&mut self, pattern: &'ast PatIdent) {
+impl VisitMut for Names {
+    fn visit_pat_ident_mut(&mut self, pattern: &mut PatIdent) {
         self.0.push(pattern.ident.clone());
-        syn::visit::visit_pat_ident(self, pattern);
+        syn::visit_mut::visit_pat_ident_mut(self, pattern);
     }
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use lock_core::key::{KeyBuilder, KeyError, LockKey, LockName, MAX_KEY_BYTES, escape};
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::quote;
-use syn::{ImplItem, Item, LitStr, Signature, TraitItem, TypeTraitObject, visit::Visit};
+use syn::{ImplItem, Item, LitStr, Signature, TraitItem, TypeTraitObject, visit_mut::VisitMut};
 
 use crate::{
     signature::Declared,
@@ -289,9 +289,9 @@ fn kept(item: &TokenStream, output: &TokenStream) {
 fn locked(item: &TokenStream, output: &TokenStream) {
     assert!(names(output, "__private"), "no lock: {output}");
     for (before, after) in signatures(item).into_iter().zip(signatures(output)) {
-        let Some(before) = before else { continue };
+        let Some(mut before) = before else { continue };
         let mut sums = Sums(false);
-        sums.visit_return_type(&before.output);
+        sums.visit_return_type_mut(&mut before.output);
         if sums.0 {
             continue;
         }
@@ -308,10 +308,10 @@ fn locked(item: &TokenStream, output: &TokenStream) {
 /// with a `+`, and no function can return a trait object.
 struct Sums(bool);
 
-impl<'ast> Visit<'ast> for Sums {
-    fn visit_type_trait_object(&mut self, sum: &'ast TypeTraitObject) {
+impl VisitMut for Sums {
+    fn visit_type_trait_object_mut(&mut self, sum: &mut TypeTraitObject) {
         self.0 |= sum.bounds.trailing_punct();
-        syn::visit::visit_type_trait_object(self, sum);
+        syn::visit_mut::visit_type_trait_object_mut(self, sum);
     }
 }
 
