@@ -291,8 +291,8 @@ fn names(text: &str) -> BTreeSet<&str> {
     words.collect()
 }
 
-/// The guide names exactly the metrics that a service reports, and each metric has a description. The alerts and the
-/// dashboard use no other names.
+/// The guide names exactly the metrics that a service reports, and each metric has a description. The alerts, the
+/// dashboard and the runbook use no other names.
 #[tokio::test]
 async fn the_guide_the_alerts_and_the_dashboard_name_what_a_service_reports() {
     recorder();
@@ -303,6 +303,9 @@ async fn the_guide_the_alerts_and_the_dashboard_name_what_a_service_reports() {
         .filter_map(|line| line.split(' ').next())
         .filter(|name| name.starts_with("lock_"))
         .collect();
+    let runbook = names(include_str!("../../docs/operations/runbook.md"));
+    let unknown: Vec<_> = runbook.difference(&described).collect();
+    assert!(unknown.is_empty(), "{unknown:?} in the runbook");
     let guide = include_str!("../../docs/guides/spans-and-metrics.md");
     let rows = guide
         .lines()
