@@ -108,3 +108,16 @@ async fn a_request_that_loses_its_lock_pays_once() {
     assert_eq!(pay(&other, &store, "k", "5 EUR").await.0, StatusCode::OK);
     assert_eq!(store.number(PAYMENTS).await, 1);
 }
+
+/// A later holder stores its answer while a late holder does its work, here by a trigger.
+#[tokio::test]
+async fn the_primary_key_undoes_the_work_of_a_late_request() {
+    let store = Store::new(TABLES).await;
+    let [one, _] = machines().await;
+    let later = "CREATE TRIGGER later AFTER INSERT ON payments
+        BEGIN INSERT INTO answers VALUES ('k', '', ''); END";
+    store.run(later).await;
+    let late = pay(&one, &store, "k", "5 EUR").await;
+    assert_eq!(late.0, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(store.number(PAYMENTS).await, 0);
+}
