@@ -252,7 +252,8 @@ async fn others_find_it_taken_for_a_round_trip_at_most() {
                         guard.release().await;
                         break;
                     }
-                    Err(LockError::Busy { .. }) => {}
+                    // On a busy machine, the servers of a Redlock can answer too late.
+                    Err(LockError::Busy { .. } | LockError::Unreachable { .. }) => {}
                     Err(error) => panic!("{error}"),
                 }
                 assert!(returned.elapsed() < epsilon(), "the lock is still taken");

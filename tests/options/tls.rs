@@ -9,7 +9,7 @@ use std::{
 
 use lock_runtime::{ConnectError, LockClient, LockClientBuilder, Pem};
 use support::{
-    epsilon,
+    PATIENCE,
     server::{RedisServer, ask},
     until,
 };
@@ -17,9 +17,6 @@ use support::{
 use crate::authority::{Authority, Identity};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long the tests try to connect. On a loaded machine, a handshake can take longer than the time limit of one
-/// attempt to connect.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// The only name in the servers' certificates. The URLs of the tests contain IP addresses instead.
 const NAME: &str = "redis.internal";
 
@@ -50,7 +47,7 @@ impl Scene {
     fn trusting(&self, url: &str) -> LockClientBuilder {
         LockClient::builder()
             .url(url)
-            .wait(SECOND)
+            .wait(20 * SECOND)
             .tls_root_certificates(Pem::text(&self.authority.certificate))
             .tls_server_name(NAME)
     }
@@ -134,7 +131,11 @@ async fn a_client_certificate_works_with_sentinels() {
     ask::<()>(&mut sentinel.connection().await, &monitor).await;
     let url = format!("rediss+sentinel://127.0.0.1:{}/shop", sentinel.tls_port());
     works(&scene.builder(&url).connect_within(PATIENCE).await.unwrap()).await;
-    let refused = scene.trusting(&url).connect().await.unwrap_err();
+    let refused = scene
+        .trusting(&url)
+        .connect_within(PATIENCE)
+        .await
+        .unwrap_err();
     assert!(matches!(refused, ConnectError::Tls { .. }), "{refused:?}");
 }
 
@@ -152,24 +153,25 @@ async fn a_client_certificate_works_on_a_redlock() {
     let url = format!("redlocks://{}", hosts.join(","));
     let client = scene.builder(&url).connect_within(PATIENCE).await.unwrap();
     client.lock("k").run(async {}).await.unwrap();
-    let refused = scene.trusting(&url).connect().await.unwrap_err();
-    let ConnectError::NoQuorum { failures, .. } = &refused else {
-        panic!("{refused:?}");
-    };
-    let is_of_tls = |failure: &ConnectError| matches!(failure, ConnectError::Tls { .. });
-    assert!(failures.iter().all(is_of_tls), "{refused:?}");
+    // A server that does not answer in time fails for another reason.
+    until(async || {
+        let refused = scene.trusting(&url).connect().await.unwrap_err();
+        let ConnectError::NoQuorum { failures, .. } = &refused else {
+            panic!("{refused:?}");
+        };
+        let is_of_tls = |failure: &ConnectError| matches!(failure, ConnectError::Tls { .. });
+        failures.iter().all(is_of_tls)
+    })
+    .await;
 }
 
-/// Asserts that connecting fails in time, and that the error contains no part of a key. Returns the error.
+/// Asserts that connecting fails as soon as the server has answered, and that the error contains no part of a key.
+/// Returns the error.
 async fn refusal(builder: LockClientBuilder) -> ConnectError {
     let settings = format!("{builder:?}");
     let started = Instant::now();
-    let error = builder.connect().await.unwrap_err();
-    assert!(
-        started.elapsed() < SECOND + epsilon(),
-        "{:?}",
-        started.elapsed()
-    );
+    let error = builder.connect_within(PATIENCE).await.unwrap_err();
+    assert!(started.elapsed() < PATIENCE / 2, "{:?}", started.elapsed());
     for text in [settings, error.to_string(), format!("{error:?}")] {
         assert!(!text.contains("BEGIN"), "{text}");
     }

@@ -3,7 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use lock_runtime::LockClient;
-use support::server::{ask, shared_server};
+use support::{
+    PATIENCE,
+    server::{ask, shared_server},
+};
 
 use crate::stores::{
     SECOND, Store, hold, on_every_topology_with_a_queue, on_stores_with_a_queue, until,
@@ -89,7 +92,7 @@ async fn without_a_queue_the_servers_know_nobody_who_waits_and_all_enter() {
         let before = client.stats().commands;
         let mut callers = tokio::task::JoinSet::new();
         for _ in 0..CALLERS {
-            let lock = client.lock("k").wait(20 * SECOND);
+            let lock = client.lock("k").wait(PATIENCE);
             callers.spawn(async move { lock.run(async {}).await });
         }
         // After this number of commands, each caller has made a try, or waits for its turn to try.

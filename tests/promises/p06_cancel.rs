@@ -44,8 +44,9 @@ async fn a_dropped_guard_and_a_dropped_call_release() {
         let client = store.client().await;
         drop(hold(&client, "k").await);
         until_free(&client, "k").await;
-        let call = client.lock("k").run(std::future::pending::<()>());
-        assert!(tokio::time::timeout(50 * MS, call).await.is_err());
+        let seen = Seen::default();
+        let call = client.lock("k").run(seen.witness().forever());
+        seen.drop_once_begun(call).await;
         until_free(&client, "k").await;
         assert_eq!(store.keys().await, Vec::<String>::new());
     })
@@ -316,27 +317,19 @@ async fn a_call_keeps_its_client() {
 async fn what_a_dropped_body_owned_is_dropped_inside_its_hold() {
     on_every_store(|store| async move {
         let client = store.client().await;
-        let body = |seen: &Seen| {
-            let witness = seen.witness();
-            async move {
-                let _witness = witness;
-                std::future::pending::<()>().await;
-            }
-        };
         let (call, in_guard, taken_along) = (Seen::default(), Seen::default(), Seen::default());
-        assert!(
-            timeout(50 * MS, client.lock("k").run(body(&call)))
-                .await
-                .is_err()
-        );
+        let run = client.lock("k").run(call.witness().forever());
+        call.drop_once_begun(run).await;
         assert_eq!(call.hold().key().as_str(), "k");
         until_free(&client, "k").await;
         let guard = hold(&client, "k").await;
-        assert!(timeout(50 * MS, guard.run(body(&in_guard))).await.is_err());
+        let run = guard.run(in_guard.witness().forever());
+        in_guard.drop_once_begun(run).await;
         assert_eq!(in_guard.hold().token(), guard.token());
         let (token, task) = guard
             .run(async {
-                let task = tokio::spawn(body(&taken_along).in_current_hold());
+                let body = taken_along.witness().forever();
+                let task = tokio::spawn(body.in_current_hold());
                 tokio::task::yield_now().await;
                 (Hold::current().unwrap().token(), task)
             })
@@ -357,7 +350,7 @@ async fn a_destructor_enters_the_lock_of_its_dropped_body_again() {
     struct Entering(LockClient, Arc<OnceLock<Result<FencingToken, LockError>>>);
     impl Drop for Entering {
         fn drop(&mut self) {
-            let lock = self.0.lock("k").wait(SECOND);
+            let lock = self.0.lock("k").wait(20 * SECOND);
             let entered = tokio::task::block_in_place(|| lock.blocking_acquire());
             self.1.set(entered.map(|guard| guard.token())).unwrap();
         }
@@ -367,12 +360,14 @@ async fn a_destructor_enters_the_lock_of_its_dropped_body_again() {
         let entered = Arc::new(OnceLock::new());
         let token = Arc::new(OnceLock::new());
         let (entering, outer) = (Entering(client.clone(), entered.clone()), token.clone());
+        let seen = Seen::default();
+        let witness = seen.witness();
         let call = client.lock("k").run(async move {
             let _entering = entering;
             outer.set(Hold::current().unwrap().token()).unwrap();
-            std::future::pending::<()>().await;
+            witness.forever().await;
         });
-        assert!(timeout(50 * MS, call).await.is_err());
+        seen.drop_once_begun(call).await;
         assert_eq!(entered.get().unwrap().as_ref(), Ok(token.get().unwrap()));
         until_free(&client, "k").await;
     })

@@ -1,7 +1,10 @@
 //! Many holds of one process. The process renews its holds with shared requests, but the loss of one hold does not
 //! affect the others.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
 use lock_runtime::{Layout, LockClient, LockGuard, LossReason};
@@ -9,7 +12,7 @@ use redis::aio::MultiplexedConnection;
 use support::server::{RedisServer, ask};
 use tokio::time::sleep;
 
-use crate::fixture::{MS, until};
+use crate::fixture::until;
 
 const LEASE: Duration = Duration::from_secs(4);
 const MANY: usize = 150;
@@ -200,18 +203,19 @@ async fn a_hold_is_lost_at_its_own_deadline() {
     // The second renewal of `short` is due together with the first renewal of `long`.
     let (long, short) = (of("long", 2 * LEASE).await, of("short", LEASE).await);
     fixture.until_renewed(1).await;
-    let left = short.remaining();
     fixture.server.stop_process();
+    let (begun, left) = (Instant::now(), short.remaining());
     // Nothing polls the guard, so the engine itself has to notice the loss.
-    sleep(left.saturating_sub(100 * MS)).await;
-    assert_eq!(fixture.client.stats().lost, 0);
-    sleep(600 * MS).await;
-    assert_eq!(fixture.client.stats().lost, 1);
-    fixture.server.continue_process();
-    assert_eq!(
-        (long.loss(), short.loss()),
-        (None, Some(LossReason::Expired))
+    until(async || fixture.client.stats().lost > 0).await;
+    assert!(begun.elapsed() >= left, "lost {left:?} before the deadline");
+    assert_eq!(short.loss(), Some(LossReason::Expired));
+    // On a busy machine, the longer lease can end as well.
+    let long_lost = long.loss();
+    assert!(
+        long_lost.is_none() || begun.elapsed() > LEASE,
+        "{long_lost:?}"
     );
+    fixture.server.continue_process();
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use support::{
     cluster::ClusterServers,
     process::Worker,
     server::{RedisServer, ask},
+    slowness,
 };
 use tokio::{io::AsyncBufReadExt, runtime::Builder, time::sleep};
 
@@ -109,7 +110,8 @@ async fn waiters(client: &LockClient) {
 /// regardless of the waiters' leases.
 async fn holder_killed(url: &str) {
     row(1, async |seen| {
-        let lease = 1500;
+        // The lease lasts until all waiters have queued, even on a busy machine.
+        let lease = (1500.0 * slowness()) as u64;
         let mut holder = worker_at(url, "hold", lease);
         let inside = holder.until("inside").await;
         let held_since = Instant::now();

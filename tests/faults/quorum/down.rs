@@ -92,15 +92,17 @@ async fn row_30_three_of_five_down() {
         for server in down {
             server.stop_process();
         }
-        let refused = client.lock("k").try_acquire().await;
-        let answered = Instant::now();
-        let Err(LockError::Unreachable { detail, .. }) = refused else {
-            panic!("{refused:?}");
-        };
-        assert!(
-            detail.contains("2 of 5 nodes answered, 3 are needed"),
-            "{detail}"
-        );
+        // On a busy machine, the two nodes that run can answer too late as well.
+        let mut answered = Instant::now();
+        until(async || {
+            let refused = client.lock("k").try_acquire().await;
+            answered = Instant::now();
+            let Err(LockError::Unreachable { detail, .. }) = refused else {
+                panic!("{refused:?}");
+            };
+            detail.contains("2 of 5 nodes answered, 3 are needed")
+        })
+        .await;
         for server in up {
             until_empty(server).await;
         }

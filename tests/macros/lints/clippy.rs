@@ -1,8 +1,8 @@
 //! Runs clippy on the crate `shapes`.
 
 use std::{
-    collections::BTreeMap,
-    env,
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -40,17 +40,50 @@ pub(crate) fn version() -> String {
 
 /// Checks the crate. Panics if the crate does not compile.
 pub(crate) fn check(edition: &str, annotated: bool, level: Level) -> Found {
+    let mut args = arguments(edition, annotated);
+    args.push("--emit=metadata".to_owned());
+    args.push(format!(
+        "-o{}/shapes-{edition}-{annotated}-{level:?}.rmeta",
+        env!("CARGO_TARGET_TMPDIR")
+    ));
+    args.push("--error-format=json".to_owned());
+    let flag = if level == Level::Warn { "-W" } else { "-F" };
+    args.extend(lints().into_iter().map(|lint| flag.to_owned() + &lint));
+    let messages = text(clippy(&args).stderr);
+    messages
+        .lines()
+        .flat_map(|message| read(message, level))
+        .collect()
+}
+
+/// Returns the lines at which a coverage region of the crate begins. The compiler lists the regions in the MIR.
+pub(crate) fn covered_lines(annotated: bool) -> BTreeSet<Place> {
+    let mir = format!("{}/shapes-{annotated}.mir", env!("CARGO_TARGET_TMPDIR"));
+    let mut args = vec!["--rustc".to_owned()];
+    args.extend(arguments("2024", annotated));
+    args.extend(["--emit=mir".to_owned(), format!("-o{mir}")]);
+    args.extend(["-Cinstrument-coverage", "--cap-lints=allow"].map(str::to_owned));
+    let output = clippy(&args);
+    assert!(output.status.success(), "{}", text(output.stderr));
+    let mir = fs::read_to_string(mir).unwrap();
+    // As in `coverage Code { bcb: bcb0 } => shapes/bodies.rs:7:5: 7:11 (#0);`.
+    let lines = mir.lines().filter_map(|line| {
+        let line = line.trim_start().strip_prefix("coverage Code ")?;
+        let (path, place) = line.split_once(".rs:")?;
+        let (line, _) = place.split_once(':')?;
+        let file = path.rsplit(['/', '\\', ' ']).next()?;
+        Some((format!("{file}.rs"), line.parse().ok()?))
+    });
+    lines.collect()
+}
+
+/// Returns the arguments that all runs of the compiler have.
+fn arguments(edition: &str, annotated: bool) -> Vec<String> {
     let mut args = vec![
         format!("{}/lib.rs", shapes().display()),
         format!("--edition={edition}"),
         "--crate-name=shapes".to_owned(),
         "--crate-type=lib".to_owned(),
-        "--emit=metadata".to_owned(),
-        format!(
-            "-o{}/shapes-{edition}-{annotated}-{level:?}.rmeta",
-            env!("CARGO_TARGET_TMPDIR")
-        ),
-        "--error-format=json".to_owned(),
         "--check-cfg=cfg(annotated, test)".to_owned(),
         format!("-Ldependency={}", dependencies().display()),
     ];
@@ -68,13 +101,7 @@ pub(crate) fn check(edition: &str, annotated: bool, level: Level) -> Found {
     if annotated {
         args.push("--cfg=annotated".to_owned());
     }
-    let flag = if level == Level::Warn { "-W" } else { "-F" };
-    args.extend(lints().into_iter().map(|lint| flag.to_owned() + &lint));
-    let messages = text(clippy(&args).stderr);
-    messages
-        .lines()
-        .flat_map(|message| read(message, level))
-        .collect()
+    args
 }
 
 /// Reads a message of clippy. A message has one place for each primary span.

@@ -41,6 +41,26 @@ fn edition_2024() {
     check("2024");
 }
 
+/// A coverage report leaves out a line without a region, so that it shows the line neither as run nor as missed.
+#[test]
+fn coverage_reports_have_the_lines_of_annotated_functions() {
+    let [plain, annotated] = [false, true].map(clippy::covered_lines);
+    assert!(
+        plain.len() > 500,
+        "the compiler lists {} lines",
+        plain.len()
+    );
+    let mut missing = Vec::new();
+    for (file, line) in plain.difference(&annotated) {
+        let text = fs::read_to_string(clippy::shapes().join(file)).unwrap();
+        let text = text.lines().nth(*line as usize - 1).unwrap();
+        if !text.contains("#[cfg(not(annotated))]") {
+            missing.push(format!("{file}:{line}: {text}"));
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
 /// A lint that only one of the two crates has at a place.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Difference {
