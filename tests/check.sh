@@ -112,7 +112,7 @@ case $lane in
     step clippy cargo clippy --workspace --all-targets --all-features -- -D warnings
     step doc cargo --config "$(only documentation)" test --workspace --all-features --test public_api
     step doctests cargo test --workspace --all-features --doc --no-fail-fast
-    step orders cargo run --example orders
+    step orders "$programs/examples/orders"
     step alerts sh docs/operations/check.sh
     exit
     ;;

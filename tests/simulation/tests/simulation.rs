@@ -34,7 +34,7 @@ fn one_seed_has_one_history() {
         faults: Fault::of(store),
         ..Plan::of(seed)
     });
-    for plan in (0..20).map(Plan::of).chain(replicated) {
+    for plan in (0..8).map(Plan::of).chain(replicated) {
         let seed = plan.seed;
         let (first, second) = (run(&plan, true), run(&plan, true));
         let differs = first
