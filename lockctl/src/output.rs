@@ -118,7 +118,7 @@ impl<R: Row> List<R> {
 /// narrow terminal wraps the long lines.
 pub(crate) fn table(titles: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(titles);
+    table.load_style(presets::NOTHING).set_header(titles);
     for row in rows {
         table.add_row(row);
     }

@@ -338,7 +338,7 @@ fn several_locks_are_kept_by_a_call_that_changes_its_runtime() {
             second.block_on(async {
                 let guard = call.await.unwrap();
                 for key in &keys {
-                    let busy = other.lock(key.as_str()).wait(100 * MS).acquire().await;
+                    let busy = other.lock(key.as_str()).wait(2 * SECOND).acquire().await;
                     assert_busy(&busy);
                 }
                 guard.release().await;

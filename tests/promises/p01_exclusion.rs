@@ -7,7 +7,10 @@ use std::sync::{
 };
 
 use lock_runtime::LockClient;
-use support::server::{RedisServer, ask};
+use support::{
+    PATIENCE,
+    server::{RedisServer, ask},
+};
 
 use crate::stores::{MS, SECOND, Store, hold, on_every_store};
 
@@ -23,7 +26,7 @@ async fn no_two_holds_overlap_and_tokens_rise() {
                 let (client, inside, newest) = (client.clone(), inside.clone(), newest.clone());
                 callers.spawn(async move {
                     for _ in 0..25 {
-                        let guard = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
+                        let guard = client.lock("k").wait(PATIENCE).acquire().await.unwrap();
                         assert_eq!(
                             inside.fetch_add(1, Ordering::SeqCst),
                             0,
@@ -58,7 +61,7 @@ async fn a_counter_read_and_written_under_the_lock_loses_no_update() {
                     tokio::task::yield_now().await;
                     *stock.lock().unwrap() = read + 1;
                 };
-                client.lock("k").wait(20 * SECOND).run(body).await.unwrap();
+                client.lock("k").wait(PATIENCE).run(body).await.unwrap();
             });
         }
         callers.join_all().await;

@@ -292,7 +292,7 @@ async fn grants_that_are_given_back_do_not_end_the_next_ones() {
         sleep((800 * MS).saturating_sub(asked.elapsed())).await;
         let guard = call.await.unwrap();
         for key in &keys {
-            let busy = other.lock(key.as_str()).wait(100 * MS).acquire().await;
+            let busy = other.lock(key.as_str()).wait(2 * SECOND).acquire().await;
             assert_busy(&busy);
         }
         guard.release().await;

@@ -18,7 +18,7 @@ use crate::stores::{
     MS, SECOND, Store, drop_at_any_time, held, hold, on_every_store, until, until_free,
 };
 
-#[distributed_lock(keys = ["account:<from>", "account:<to>"], wait = "20s", guard = holds)]
+#[distributed_lock(keys = ["account:<from>", "account:<to>"], wait = "60s", guard = holds)]
 async fn transfer(
     from: u64,
     to: u64,
