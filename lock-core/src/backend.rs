@@ -481,8 +481,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         "memory:".into()
     }
 
-    /// Returns the number of releases that continue in the background, because no answer has confirmed them yet.
-    fn unconfirmed_releases(&self) -> usize {
+    /// Returns the number of releases and of attempts that can have left something on the server, because no answer has
+    /// confirmed their end yet.
+    fn unconfirmed(&self) -> usize {
         0
     }
 

@@ -3,7 +3,7 @@
 use std::{error::Error, time::Duration};
 
 use lock_runtime::{LockClient, LockError, distributed_lock};
-use support::server::RedisServer;
+use support::{PATIENCE, proxy::FaultProxy, server::RedisServer, until};
 use tokio::time::{Instant, sleep};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -86,5 +86,51 @@ async fn a_shutdown_counts_the_releases_without_confirmation() {
     let left = client.shutdown_within(SECOND).await.unwrap_err();
     server.continue_process();
     assert_eq!((left.running.len(), left.unconfirmed), (0, 1));
-    assert_eq!(left.to_string(), "releases without confirmation: 1");
+    assert_eq!(left.to_string(), "without confirmation: 1");
+}
+
+/// A shutdown with a time limit counts a refused call whose request was granted, if the answer has not arrived.
+#[tokio::test]
+async fn a_shutdown_counts_the_calls_without_an_answer() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    let client = LockClient::connect(proxy.url()).await.unwrap();
+    client.lock("warm").run(async {}).await.unwrap();
+    proxy.hold_replies(true);
+    let lock = client.lock("granted").wait(60 * SECOND);
+    let call = tokio::spawn(async move { lock.run(async {}).await });
+    until(async || {
+        server
+            .keys()
+            .await
+            .iter()
+            .any(|key| key.contains("granted"))
+    })
+    .await;
+    let left = client.shutdown_within(60 * SECOND).await.unwrap_err();
+    assert_eq!((left.running.len(), left.unconfirmed), (0, 1));
+    assert_eq!(call.await.unwrap(), Err(LockError::ShutDown));
+    proxy.hold_replies(false);
+}
+
+/// Over a line with a round trip of 600 ms, the server answers each check of a shutdown, so the shutdown waits for a body
+/// that runs for longer than it waits for a silent server (10 s).
+#[tokio::test]
+async fn a_shutdown_waits_for_a_body_on_a_far_server() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.port()).await;
+    proxy.delay(Duration::from_millis(300));
+    let client = LockClient::builder().url(proxy.url());
+    let client = client.connect_within(PATIENCE).await.unwrap();
+    let guard = client.lock("far").acquire().await.unwrap();
+    let body = guard.run(async {
+        let down = client.shutdown_within(600 * SECOND);
+        tokio::select! {
+            left = down => panic!("{left:?} before the end of the body"),
+            () = sleep(13 * SECOND) => {}
+        }
+    });
+    body.await.unwrap();
+    guard.release().await;
+    assert_eq!(client.shutdown_within(600 * SECOND).await, Ok(()));
 }

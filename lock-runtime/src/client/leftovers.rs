@@ -8,14 +8,15 @@ use crate::{acquire::deadline::bounded, client::LockClient};
 
 impl LockClient {
     /// Shuts the client down as [`shutdown`](Self::shutdown) does, but waits at most `limit`. Returns an error that says
-    /// which bodies still run, and how many releases are not confirmed.
+    /// which bodies still run, and how many releases and refused calls are not confirmed.
     ///
     /// A body that still runs goes on, but its lease is no longer renewed. Its lock is free when it ends, and at the end
     /// of the lease at the latest.
     ///
     /// # Errors
-    /// Returns [`Leftovers`] if a body still runs or a release is not confirmed, at the limit or because the server does
-    /// not answer.
+    /// Returns [`Leftovers`] if a body still runs, or if it is not confirmed that a release or a refused call has left
+    /// nothing on the server. The reason is the limit, a server that does not answer, or a refused call that its task has
+    /// not polled.
     ///
     /// # Cancel safety
     /// As for [`shutdown`](Self::shutdown): if the future is dropped, the client stays closed. Call the method again to
@@ -44,6 +45,8 @@ impl LockClient {
             .registry
             .all()
             .into_iter()
+            // A lock whose body has not begun is given back by the shutdown.
+            .filter(|hold| !hold.is_given_up())
             .partition(|hold| !hold.has_ended());
         let mut running: Vec<_> = running
             .iter()
@@ -57,7 +60,7 @@ impl LockClient {
         running.sort_by(|a, b| a.key.as_str().cmp(b.key.as_str()));
         let left = Leftovers {
             running,
-            unconfirmed: released.len() + backend.unconfirmed_releases(),
+            unconfirmed: released.len() + backend.unconfirmed(),
         };
         if left.running.is_empty() && left.unconfirmed == 0 {
             return Ok(());
@@ -73,8 +76,9 @@ pub struct Leftovers {
     /// The locks that a body or a guard still holds, sorted by their keys. If a body goes on after the loss of its lease
     /// and the client has acquired the lock again, only the newer hold is listed.
     pub running: Vec<RunningHold>,
-    /// The number of releases that the server has not confirmed. Each of their locks is free at the end of its lease at
-    /// the latest.
+    /// The number of releases, and of refused calls, for which the server has not confirmed that nothing is left. A
+    /// request of a refused call can have been granted without an answer. Each of the locks is free at the end of its
+    /// lease at the latest, and a place in the queue at the end of the call's `wait`.
     pub unconfirmed: usize,
 }
 
@@ -92,7 +96,7 @@ pub struct RunningHold {
     pub remaining: Duration,
 }
 
-/// Writes a text such as ``still held: order:42 (`shop::pay`, token 7); releases without confirmation: 1``.
+/// Writes a text such as ``still held: order:42 (`shop::pay`, token 7); without confirmation: 1``.
 impl fmt::Display for Leftovers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, hold) in self.running.iter().enumerate() {
@@ -107,7 +111,7 @@ impl fmt::Display for Leftovers {
             if !self.running.is_empty() {
                 f.write_str("; ")?;
             }
-            write!(f, "releases without confirmation: {}", self.unconfirmed)?;
+            write!(f, "without confirmation: {}", self.unconfirmed)?;
         }
         Ok(())
     }

@@ -21,6 +21,7 @@ use crate::{
     lock::Lock,
     multi_lock::MultiLock,
     options::ClientHandle,
+    patience,
     scan::LockScan,
 };
 
@@ -28,7 +29,8 @@ use crate::{
 const WAITING_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a shutdown waits for a server that does not answer while locks are held.
 const HELD_PATIENCE: Duration = Duration::from_secs(10);
-/// The time between two checks whether the server answers, while a shutdown waits. Each check also has this time limit.
+/// The time between two checks whether the server answers, while a shutdown waits. Each check of a near server also has
+/// this time limit.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 static INSTALLED: OnceCell<LockClient> = OnceCell::new();
@@ -380,8 +382,12 @@ impl LockClient {
                 .filter(|left| !left.is_zero());
             let pause = bounds.min().unwrap_or(ASK_AGAIN).min(ASK_AGAIN);
             let asking = held.iter().zip(&left).map(|((_, (name, _)), left)| {
-                let within = left.map_or(ASK_AGAIN, |_| pause);
-                backend.is_answering(name.as_ref(), within)
+                let name = name.as_ref();
+                let round_trip = name.map(|name| backend.round_trip(name));
+                let within = patience::for_answer(ASK_AGAIN, round_trip.unwrap_or_default());
+                // The shutdown does not wait longer for a silent server than for as long as the server's locks last.
+                let within = left.map_or(within, |left| within.min(left).max(pause));
+                backend.is_answering(name, within)
             });
             let answering = join_all(asking).await;
             for (shard, answers) in held.keys().zip(answering) {

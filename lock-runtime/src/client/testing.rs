@@ -94,6 +94,9 @@ impl Testing {
     /// - [`Hold::extend`](crate::Hold::extend) returns `Unreachable`, and releases are not confirmed
     ///   ([`ReleaseOutcome::InBackground`](crate::ReleaseOutcome::InBackground)).
     ///
+    /// Two things differ from a real outage: a nested call that asks for a longer lease gets it, and a shutdown waits for a
+    /// held lock even if the outage lasts longer than 10 s.
+    ///
     /// Other clients of the same `memory:name` still reach the locks. [`LockClient::testing`] has an example.
     pub fn unreachable(&self, time: Duration) {
         let shared = &self.client.shared;

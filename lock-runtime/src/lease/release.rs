@@ -27,6 +27,9 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 pub enum ReleaseOutcome {
     /// The lock was held until the release. The release passes the lock to the next waiter, frees it, or keeps it taken
     /// for the rest of `hold_at_least`.
+    ///
+    /// If the next waiter belongs to the same client and shares the grant, the engine passes the lock on without asking
+    /// the server. The loss of a lock whose key was deleted in the last 0.2 s can then be unknown.
     Released,
     /// Another call is still inside the same hold, such as an enclosing call or a task spawned with `in_current_hold`.
     /// The last call to leave the hold releases the lock.

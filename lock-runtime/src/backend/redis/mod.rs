@@ -179,8 +179,8 @@ impl Backend for RedisBackend {
         self.server.address().to_owned()
     }
 
-    fn unconfirmed_releases(&self) -> usize {
-        self.server.unconfirmed_releases()
+    fn unconfirmed(&self) -> usize {
+        self.server.unconfirmed()
     }
 
     fn is_cut_off(&self, name: &LockName) -> bool {

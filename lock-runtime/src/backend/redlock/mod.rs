@@ -261,11 +261,11 @@ impl Backend for RedlockBackend {
         addresses.join(", ")
     }
 
-    fn unconfirmed_releases(&self) -> usize {
+    fn unconfirmed(&self) -> usize {
         // A release is in progress on each of the nodes.
         let nodes = self.quorum.nodes.iter();
-        let releases = nodes.map(|node| node.server().unconfirmed_releases());
-        releases.max().unwrap_or_default()
+        let unconfirmed = nodes.map(|node| node.server().unconfirmed());
+        unconfirmed.max().unwrap_or_default()
     }
 
     fn status<'a>(&'a self, name: &'a LockName) -> BoxFuture<'a, Result<Status, BackendError>> {

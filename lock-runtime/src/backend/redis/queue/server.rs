@@ -355,9 +355,9 @@ impl Server {
         self.releases.token()
     }
 
-    /// Returns the number of background releases that have not ended.
-    pub(crate) fn unconfirmed_releases(&self) -> usize {
-        self.releases.len()
+    /// Returns the number of acquisitions, clean-ups and background releases that have not ended.
+    pub(crate) fn unconfirmed(&self) -> usize {
+        self.unsettled.len() + self.releases.len()
     }
 
     /// Waits until all acquisitions have ended, or are cleaned up.
