@@ -152,7 +152,7 @@ async fn a_client_certificate_works_on_a_redlock() {
         .map(|server| format!("127.0.0.1:{}", server.tls_port()));
     let url = format!("redlocks://{}", hosts.join(","));
     let client = scene.builder(&url).connect_within(PATIENCE).await.unwrap();
-    client.lock("k").run(async {}).await.unwrap();
+    client.lock("k").wait(PATIENCE).run(async {}).await.unwrap();
     // A server that does not answer in time fails for another reason.
     until(async || {
         let refused = scene.trusting(&url).connect().await.unwrap_err();

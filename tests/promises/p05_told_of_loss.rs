@@ -470,9 +470,9 @@ async fn a_hold_that_was_released_is_never_lost() {
 async fn a_hold_that_is_released_after_its_lease_was_lost() {
     on_every_store(|store| async move {
         let client = store.client().await;
-        let guard = client.lock("k").lease(50 * MS).acquire().await.unwrap();
+        let guard = client.lock("k").lease(300 * MS).acquire().await.unwrap();
         let hold = (*guard).clone();
-        sleep(60 * MS).await;
+        sleep(310 * MS).await;
         guard.release().await;
         // On a busy machine, the engine can hear from the server that the grant is gone before it sees the deadline.
         let loss = hold.loss().expect("the lease has ended");
@@ -491,7 +491,7 @@ async fn what_a_lost_body_owned_is_dropped_inside_its_hold() {
             let _witness = seen.witness();
             std::future::pending::<()>().await;
         };
-        let lost = client.lock("k").lease(50 * MS).run(body).await;
+        let lost = client.lock("k").lease(300 * MS).run(body).await;
         assert_lost(&lost);
         // On a busy machine, the engine can hear from the server that the grant is gone before it sees the deadline.
         assert!(seen.hold().loss().is_some());

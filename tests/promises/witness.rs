@@ -44,7 +44,7 @@ impl Witness {
     /// A body that owns the witness, and never ends.
     pub(crate) async fn forever(self) {
         self.0.0.begun.notify_one();
-        std::future::pending().await;
+        std::future::pending::<()>().await;
     }
 }
 
