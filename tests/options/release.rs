@@ -8,7 +8,7 @@ use support::{
     proxy::FaultProxy,
     quorum::url_through,
     server::shared_server,
-    stores::{hold, until_free},
+    stores::{become_far, hold, until_free},
 };
 use tokio::{
     runtime::Builder,
@@ -323,6 +323,24 @@ async fn a_release_that_is_lost_is_sent_again() {
         support::until(async || released(&fixture.behind) == 2).await;
     })
     .await;
+}
+
+/// The server is far away, so the answer to a release comes later than that of a near server. The engine waits for it,
+/// and does not send the release a second time.
+#[tokio::test]
+async fn over_a_far_line_a_release_is_sent_once() {
+    for store in [Store::redis().await, Store::redisson().await] {
+        let fixture = Fixture::of(store, Some(Release::Background)).await;
+        become_far(&fixture.proxies[0], &fixture.behind, 200 * MS).await;
+        let before = fixture.behind.stats();
+        for _ in 0..3 {
+            fixture.behind.lock("k").run(async {}).await.unwrap();
+        }
+        let ended = before.released + before.release_unknown + 3;
+        support::until(async || released(&fixture.behind) == ended).await;
+        let sent_again = fixture.behind.stats().release_unknown - before.release_unknown;
+        assert_eq!(sent_again, 0);
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ pub use crate::until;
 use crate::{
     PATIENCE,
     cluster::shared_cluster,
+    proxy::FaultProxy,
     quorum::shared_quorum,
     sentinels::shared_group,
     server::{ask, shared_server},
@@ -267,6 +268,15 @@ pub async fn until_waiting(client: &LockClient, key: &str, waiters: usize) {
         status.waiters == waiters
     })
     .await;
+}
+
+/// Gives the line through this proxy a round trip of this length, and lets the client see it.
+pub async fn become_far(proxy: &FaultProxy, client: &LockClient, round_trip: Duration) {
+    proxy.delay(round_trip / 2);
+    // The line has shown the shortest round trip of the four newest replies. Each of these locks takes two replies.
+    for _ in 0..3 {
+        hold(client, "before").await.release().await;
+    }
 }
 
 /// Waits until nobody holds the key and nobody waits for it.

@@ -30,6 +30,8 @@ use self::clock::{BootClock, Clock};
 use tokio_util::sync::CancellationToken;
 pub(crate) use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask};
 
+use crate::patience;
+
 pub(crate) mod clock;
 pub(crate) mod parking;
 pub(crate) mod watched;
@@ -40,8 +42,8 @@ pub(crate) mod world;
 /// confirmed within that time.
 const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 
-/// The time for which the engine waits, after [`HANDOFF_DELAY`], for the answer to a background release that was sent
-/// over the caller's connection.
+/// The time for which the engine waits, after [`HANDOFF_DELAY`], for the answer of a near server to a background release
+/// that was sent over the caller's connection ([`patience`]).
 const HANDOFF_PATIENCE: Duration = Duration::from_millis(20);
 
 /// A signal that a shutdown has begun. Each poll of an acquisition checks the signal, so the check must be cheap: it
@@ -185,6 +187,9 @@ impl Process {
     }
 }
 
+/// A future that was passed to [`Context::finish`], and how long the engine polls it.
+type Unfinished = (BoxFuture<'static, ()>, Duration);
+
 /// The environment of the engine as one value.
 pub(crate) struct Context {
     pub(crate) process: Process,
@@ -196,7 +201,7 @@ pub(crate) struct Context {
     #[cfg(feature = "__simulation")]
     pub(crate) world: Option<Arc<dyn world::World>>,
     /// The futures that were passed to [`finish`](Self::finish), and that the engine has not polled yet.
-    unfinished: Mutex<Vec<BoxFuture<'static, ()>>>,
+    unfinished: Mutex<Vec<Unfinished>>,
     /// The first half of the id of the first session.
     first_session: OnceLock<u128>,
 }
@@ -392,21 +397,22 @@ impl Context {
         task.await
     }
 
-    /// Polls a future that no caller awaits, until the future is ready or [`HANDOFF_PATIENCE`] has passed. The engine
-    /// collects such futures for [`HANDOFF_DELAY`] before it first polls them, because most of them are ready after
-    /// this delay. Waking the engine's thread for each future separately would cost more than all other work for the
-    /// futures.
-    pub(crate) fn finish(self: &Arc<Self>, future: BoxFuture<'static, ()>) {
+    /// Polls a future that no caller awaits, until the future is ready or [`HANDOFF_PATIENCE`] has passed. Over a line
+    /// with a long `round_trip`, polls the future for longer. The engine collects such futures for [`HANDOFF_DELAY`]
+    /// before it first polls them, because most of them are ready after this delay. Waking the engine's thread for each
+    /// future separately would cost more than all other work for the futures.
+    pub(crate) fn finish(self: &Arc<Self>, future: BoxFuture<'static, ()>, round_trip: Duration) {
+        let patience = patience::for_answer(HANDOFF_PATIENCE, round_trip);
         let mut unfinished = lock(&self.unfinished);
-        unfinished.push(future);
+        unfinished.push((future, patience));
         if unfinished.len() == 1 {
             let context = self.clone();
             self.spawn(async move {
                 time::sleep(HANDOFF_DELAY).await;
-                for future in std::mem::take(&mut *lock(&context.unfinished)) {
+                for (future, patience) in std::mem::take(&mut *lock(&context.unfinished)) {
                     // The future waits for an answer over the caller's connection, which might no longer make progress.
                     // If the timeout drops the future, the release continues over the engine's own connections.
-                    context.spawn(time::timeout(HANDOFF_PATIENCE, future));
+                    context.spawn(time::timeout(patience, future));
                 }
             });
         }
