@@ -1,12 +1,13 @@
 //! Calls with several keys over slow and broken connections.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lock_runtime::{LockError, distributed_lock};
 use support::{
-    epsilon,
+    assert_busy, epsilon,
     proxy::FaultProxy,
-    server::{RedisServer, ask},
+    server::{RedisServer, ask, shared_server},
+    stores::become_far,
 };
 
 use super::{transfer, try_transfer};
@@ -43,6 +44,26 @@ async fn one_wait_bounds_all_of_them_over_a_slow_line_too() {
     guard.release().await;
     for key in 0..10 {
         until_free(&other, &key.to_string()).await;
+    }
+}
+
+/// The locks are free, and the server is so far away that its answer comes after the end of `wait`. The call enters, like
+/// a call for one lock.
+#[tokio::test]
+async fn free_locks_on_a_far_server_are_entered_after_the_wait() {
+    let proxy = FaultProxy::start(shared_server().await.port()).await;
+    for store in [Store::redis().await, Store::redisson().await] {
+        proxy.delay(Duration::ZERO);
+        let far = store.through(&proxy.url()).client().await;
+        become_far(&proxy, &far, 400 * MS).await;
+        let both = far.locks(["k", "other"]);
+        for wait in [50 * MS, 300 * MS] {
+            both.clone().wait(wait).run(async {}).await.unwrap();
+        }
+        // If one of the locks is held, the call is refused in the same situation.
+        let guard = hold(&far, "other").await;
+        assert_busy(&both.wait(50 * MS).run(async {}).await);
+        guard.release().await;
     }
 }
 
