@@ -46,7 +46,9 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// machine.
 pub const STRICT_VARIABLE: &str = "TIMES_ARE_STRICT";
 
-fn is_strict() -> bool {
+/// Returns whether [`STRICT_VARIABLE`] is set.
+#[must_use]
+pub fn is_strict() -> bool {
     std::env::var_os(STRICT_VARIABLE).is_some()
 }
 
