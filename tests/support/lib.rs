@@ -46,9 +46,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// machine.
 pub const STRICT_VARIABLE: &str = "TIMES_ARE_STRICT";
 
-/// Returns whether [`STRICT_VARIABLE`] is set.
-#[must_use]
-pub fn is_strict() -> bool {
+fn is_strict() -> bool {
     std::env::var_os(STRICT_VARIABLE).is_some()
 }
 
