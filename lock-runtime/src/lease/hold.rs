@@ -295,10 +295,9 @@ impl HoldState {
         *lock(&self.span) = span;
     }
 
-    /// Reports an event inside the span of the call that began the hold.
-    fn report<T>(&self, event: impl FnOnce() -> T) -> T {
-        let span = lock(&self.span).clone();
-        span.in_scope(event)
+    /// The span of the call that began the hold.
+    fn span(&self) -> Span {
+        lock(&self.span).clone()
     }
 
     pub(crate) fn untrack(&self) {
@@ -397,7 +396,7 @@ impl HoldState {
         if !self.is_in_use() || self.renewal_warned.swap(true, Ordering::AcqRel) {
             tracing::debug!(target: TARGET, key = %self.key, token = %self.token, ?remaining, %error, "renewal failed");
         } else {
-            self.report(|| tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?remaining, %error, "renewal failed, trying again until the lease ends"));
+            self.span().in_scope(|| tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?remaining, %error, "renewal failed, trying again until the lease ends"));
         }
     }
 
@@ -584,11 +583,13 @@ impl HoldState {
             if is_in_use {
                 count(&self.counters().lost);
             }
-            // The loss is logged after it has woken the body, because a subscriber can be slow.
+            // The loss is logged after it has woken the body, because a subscriber can be slow. The body then ends the
+            // call, which takes the span away.
+            let span = self.span();
             self.lost_now.notify_waiters();
             if is_in_use {
                 metrics::lost(self.label, reason);
-                self.report(|| tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost while held"));
+                span.in_scope(|| tracing::warn!(target: TARGET, key = %self.key, token = %self.token, ?reason, "lease lost while held"));
                 self.host.lost(&LeaseLoss {
                     key: self.key.clone(),
                     label: self.label,
@@ -621,7 +622,7 @@ impl HoldState {
     /// Warns once that a poll of the body has lasted for [`LONG_POLL`].
     pub(crate) fn warn_of_long_poll(&self) {
         if !self.blocked_warned.swap(true, Ordering::AcqRel) {
-            self.report(|| tracing::warn!(target: TARGET, key = %self.key, function = self.function, token = %self.token,
+            self.span().in_scope(|| tracing::warn!(target: TARGET, key = %self.key, function = self.function, token = %self.token,
                 "the body was not polled for {} s, because it blocks its thread: it cannot notice the loss of its lease", LONG_POLL.as_secs()));
         }
     }
