@@ -170,7 +170,7 @@ fn a_runtime_without_drivers_works() {
     bare.block_on(async {
         let lost = client
             .lock(key())
-            .lease(100 * MS)
+            .lease(300 * MS)
             .run(std::future::pending::<()>())
             .await;
         assert_lost(&lost);
@@ -197,7 +197,7 @@ async fn a_guard_tells_and_extends() {
         assert_eq!(guard.run(async { 7 }).await, Ok(7));
         guard.release().await;
         assert_eq!(lock.status().await.unwrap().holder, None);
-        let short = lock.clone().lease(50 * MS).acquire().await.unwrap();
+        let short = lock.clone().lease(300 * MS).acquire().await.unwrap();
         short.lost().await;
         assert_lost(&short.extend(SECOND).await);
     }

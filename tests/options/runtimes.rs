@@ -75,7 +75,7 @@ async fn enters_waits_and_loses(store: Store) {
         assert_busy(&busy);
         guard.extend(SECOND).await.unwrap();
         guard.release().await;
-        let lost = lock.lease(100 * MS).run(std::future::pending::<()>()).await;
+        let lost = lock.lease(300 * MS).run(std::future::pending::<()>()).await;
         let expired = LossReason::Expired;
         assert!(
             matches!(lost, Err(LockError::Lost { reason, .. }) if reason == expired),

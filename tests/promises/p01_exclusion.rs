@@ -140,9 +140,9 @@ async fn tokens_rise_over_the_promotion_of_a_lagging_replica() {
 async fn whoever_follows_an_expired_hold_has_a_higher_token() {
     on_every_store(|store| async move {
         let client = store.client().await;
-        let slow = client.lock("k").lease(50 * MS).acquire().await.unwrap();
+        let slow = client.lock("k").lease(300 * MS).acquire().await.unwrap();
         slow.lost().await;
-        let next = client.lock("k").wait(SECOND).acquire().await.unwrap();
+        let next = client.lock("k").wait(20 * SECOND).acquire().await.unwrap();
         assert!(next.token() > slow.token());
         slow.release().await;
         // The late release has not released the next holder's lock.

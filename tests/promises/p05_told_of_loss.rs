@@ -100,7 +100,7 @@ async fn a_body_is_never_polled_after_its_deadline() {
             cx.waker().wake_by_ref();
             std::task::Poll::<()>::Pending
         });
-        let lost = client.lock("k").lease(100 * MS).run(body).await;
+        let lost = client.lock("k").lease(300 * MS).run(body).await;
         assert_lost(&lost);
         assert_eq!(polls.load(Ordering::SeqCst), 1);
     })
@@ -111,7 +111,7 @@ async fn a_body_is_never_polled_after_its_deadline() {
 async fn with_continue_the_body_runs_on_and_the_loss_is_visible() {
     on_every_store(|store| async move {
         let client = store.client().await;
-        let lock = client.lock("k").lease(100 * MS).on_lost(OnLost::Continue);
+        let lock = client.lock("k").lease(300 * MS).on_lost(OnLost::Continue);
         let seen = lock
             .run(async {
                 let hold = lock_runtime::Hold::current().unwrap();

@@ -255,7 +255,7 @@ async fn inside_a_lost_hold_an_entry_is_lost() {
         let client = store.client().await;
         let lock = client
             .lock("k")
-            .lease(50 * MS)
+            .lease(300 * MS)
             .on_lost(lock_runtime::OnLost::Continue);
         let nested = lock
             .run(async {

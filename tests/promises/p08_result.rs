@@ -52,10 +52,10 @@ async fn a_body_that_completes_keeps_its_value_though_the_lease_is_lost() {
     on_every_store(|store| async move {
         let client = store.client().await;
         let blocking = async {
-            std::thread::sleep(150 * MS);
+            std::thread::sleep(400 * MS);
             7
         };
-        assert_eq!(client.lock("k").lease(100 * MS).run(blocking).await, Ok(7));
+        assert_eq!(client.lock("k").lease(300 * MS).run(blocking).await, Ok(7));
         assert_eq!(client.stats().lost, 1);
     })
     .await;
@@ -101,10 +101,10 @@ async fn a_release_says_what_became_of_the_lock() {
         assert_eq!(nested.release().await, ReleaseOutcome::Released);
 
         let released = client.stats().released;
-        let lost = client.lock("k").lease(100 * MS).acquire().await.unwrap();
-        let dropped = client.lock("j").lease(100 * MS).acquire().await.unwrap();
-        let extended = client.lock("i").lease(100 * MS).acquire().await.unwrap();
-        tokio::time::sleep(150 * MS).await;
+        let lost = client.lock("k").lease(300 * MS).acquire().await.unwrap();
+        let dropped = client.lock("j").lease(300 * MS).acquire().await.unwrap();
+        let extended = client.lock("i").lease(300 * MS).acquire().await.unwrap();
+        tokio::time::sleep(400 * MS).await;
         // On a busy machine, the engine can hear from the server that the grant is gone before it sees the deadline.
         let outcome = lost.release().await;
         assert!(matches!(outcome, ReleaseOutcome::Lost(_)), "{outcome:?}");
@@ -197,7 +197,7 @@ async fn a_lost_hold_is_not_counted_as_released() {
     on_every_store(|store| async move {
         let client = store.client().await;
         for call in 0..CALLS {
-            let lock = client.lock(format!("k{call}")).lease(100 * MS);
+            let lock = client.lock(format!("k{call}")).lease(300 * MS);
             let lost: Result<(), _> = lock.run(std::future::pending()).await;
             assert_lost(&lost);
         }

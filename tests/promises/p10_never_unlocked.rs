@@ -25,7 +25,7 @@ use crate::stores::{MS, SECOND, Store, on_every_store};
 
 static RUNS: AtomicUsize = AtomicUsize::new(0);
 
-#[distributed_lock(key = "order:<id>", wait = "300ms")]
+#[distributed_lock(key = "order:<id>", wait = "1s")]
 async fn counted(id: &str) -> Result<(), LockError> {
     let _ = id;
     RUNS.fetch_add(1, Ordering::SeqCst);

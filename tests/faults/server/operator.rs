@@ -21,7 +21,7 @@ async fn row_12_release_after_expiry() {
     row(12, async |_| {
         let server = RedisServer::start().await;
         let client = client(&server.url()).await;
-        let late = client.lock("k").lease(50 * MS).acquire().await.unwrap();
+        let late = client.lock("k").lease(300 * MS).acquire().await.unwrap();
         late.lost().await;
         let next = client.lock("k").wait(SECOND).acquire().await.unwrap();
         let released = client.stats().released;
