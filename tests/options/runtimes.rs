@@ -3,10 +3,10 @@
 
 use std::{
     future::Future,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
     task::{Context, Wake},
@@ -18,9 +18,9 @@ use futures_util::{
     FutureExt,
     future::{BoxFuture, join_all, select_all},
 };
-use lock_runtime::{Hold, LockClient, LockError, LossReason, MultiLockGuard, Strategy};
+use lock_runtime::{Hold, LockClient, LockError, MultiLockGuard, Strategy};
 use support::{
-    assert_busy,
+    assert_busy, assert_lost,
     proxy::FaultProxy,
     server::{RedisServer, ask, shared_server},
 };
@@ -76,11 +76,8 @@ async fn enters_waits_and_loses(store: Store) {
         guard.extend(SECOND).await.unwrap();
         guard.release().await;
         let lost = lock.lease(300 * MS).run(std::future::pending::<()>()).await;
-        let expired = LossReason::Expired;
-        assert!(
-            matches!(lost, Err(LockError::Lost { reason, .. }) if reason == expired),
-            "{lost:?}"
-        );
+        // On a busy machine, the engine can hear from the server that the grant is gone before it sees the deadline.
+        assert_lost(&lost);
     }
 }
 
@@ -179,6 +176,33 @@ fn a_caller_may_be_polled_by_the_engine() {
                 is_inside.await.unwrap();
             }
         }
+    });
+}
+
+/// In the in-process backend, an extension of the lease wakes the next caller, whose waker is allowed to poll this caller
+/// at once. The caller is allowed to look at the lease.
+#[test]
+fn a_caller_may_be_polled_by_an_extension() {
+    within_ten_seconds(|| async {
+        let client = LockClient::connect("memory:").await.unwrap();
+        let lock = client.lock("k").wait(30 * SECOND);
+        let guard = Arc::new(lock.acquire().await.unwrap());
+        let (held, waits) = (guard.clone(), lock.clone());
+        let polls = Arc::new(AtomicUsize::new(0));
+        let polled = polls.clone();
+        Inline::start(async move {
+            let mut waiting = pin!(waits.acquire());
+            let looking = std::future::poll_fn(|cx| {
+                assert!(!held.remaining().is_zero());
+                polled.fetch_add(1, Ordering::SeqCst);
+                waiting.as_mut().poll(cx)
+            });
+            looking.await.unwrap();
+        });
+        until(async || lock.status().await.unwrap().waiters == 1).await;
+        let before = polls.load(Ordering::SeqCst);
+        guard.extend(60 * SECOND).await.unwrap();
+        assert!(polls.load(Ordering::SeqCst) > before);
     });
 }
 

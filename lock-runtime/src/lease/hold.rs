@@ -457,33 +457,42 @@ impl HoldState {
     /// Changes the lease. If the backend itself maintains the lease, also passes the new end of the lease to the
     /// backend. Returns `false` if the lease is over, or if the backend no longer has the grant.
     fn update_lease(&self, change: impl FnOnce(&mut Lease)) -> bool {
-        let mut lease = lock(&self.lease);
-        let now = self.backend().now();
-        change(&mut lease);
+        change(&mut lock(&self.lease));
         if !self.backend().maintains_leases() {
             return true;
         }
-        if lease.is_over(now) {
-            return false;
+        let mut is_changed = false;
+        loop {
+            let (now, until) = {
+                let lease = lock(&self.lease);
+                let now = self.backend().now();
+                if lease.is_over(now) {
+                    return false;
+                }
+                let ends = [lease.backend_deadline(), self.unused_until()];
+                let until = ends.into_iter().flatten().min();
+                if until == lease.deadline() {
+                    break;
+                }
+                (now, until)
+            };
+            // A waker can poll its caller at once, on this thread, so the mutex is unlocked. If another thread changes
+            // the lease meanwhile, the thread that renews last finds a difference, and renews again.
+            let time = until.map_or(Duration::MAX, |until| until.since(now));
+            let kept = self
+                .backend()
+                .renew(&self.name, self.token, Extend::Restart(time));
+            // An in-process backend answers at once. If the lock has been released, the answer is not `Until`.
+            if !matches!(kept.now_or_never(), Some(Ok(Renewed::Until(_)))) {
+                return false;
+            }
+            lock(&self.lease).set_deadline(until);
+            is_changed = true;
         }
-        let ends = [lease.backend_deadline(), self.unused_until()];
-        let until = ends.into_iter().flatten().min();
-        if until == lease.deadline() {
-            return true;
-        }
-        let time = until.map_or(Duration::MAX, |until| until.since(now));
-        let kept = self
-            .backend()
-            .renew(&self.name, self.token, Extend::Restart(time));
-        // An in-process backend answers at once. If the lock has been released, the answer is not `Until`.
-        let is_scheduled = matches!(kept.now_or_never(), Some(Ok(Renewed::Until(_))));
-        if is_scheduled {
-            lease.set_deadline(until);
-            // A waker can poll its caller at once, on this thread, so the mutex is unlocked before.
-            drop(lease);
+        if is_changed {
             self.lost_now.notify_waiters();
         }
-        is_scheduled
+        true
     }
 
     /// Makes the lock stay taken until `until`, even if the hold is released earlier.
