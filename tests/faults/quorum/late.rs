@@ -133,8 +133,11 @@ async fn a_quorum_that_answers_too_late_is_no_grant() {
         // A client waits at least 20 ms for a node, so it still receives the answers. The lease is 16 ms long, and less
         // than half of it is left when the answers arrive.
         let refused = client.lock("k").lease(16 * MS).try_acquire().await;
-        let Err(LockError::Unreachable { detail, .. }) = refused else {
-            panic!("{refused:?}");
+        let detail = match refused {
+            Err(LockError::Unreachable { detail, .. }) => detail,
+            // On a busy machine, a node can still have the grant of the try before.
+            Err(LockError::Busy { .. }) => continue,
+            other => panic!("{other:?}"),
         };
         late += usize::from(detail.contains("granted, but took"));
         for server in &quorum.servers {
