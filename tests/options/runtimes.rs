@@ -185,7 +185,7 @@ fn a_caller_may_be_polled_by_the_engine() {
 fn a_caller_may_be_polled_by_an_extension() {
     within_ten_seconds(|| async {
         let client = LockClient::connect("memory:").await.unwrap();
-        let lock = client.lock("k").wait(30 * SECOND);
+        let lock = client.lock("k").lease(30 * SECOND).wait(30 * SECOND);
         let guard = Arc::new(lock.acquire().await.unwrap());
         let (held, waits) = (guard.clone(), lock.clone());
         let polls = Arc::new(AtomicUsize::new(0));
