@@ -37,8 +37,10 @@ pub enum ConnectError {
         /// The address of the server.
         server: String,
     },
-    /// A node of a Redlock is a Redis Cluster. A node is one server, or the primary of a group that Sentinels watch.
+    /// A node of a Redlock is a Redis Cluster. A node is one server.
     ClusterNode,
+    /// A node of a Redlock is a group that Sentinels watch. A node is one server.
+    SentinelNode,
     /// Too few servers of a Redlock URL are usable.
     NoQuorum {
         /// The number of usable servers.
@@ -215,6 +217,9 @@ impl fmt::Display for ConnectError {
                 "the Redlock URL names the server {server} twice, so that this server would have two votes"
             ),
             Self::ClusterNode => f.write_str("a Redis Cluster cannot be a node of a Redlock"),
+            Self::SentinelNode => {
+                f.write_str("a group that Sentinels watch cannot be a node of a Redlock")
+            }
             Self::NoQuorum {
                 reached,
                 needed,
@@ -330,7 +335,10 @@ impl std::error::Error for ConnectError {
                 &Advice("name each server once, as in redlock://host1,host2,host3")
             }
             Self::ClusterNode => &Advice(
-                "name a server, redis://host, or a group, redis+sentinel://sentinel1,sentinel2,sentinel3/group; or use the Redis Cluster alone instead of a Redlock",
+                "name independent servers, redis://host; or use the Redis Cluster alone instead of a Redlock",
+            ),
+            Self::SentinelNode => &Advice(
+                "name independent servers, redis://host; or keep the locks on one group, with the URL redis+sentinel://sentinel1,sentinel2,sentinel3/group",
             ),
             Self::NoQuorum { failures, .. } => return failures.first()?.source(),
             Self::InvalidDefaults(error) => return error.source(),
@@ -409,6 +417,9 @@ mod tests {
                 ConnectError::Sentinel { server: server() },
                 "redis+sentinel://",
             ),
+            (ConnectError::ClusterNode, "independent servers"),
+            (ConnectError::SentinelNode, "independent servers"),
+            (ConnectError::SentinelNode, "redis+sentinel://"),
             (
                 ConnectError::InvalidDefaults(OptionsError::WaitTooLong),
                 "\"24h\" or less",

@@ -44,7 +44,7 @@ struct Cli {
 #[derive(Debug, Clone, Args)]
 struct ServerArgs {
     /// The URL of the server: `redis://`, `rediss://`, `unix:`, `redis+sentinel://`, `redis+cluster://` or
-    /// `redlock://`. If several URLs are given, each of them names a node of a Redlock
+    /// `redlock://`. If several URLs are given, each of them names one server of a Redlock
     #[arg(long, short, global = true, env = "LOCK_URL", hide_env_values = true)]
     url: Vec<String>,
     /// The namespace of the locks

@@ -150,6 +150,36 @@ fn a_lazy_client_reports_wrong_settings() {
     assert!(lazy("memory:").is_ok());
 }
 
+/// The nodes of a Redlock are named one by one. A list whose nodes are not three different servers is refused.
+#[tokio::test]
+async fn each_node_of_a_redlock_is_a_server_of_its_own() {
+    let quorum = Quorum::start(3).await;
+    let [a, b, c] = [0, 1, 2].map(|number: usize| quorum.servers[number].url());
+    let connect = |nodes: &[&str]| {
+        let builder = LockClient::builder().redlock_nodes(nodes.iter().copied());
+        builder.connect()
+    };
+    let client = connect(&[&a, &b, &c]).await.unwrap();
+    client.lock("k").run(async {}).await.unwrap();
+    let few = ConnectError::TooFewServers { servers: 2 };
+    assert_eq!(connect(&[&a, &b]).await.err(), Some(few));
+    let cluster = "redis+cluster://127.0.0.1:1,127.0.0.1:2";
+    let refused = connect(&[&a, &b, cluster]).await.err();
+    assert_eq!(refused, Some(ConnectError::ClusterNode));
+    let group = "redis+sentinel://127.0.0.1:1,127.0.0.1:2/shop";
+    let refused = connect(&[&a, &b, group]).await.err();
+    assert_eq!(refused, Some(ConnectError::SentinelNode));
+    // The last URL names the same server as the first, by another host name.
+    let by_name = a.replace("127.0.0.1", "localhost");
+    for twice in [&a, &by_name] {
+        let refused = connect(&[&a, &b, twice]).await.err();
+        assert!(
+            matches!(refused, Some(ConnectError::SameServerTwice { .. })),
+            "{refused:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn connecting_can_wait_for_a_server_that_starts() {
     let mut server = RedisServer::start().await;

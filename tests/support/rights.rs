@@ -11,7 +11,7 @@ mod acl;
 
 use acl::{
     EVERY_SCRIPT, NATIVE_CLUSTER_SCRIPTS, NATIVE_SCRIPTS, REDISSON_CLUSTER_SCRIPTS,
-    REDISSON_SCRIPTS, REDLOCK_SCRIPTS, ScriptCommand,
+    REDISSON_SCRIPTS, ScriptCommand,
 };
 
 /// The commands that every connection sends, and without which the connection cannot be used.
@@ -76,8 +76,7 @@ impl Deployment {
                 return vec!["client|id", "subscribe", "sentinel|get-master-addr-by-name"];
             }
             Self::Replicas => return vec!["wait"],
-            Self::Single => (&[], &[NATIVE_SCRIPTS]),
-            Self::Redlock => (&[], &[NATIVE_SCRIPTS, REDLOCK_SCRIPTS]),
+            Self::Single | Self::Redlock => (&[], &[NATIVE_SCRIPTS]),
             Self::Group => (&["role"], &[NATIVE_SCRIPTS]),
             Self::Cluster => (
                 &["cluster|slots", "cluster|info", "asking"],
@@ -260,7 +259,6 @@ mod tests {
             NATIVE_CLUSTER_SCRIPTS,
             REDISSON_SCRIPTS,
             REDISSON_CLUSTER_SCRIPTS,
-            REDLOCK_SCRIPTS,
         ];
         for command in tables.into_iter().flatten() {
             assert!(

@@ -164,23 +164,18 @@ impl LockClientBuilder {
         self
     }
 
-    /// Keeps each lock on a majority of these nodes: a Redlock. Each URL names one node: a server (`redis://`,
-    /// `rediss://`, `unix:`), or the primary of a group that Sentinels watch (`redis+sentinel://`,
-    /// `rediss+sentinel://`). Each URL has its own user, password and database. A URL `redlock://a,b,c` is shorter if
-    /// all nodes are servers with the same user.
-    ///
-    /// After a failover in a group, the promoted replica may lack the newest grants. After the promotion, the group
-    /// does not count toward a majority for the length of the longest lease in use, like a server that has lost its
-    /// state. [`LockClient::connect`] describes what a Redlock guarantees.
+    /// Keeps each lock on a majority of these nodes: a Redlock. Each URL names one node, which is one server
+    /// (`redis://`, `rediss://`, `unix:`), with its own user, password and database. A URL `redlock://a,b,c` is shorter
+    /// if all nodes have the same user. [`LockClient::connect`] describes what a Redlock guarantees.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), lock_runtime::ConnectError> {
     /// use lock_runtime::LockClient;
     ///
     /// let nodes = [
-    ///     "redis+sentinel://locks:secret@a1.internal,a2.internal,a3.internal/locks",
-    ///     "redis+sentinel://locks:secret@b1.internal,b2.internal,b3.internal/locks",
-    ///     "redis://locks:secret@c.internal/",
+    ///     "redis://locks:secret-a@a.internal/",
+    ///     "redis://locks:secret-b@b.internal/2",
+    ///     "rediss://locks:secret-c@c.internal/",
     /// ];
     /// let client = LockClient::builder().redlock_nodes(nodes).connect().await?;
     /// # let _ = client;
@@ -190,8 +185,8 @@ impl LockClientBuilder {
     ///
     /// # Errors
     /// [`connect`](Self::connect) returns [`ConnectError::TooFewServers`] for fewer than three nodes,
-    /// [`ConnectError::SameServerTwice`] if two URLs name the same server or the same group, and
-    /// [`ConnectError::ClusterNode`] for a Redis Cluster.
+    /// [`ConnectError::SameServerTwice`] if two URLs name the same server, [`ConnectError::ClusterNode`] for a Redis
+    /// Cluster, and [`ConnectError::SentinelNode`] for a group that Sentinels watch.
     pub fn redlock_nodes<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         self.target = Some(Target::Nodes(urls.into_iter().map(Into::into).collect()));
         self
@@ -662,12 +657,12 @@ impl LockClientBuilder {
             access: access.clone(),
             needs: needs(is_redlock),
         };
-        let quorum = |nodes: Vec<Place>| {
+        let quorum = |nodes: Vec<redis::ConnectionInfo>| {
             native()?;
             let config = RedlockConfig {
                 nodes: nodes
                     .into_iter()
-                    .map(|node| destination(node, true))
+                    .map(|node| destination(Place::Server(node), true))
                     .collect(),
                 allow_eviction,
                 lease: self.defaults.lease,
@@ -675,20 +670,18 @@ impl LockClientBuilder {
             let backend = RedlockBackend::open(config, context, counters)?;
             Ok(Opened::Redlock(backend))
         };
-        let credentials = self.sentinel_credentials.as_ref();
         let place = match self.target.as_ref().ok_or(ConnectError::MissingUrl)? {
-            Target::Nodes(urls) => return quorum(redlock::parse_nodes(urls, credentials)?),
-            Target::Url(url) if redlock::is_redlock(url) => {
-                let servers = redlock::parse(url)?.into_iter();
-                return quorum(servers.map(Place::Server).collect());
-            }
+            Target::Nodes(urls) => return quorum(redlock::parse_nodes(urls)?),
+            Target::Url(url) if redlock::is_redlock(url) => return quorum(redlock::parse(url)?),
             Target::Url(url) => match url.strip_prefix(MEMORY_SCHEME) {
                 Some(registry) => {
                     native()?;
                     let backend = MemoryBackend::named(registry, application, counters.clone());
                     return Ok(Opened::Memory(backend));
                 }
-                None if is_group(url) => Place::Group(parse_group(url, credentials)?),
+                None if is_group(url) => {
+                    Place::Group(parse_group(url, self.sentinel_credentials.as_ref())?)
+                }
                 None if is_cluster(url) => Place::Cluster(parse_cluster(url)?),
                 None => Place::Server(parse_url(url)?),
             },

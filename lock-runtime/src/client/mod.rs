@@ -100,7 +100,7 @@ impl LockClient {
     /// | `redis+cluster://[user:password@]host1[:port],host2,host3` | in a Redis Cluster, on the primary that stores the lock's slot. If the primary fails before it has replicated a grant, a second holder can enter, with a greater token. |
     /// | `rediss+cluster://…` | like `redis+cluster://…`, but over TLS |
     /// | `redlock://[user:password@]host1[:port],host2[:port],host3[:port][/db]` | on a majority of three or more independent Redis servers, see below |
-    /// | `redlocks://…` | like `redlock://…`, but over TLS; [`redlock_nodes`](LockClientBuilder::redlock_nodes) also accepts groups of servers as nodes |
+    /// | `redlocks://…` | like `redlock://…`, but over TLS; [`redlock_nodes`](LockClientBuilder::redlock_nodes) also accepts nodes with different users |
     ///
     /// # Redlock
     /// A Redlock does not guarantee the following:

@@ -71,7 +71,7 @@ async fn every_topology_lists_and_inspects_its_locks() {
         tagged.release().await;
         output(url, &["-n", &namespace, "inspect", "order:42"]).with_code(1);
     }
-    // If several URLs are given, each of them names a node of a Redlock.
+    // If several URLs are given, each of them names one server of a Redlock.
     let urls: Vec<_> = nodes
         .trim_start_matches("redlock://")
         .split(',')

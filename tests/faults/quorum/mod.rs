@@ -3,7 +3,6 @@
 mod callers;
 mod down;
 mod forgetful;
-mod groups;
 mod late;
 
 use std::time::Duration;

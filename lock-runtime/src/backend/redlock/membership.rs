@@ -136,18 +136,14 @@ async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
 }
 
 /// Lets all nodes grant locks if the installation is new. The installation is new if every node answers, and no node
-/// has ever had state.
+/// has state.
 async fn begin(quorum: &Quorum) {
     for _ in 0..MIXED_PROBES {
         let seen = probe(quorum).await;
         let lost: Vec<_> = seen
             .iter()
             .filter_map(|(node, standing)| match standing {
-                Some(Standing::Lost {
-                    since,
-                    promoted: None,
-                    ..
-                }) => Some((*node, *since)),
+                Some(Standing::Lost { since, .. }) => Some((*node, *since)),
                 _ => None,
             })
             .collect();
@@ -177,7 +173,7 @@ async fn admit(quorum: &Quorum, told: &mut Told) -> Option<Duration> {
     let mut next = None;
     for (number, (node, standing)) in seen.iter().enumerate() {
         let left = match *standing {
-            Some(Standing::Lost { since, age, .. }) => {
+            Some(Standing::Lost { since, age }) => {
                 match quarantine(quorum, &seen, told, (number, since)) {
                     None => LOST_PAUSE.0,
                     Some((longest, quarantine)) if age >= quarantine => {
@@ -229,16 +225,9 @@ fn quarantine(
         Entry::Occupied(mut entry) => entry.get_mut().extend(whole),
     }
     let told = &told[&lost];
-    // The mark that a promoted replica had may lack the newest lease, so this mark is not counted when the number of
-    // marks is compared with `enough`.
-    let promoted = seen.iter().filter_map(|(_, standing)| match standing {
-        Some(Standing::Lost { promoted, .. }) => *promoted,
-        _ => None,
-    });
     let longest = told
         .values()
         .copied()
-        .chain(promoted)
         .fold(quorum.longest_lease(), Duration::max);
     // Each lease in use is recorded in the marks of a majority of the nodes, so of any `enough` nodes, at least one has
     // the lease in its mark.

@@ -43,17 +43,8 @@
 //!   mark. A client notices the loss of a node's newest keys only if the client has seen a token that the node has
 //!   lost. For the nodes of a Redlock, use `appendfsync always`, or no persistence at all.
 //!
-//! **Groups.** A node can be the primary of a group that Sentinels watch. A promoted replica has the mark, but can lack
-//! the newest grants. The mark of a group's node therefore contains the primary's replication ID, which changes with
-//! each promotion. Each script compares this ID with the ID of the server that runs the script. A promoted replica thus
-//! counts as a node that has lost its state, and is excluded until the longest recorded lease has passed. The
-//! replication ID also changes when a primary restarts, when its first replica connects, and after an hour without
-//! replicas. In these cases too, the node counts as a node that has lost its state, even if it has kept its grants. An
-//! old primary that is cut off from its Sentinels keeps its replication ID. Such a primary therefore grants locks until
-//! it refuses writes: see `min-replicas-to-write` in `docs/guides/redlock.md`.
-//!
-//! A node cannot be a Redis Cluster. The primaries of a cluster change one by one, and slots move between them. Each
-//! slot would need a mark, and each move of a slot would count as a loss of state.
+//! A node is one server. A promoted replica has the mark of its primary, but can lack the newest grants, so a node can
+//! be neither a group that Sentinels watch nor a Redis Cluster.
 //!
 //! **Missed holds.** A minority of the nodes can miss a hold because these nodes were down, silent or without their
 //! state when the lock was granted. A node that has missed a hold receives the hold's grant at the next renewal or

@@ -1,5 +1,5 @@
-//! A node of a Redlock: one server, or the primary of a group of servers. Sends the node requests that never queue, and
-//! reads the mark that shows whether the node still has its state.
+//! A node of a Redlock, which is one server. Sends the node requests that never queue, and reads the mark that shows
+//! whether the node still has its state.
 
 use std::{
     collections::HashSet,
@@ -38,7 +38,7 @@ use crate::{
         transport::{
             call_error::CallError,
             connection::{Connection, OPEN_PATIENCE},
-            connector::{Destination, Place},
+            connector::Destination,
         },
     },
     background::{Context, TrackedTask, lock},
@@ -84,12 +84,8 @@ pub(crate) enum Standing {
     /// the longest lease in the node's mark.
     Whole { since: u64, longest: Duration },
     /// The node is new, or has lost its state. A client first saw the node without a mark at `since`, which was `age`
-    /// ago. If the node is a promoted replica, `promoted` is the longest lease in the mark that the replica had.
-    Lost {
-        since: u64,
-        age: Duration,
-        promoted: Option<Duration>,
-    },
+    /// ago.
+    Lost { since: u64, age: Duration },
 }
 
 /// The state of a node as far as this client knows it.
@@ -110,9 +106,6 @@ struct Memory {
 /// One node of a Redlock. Several nodes decide about a lock together.
 pub(crate) struct Node {
     server: Arc<Server>,
-    /// `group` if the node is the primary of a group that Sentinels watch, otherwise empty. The scripts that read or
-    /// write the node's mark take this text as an argument.
-    group: &'static str,
     allow_eviction: bool,
     memory: Mutex<Memory>,
     asking: tokio::sync::Mutex<()>,
@@ -137,9 +130,7 @@ impl Node {
         counters: &Arc<Counters>,
         lost: Arc<Notify>,
     ) -> Result<Self, ConnectError> {
-        let is_group = matches!(info.place, Place::Group(_));
         Ok(Self {
-            group: if is_group { "group" } else { "" },
             server: Server::open(info, Layout::Native, context, counters)?,
             allow_eviction,
             lost,
@@ -269,12 +260,12 @@ impl Node {
     ) -> Result<Standing, BackendError> {
         let newest = lock(&self.memory).newest;
         let (lease, token, run) = (millis(lease), newest.to_string(), self.run_id());
-        let args: [&str; 4] = [&lease, &token, &run, self.group];
+        let args: [&str; 3] = [&lease, &token, &run];
         let read = connection
             .run(&scripts::QUORUM_PROBE, &[MARK, FENCE], &args)
             .await;
         let (answer, _) = read.map_err(|error| failed(&self.server, error))?;
-        let (state, since, fence, time, promoted): (String, u64, u64, u64, u64) =
+        let (state, since, fence, time): (String, u64, u64, u64) =
             redis::from_redis_value(answer).map_err(|error| not_understood(&error))?;
         let time = Duration::from_millis(time);
         let standing = if state == "whole" {
@@ -283,11 +274,7 @@ impl Node {
                 longest: time,
             }
         } else {
-            Standing::Lost {
-                since,
-                age: time,
-                promoted: (promoted > 0).then(|| Duration::from_millis(promoted)),
-            }
+            Standing::Lost { since, age: time }
         };
         {
             let mut memory = lock(&self.memory);
@@ -315,7 +302,7 @@ impl Node {
             .run(
                 &scripts::QUORUM_ADMIT,
                 &[MARK, FENCE],
-                &[&since, &age, &longest, &self.run_id(), self.group],
+                &[&since, &age, &longest, &self.run_id()],
             )
             .await;
         let (answer, _) = admitted.map_err(|error| failed(&self.server, error))?;
@@ -345,7 +332,6 @@ impl Node {
             Arg::Text(&tail),
             Arg::Text(&lease),
             Arg::At(self.server.now() + REQUEST_LIFE),
-            Arg::Text(self.group),
         ];
         let keys = [
             self.server.names(name).grant().to_owned(),
@@ -507,7 +493,7 @@ impl NodeAttempt {
             .run(
                 &scripts::QUORUM_TAKE,
                 &keys,
-                &[&tail, &lease, &connection.floor, &not_after, node.group],
+                &[&tail, &lease, &connection.floor, &not_after],
             )
             .await;
         if taken.is_ok() {

@@ -2,11 +2,10 @@
 //! the URL of a Redlock whose servers have one user and one database. The other form is a list of URLs, each of which
 //! names one node.
 
+use std::collections::HashSet;
+
 use crate::{
-    backend::redis::{
-        transport::connector::Place,
-        url::{Hosts, divide, is_cluster, is_group, parse_group, parse_url},
-    },
+    backend::redis::url::{Hosts, divide, is_cluster, is_group, parse_url},
     connect_error::ConnectError,
 };
 
@@ -37,69 +36,46 @@ pub(crate) fn parse(url: &str) -> Result<Vec<redis::ConnectionInfo>, ConnectErro
             servers: hosts.iter().filter(|host| !host.is_empty()).count(),
         });
     }
-    let mut nodes: Vec<redis::ConnectionInfo> = Vec::with_capacity(hosts.len());
-    let mut addresses = Vec::with_capacity(hosts.len());
-    for host in hosts {
-        let node = parse_url(&format!("{each}{user}{host}{path}"))?;
-        let address = node.addr().to_string().to_lowercase();
-        if addresses.contains(&address) {
-            return Err(ConnectError::SameServerTwice { server: address });
-        }
-        addresses.push(address);
-        nodes.push(node);
-    }
-    Ok(nodes)
+    distinct(
+        hosts
+            .into_iter()
+            .map(|host| parse_url(&format!("{each}{user}{host}{path}"))),
+    )
 }
 
-/// Parses the URLs of the nodes of a Redlock. Each URL names a server, or a group that Sentinels watch. The credentials
-/// are those of the Sentinels of all groups.
-pub(crate) fn parse_nodes(
-    urls: &[String],
-    credentials: Option<&(String, String)>,
-) -> Result<Vec<Place>, ConnectError> {
+/// Parses the URLs of the nodes of a Redlock. Each URL names a server.
+pub(crate) fn parse_nodes(urls: &[String]) -> Result<Vec<redis::ConnectionInfo>, ConnectError> {
     if urls.len() < FEWEST {
         return Err(ConnectError::TooFewServers {
             servers: urls.len(),
         });
     }
-    let mut nodes = Vec::with_capacity(urls.len());
-    let mut known: Vec<(String, String)> = Vec::new();
-    for url in urls {
-        if is_cluster(url) {
-            return Err(ConnectError::ClusterNode);
-        }
-        if is_redlock(url) {
-            return Err(ConnectError::InvalidUrl {
-                detail: "a node of a Redlock is one server, redis://host, or one group, redis+sentinel://sentinel1,sentinel2/group".into(),
-            });
-        }
-        // Two groups are the same if they have the same name and a Sentinel in common.
-        let (node, group, addresses) = if is_group(url) {
-            let config = parse_group(url, credentials)?;
-            let sentinels = config.sentinels.iter();
-            let addresses: Vec<_> = sentinels.map(|info| info.addr().to_string()).collect();
-            let group = config.group.clone();
-            (Place::Group(config), group, addresses)
-        } else {
-            let info = parse_url(url)?;
-            let address = info.addr().to_string();
-            (Place::Server(info), String::new(), vec![address])
-        };
-        let mut names: Vec<_> = addresses
-            .into_iter()
-            .map(|address| (group.clone(), address.to_lowercase()))
-            .collect();
-        if let Some((_, server)) = names.iter().find(|name| known.contains(name)) {
-            let server = match group.is_empty() {
-                true => server.clone(),
-                false => format!("{server}/{group}"),
-            };
-            return Err(ConnectError::SameServerTwice { server });
-        }
-        known.append(&mut names);
-        nodes.push(node);
-    }
-    Ok(nodes)
+    distinct(urls.iter().map(|url| match url {
+        url if is_cluster(url) => Err(ConnectError::ClusterNode),
+        url if is_group(url) => Err(ConnectError::SentinelNode),
+        url if is_redlock(url) => Err(ConnectError::InvalidUrl {
+            detail: "a node of a Redlock is one server, redis://host".into(),
+        }),
+        url => parse_url(url),
+    }))
+}
+
+/// Returns the nodes, or an error if two nodes have the same address.
+fn distinct(
+    nodes: impl Iterator<Item = Result<redis::ConnectionInfo, ConnectError>>,
+) -> Result<Vec<redis::ConnectionInfo>, ConnectError> {
+    let mut addresses = HashSet::new();
+    nodes
+        .map(|node| {
+            let node = node?;
+            let server = node.addr().to_string().to_lowercase();
+            if addresses.insert(server.clone()) {
+                Ok(node)
+            } else {
+                Err(ConnectError::SameServerTwice { server })
+            }
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -164,37 +140,36 @@ mod tests {
 
     fn nodes(urls: &[&str]) -> Result<usize, ConnectError> {
         let urls: Vec<_> = urls.iter().map(|url| (*url).to_owned()).collect();
-        parse_nodes(&urls, None).map(|nodes| nodes.len())
+        parse_nodes(&urls).map(|nodes| nodes.len())
     }
 
-    const GROUP: &str = "redis+sentinel://:secret@s1,s2,s3/shop";
-
     #[test]
-    fn a_node_is_a_server_or_a_group() {
-        assert_eq!(nodes(&["redis://a", "redis://b:7000/3", GROUP]), Ok(3));
-        let others = "redis+sentinel://s1,s2,s3/other";
-        assert_eq!(nodes(&[others, "unix:///tmp/redis.sock", GROUP]), Ok(3));
+    fn a_node_is_a_server() {
+        let socket = "unix:///tmp/redis.sock";
+        assert_eq!(nodes(&["redis://a", "redis://b:7000/3", socket]), Ok(3));
     }
 
     #[test]
     fn a_list_of_nodes_is_refused_without_its_passwords() {
         let two = ConnectError::TooFewServers { servers: 2 };
-        assert_eq!(nodes(&["redis://a", GROUP]), Err(two));
-        let cluster = "redis+cluster://:secret@c";
-        assert_eq!(
-            nodes(&["redis://a", "redis://b", cluster]),
-            Err(ConnectError::ClusterNode)
-        );
-        let again = "redis+sentinel://s4,s3:26379/shop";
-        for urls in [
-            ["redis://a", "redis://b", "redis://:secret@A:6379/1"],
-            [GROUP, "redis://b", again],
+        assert_eq!(nodes(&["redis://a", "redis://b"]), Err(two));
+        for (node, refused) in [
+            ("redis+cluster://:secret@c", ConnectError::ClusterNode),
+            (
+                "redis+sentinel://:secret@s1,s2,s3/shop",
+                ConnectError::SentinelNode,
+            ),
+            (
+                "rediss+sentinel://:secret@s1,s2,s3/shop",
+                ConnectError::SentinelNode,
+            ),
         ] {
-            let error = nodes(&urls).unwrap_err();
-            let is_twice = matches!(error, ConnectError::SameServerTwice { .. });
-            assert!(is_twice, "{error}");
-            assert!(!format!("{error:?}").contains("secret"), "{error:?}");
+            assert_eq!(nodes(&["redis://a", "redis://b", node]), Err(refused));
         }
+        let error = nodes(&["redis://a", "redis://b", "redis://:secret@A:6379/1"]).unwrap_err();
+        let is_twice = matches!(error, ConnectError::SameServerTwice { .. });
+        assert!(is_twice, "{error}");
+        assert!(!format!("{error:?}").contains("secret"), "{error:?}");
         for wrong in ["memory:", "redlock://:secret@a,b,c", "http://:secret@a", ""] {
             let error = nodes(&["redis://a", "redis://b", wrong]).unwrap_err();
             let is_invalid = matches!(error, ConnectError::InvalidUrl { .. });

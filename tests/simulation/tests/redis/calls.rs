@@ -267,31 +267,26 @@ impl Call {
                 text(&[restart, &token, lease, "1", "0"]),
             ),
             "status" => (native[..2].to_vec(), Vec::new()),
-            "quorum_probe" => (vec![mark, fence], text(&[lease, &floor, "run", ""])),
+            "quorum_probe" => (vec![mark, fence], text(&[lease, &floor, "run"])),
             "quorum_admit" => (
                 vec![mark, fence],
-                text(&[&START.to_string(), wait, lease, "run", ""]),
+                text(&[&START.to_string(), wait, lease, "run"]),
             ),
             "quorum_take" => (
                 vec![grant, fence, mark],
-                text(&[&tail, lease, &floor, &until, ""]),
+                text(&[&tail, lease, &floor, &until]),
             ),
             "quorum_raise_token" => (vec![grant, fence], text(&[owner, &floor])),
             "quorum_rejoin" => (
                 vec![grant, fence, mark],
-                text(&[&floor, &tail, lease, &until, ""]),
+                text(&[&floor, &tail, lease, &until]),
             ),
             name => unreachable!("{name} is no script"),
         };
         if let Some((place, junk)) = self.junk.filter(|_| !args.is_empty()) {
-            // In a script for the nodes of a Redlock, an empty last argument says that the node is not the primary of a
-            // group. Junk must not replace this argument: the script would store the replication ID, which differs
-            // between the two servers.
-            let names_group = args.last().is_some_and(String::is_empty);
-            let place = place.index(args.len() - usize::from(names_group));
+            let place = place.index(args.len());
             match junk {
                 Some(junk) => args[place] = junk.to_owned(),
-                None if names_group => {}
                 None => args.truncate(place),
             }
         }

@@ -62,6 +62,3 @@ pub(crate) const NATIVE_CLUSTER_SCRIPTS: &[ScriptCommand] =
 /// `SPUBLISH`, the scripts use `PUBLISH` instead.
 pub(crate) const REDISSON_CLUSTER_SCRIPTS: &[ScriptCommand] =
     &[harmless("spublish", &[CHANNEL, ""])];
-
-/// The commands that only the scripts of a Redlock run.
-pub(crate) const REDLOCK_SCRIPTS: &[ScriptCommand] = &[harmless("info", &["replication"])];

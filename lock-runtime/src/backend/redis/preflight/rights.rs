@@ -12,7 +12,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use crate::backend::redis::{
     preflight::acl::{
         CHANNEL, EVERY_SCRIPT, KEY, NATIVE_CLUSTER_SCRIPTS, NATIVE_SCRIPTS,
-        REDISSON_CLUSTER_SCRIPTS, REDISSON_SCRIPTS, REDLOCK_SCRIPTS, ScriptCommand,
+        REDISSON_CLUSTER_SCRIPTS, REDISSON_SCRIPTS, ScriptCommand,
     },
     protocol::layout::Names,
     transport::{
@@ -52,12 +52,7 @@ fn scripts_of(
         Layout::Redisson => (REDISSON_SCRIPTS, REDISSON_CLUSTER_SCRIPTS),
     };
     let of_cluster = if is_cluster { of_cluster } else { &[] };
-    let of_redlock = if needs.is_redlock {
-        REDLOCK_SCRIPTS
-    } else {
-        &[]
-    };
-    let scripts = [EVERY_SCRIPT, of_layout, of_cluster, of_redlock];
+    let scripts = [EVERY_SCRIPT, of_layout, of_cluster];
     let access = needs.access;
     let is_needed = move |command: &&ScriptCommand| {
         access != AccessMode::ReadOnly || READING.contains(&command.right)

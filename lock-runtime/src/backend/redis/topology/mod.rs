@@ -55,12 +55,11 @@ impl Topology {
         }
     }
 
-    /// Returns the sessions with the server, if the topology consists of a single server or group. Must be called only
-    /// for a node of a Redlock, which is a single server or the primary of a group.
+    /// Returns the sessions with the only server. Must be called only for a node of a Redlock, which is a single server.
     pub(crate) fn only(&self) -> &Arc<Sessions> {
         match self {
             Self::Single(sessions) => sessions,
-            Self::Cluster(_) => unreachable!("a node of a Redlock is not a cluster"),
+            Self::Cluster(_) => unreachable!("a node of a Redlock is a single server"),
         }
     }
 

@@ -86,11 +86,7 @@ pub(crate) fn info(state: &mut State, _: Caller, args: &[&[u8]]) -> Answer {
             "persistence",
             format!("# Persistence\r\nloading:{loading}\r\n"),
         ),
-        // The run ID also serves as the replication ID.
-        (
-            "replication",
-            format!("# Replication\r\nrole:{role}\r\nmaster_replid:{run_id}\r\n"),
-        ),
+        ("replication", format!("# Replication\r\nrole:{role}\r\n")),
     ];
     let wanted = |name: &str| {
         let any = ["all", "default", "everything"];

@@ -7,32 +7,16 @@
 --   the run ID <run>. The node grants nothing. If the run ID changes, the node may have lost its state again.
 -- - `whole|<since>|<lease>`: the node grants locks again after the loss that a client noticed at <since> (server time
 --   in µs), and has lost no state since then. <lease> is the longest lease, in ms, that a client has reported.
---
--- If the node is the primary of a group that Sentinels watch, the marks also contain a <history>, as listed below. It is
--- needed because a promoted replica has the mark, but may lack the newest grants.
---
--- - `lost|<since>|<history>|<lease>`: <lease> is the longest lease in the mark that the promoted replica had, or 0.
--- - `whole|<since>|<lease>|<history>`: <history> is the primary's replication ID, which changes with each promotion.
-
--- Returns the replication ID of a primary.
-local function replication_id()
-  local id = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
-  return id or error('INFO replication does not report master_replid', 0)
-end
 
 -- Raises the longest lease in the mark to `lease`, if `lease` is longer. Returns the longest lease, and the `<since>`
--- of the mark. Returns nil if the node is not marked as whole. `group` is 'group' if the server is the primary of a
--- group that Sentinels watch, and otherwise ''.
-local function whole(mark, lease, group)
-  local since, longest, history = string.match(redis.call('GET', mark) or '', '^whole|(%d+)|(%d+)(.*)$')
+-- of the mark. Returns nil if the node is not marked as whole.
+local function whole(mark, lease)
+  local since, longest = string.match(redis.call('GET', mark) or '', '^whole|(%d+)|(%d+)$')
   if not longest then
     return nil
   end
-  if (group ~= '' or history ~= '') and history ~= '|' .. replication_id() then
-    return nil -- the server was promoted after the mark was written
-  end
   if tonumber(longest) < tonumber(lease) then
-    redis.call('SET', mark, 'whole|' .. since .. '|' .. lease .. history)
+    redis.call('SET', mark, 'whole|' .. since .. '|' .. lease)
     longest = lease
   end
   return longest, since
@@ -42,7 +26,7 @@ end
 -- node is not marked as lost in this run. If the client is not allowed to read the run ID, `run` is '', and a mark that
 -- this client writes has '' as its run ID. A run ID of '' matches every run.
 local function lost_since(mark, run)
-  local since, marked = string.match(redis.call('GET', mark) or '', '^lost|(%d+)|([^|]*)')
+  local since, marked = string.match(redis.call('GET', mark) or '', '^lost|(%d+)|([^|]*)$')
   if marked == run or marked == '' or run == '' then
     return since
   end

@@ -8,12 +8,11 @@
 -- 2. `lease|session_id|owner`
 -- 3. lease in ms
 -- 4. time limit (server time in µs)
--- 5. 'group' if this server is the primary of a group that Sentinels watch, otherwise ''
 local now = server_micros()
 if now > tonumber(ARGV[4]) then
   return -1 -- late: nothing was changed
 end
-if not whole(KEYS[3], ARGV[3], ARGV[5]) then
+if not whole(KEYS[3], ARGV[3]) then
   return -2 -- the node has lost its state
 end
 if redis.call('EXISTS', KEYS[1]) == 1 then

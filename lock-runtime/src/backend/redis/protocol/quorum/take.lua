@@ -7,12 +7,11 @@
 -- 2. lease in ms
 -- 3. token floor (see next_token.lua)
 -- 4. time limit (server time in µs); after this limit, the script does nothing
--- 5. 'group' if this server is the primary of a group that Sentinels watch, otherwise ''
 local now = server_micros()
 if now > tonumber(ARGV[4]) then
   return -1 -- late: nothing was changed, because the caller no longer waits for this request
 end
-if not whole(KEYS[3], ARGV[2], ARGV[5]) then
+if not whole(KEYS[3], ARGV[2]) then
   return -2 -- the node has lost its state
 end
 local held = redis.call('GET', KEYS[1])
