@@ -158,7 +158,7 @@ pub enum LockError {
     },
     /// The key is not a valid name of a lock.
     InvalidKey(KeyError),
-    /// The options are out of range or contradict each other.
+    /// The options are out of range, or contradict each other or those of an enclosing call.
     InvalidOptions(OptionsError),
     /// The call names no client, and no client is scoped to its task or installed for the process.
     NoClient,

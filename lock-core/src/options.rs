@@ -229,6 +229,13 @@ pub enum OptionsError {
     BackoffOutOfRange,
     /// The strategy is handoff, which needs a queue, but the layout of the client's locks has no queue.
     NoQueue,
+    /// A nested call asks for more replicas than the call that acquired the lock which it would enter.
+    MoreReplicasThanHeld {
+        /// The number of replicas that the nested call asks for.
+        wanted: usize,
+        /// The number of replicas that the call asked for which acquired the lock.
+        held: usize,
+    },
 }
 
 impl fmt::Display for OptionsError {
@@ -256,6 +263,10 @@ impl fmt::Display for OptionsError {
             Self::HoldAtLeastAboveLease => f.write_str(
                 "`hold_at_least` must not be longer than the lease",
             ),
+            Self::MoreReplicasThanHeld { wanted, held } => write!(
+                f,
+                "a nested call asks for {wanted} replicas, but the call that acquired the lock asked for {held}"
+            ),
         }
     }
 }
@@ -273,6 +284,9 @@ impl Error for OptionsError {
             Self::HoldAtLeastAboveLease => {
                 &Advice("choose a longer `lease` (24 hours at most), or a shorter `hold_at_least`")
             }
+            Self::MoreReplicasThanHeld { .. } => &Advice(
+                "set `replicas` on the outermost call, or on the client (`LockClientBuilder::replicas`)",
+            ),
         })
     }
 }
@@ -409,6 +423,10 @@ mod tests {
             (OptionsError::BackoffOutOfRange, "1 ms and 128 ms"),
             (OptionsError::NoQueue, "`strategy = notify`"),
             (OptionsError::HoldAtLeastAboveLease, "24 hours at most"),
+            (
+                OptionsError::MoreReplicasThanHeld { wanted: 2, held: 1 },
+                "on the outermost call",
+            ),
         ] {
             let text = crate::advice::advised(&error);
             assert!(text.contains(says), "{text}");

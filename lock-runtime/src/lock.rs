@@ -107,8 +107,9 @@ impl Lock {
     /// - [`LockError::Unreachable`] if the server did not answer, and [`LockError::Refused`] if the server answered
     ///   with a refusal.
     /// - [`LockError::WrongLayout`] if the server stores other data under the lock's name.
-    /// - [`LockError::InvalidKey`] or [`LockError::InvalidOptions`] if the key or the options are not valid. If the key
-    ///   or the options are not valid, the client sends nothing to the server.
+    /// - [`LockError::InvalidKey`] or [`LockError::InvalidOptions`] if the key or the options are not valid, or if a
+    ///   nested call asks for more `replicas` than the call that acquired the lock. In these cases, the client sends
+    ///   nothing to the server.
     /// - [`LockError::Lost`] if an enclosing call acquired this lock, and has lost its lease since.
     /// - [`LockError::NotReplicated`] if too few replicas acknowledged the grant in time.
     /// - [`LockError::ShutDown`] if the client was shut down.

@@ -169,6 +169,10 @@ macro_rules! option_setters {
         /// [`LockError::NotReplicated`](crate::LockError::NotReplicated). With the in-process backend, the option has
         /// no effect. On a Redlock, the call returns [`LockError::Refused`](crate::LockError::Refused).
         ///
+        /// A nested call enters what the outermost call holds, and does not wait for replicas. If a nested call asks for
+        /// more replicas than the call that acquired the lock, it returns
+        /// [`LockError::InvalidOptions`](crate::LockError::InvalidOptions) at once, with every backend.
+        ///
         /// If a replica that has acknowledged the grant is promoted, it admits no second holder until the lease that it
         /// stores has ended. If a replica that has not acknowledged the grant is promoted instead, it can admit a
         /// second holder.

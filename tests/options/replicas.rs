@@ -1,13 +1,8 @@
 //! `replicas`: a body starts only after replicas of the server have acknowledged its grant.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::pin,
-    task::Poll,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use lock_runtime::{Hold, Layout, LockClient, LockError, OnLost, distributed_lock};
+use lock_runtime::{Layout, LockClient, LockError, OptionsError, distributed_lock};
 use redis::aio::MultiplexedConnection;
 use support::{
     assert_busy,
@@ -17,7 +12,7 @@ use support::{
     server::{RedisServer, ask},
     until,
 };
-use tokio::{task::JoinSet, time::timeout};
+use tokio::time::timeout;
 
 use crate::stores::{MS, SECOND, Store, hold, until_waiting};
 
@@ -280,68 +275,62 @@ async fn the_whole_lease_of_a_caller_that_has_queued_is_on_its_replica() {
     queued.release().await;
 }
 
-/// A nested call that reenters the lock waits for as many replicas as its own options require. If the nested call
-/// fails, the enclosing call keeps its lock.
+/// Returns how many scripts and how many `WAIT` commands the server has carried out.
+async fn carried_out(server: &RedisServer) -> (u64, u64) {
+    let costs = server.costs().await;
+    let waits = costs.get("wait").map_or(0, |cost| cost.calls);
+    (server.scripts().await, waits)
+}
+
+/// A nested call that asks for as many replicas as the outermost call, or for fewer, enters what is held. It sends no
+/// command.
 #[tokio::test]
-async fn a_nested_call_waits_for_its_replicas() {
+async fn a_nested_call_does_not_ask_the_replicas() {
     let group = Group::with_replicas(1).await;
-    let client = group.client().await;
+    let builder = LockClient::builder().url(group.primary.url());
+    let builder = builder.replicas(1, PATIENCE);
+    let client = builder.connect_within(support::PATIENCE).await.unwrap();
     let lock = client.lock("k");
     let body = async {
-        lock.clone().replicas(1).run(async {}).await.unwrap();
-        let refused = lock.clone().replicas(2).run(async {}).await;
-        assert_not_replicated(&refused, 2, 1);
-        let outside = tokio::spawn(lock.clone().wait(100 * MS).run(async {}));
-        assert_busy(&outside.await.unwrap());
+        let before = carried_out(&group.primary).await;
+        lock.clone().run(async {}).await.unwrap();
+        for replicas in [0, 1] {
+            let nested = lock.clone().replicas(replicas);
+            nested.run(async {}).await.unwrap();
+            let several = client.locks(["k", "l"]).replicas(replicas);
+            several.run(async {}).await.unwrap();
+        }
+        assert_eq!(carried_out(&group.primary).await, before);
     };
-    lock.run(body).await.unwrap();
+    client.locks(["k", "l"]).run(body).await.unwrap();
 }
 
-/// A nested call that waits for replicas enters after the `max_hold` of the enclosing call. Less than two thirds of the
-/// lease are left, but the nested call does not make the lease longer.
+/// A nested call that asks for more replicas than the outermost call is refused at once: it sends no command, takes none
+/// of its other locks, and does not wait for the sibling that has the turn. In process, it is refused too.
 #[tokio::test]
-async fn a_nested_call_that_waits_for_replicas_observes_max_hold() {
-    let group = Group::with_replicas(1).await;
-    let client = group.client().await;
-    let outer = client.lock("a").lease(2 * SECOND).renew(true);
-    let nested = client.lock("a").lease(2 * SECOND).renew(true);
-    let nested = nested.replicas(1);
-    let body = async {
-        let hold = Hold::current().unwrap();
-        until(async || hold.remaining() < SECOND).await;
-        let before = hold.remaining();
-        let inner = async { assert!(hold.remaining() <= before) };
-        nested.run(inner).await.unwrap();
-    };
-    outer.max_hold(100 * MS).run(body).await.unwrap();
-}
-
-/// A nested call waits for replicas after the `max_hold` of the enclosing call, and is polled again only when the lease
-/// has ended. The nested call does not enter.
-#[tokio::test]
-async fn a_nested_call_does_not_enter_a_lease_that_has_ended() {
-    let (group, proxy) = Group::with_replica_behind_proxy().await;
-    let client = group.client().await;
-    let lease = 2 * SECOND;
-    let outer = client.lock("a").lease(lease).renew(true).max_hold(MS);
-    let nested = client.lock("a").lease(10 * MS).replicas(1);
-    let body = async {
-        let hold = Hold::current().unwrap();
-        until(async || hold.remaining() < SECOND).await;
-        let mut entering = pin!(nested.acquire());
-        // The first poll sends the request, and ends before the replica acknowledges the grant. The replica does so
-        // while the call is not polled.
-        proxy.delay(200 * MS);
-        let first = poll_fn(|cx| Poll::Ready(entering.as_mut().poll(cx))).await;
-        assert!(first.is_pending(), "{first:?}");
-        hold.lost().await;
-        let entered = entering.await;
-        assert!(
-            matches!(entered, Err(LockError::Lost { .. })),
-            "{entered:?}"
-        );
-    };
-    let _ = outer.on_lost(OnLost::Continue).run(body).await;
+async fn a_nested_call_for_more_replicas_is_refused() {
+    let group = Group::with_replicas(2).await;
+    for client in [group.client().await, Store::memory().client().await] {
+        let lock = client.lock("k").wait(SECOND).replicas(1);
+        let guard = lock.acquire().await.unwrap();
+        let (wanted, held) = (2, 1);
+        let error = OptionsError::MoreReplicasThanHeld { wanted, held };
+        let error = LockError::InvalidOptions(error);
+        let body = async {
+            let sibling = lock.acquire().await.unwrap();
+            let before = carried_out(&group.primary).await;
+            let one = lock.clone().replicas(2).run(async {}).await;
+            let several = client.locks(["a", "k"]).wait(SECOND).replicas(2);
+            let several = several.run(async {}).await;
+            assert_eq!([one, several], [Err(error.clone()), Err(error)]);
+            assert_eq!(carried_out(&group.primary).await, before);
+            sibling.release().await;
+        };
+        guard.run(body).await.unwrap();
+        guard.release().await;
+        let free = client.lock("k").replicas(2);
+        free.run(async {}).await.unwrap();
+    }
 }
 
 /// A call that is dropped while it waits for replicas gives its lock back.
@@ -537,40 +526,21 @@ async fn a_shutdown_ends_calls_that_wait_for_replicas() {
     assert!(keys.is_empty(), "{keys:?}");
 }
 
-/// A shutdown does not end the wait for replicas of a nested call that re-enters its locks, one lock or several.
-#[tokio::test]
-async fn a_nested_call_waits_for_its_replicas_during_a_shutdown() {
-    let group = Group::with_replicas(1).await;
-    let client = group.client().await;
-    let mut down = JoinSet::new();
-    let body = async {
-        let closing = client.clone();
-        down.spawn(async move { closing.shutdown().await });
-        let strange = client.lock("other").wait(Duration::ZERO);
-        until(async || strange.acquire().await.is_err()).await;
-        let one = client.lock("a").replicas(1);
-        one.run(async {}).await.unwrap();
-        let both = client.locks(["a", "b"]).replicas(1);
-        both.run(async {}).await.unwrap();
-    };
-    client.locks(["a", "b"]).run(body).await.unwrap();
-    down.join_all().await;
-}
-
-/// A primary without free memory refuses new grants. A nested call can still wait until replicas have acknowledged the
-/// grant of the enclosing call.
+/// A primary without free memory refuses new grants, but a release grants the lock to a waiter. The waiter can wait until
+/// replicas have acknowledged this grant.
 #[tokio::test]
 async fn without_free_memory_a_grant_is_replicated() {
     let group = Group::with_replicas(1).await;
     let client = group.client().await;
-    let lock = client.lock("k");
+    let guard = hold(&client, "k").await;
+    let lock = client.lock("k").wait(20 * SECOND).replicas(1);
+    let call = tokio::spawn(lock.run(async {}));
+    until_waiting(&client, "k", 1).await;
     let mut admin = group.primary.connection().await;
-    let body = async {
-        let full = ["SET", "maxmemory", "1mb"];
-        ask::<()>(&mut admin, redis::cmd("CONFIG").arg(&full[..])).await;
-        lock.clone().replicas(1).run(async {}).await.unwrap();
-    };
-    lock.run(body).await.unwrap();
+    let full = ["SET", "maxmemory", "1mb"];
+    ask::<()>(&mut admin, redis::cmd("CONFIG").arg(&full[..])).await;
+    guard.release().await;
+    call.await.unwrap().unwrap();
 }
 
 /// The primaries of a cluster and of a Sentinel group have replicas. Locks in Redisson's layout are replicated like

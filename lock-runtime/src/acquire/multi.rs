@@ -15,7 +15,7 @@ use crate::acquire::{
     entry::{self, Entered, Entry},
     one,
     reentry::{self, Frame, MultiCall},
-    replicas::{Awaiting, Waited, replicas_until, replicated},
+    replicas::{Waited, check_nested, replicas_until, replicated},
     spec::{AcquireSpec, Budget, busy_outside, busy_with_sibling, failed, too_late},
 };
 use crate::lease::hold::HoldState;
@@ -43,6 +43,7 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
     let mut budget = Budget::of(&in_order[0]);
     let enclosing = reentry::enclosing();
     let entering = pin!(async {
+        check_nested(&in_order, enclosing.as_ref())?;
         loop {
             let mut acquisition = MultiAcquisition::new(budget, enclosing.clone());
             let Err(error) = acquisition.enter(&in_order).await else {
@@ -300,7 +301,7 @@ impl MultiAcquisition {
             }
             let replicating = shards.into_values().map(async |holds| {
                 let first = holds[0].clone();
-                match replicated(&spec[0], budget, holds, Awaiting::First).await? {
+                match replicated(&spec[0], budget, holds).await? {
                     Waited::Replicated => Ok(()),
                     Waited::Lost => Err(first.not_lost().err().unwrap_or_else(|| first.not_held())),
                     Waited::TooLate => Err(first.not_held()), // the call starts over

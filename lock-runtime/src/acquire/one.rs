@@ -21,7 +21,7 @@ use crate::{
         entry::{Entered, Entry},
         record::CallRecord,
         reentry::Frame,
-        replicas::{Awaiting, Waited, replicas_until, replicated, with_replicas},
+        replicas::{check_nested, with_replicas},
         spec::{AcquireSpec, Budget, busy_outside, busy_with_sibling, failed, too_late},
     },
     events::{TARGET, count, metrics},
@@ -37,6 +37,7 @@ pub(crate) async fn enter(
     enclosing: Option<&Arc<Frame>>,
 ) -> Result<Entered, LockError> {
     let entering = pin!(async {
+        check_nested(std::slice::from_ref(spec), enclosing)?;
         let budget = Budget::of(spec);
         let entry = enter_one(spec, &budget, enclosing, false).await?;
         Ok(Entered::one(entry).for_at_least(spec.terms.hold_at_least))
@@ -130,32 +131,7 @@ async fn enter_now(
             }
             // This future is boxed, so that the future of a caller that waits for its turn stays small.
             let limit = frame.limit();
-            let mut demand = Box::pin(extend_enclosing(spec, budget, hold, limit)).await?;
-            if spec.terms.needs_replicas() {
-                let body_by = replicas_until(spec, *budget) + CLAIM;
-                turn.wait_for_body(body_by);
-                if let Some(demand) = &mut demand {
-                    demand.limit(body_by);
-                }
-                let waiting = replicated(
-                    spec,
-                    *budget,
-                    vec![hold.clone()],
-                    Awaiting::Nested { limit },
-                );
-                let waited = Box::pin(waiting).await?;
-                if hold.has_ended() {
-                    break;
-                }
-                match waited {
-                    Waited::Replicated => hold.not_lost()?,
-                    Waited::Lost => return Err(hold.not_held()),
-                    Waited::TooLate if spec.now() >= waits_until => {
-                        return Err(busy_with_sibling(spec, *budget));
-                    }
-                    Waited::TooLate => continue,
-                }
-            }
+            let demand = Box::pin(extend_enclosing(spec, budget, hold, limit)).await?;
             // The turn has a time limit until the caller has read the answer to the extension of the lease. If the
             // caller is never polled again, the turn passes to the next call.
             if !turn.begin_body() {
@@ -163,9 +139,6 @@ async fn enter_now(
                     return Err(busy_with_sibling(spec, *budget));
                 }
                 continue;
-            }
-            if let Some(demand) = &mut demand {
-                demand.lift_limit();
             }
             let Some(ticket) = EntryTicket::again(hold) else {
                 break;
@@ -275,6 +248,7 @@ pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
         spec.name.clone(),
         (spec.site.label(), spec.site.function()),
         spec.terms.lease,
+        spec.terms.replicas.count,
         grant,
     )))
 }

@@ -1,41 +1,44 @@
-//! Waits until enough replicas have the grants of a call. The body of the call starts only after this wait.
+//! Waits until enough replicas have the grants of a call. The body of the call starts only after this wait. A nested
+//! call that enters what is held does not wait: the call that acquired the lock has decided about its replicas.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc};
 
 use futures_util::future::{join_all, select_all};
 use lock_core::{
     backend::{BackendError, Replicated},
     error::LockError,
-    lease::{CLAIM, LeaseTerms, Moment},
-    options::Replicas,
+    lease::{CLAIM, Moment},
+    options::{OptionsError, Replicas},
 };
 
 use crate::{
     acquire::{
         deadline::{answered, bounded, unless_shut_down},
         entry::{Entered, Entry},
+        reentry::Frame,
         spec::{AcquireSpec, Budget, busy_outside, failed, too_late},
     },
-    lease::{hold::HoldState, policy::wanted_until},
+    lease::hold::HoldState,
 };
 
-/// The body that starts after a wait for replicas.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Awaiting {
-    /// The first body of the holds.
-    First,
-    /// The body of a nested call. The renewals for the enclosing call end at `limit`.
-    Nested { limit: Option<Moment> },
-}
-
-impl Awaiting {
-    /// Returns how long the lease of the body has to last from `now`.
-    fn lease(self, terms: LeaseTerms, now: Moment) -> Duration {
-        match self {
-            Self::First => terms.time,
-            Self::Nested { limit } => wanted_until(terms, limit, now).since(now),
+/// Refuses a nested call that asks for more replicas than the call that acquired a lock which the nested call would
+/// enter.
+pub(crate) fn check_nested(
+    specs: &[AcquireSpec],
+    enclosing: Option<&Arc<Frame>>,
+) -> Result<(), LockError> {
+    for spec in specs {
+        let wanted = spec.terms.replicas.count;
+        let frame = enclosing.and_then(|frame| frame.find(&spec.shared, &spec.name));
+        if let Some(hold) = frame.map(|frame| &frame.hold)
+            && wanted > hold.replicas
+            && !hold.has_ended()
+        {
+            let held = hold.replicas;
+            return Err(OptionsError::MoreReplicasThanHeld { wanted, held }.into());
         }
     }
+    Ok(())
 }
 
 /// The result of a wait for replicas.
@@ -63,7 +66,7 @@ pub(crate) async fn with_replicas(
     // The caller might never be polled again to read the answer, so the lock is given back if the body has not begun
     // one claim (2 s) after `until`.
     hold.wait_for_body(until + CLAIM);
-    let waiting = pin!(replicated(spec, budget, vec![hold], Awaiting::First));
+    let waiting = pin!(replicated(spec, budget, vec![hold]));
     let answer = unless_shut_down(&spec.shared, until + 2 * spec.leave_patience(), waiting).await;
     let error = match answer {
         Ok(Some(Ok(Waited::Replicated))) => return Ok((entry, true)),
@@ -97,9 +100,7 @@ pub(crate) async fn replicated(
     spec: &AcquireSpec,
     budget: Budget,
     holds: Vec<Arc<HoldState>>,
-    awaiting: Awaiting,
 ) -> Result<Waited, LockError> {
-    let are_new = awaiting == Awaiting::First;
     // The grant of a caller that has queued lasts only for its claim (2 s) until a renewal confirms the grant. The
     // grant is confirmed here, so that the replicas receive the whole lease.
     for hold in holds.iter().filter(|hold| hold.is_claim()) {
@@ -115,7 +116,7 @@ pub(crate) async fn replicated(
             within: until.since(spec.now()),
             ..spec.terms.replicas
         };
-        let asking = replicate(spec, holds.clone(), replicas, are_new);
+        let asking = replicate(spec, holds.clone(), replicas);
         let losses = holds.iter().map(|hold| Box::pin(hold.wait_for_loss()));
         let (answer, read) = tokio::select! {
             biased;
@@ -127,10 +128,9 @@ pub(crate) async fn replicated(
             Ok(Replicated::NotHeld) => return Ok(Waited::Lost),
             Ok(Replicated::By { count, until }) => (count, until),
         };
-        // The body starts only if at least two thirds of its lease are left on the replicas. After the `max_hold` of the
-        // enclosing call, a nested call has a shorter lease.
+        // The body starts only if at least two thirds of its lease are left on the replicas.
         let now = spec.now();
-        let lease = awaiting.lease(spec.terms.lease, now);
+        let lease = spec.terms.lease.time;
         if count >= replicas.count && ends.since(now) >= lease * 2 / 3 {
             return Ok(Waited::Replicated);
         }
@@ -164,20 +164,19 @@ pub(crate) async fn replicated(
 }
 
 /// Asks the backend to wait until replicas have acknowledged the grants. Also returns the moment at which the engine
-/// read the answer. If `are_new` is true, each lock is given back unless its body begins within one claim (2 s) after
-/// the answer, because the caller might never be polled again.
+/// read the answer. Each lock is given back unless its body begins within one claim (2 s) after the answer, because the
+/// caller might never be polled again.
 async fn replicate(
     spec: &AcquireSpec,
     holds: Vec<Arc<HoldState>>,
     replicas: Replicas,
-    are_new: bool,
 ) -> (Result<Replicated, BackendError>, Moment) {
     let backend = spec.shared.backend.clone();
     let is_in_process = backend.maintains_leases();
     let asking = async move {
         let grants: Vec<_> = holds.iter().map(|hold| (&hold.name, hold.token)).collect();
         let answer = backend.replicate(&grants, replicas).await;
-        for hold in holds.iter().filter(|_| are_new) {
+        for hold in &holds {
             hold.wait_for_body(backend.now() + CLAIM);
         }
         (answer, backend.now())

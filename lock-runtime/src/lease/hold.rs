@@ -85,6 +85,8 @@ pub(crate) struct HoldState {
     /// The path of the annotated function, or the label of a lock of the explicit API; empty if there is neither.
     function: &'static str,
     pub(crate) terms: LeaseTerms,
+    /// The number of replicas that the call asked for which acquired the lock.
+    pub(crate) replicas: usize,
     due_entry: DueEntry,
     /// If the hold is released before this moment, the lock stays taken until this moment. The initial value is zero,
     /// so that a release frees the lock at once.
@@ -144,6 +146,7 @@ impl HoldState {
         name: LockName,
         (label, function): (&'static str, &'static str),
         terms: LeaseTerms,
+        replicas: usize,
         grant: Grant,
     ) -> Arc<Self> {
         let entered = host.backend().now();
@@ -154,6 +157,7 @@ impl HoldState {
             label,
             function,
             terms,
+            replicas,
             due_entry: DueEntry::new(),
             retain_until: AtomicMoment::new(Some(Moment::new(Duration::ZERO))),
             host,

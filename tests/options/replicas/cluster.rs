@@ -3,10 +3,10 @@
 
 use std::time::Instant;
 
-use lock_runtime::{Lock, LockClient, LockError, OnLost};
+use lock_runtime::LockClient;
 use support::{cluster::ClusterServers, server::ask, until};
 
-use super::{PATIENCE, assert_not_replicated, until_blocked};
+use super::until_blocked;
 use crate::stores::SECOND;
 
 /// The name of the lock `k` on the servers.
@@ -61,13 +61,6 @@ impl Fixture {
     }
 }
 
-/// Returns a call that re-enters a held lock without extending its lease. The call ends before the next renewal of the
-/// lease, so that no other command of the client finds a new primary.
-fn nested(lock: &Lock) -> Lock {
-    let nested = lock.clone().replicas(1);
-    nested.wait(8 * SECOND).lease(5 * SECOND)
-}
-
 /// A slot moves while a call waits for a replica that its first server does not have.
 #[tokio::test]
 async fn a_call_follows_a_slot_that_moves_while_it_waits() {
@@ -85,49 +78,21 @@ async fn a_call_follows_a_slot_that_moves_while_it_waits() {
     guard.release().await;
 }
 
-/// The grant of a held lock is already on the server to which its slot is moving. A nested call waits for the replica of
-/// this server, and not for the replica of the old server.
+/// The slot of a lock begins to move, with the grant, while a call waits for a replica that the first server does not
+/// have. The call waits for the replica of the server that stores the grant now.
 #[tokio::test]
 async fn a_call_waits_for_the_replicas_of_the_server_to_which_its_slot_is_moving() {
     let fixture = Fixture::start().await;
-    let lock = fixture.client.lock("k");
-    let nested = lock.clone().replicas(1).wait(PATIENCE);
-    let body = async {
-        let Fixture { cluster, slot, .. } = &fixture;
-        cluster.begin_move(*slot, fixture.to).await;
-        cluster.move_key(*slot, NAME, fixture.to).await;
-        nested.clone().run(async {}).await.unwrap();
-        fixture.give_replica(fixture.to, fixture.from).await;
-        let refused = nested.run(async {}).await;
-        assert_not_replicated(&refused, 1, 0);
-        cluster.end_move(*slot, fixture.to).await;
-    };
-    lock.run(body).await.unwrap();
-}
-
-/// The grants of two held locks are on two servers, because their slot is moving. A nested call waits for the replicas
-/// of both servers.
-#[tokio::test]
-async fn a_call_with_several_keys_waits_for_replicas_while_its_slot_is_moving() {
-    let fixture = Fixture::start().await;
-    let locks = fixture.client.locks(["{t}:a", "{t}:b"]);
-    let nested = locks.clone().replicas(1).wait(PATIENCE);
-    let cluster = &fixture.cluster;
-    let body = async {
-        let keys = cluster.keys().await;
-        let first = keys.iter().find(|key| key.ends_with("{t}:a")).unwrap();
-        let slot = cluster.slot_of(first).await;
-        let from = cluster.primary_of(slot).await;
-        let to = (from + 1) % 3;
-        cluster.begin_move(slot, to).await;
-        cluster.move_key(slot, first, to).await;
-        nested.clone().run(async {}).await.unwrap();
-        fixture.give_replica(from, to).await;
-        let refused = nested.run(async {}).await;
-        assert_not_replicated(&refused, 1, 0);
-        cluster.end_move(slot, to).await;
-    };
-    locks.run(body).await.unwrap();
+    let Fixture { cluster, slot, .. } = &fixture;
+    fixture.give_replica(fixture.from, fixture.to).await;
+    let lock = fixture.client.lock("k").replicas(1).wait(20 * SECOND);
+    let call = tokio::spawn(async move { lock.acquire().await });
+    fixture.until_waiting().await;
+    cluster.begin_move(*slot, fixture.to).await;
+    cluster.move_key(*slot, NAME, fixture.to).await;
+    let guard = call.await.unwrap().unwrap();
+    cluster.end_move(*slot, fixture.to).await;
+    guard.release().await;
 }
 
 /// The slot of a call with several keys begins to move while the call waits for a replica. The call enters when each of
@@ -158,59 +123,45 @@ async fn a_first_call_with_several_keys_enters_while_its_slot_is_moving() {
     cluster.end_move(slot, to).await;
 }
 
-/// A replica has replaced the primary of a held lock, and the old primary follows it. A nested call waits for the old
-/// primary.
+/// A call waits for two replicas, and one of them is stopped. The other one replaces the primary, and the old primary
+/// follows it. The call waits for the replicas of the new primary.
 #[tokio::test]
 async fn a_call_follows_a_primary_that_was_replaced() {
     let fixture = Fixture::start().await;
     let Fixture { cluster, from, .. } = &fixture;
-    let lock = fixture.client.lock("k");
-    let nested = nested(&lock);
-    let body = async {
-        cluster.until_replicated("{replicas:k}:replicated").await;
-        let replica = cluster.replica_of(*from);
-        cluster.promote(replica, fixture.slot).await;
-        until(async || !cluster.claims(*from, fixture.slot).await).await;
-        nested.run(async {}).await.unwrap();
-    };
-    lock.run(body).await.unwrap();
+    fixture.give_replica(fixture.to, *from).await;
+    let [first, second] = [*from, fixture.to].map(|primary| cluster.replica_of(primary));
+    cluster.servers[second].stop_process();
+    let lock = fixture.client.lock("k").replicas(2).wait(20 * SECOND);
+    let call = tokio::spawn(async move { lock.acquire().await });
+    fixture.until_waiting().await;
+    cluster.until_replicated("{replicas:k}:replicated").await;
+    cluster.promote(first, fixture.slot).await;
+    until(async || !cluster.claims(*from, fixture.slot).await).await;
+    cluster.servers[second].continue_process();
+    let guard = call.await.unwrap().unwrap();
+    guard.release().await;
 }
 
-/// The process of a primary with two replicas is stopped. One of the replicas replaces the primary, and the other one
-/// follows the new primary. A call that asks the stopped primary finds the new one.
+/// A call waits for a replica, and the process of its primary is stopped. One of two replicas replaces the primary, and
+/// the other one follows the new primary. The call finds the new primary.
 #[tokio::test]
 async fn a_call_leaves_a_primary_that_stops_answering() {
     let fixture = Fixture::start().await;
     let Fixture { cluster, from, .. } = &fixture;
     fixture.give_replica(fixture.to, *from).await;
-    let lock = fixture.client.lock("k");
-    let nested = nested(&lock);
-    let body = async {
-        cluster.servers[*from].stop_process();
-        nested.run(async {}).await.unwrap();
-        cluster.servers[*from].continue_process();
-    };
-    lock.replicas(2).run(body).await.unwrap();
-}
-
-/// The primary of a held lock was replaced, and the new primary does not have the grant of the lock. A nested call does
-/// not enter.
-#[tokio::test]
-async fn a_call_does_not_enter_without_its_grant_on_the_new_primary() {
-    let fixture = Fixture::start().await;
-    let Fixture { cluster, from, .. } = &fixture;
-    let lock = fixture.client.lock("k");
-    let nested = nested(&lock);
-    let body = async {
-        cluster.until_replicated("{replicas:k}:replicated").await;
-        let replica = cluster.replica_of(*from);
-        cluster.promote(replica, fixture.slot).await;
-        let mut promoted = cluster.servers[replica].connection().await;
-        ask::<usize>(&mut promoted, redis::cmd("DEL").arg(NAME)).await;
-        let lost = nested.run(async {}).await;
-        assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
-    };
-    let _ = lock.on_lost(OnLost::Continue).run(body).await;
+    let replicas = [*from, fixture.to].map(|primary| &cluster.servers[cluster.replica_of(primary)]);
+    replicas.iter().for_each(|replica| replica.stop_process());
+    let lock = fixture.client.lock("k").replicas(1).wait(20 * SECOND);
+    let call = tokio::spawn(async move { lock.acquire().await });
+    fixture.until_waiting().await;
+    cluster.servers[*from].stop_process();
+    replicas
+        .iter()
+        .for_each(|replica| replica.continue_process());
+    let guard = call.await.unwrap().unwrap();
+    cluster.servers[*from].continue_process();
+    guard.release().await;
 }
 
 /// The grant of a call disappears from the primary while the call waits for a replica. The replica acknowledges the grant

@@ -70,7 +70,6 @@ impl Caller {
                     let began = OnceLock::new();
                     let entering = inner.run(async {
                         let _ = began.set(asked.elapsed());
-                        this.check_nested(call, &outer, lease);
                         this.again(&outer, None).await;
                     });
                     this.check_memory(&entering.await, &outer);
@@ -115,17 +114,9 @@ impl Caller {
             _ if ledger.is_disturbed() => return,
             _ => Duration::from_millis(2_050),
         };
-        if plan.replicas == 0 && outer.loss().is_none() && took > wait + longer {
+        if outer.loss().is_none() && took > wait + longer {
             let seen = format!("{}: {took:?} of {wait:?}", outer.key());
             ledger.violated("a nested call begins within its `wait`", seen);
-        }
-    }
-
-    /// Checks that the replicas have the extended lease when the body of a nested call with this lease begins.
-    fn check_nested(&self, call: CallId, outer: &Hold, lease: Duration) {
-        if self.late == Lateness::Never && outer.loss().is_none() {
-            let token = outer.token().get();
-            self.process.ledger.check_nested(call, token, lease);
         }
     }
 
@@ -171,9 +162,7 @@ impl Caller {
         let has_ended = poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx).is_ready())).await;
         let _ = first.await;
         let third = inner.run(self.again(outer, Some(&beside))).await;
-        // A call that waits for replicas, and is polled late, can miss its turn again and again.
-        let misses = self.late != Lateness::Never && self.process.plan.replicas > 0;
-        let may_fail = misses || outer.loss().is_some() || beside.load(Ordering::Acquire);
+        let may_fail = outer.loss().is_some() || beside.load(Ordering::Acquire);
         if matches!(third, Err(LockError::Busy { .. })) && !may_fail {
             let seen = format!("{} with token {}", outer.key(), outer.token());
             let ledger = &self.process.ledger;
@@ -197,10 +186,8 @@ impl Caller {
         }
         if !beside.load(Ordering::Acquire) {
             let second = inner.run(self.again(outer, Some(&beside))).await;
-            // A call that is polled late can miss its turn again and again, and so can a call that waits for replicas.
-            let is_certain = self.late == Lateness::Never
-                && self.process.plan.replicas == 0
-                && outer.loss().is_none();
+            // A call that is polled late can miss its turn again and again.
+            let is_certain = self.late == Lateness::Never && outer.loss().is_none();
             if is_certain && matches!(second, Err(LockError::Busy { .. })) {
                 let seen = format!("{} with token {}", outer.key(), outer.token());
                 let ledger = &self.process.ledger;

@@ -409,23 +409,6 @@ impl Ledger {
         self.check_on_replicas(call, key, token, lease)
     }
 
-    /// Checks that the replicas have the lease that a nested call asks for when the body of the nested call begins.
-    pub fn check_nested(&self, call: CallId, token: u64, lease: Duration) {
-        let state = self.state();
-        let Some(this) = state.calls.get(&call) else {
-            return;
-        };
-        let is_plain = this.wanted.max_hold.is_none() && this.wanted.keys.len() == 1;
-        if self.plan.replicas == 0 || state.disturbed > 0 || !is_plain {
-            return;
-        }
-        let key = this.wanted.keys[0].clone();
-        drop(state);
-        if let Some((promise, seen)) = self.check_on_replicas(call, &key, token, millis(lease)) {
-            self.violated(promise, seen);
-        }
-    }
-
     /// Checks that enough replicas have this token, and keep it for two thirds of the lease.
     fn check_on_replicas(&self, call: CallId, key: &str, token: u64, lease: u64) -> Option<Broken> {
         // A grant may be confirmed after its replicas have answered.

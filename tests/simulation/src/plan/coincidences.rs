@@ -105,11 +105,9 @@ impl Plan {
                 calm: 1_000,
                 ..plan
             },
-            // Nested calls wait for replicas while the primary has no free memory.
+            // Nested calls extend the lease while the server has no free memory.
             7 => Self {
-                store: draws.pick(&[Store::Group { replicas: 1 }, Store::Cluster { replicas: 1 }]),
-                replicas: 1,
-                lag: 2,
+                store: queued,
                 processes: 1,
                 tasks: 4,
                 keys: 4,
