@@ -1,8 +1,7 @@
 //! Runs the fault matrix many times, and writes the results into `docs/faults.md`: `cargo run --release --bin faults --
 //! --write`. Without `--write`, the program prints the table. `--runs N` runs each scenario N times instead of 20
 //! times. `--again row_36` repeats row 36, and keeps the results of the other rows. `--mutants` runs no scenario, and
-//! writes only the column of the mutants. Run `cargo run --bin mutants -- row_` first: this command records which
-//! mutants were caught. The table lists the mutants of each row, and marks each mutant that is not recorded as caught.
+//! writes only the column of the mutants. `cargo run --bin mutants -- row_` tries these mutants.
 
 use std::{
     collections::BTreeMap,
@@ -151,27 +150,23 @@ fn table_of(seen: &Path, outcomes: &BTreeMap<String, bool>, runs: u32) -> (Strin
         all_green &= !state.starts_with('*');
         let times = fs::read_to_string(seen.join(&name)).unwrap_or_default();
         let times: Vec<&str> = times.lines().collect();
-        let caught = mutants_of(&name);
+        let mutants = mutants_of(&name);
         let _ = writeln!(
             text,
             "| {number} | {fault} | {expected} | {} | {} | {state} |",
             times.join("<br>"),
-            caught
+            mutants
         );
     }
     (text, all_green)
 }
 
-/// Returns the mutants of a row of the fault matrix. Marks each mutant that is not recorded as caught.
+/// Returns the mutants of a row of the fault matrix.
 fn mutants_of(row: &str) -> String {
     let patches = patches::all().expect("the mutants are in the checkout");
-    let caught = patches::caught().expect("the record of caught mutants is in the checkout");
     let own = patches.iter().filter(|patch| patch.is_for(row));
-    let own = own.map(|patch| match caught.contains(&patch.what) {
-        true => patch.what.clone(),
-        false => format!("**not seen:** {}", patch.what),
-    });
-    own.collect::<Vec<_>>().join("; ")
+    let own: Vec<&str> = own.map(|patch| patch.what.as_str()).collect();
+    own.join("; ")
 }
 
 /// Replaces the mutants in each row of the page, and keeps the results of the tests.

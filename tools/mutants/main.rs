@@ -5,16 +5,9 @@
 //! `cargo run --bin mutants` tries all mutants. With `-- row_2`, the command tries the mutants that name a test
 //! beginning with `row_2`. `-- --draw 10 SEED` tries ten mutants that the seed selects from the suites `options` and
 //! `faults`, whose tests take only seconds, and have the dependencies that the other tests have. Without SEED, the hash
-//! of the newest commit is the seed. `-- --simulate` selects all mutants of code that the simulation uses. For each of
-//! them, the command runs the simulation on two cores for up to two minutes, and prints whether the simulation detects
-//! the mutant. `-- --simulate row_2` does the same for the mutants of `row_2` (several names are possible), and
-//! `-- --simulate --draw 10 SEED` for ten mutants that the seed selects. With `--processor-seconds 12`, the simulation
-//! of each mutant ends earlier, which makes a quick first pass. With `--untried`, the command leaves out the mutants
-//! that were found before, or were tried for as long. With `--write`, the command also writes all results to
-//! `docs/simulation.md`, which keeps those of earlier runs.
+//! of the newest commit is the seed.
 
 use std::{
-    borrow::Borrow,
     collections::BTreeSet,
     hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
@@ -24,13 +17,10 @@ use std::{
 use patches::{Patch, Suite};
 use progress::Progress;
 
-mod simulated;
-
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match args[..] {
-        ["--simulate", ref rest @ ..] => simulate(rest),
         ["--draw", count] => draw(count, &newest_commit()),
         ["--draw", count, seed] => draw(count, seed),
         [] => try_all(""),
@@ -43,39 +33,6 @@ fn main() -> ExitCode {
             eprintln!("{error}");
             ExitCode::FAILURE
         }
-    }
-}
-
-/// Reads the arguments after `--simulate`, and runs the simulation on the mutants that they select.
-fn simulate(mut args: &[&str]) -> Result<(), String> {
-    let mut options = simulated::Options::default();
-    loop {
-        args = match *args {
-            [] => return simulated::run(&options),
-            ["--write", ref rest @ ..] => {
-                options.writes = true;
-                rest
-            }
-            ["--untried", ref rest @ ..] => {
-                options.untried = true;
-                rest
-            }
-            ["--processor-seconds", seconds, ref rest @ ..] => {
-                let seconds = seconds.parse();
-                options.patience = seconds.map_err(|_| "`--processor-seconds` needs a number")?;
-                rest
-            }
-            ["--draw", count, seed, ref rest @ ..] => {
-                let count = count.parse().map_err(|_| "`--draw` needs a number")?;
-                options.draw = Some((count, seed.to_owned()));
-                rest
-            }
-            [only, ref rest @ ..] if !only.starts_with("--") => {
-                options.only.push(only);
-                rest
-            }
-            _ => return Err("this combination of arguments is not known".to_owned()),
-        };
     }
 }
 
@@ -126,10 +83,10 @@ fn draw(count: &str, seed: &str) -> Result<(), String> {
 }
 
 /// Sorts the mutants in an order that the seed selects.
-pub(crate) fn shuffle(chosen: &mut [impl Borrow<Patch>], seed: &str) {
+fn shuffle(chosen: &mut [Patch], seed: &str) {
     chosen.sort_by_cached_key(|patch| {
         let mut hasher = DefaultHasher::new();
-        (seed, &patch.borrow().what).hash(&mut hasher);
+        (seed, &patch.what).hash(&mut hasher);
         hasher.finish()
     });
 }
@@ -165,7 +122,6 @@ fn try_each(copy: &Path, chosen: &[Patch], tries: usize) -> Result<(), String> {
                 break;
             }
         }
-        patches::record(patch, caught).map_err(|error| error.to_string())?;
         missed += usize::from(!caught);
     }
     match missed {
@@ -310,23 +266,15 @@ fn soak(tree: &Path, tests: &[&str]) -> Outcome {
     outcome
 }
 
-/// Returns the target directory of the copy of the sources: the folder `target` beside the copy. Cargo gives a crate of
-/// the copy the same file names as the crate in the sources, so the two must not share a target directory.
-pub(crate) fn target_of(tree: &Path) -> PathBuf {
-    tree.with_file_name("target")
-}
-
-/// Returns a command that runs the cargo that runs this program, or otherwise the cargo of the search path.
-pub(crate) fn cargo_command() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-}
-
-/// Runs cargo in a source tree, and returns its standard output.
+/// Runs the cargo that runs this program, or otherwise the cargo of the search path, in a source tree. Returns its
+/// standard output.
 fn cargo(tree: &Path, args: &[&str]) -> String {
-    let output = cargo_command()
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(args)
         .current_dir(tree)
-        .env("CARGO_TARGET_DIR", target_of(tree))
+        // Cargo gives a crate of the copy the same file names as the crate in the sources, so the two must not share a
+        // target directory.
+        .env("CARGO_TARGET_DIR", tree.with_file_name("target"))
         // A mutant changes a few lines, so an incremental build takes a quarter of the time.
         .env("CARGO_INCREMENTAL", "1")
         .env(support::STRICT_VARIABLE, "1")

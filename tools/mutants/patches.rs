@@ -9,14 +9,10 @@
 //! what: a retry does not know its own grant
 //! ```
 //!
-//! If the simulation cannot notice the change, a line `unsimulated:` gives the reason. If the simulation should notice the
-//! change, but has not noticed it in the time for which it was tried, a line `unnoticed:` says why. A line `variants:` names
-//! the variants of the model (`Broken` in `tests/model/broken.rs`) that remove the same rule. An empty line and a diff in
-//! the format of `git diff` follow the header.
+//! An empty line and a diff in the format of `git diff` follow the header.
 
 use std::{
-    collections::BTreeSet,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -95,12 +91,6 @@ pub struct Patch {
     pub caught_by: Vec<String>,
     /// How the changed engine behaves.
     pub what: String,
-    /// Why the simulation cannot notice the change, if the header says so.
-    pub unsimulated: Option<String>,
-    /// Why the simulation has not noticed the change, if the header says so.
-    pub unnoticed: Option<String>,
-    /// The variants of the model that remove the same rule.
-    pub variants: Vec<String>,
     file: PathBuf,
 }
 
@@ -118,10 +108,6 @@ impl Patch {
                 .filter(|value| !value.is_empty())
                 .ok_or_else(|| wrong(&format!("`{name}` is missing in the header")))
         };
-        let reason = |name: &str| {
-            let reason = header.lines().find_map(|line| line.strip_prefix(name));
-            reason.map(|reason| reason.trim().to_owned())
-        };
         let suite = field("suite:")?;
         let suite = Suite::ALL.into_iter().find(|known| known.name() == suite);
         Ok(Self {
@@ -131,13 +117,6 @@ impl Patch {
                 .map(str::to_owned)
                 .collect(),
             what: field("what:")?.to_owned(),
-            unsimulated: reason("unsimulated:"),
-            unnoticed: reason("unnoticed:"),
-            variants: reason("variants:")
-                .iter()
-                .flat_map(|names| names.split_whitespace())
-                .map(str::to_owned)
-                .collect(),
             file,
         })
     }
@@ -146,17 +125,6 @@ impl Patch {
     #[must_use]
     pub fn is_for(&self, test: &str) -> bool {
         self.caught_by.iter().any(|name| name.starts_with(test))
-    }
-
-    /// Returns the files that the patch changes.
-    ///
-    /// # Panics
-    /// If the patch file can no longer be read.
-    #[must_use]
-    pub fn changes(&self) -> Vec<String> {
-        let text = fs::read_to_string(&self.file).expect("the patch file can be read");
-        let files = text.lines().filter_map(|line| line.strip_prefix("+++ b/"));
-        files.map(str::to_owned).collect()
     }
 
     /// Checks whether the patch fits the sources in a folder.
@@ -217,58 +185,6 @@ pub fn all() -> Result<Vec<Patch>, String> {
     files.into_iter().map(Patch::read).collect()
 }
 
-/// The variants of the model whose rule the engine does not have, each with the reason.
-pub const WITHOUT_MUTANT: [(&str, &str); 1] = [(
-    "OlderGrantStands",
-    "in the engine, the older offer stays, and the newer grant is confirmed or goes back",
-)];
-
-/// Returns the names of the model's broken variants.
-///
-/// # Errors
-/// If the file of the variants cannot be read.
-pub fn variants() -> io::Result<Vec<String>> {
-    let file = support::root().join("tests/model/broken.rs");
-    let text = fs::read_to_string(file)?;
-    let (_, variants) = text.split_once("enum Broken {").unwrap_or_default();
-    let lines = variants.lines().map(str::trim);
-    let names = lines.filter_map(|line| line.strip_suffix(','));
-    Ok(names
-        .filter(|name| !name.starts_with("//"))
-        .map(str::to_owned)
-        .collect())
-}
-
-/// The path of the file that lists the caught mutants. A mutant is in the list if it was caught when it was last tried.
-/// Each line contains the description of one mutant.
-fn caught_file() -> PathBuf {
-    support::root().join("tools/mutants/caught")
-}
-
-/// Returns the descriptions of the caught mutants, from the file that records them.
-///
-/// # Errors
-/// If the file cannot be read.
-pub fn caught() -> io::Result<BTreeSet<String>> {
-    let lines = fs::read_to_string(caught_file())?;
-    Ok(lines.lines().map(str::to_owned).collect())
-}
-
-/// Records in the file of caught mutants whether a mutant was caught.
-///
-/// # Errors
-/// If the file cannot be written.
-pub fn record(patch: &Patch, is_caught: bool) -> io::Result<()> {
-    let mut mutants = caught()?;
-    if is_caught {
-        mutants.insert(patch.what.clone());
-    } else {
-        mutants.remove(&patch.what);
-    }
-    let lines = mutants.into_iter().map(|mutant| mutant + "\n");
-    fs::write(caught_file(), lines.collect::<String>())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,37 +196,6 @@ mod tests {
         let checks = patches.iter().map(|patch| patch.check(support::root()));
         let wrong: Vec<String> = checks.filter_map(Result::err).collect();
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    }
-
-    #[test]
-    fn every_recorded_mutant_exists() {
-        let patches = all().unwrap();
-        for recorded in caught().unwrap() {
-            let exists = patches.iter().any(|patch| patch.what == recorded);
-            assert!(
-                exists,
-                "the file `caught` names an unknown mutant: {recorded}"
-            );
-        }
-    }
-
-    #[test]
-    fn every_variant_of_the_model_has_a_mutant() {
-        let variants = variants().unwrap();
-        assert!(variants.len() > 40);
-        let patches = all().unwrap();
-        let named: Vec<&str> = patches
-            .iter()
-            .flat_map(|patch| patch.variants.iter().map(String::as_str))
-            .chain(WITHOUT_MUTANT.map(|(variant, _)| variant))
-            .collect();
-        for variant in &variants {
-            assert!(named.contains(&variant.as_str()), "{variant} has no mutant");
-        }
-        for name in named {
-            let exists = variants.iter().any(|variant| variant == name);
-            assert!(exists, "there is no variant {name}");
-        }
     }
 
     /// Collects the name and the text of each source file below a folder.

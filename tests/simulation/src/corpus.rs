@@ -5,8 +5,7 @@ use crate::{
     world::{Outcome, run},
 };
 
-/// Each seed, and the steps that lead from its plan to the plan that failed (see [`follow`]). The tables in
-/// docs/testing.md describe the faults.
+/// Each seed, and the steps that lead from its plan to the plan that failed (see [`follow`]).
 const FAILED: [(u64, &[usize]); 32] = [
     (0, &[]),
     (18, &[]),
