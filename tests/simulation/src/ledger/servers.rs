@@ -1,7 +1,5 @@
 //! The checks that compare the holds and the calls in the ledger with the grants and queues on the servers.
 
-use std::time::Duration;
-
 use super::{
     Ledger,
     state::{Call, CallId, Inside, State, millis},
