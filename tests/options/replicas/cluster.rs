@@ -135,7 +135,11 @@ async fn a_call_follows_a_primary_that_was_replaced() {
     let lock = fixture.client.lock("k").replicas(2).wait(20 * SECOND);
     let call = tokio::spawn(async move { lock.acquire().await });
     fixture.until_waiting().await;
-    cluster.until_replicated("{replicas:k}:replicated").await;
+    let mut primary = cluster.servers[*from].connection().await;
+    let write = ["{replicas:k}:replicated", "1", "PX", "1"];
+    ask::<()>(&mut primary, redis::cmd("SET").arg(&write)).await;
+    let have: usize = ask(&mut primary, redis::cmd("WAIT").arg(1).arg(10_000)).await;
+    assert_eq!(have, 1);
     cluster.promote(first, fixture.slot).await;
     until(async || !cluster.claims(*from, fixture.slot).await).await;
     cluster.servers[second].continue_process();
