@@ -197,7 +197,7 @@ fn a_caller_may_be_polled_by_an_extension() {
                 polled.fetch_add(1, Ordering::SeqCst);
                 waiting.as_mut().poll(cx)
             });
-            looking.await.unwrap();
+            drop(looking.await.unwrap());
         });
         until(async || lock.status().await.unwrap().waiters == 1).await;
         let before = polls.load(Ordering::SeqCst);

@@ -95,7 +95,7 @@ async fn a_body_is_never_polled_after_its_deadline() {
         let body = std::future::poll_fn(|cx| {
             if polls.fetch_add(1, Ordering::SeqCst) == 0 {
                 // This blocking call outlasts the lease.
-                std::thread::sleep(150 * MS);
+                std::thread::sleep(350 * MS);
             }
             cx.waker().wake_by_ref();
             std::task::Poll::<()>::Pending
