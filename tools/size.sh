@@ -41,5 +41,5 @@ tests=$(git grep -hE '^ *#\[([a-z_]+::)?test(\(.*)?\]' -- '*.rs' | wc -l)
 echo "tests in the workspace: $tests"
 echo "mutants: $(git ls-files 'tools/mutants/patches/*.patch' | wc -l)"
 
-cargo build --quiet --release -p lock-tools --example cost
-"${CARGO_TARGET_DIR:-target}/release/examples/cost"
+cargo build --quiet -p lock-tools --example cost
+"${CARGO_TARGET_DIR:-target}/debug/examples/cost"
