@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use crate::{
     backend::redlock::{
         node::{Node, Standing},
-        quorum::{Link, PROBE_PATIENCE, Quorum},
+        quorum::{Link, Quorum},
     },
     connect_error::ConnectError,
     events::TARGET,
@@ -125,14 +125,9 @@ pub(crate) async fn connect(quorum: &Arc<Quorum>, patience: Duration) -> Result<
 /// Reads the marks of all nodes. Returns for each node whether it still has its state ([`Standing`]), or `None` if the
 /// node did not answer or cannot be used.
 async fn probe(quorum: &Quorum) -> Vec<(&Arc<Node>, Option<Standing>)> {
-    let until = quorum.context.now() + PROBE_PATIENCE;
     let lease = quorum.longest_lease();
     let nodes = quorum.nodes.iter();
-    join_all(nodes.map(|node| async move {
-        let seen = quorum.context.timeout_at(until, node.probe(lease)).await;
-        (node, seen.and_then(Result::ok))
-    }))
-    .await
+    join_all(nodes.map(|node| async move { (node, node.probe(lease).await.ok()) })).await
 }
 
 /// Lets all nodes grant locks if the installation is new. The installation is new if every node answers, and no node
@@ -152,13 +147,8 @@ async fn begin(quorum: &Quorum) {
         }
         if lost.len() == quorum.nodes.len() {
             let longest = quorum.longest_lease();
-            let begun = lost.iter().map(|(node, since)| {
-                quorum.context.timeout_at(
-                    quorum.context.now() + PROBE_PATIENCE,
-                    node.admit(*since, Duration::ZERO, longest),
-                )
-            });
-            join_all(begun).await;
+            let lost = lost.into_iter();
+            join_all(lost.map(|(node, since)| node.admit(since, Duration::ZERO, longest))).await;
         } else {
             // Another client may be writing the first marks of the nodes right now.
             quorum.context.sleep(MIXED_PAUSE).await;
@@ -177,9 +167,7 @@ async fn admit(quorum: &Quorum, told: &mut Told) -> Option<Duration> {
                 match quarantine(quorum, &seen, told, (number, since)) {
                     None => LOST_PAUSE.0,
                     Some((longest, quarantine)) if age >= quarantine => {
-                        let until = quorum.context.now() + PROBE_PATIENCE;
-                        let admitting = node.admit(since, quarantine, longest);
-                        if let Some(Ok(true)) = quorum.context.timeout_at(until, admitting).await {
+                        if let Ok(true) = node.admit(since, quarantine, longest).await {
                             let server = node.server().address();
                             tracing::info!(target: TARGET, %server, "a node is counted again");
                         }

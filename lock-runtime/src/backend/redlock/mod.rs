@@ -236,8 +236,8 @@ impl Backend for RedlockBackend {
     }
 
     fn round_trip(&self, name: &LockName) -> Duration {
-        let nodes = self.quorum.nodes.iter();
-        let mut trips: Vec<_> = nodes.map(|node| node.server().round_trip(name)).collect();
+        let servers = self.quorum.servers();
+        let mut trips: Vec<_> = servers.map(|server| server.round_trip(name)).collect();
         trips.sort_unstable();
         trips[trips.len() / 2] // a majority answers within this time
     }
@@ -247,15 +247,17 @@ impl Backend for RedlockBackend {
     }
 
     fn server(&self) -> String {
-        let nodes = self.quorum.nodes.iter();
-        let addresses: Vec<_> = nodes.map(|node| node.server().address()).collect();
+        let addresses: Vec<_> = self
+            .quorum
+            .servers()
+            .map(|server| server.address())
+            .collect();
         addresses.join(", ")
     }
 
     fn unconfirmed(&self) -> usize {
         // A release is in progress on each of the nodes.
-        let nodes = self.quorum.nodes.iter();
-        let unconfirmed = nodes.map(|node| node.server().unconfirmed());
+        let unconfirmed = self.quorum.servers().map(|server| server.unconfirmed());
         unconfirmed.max().unwrap_or_default()
     }
 
@@ -264,7 +266,7 @@ impl Backend for RedlockBackend {
     }
 
     fn scan(&self, part: &str) -> Result<Box<dyn Scan>, BackendError> {
-        let servers = self.quorum.nodes.iter().map(|node| node.server().clone());
+        let servers = self.quorum.servers().cloned();
         Ok(Box::new(ServerScan::new(servers, part)?))
     }
 
@@ -277,9 +279,9 @@ impl Backend for RedlockBackend {
     }
 
     fn begin_shutdown(&self) {
-        for node in &self.quorum.nodes {
-            node.server().begin_shutdown();
-        }
+        self.quorum
+            .servers()
+            .for_each(|server| server.begin_shutdown());
     }
 
     fn is_answering<'a>(
@@ -301,15 +303,13 @@ impl Backend for RedlockBackend {
 
     fn cleaned_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            let nodes = self.quorum.nodes.iter();
-            join_all(nodes.map(|node| node.server().cleaned_up())).await;
+            join_all(self.quorum.servers().map(|server| server.cleaned_up())).await;
         })
     }
 
     fn close(&self, until: Moment) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let nodes = self.quorum.nodes.iter();
-            join_all(nodes.map(|node| node.server().close(until))).await;
+            join_all(self.quorum.servers().map(|server| server.close(until))).await;
         })
     }
 }
@@ -320,7 +320,7 @@ impl Drop for RedlockBackend {
         // have ended.
         let quorum = self.quorum.clone();
         self.quorum.context.spawn(async move {
-            join_all(quorum.nodes.iter().map(|node| node.server().close_behind())).await;
+            join_all(quorum.servers().map(|server| server.close_behind())).await;
         });
     }
 }

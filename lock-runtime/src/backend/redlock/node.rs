@@ -3,7 +3,6 @@
 
 use std::{
     collections::HashSet,
-    pin::pin,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
@@ -41,7 +40,7 @@ use crate::{
             connector::Destination,
         },
     },
-    background::{Context, TrackedTask, lock},
+    background::{Context, TrackedTask, lock, watched::Watched},
     connect_error::ConnectError,
     events::{Counters, TARGET},
 };
@@ -50,6 +49,8 @@ use crate::{
 const MARK: &str = "lock:fence:whole";
 /// The reason why a node without a mark is not counted.
 pub(crate) const LOST: &str = "it has started without its state, and is not counted yet";
+/// The time limit for a node to answer a request about its mark.
+const MARK_PATIENCE: Duration = Duration::from_millis(500);
 /// The time for which a request to a node is valid after it was sent. A node that reads the request after this time
 /// does not carry it out.
 const REQUEST_LIFE: Duration = Duration::from_secs(1);
@@ -62,6 +63,16 @@ fn failed(server: &Server, error: CallError) -> BackendError {
         Ok(_) => BackendError::Unreachable(detail),
         Err(error) => error,
     }
+}
+
+/// Waits for the answer of a node, but no longer than until this moment.
+pub(crate) async fn answer_by<T>(
+    context: &Context,
+    until: Moment,
+    answer: impl Future<Output = Result<T, BackendError>>,
+) -> Result<T, BackendError> {
+    let answer = context.timeout_at(until, answer).await;
+    answer.unwrap_or_else(|| Err(BackendError::Unreachable("no answer".into())))
 }
 
 /// Returns a connection that is already open, if there is one, because a request to all nodes should not wait for the
@@ -111,9 +122,7 @@ pub(crate) struct Node {
     asking: tokio::sync::Mutex<()>,
     /// The owners whose attempts on this node are not settled. The engine may still give back the grants of these owners,
     /// by a request that names only the owner.
-    unsettled: Mutex<HashSet<OwnerId>>,
-    /// Notified when an owner is removed from `unsettled`.
-    settling: Notify,
+    unsettled: Watched<HashSet<OwnerId>>,
     /// Notified when this client sees that the node has lost its state.
     lost: Arc<Notify>,
     warned: AtomicBool,
@@ -136,8 +145,7 @@ impl Node {
             lost,
             memory: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
-            unsettled: Mutex::default(),
-            settling: Notify::new(),
+            unsettled: Watched::default(),
             warned: AtomicBool::new(false),
             silent: AtomicBool::new(false),
         })
@@ -238,8 +246,12 @@ impl Node {
     /// Reads the node's mark. If the node has its state and `lease` is longer than the longest lease in the mark,
     /// raises the longest lease in the mark to `lease`.
     pub(crate) async fn probe(self: &Arc<Self>, lease: Duration) -> Result<Standing, BackendError> {
-        let (_, connection) = self.fit().await?;
-        self.read_mark(&connection, lease).await
+        let until = self.server.now() + MARK_PATIENCE;
+        let reading = async {
+            let (_, connection) = self.fit().await?;
+            self.read_mark(&connection, lease).await
+        };
+        answer_by(&self.server.context, until, reading).await
     }
 
     /// Returns a connection to the node. Fails if the node does not answer, or if the node can evict the keys of held
@@ -296,17 +308,18 @@ impl Node {
         age: Duration,
         longest: Duration,
     ) -> Result<bool, BackendError> {
-        let (_, connection) = ready(&self.server).await?;
-        let (since, age, longest) = (since.to_string(), millis(age), millis(longest));
-        let admitted = connection
-            .run(
-                &scripts::QUORUM_ADMIT,
-                &[MARK, FENCE],
-                &[&since, &age, &longest, &self.run_id()],
-            )
-            .await;
-        let (answer, _) = admitted.map_err(|error| failed(&self.server, error))?;
-        Ok(answer == Value::Int(1))
+        let until = self.server.now() + MARK_PATIENCE;
+        let admitting = async {
+            let (_, connection) = ready(&self.server).await?;
+            let (since, age, longest) = (since.to_string(), millis(age), millis(longest));
+            let args: [&str; 4] = [&since, &age, &longest, &self.run_id()];
+            let admitted = connection
+                .run(&scripts::QUORUM_ADMIT, &[MARK, FENCE], &args)
+                .await;
+            let (answer, _) = admitted.map_err(|error| failed(&self.server, error))?;
+            Ok(answer == Value::Int(1))
+        };
+        answer_by(&self.server.context, until, admitting).await
     }
 
     /// Copies a grant of a majority to this node, with a lease that ends at `until`. Returns `false` if the node did
@@ -354,21 +367,17 @@ impl Node {
     /// whether this method had to wait.
     pub(crate) async fn settled(&self, owner: OwnerId) -> bool {
         let mut has_waited = false;
-        loop {
-            let mut settling = pin!(self.settling.notified());
-            settling.as_mut().enable();
-            if !lock(&self.unsettled).contains(&owner) {
-                return has_waited;
-            }
-            settling.await;
-            has_waited = true;
-        }
+        let is_settled = |unsettled: &HashSet<OwnerId>| {
+            let is_settled = !unsettled.contains(&owner);
+            has_waited |= !is_settled;
+            is_settled.then_some(())
+        };
+        self.unsettled.until(is_settled).await;
+        has_waited
     }
 
     fn note_settled(&self, owner: OwnerId) {
-        if lock(&self.unsettled).remove(&owner) {
-            self.settling.notify_waiters();
-        }
+        self.unsettled.change(|unsettled| unsettled.remove(&owner));
     }
 
     pub(crate) fn run_id(&self) -> String {
@@ -415,7 +424,7 @@ impl Node {
         self: &Arc<Self>,
         request: &Request,
     ) -> (NodeAttempt, Result<Option<FencingToken>, BackendError>) {
-        lock(&self.unsettled).insert(request.owner);
+        self.unsettled.get().insert(request.owner);
         let mut attempt = NodeAttempt {
             node: self.clone(),
             owner: request.owner,

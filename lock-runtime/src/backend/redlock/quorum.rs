@@ -24,15 +24,16 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     backend::{
-        redis::queue::{grants, renew_commands::renew_on_node},
-        redlock::node::{LOST, Node, Standing},
+        redis::{
+            protocol::command::whole_millis,
+            queue::{grants, renew_commands::renew_on_node, server::Server},
+        },
+        redlock::node::{LOST, Node, Standing, answer_by},
     },
     background::{Context, TrackedTask, lock, watched::Watched},
     events::{Counters, TARGET, count},
 };
 
-/// The time limit for a node to report its mark, which shows whether the node still has its state.
-pub(crate) const PROBE_PATIENCE: Duration = Duration::from_millis(500);
 /// The time limit for a node to report the status of a lock.
 const STATUS_PATIENCE: Duration = Duration::from_millis(500);
 /// The time for which the engine still accepts the answers of the remaining nodes after a majority has decided. A
@@ -41,11 +42,6 @@ const REST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The reason why a node is not asked to renew a grant.
 const UNSETTLED: &str = "an earlier request to it is not settled yet";
-
-/// Returns a time in milliseconds, rounded up.
-fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
 
 /// Returns the part of a lease that is certain even if the clocks of node and client drift apart by the allowed
 /// maximum.
@@ -100,8 +96,7 @@ impl Drop for Quorum {
 
 impl fmt::Debug for Quorum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let servers = self.nodes.iter().map(|node| node.server());
-        f.debug_list().entries(servers).finish()
+        f.debug_list().entries(self.servers()).finish()
     }
 }
 
@@ -113,10 +108,6 @@ enum Verdict<T> {
     No,
     /// No majority of the nodes agreed, and no majority declined. The error says why there is no decision.
     Open(BackendError),
-}
-
-fn panicked(panic: &tokio::task::JoinError) -> BackendError {
-    BackendError::Unreachable(panic.to_string())
 }
 
 impl Quorum {
@@ -138,6 +129,10 @@ impl Quorum {
         }
     }
 
+    pub(crate) fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.nodes.iter().map(|node| node.server())
+    }
+
     pub(crate) fn is_connected(&self) -> bool {
         matches!(*self.link.get(), Link::Connected)
     }
@@ -148,9 +143,7 @@ impl Quorum {
     }
 
     pub(crate) fn is_shutting_down(&self) -> bool {
-        self.nodes
-            .iter()
-            .any(|node| node.server().is_shutting_down())
+        self.servers().any(|server| server.is_shutting_down())
     }
 
     pub(crate) fn longest_lease(&self) -> Duration {
@@ -158,13 +151,15 @@ impl Quorum {
     }
 
     pub(crate) fn note_lease(&self, lease: Duration) {
-        self.longest_lease.fetch_max(ms(lease), Ordering::AcqRel);
+        let lease = whole_millis(lease);
+        self.longest_lease.fetch_max(lease, Ordering::AcqRel);
     }
 
     /// Writes the length of a lease into the marks of a majority of the nodes, before the lease is requested.
     pub(crate) async fn mark(&self, lease: Duration) -> Result<(), BackendError> {
         self.note_lease(lease);
-        if ms(lease) <= self.marked_lease.load(Ordering::Acquire) {
+        let length = whole_millis(lease);
+        if length <= self.marked_lease.load(Ordering::Acquire) {
             return Ok(());
         }
         // A mark must not count if its node has lost the mark since it was written. The marks are therefore read twice.
@@ -175,7 +170,7 @@ impl Quorum {
         if after.len() < self.majority() {
             return Err(self.unreachable(after.len(), None));
         }
-        self.marked_lease.fetch_max(ms(lease), Ordering::AcqRel);
+        self.marked_lease.fetch_max(length, Ordering::AcqRel);
         Ok(())
     }
 
@@ -187,15 +182,9 @@ impl Quorum {
         lease: Duration,
         counts: impl Fn(&(usize, u64)) -> bool,
     ) -> Vec<(usize, u64)> {
-        let until = self.context.now() + PROBE_PATIENCE;
         let nodes = self.nodes.iter().enumerate();
         let probes = nodes.map(|(number, node)| async move {
-            match self
-                .context
-                .timeout_at(until, node.probe(lease))
-                .await?
-                .ok()?
-            {
+            match node.probe(lease).await.ok()? {
                 Standing::Whole { since, .. } => Some((number, since)),
                 Standing::Lost { .. } => {
                     node.not_counted(LOST);
@@ -271,9 +260,9 @@ impl Quorum {
         if let Link::Connecting(error) = &*self.link.get() {
             return error.clone();
         }
-        let mut errors = self.nodes.iter().filter_map(|node| {
-            let last_error = node.server().last_error()?;
-            Some(format!("{}: {last_error}", node.server().address()))
+        let mut errors = self.servers().filter_map(|server| {
+            let last_error = server.last_error()?;
+            Some(format!("{}: {last_error}", server.address()))
         });
         let first = errors.next()?;
         Some(errors.fold(first, |all, one| format!("{all}; {one}")))
@@ -473,12 +462,11 @@ impl Quorum {
                 // The release stops when the lease has ended, because the grants have then expired.
                 let releasing = async move {
                     let releasing = grants::release(&server, &name, token, retain_until);
-                    let released = context.timeout_at(ends, releasing).await;
-                    released.unwrap_or_else(|| Err(BackendError::Unreachable("no answer".into())))
+                    answer_by(&context, ends, releasing).await
                 };
-                self.context
-                    .spawn(releasing)
-                    .map(|ended| ended.unwrap_or_else(|panic| Err(panicked(&panic))))
+                self.context.spawn(releasing).map(|ended| {
+                    ended.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
+                })
             })
             .collect();
         let unsure = AtomicBool::new(false);
@@ -512,9 +500,9 @@ impl Quorum {
     /// Makes a shutdown wait for a background release on every node. The shutdown need not wait beyond `lease_ends`,
     /// because the lease then expires even if the release fails.
     pub(crate) fn track_releases(&self, lease_ends: Moment) -> Vec<TrackedTask> {
-        let nodes = self.nodes.iter();
-        nodes
-            .map(|node| node.server().track_release(lease_ends))
+        let servers = self.servers();
+        servers
+            .map(|server| server.track_release(lease_ends))
             .collect()
     }
 
@@ -560,15 +548,9 @@ impl Quorum {
     /// Returns the holder that a majority of the nodes names, if there is one.
     pub(crate) async fn status(&self, name: &LockName) -> Result<Status, BackendError> {
         let until = self.context.now() + STATUS_PATIENCE;
-        let asked = self.nodes.iter();
-        let mut answers: FuturesUnordered<_> = asked
-            .map(|node| async {
-                let status = self
-                    .context
-                    .timeout_at(until, grants::status(node.server(), name))
-                    .await;
-                status.unwrap_or_else(|| Err(BackendError::Unreachable("no answer".into())))
-            })
+        let mut answers: FuturesUnordered<_> = self
+            .servers()
+            .map(|server| answer_by(&self.context, until, grants::status(server, name)))
             .collect();
         let mut seen: HashMap<OwnerId, Vec<Holder>> = HashMap::new();
         let (mut answered, mut failure) = (0, None);
