@@ -487,8 +487,7 @@ pub(crate) const ORDER: &str = "no waiter that is polled in time is overtaken";
 pub(crate) const TOLD: &str = "nothing is stored for an owner that is told neither way";
 pub(crate) const FREE: &str = "no waiter that is polled waits for a free lock";
 pub(crate) const REACHED: &str = "a call is unreachable only after a broken link or a late tick";
-const OVER: &str =
-    "in the end each caller has entered or has an error, and nothing is stored";
+const OVER: &str = "in the end each caller has entered or has an error, and nothing is stored";
 
 fn excludes(_: &Scenario, world: &World) -> bool {
     let valid = |caller: &&Caller| matches!(caller, Caller::Inside(until) if world.now < *until);
