@@ -11,7 +11,6 @@ use crate::{
 pub(crate) const OURS: &str = "ours";
 pub(crate) const OURS_BACKGROUND: &str = "ours, background";
 pub(crate) const OURS_RENEWED: &str = "ours, renewed";
-pub(crate) const OURS_NOTIFY: &str = "ours, notify";
 pub(crate) const OURS_SPIN: &str = "ours, spin";
 pub(crate) const SHA: &str = "baseline-sha";
 pub(crate) const SET: &str = "baseline-set";
@@ -39,13 +38,12 @@ pub(crate) const CRATE: &str = "the redis crate";
 
 /// The participants (the locks that the benchmark compares) that run in this process. [`connect`] connects each of
 /// these participants.
-pub(crate) const RUST: [&str; 18] = [
+pub(crate) const RUST: [&str; 17] = [
     SHA,
     SET,
     GATE,
     OURS,
     OURS_BACKGROUND,
-    OURS_NOTIFY,
     OURS_SPIN,
     RSLOCK,
     RSLOCK_QUICK,
@@ -76,12 +74,11 @@ pub(crate) const ALONE: [&str; 11] = [
 ];
 
 /// The participants in the workloads in which all tasks or callers of this process want one key.
-pub(crate) const AT_ONE_KEY: [&str; 18] = [
+pub(crate) const AT_ONE_KEY: [&str; 17] = [
     SHA,
     GATE,
     OURS,
     OURS_BACKGROUND,
-    OURS_NOTIFY,
     OURS_SPIN,
     RSLOCK,
     REDIS_LOCK,
@@ -99,11 +96,10 @@ pub(crate) const AT_ONE_KEY: [&str; 18] = [
 
 /// The participants that run with each number of tasks that they can serve. They also take part in the runs with
 /// several processes. These participants run with their documented settings.
-pub(crate) const EVERY_SIZE: [&str; 12] = [
+pub(crate) const EVERY_SIZE: [&str; 11] = [
     SHA,
     GATE,
     OURS,
-    OURS_NOTIFY,
     OURS_SPIN,
     RSLOCK,
     REDIS_LOCK,
@@ -116,25 +112,24 @@ pub(crate) const EVERY_SIZE: [&str; 12] = [
 
 /// Returns whether this number of tasks can use the participant in a reasonable time. Redisson's fair lock searches its
 /// whole queue at each try: several minutes were not enough to serve 512 threads. Redisson's plain lock would need ten
-/// thousand threads for ten thousand tasks. With this project's strategies without a queue (`notify` and `spin`), some
-/// of ten thousand tasks had not got the lock after a minute.
+/// thousand threads for ten thousand tasks. With this project's strategy without a queue (`spin`), some of ten
+/// thousand tasks had not got the lock after a minute.
 pub(crate) fn can_serve(name: &str, tasks: usize) -> bool {
     match name {
         REDISSON_FAIR => tasks <= WAITERS,
-        REDISSON | OURS_NOTIFY | OURS_SPIN => tasks < 1_000,
+        REDISSON | OURS_SPIN => tasks < 1_000,
         _ => true,
     }
 }
 
 /// All participants in the workloads that measure costs. Their order is that of the rows in `docs/peers.md` and
 /// `docs/performance.md`.
-pub(crate) const COST_ROWS: [&str; 19] = [
+pub(crate) const COST_ROWS: [&str; 18] = [
     SHA,
     SET,
     GATE,
     OURS,
     OURS_BACKGROUND,
-    OURS_NOTIFY,
     OURS_SPIN,
     RSLOCK,
     RSLOCK_QUICK,
@@ -208,7 +203,6 @@ pub(crate) async fn connect(name: &str, url: &str) -> Peer {
         GATE => Peer::own(Who::BaselineGate, url).await,
         OURS => Peer::own(Who::Ours, url).await,
         OURS_BACKGROUND => Peer::own(Who::OursBackground, url).await,
-        OURS_NOTIFY => Peer::ours(url, Strategy::Notify, Release::Confirmed).await,
         OURS_SPIN => Peer::ours(url, Strategy::Spin, Release::Confirmed).await,
         RSLOCK | RSLOCK_QUICK => Peer::rslock(url, poll).await,
         RSLOCK_USING => Peer::rslock_using(url).await,

@@ -51,7 +51,7 @@ const BESIDE: Type = words("end", 12, PALE);
 fn stroke(name: &str) -> (&'static str, u32) {
     match name {
         OURS => (OURS_COLOUR, 4),
-        names::OURS_NOTIFY | names::OURS_SPIN => ("#5b9bdc", 2),
+        names::OURS_SPIN => ("#5b9bdc", 2),
         names::SHA | names::GATE => ("#1d2430", 2),
         names::RSLOCK => ("#a4552a", 2),
         names::REDIS_LOCK => ("#c98a1b", 2),

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_runtime::{LockClient, LockError};
+use lock_runtime::{Layout, LockClient, LockError};
 use uuid::Uuid;
 
 use crate::{
@@ -80,7 +80,14 @@ impl Session {
             Guard::SetNx => by_hand(Kind::SetNx).await?,
             Guard::SetPx => by_hand(Kind::SetPx).await?,
             Guard::Reentrant => by_hand(Kind::Reentrant).await?,
-            Guard::Ours(way) => Locks::Ours(LockClient::connect(&urls.locks).await?, way),
+            Guard::Ours(way) => {
+                let layout = match way {
+                    Way::Notify => Layout::Redisson, // only locks in this layout have the strategy `notify`
+                    Way::Handoff | Way::Spin => Layout::Native,
+                };
+                let client = LockClient::builder().url(&urls.locks).layout(layout);
+                Locks::Ours(client.connect().await?, way)
+            }
             Guard::Redlock => Locks::Ours(LockClient::connect(&urls.locks).await?, Way::Handoff),
         };
         if let Locks::Ours(client, _) = &locks {

@@ -12,7 +12,7 @@ use crate::{
     fencing::FencingToken,
     key::LockName,
     lease::{Grant, LeaseTerms, Moment},
-    options::{Replicas, Strategy},
+    options::Replicas,
     owner::OwnerId,
 };
 
@@ -29,11 +29,9 @@ pub struct Request {
     /// The length of the lease, and whether the lease is renewed.
     pub lease: LeaseTerms,
     /// The longest time for which the acquisition waits. With a `wait` of zero, the acquisition makes one attempt and
-    /// never queues.
+    /// never queues. For a caller with [`Strategy::Spin`](crate::options::Strategy::Spin), the engine makes one such
+    /// attempt after another.
     pub wait: Duration,
-    /// How the acquisition waits. For a caller with [`Strategy::Spin`], the engine makes one attempt after another,
-    /// each with a `wait` of zero.
-    pub strategy: Strategy,
     /// The path of the annotated function, or the label of a lock of the explicit API. Empty if the caller has neither.
     pub function: &'static str,
 }
@@ -147,8 +145,7 @@ pub enum Released {
 pub struct Status {
     /// The holder, if the lock is held.
     pub holder: Option<Holder>,
-    /// The number of waiters in the queue. On a Redis server, all callers of one session (one client on one tokio
-    /// runtime) that wait with `notify` count as one waiter.
+    /// The number of waiters in the queue.
     pub waiters: usize,
 }
 

@@ -29,16 +29,6 @@ impl Layout {
         }
     }
 
-    /// Returns whether callers of locks in this layout can use this strategy.
-    #[must_use]
-    pub const fn allows(self, strategy: Strategy) -> bool {
-        match self {
-            Self::Native => true,
-            // Redisson takes a free lock even if other callers have queued for it, so a queue would keep no order.
-            Self::Redisson => !matches!(strategy, Strategy::Handoff),
-        }
-    }
-
     /// Returns the name under which a lock is stored.
     ///
     /// Without a namespace, a native lock is stored in the namespace `lock`. A lock in Redisson's layout is then stored

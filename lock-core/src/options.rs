@@ -45,8 +45,10 @@ pub enum Strategy {
     /// Waits in a queue. A release grants the lock to the first caller in the queue: first come, first served.
     #[default]
     Handoff,
-    /// Waits for a release, and then tries again. A release wakes such callers only if nobody is in the queue. Callers
-    /// with this strategy enter in no particular order.
+    /// Waits for a release, and then tries again. Callers with this strategy enter in no particular order. Only locks
+    /// in [Redisson's layout](Layout::Redisson) have this strategy. In process, a caller with this strategy waits in
+    /// the queue, like one with [`Handoff`](Self::Handoff), so that a unit test of a service that shares its locks with
+    /// Redisson needs no other strategy.
     Notify,
     /// Tries again and again, and pauses between two tries. A [`Backoff`] sets the length of the pauses. Callers with
     /// this strategy enter in no particular order.
@@ -154,6 +156,8 @@ pub struct Defaults {
     pub lease: Duration,
     /// How a caller waits for a lock. `None` selects the layout's default, which is handoff in the native layout.
     pub strategy: Option<Strategy>,
+    /// Whether the locks are in process, where a caller with [`Strategy::Notify`] queues.
+    pub in_process: bool,
     /// The pauses between the tries of calls with [`Strategy::Spin`].
     pub backoff: Backoff,
     /// When a call returns after its body has ended; [`Release::Confirmed`] unless the client sets another value.
@@ -171,6 +175,7 @@ impl Default for Defaults {
             wait: Duration::from_secs(3),
             lease: Duration::from_secs(30),
             strategy: None,
+            in_process: false,
             backoff: Backoff::default(),
             release: Release::default(),
             layout: Layout::default(),
@@ -236,6 +241,9 @@ pub enum OptionsError {
         /// The number of replicas that the call asked for which acquired the lock.
         held: usize,
     },
+    /// The strategy is notify, which waits for Redisson's messages about releases, but the client's locks are not in
+    /// Redisson's layout.
+    NotRedisson,
 }
 
 impl fmt::Display for OptionsError {
@@ -260,6 +268,9 @@ impl fmt::Display for OptionsError {
             Self::NoQueue => f.write_str(
                 "the strategy `handoff` needs a queue, but locks in Redisson's layout have no queue",
             ),
+            Self::NotRedisson => f.write_str(
+                "the strategy `notify` waits for Redisson's messages about releases, but the locks are not in Redisson's layout",
+            ),
             Self::HoldAtLeastAboveLease => f.write_str(
                 "`hold_at_least` must not be longer than the lease",
             ),
@@ -281,6 +292,9 @@ impl Error for OptionsError {
             Self::MaxHoldWithoutRenewal => &Advice("remove `max_hold`, or set `renew`"),
             Self::BackoffOutOfRange => &Advice("set the pauses to, for instance, 1 ms and 128 ms"),
             Self::NoQueue => &Advice("choose `strategy = notify` or `strategy = spin`"),
+            Self::NotRedisson => &Advice(
+                "choose `strategy = handoff` (first come, first served) or `strategy = spin` (no order)",
+            ),
             Self::HoldAtLeastAboveLease => {
                 &Advice("choose a longer `lease` (24 hours at most), or a shorter `hold_at_least`")
             }
@@ -342,9 +356,13 @@ impl LockOptions {
             .strategy
             .or(defaults.strategy)
             .unwrap_or(defaults.layout.default_strategy());
-        if !defaults.layout.allows(strategy) {
-            return Err(OptionsError::NoQueue);
-        }
+        let strategy = match (defaults.layout, strategy) {
+            // Redisson takes a free lock even if other callers have queued for it, so a queue would keep no order.
+            (Layout::Redisson, Strategy::Handoff) => return Err(OptionsError::NoQueue),
+            (Layout::Native, Strategy::Notify) if defaults.in_process => Strategy::Handoff,
+            (Layout::Native, Strategy::Notify) => return Err(OptionsError::NotRedisson),
+            (_, strategy) => strategy,
+        };
         Ok(Terms {
             wait,
             lease: LeaseTerms { time, renewal },
@@ -422,6 +440,8 @@ mod tests {
             (OptionsError::MaxHoldWithoutRenewal, "set `renew`"),
             (OptionsError::BackoffOutOfRange, "1 ms and 128 ms"),
             (OptionsError::NoQueue, "`strategy = notify`"),
+            (OptionsError::NotRedisson, "`strategy = handoff`"),
+            (OptionsError::NotRedisson, "`strategy = spin`"),
             (OptionsError::HoldAtLeastAboveLease, "24 hours at most"),
             (
                 OptionsError::MoreReplicasThanHeld { wanted: 2, held: 1 },
@@ -499,6 +519,27 @@ mod tests {
             Strategy::Handoff,
             "handoff is the default strategy of the native layout"
         );
+    }
+
+    #[test]
+    fn only_redisson_and_locks_in_process_have_notify() {
+        let asked = LockOptions {
+            strategy: Some(Strategy::Notify),
+            ..LockOptions::default()
+        };
+        assert_eq!(complete(asked), Err(OptionsError::NotRedisson));
+        let of_client = Defaults {
+            strategy: Some(Strategy::Notify),
+            ..Defaults::default()
+        };
+        let refused = LockOptions::default().complete(&of_client);
+        assert_eq!(refused, Err(OptionsError::NotRedisson));
+        let in_process = Defaults {
+            in_process: true,
+            ..Defaults::default()
+        };
+        let strategy = asked.complete(&in_process).map(|terms| terms.strategy);
+        assert_eq!(strategy, Ok(Strategy::Handoff));
     }
 
     #[test]

@@ -135,9 +135,9 @@ use crate::{attribute_args::Args, mistakes::Mistakes, signature::Function};
 /// # Fairness
 ///
 /// Calls that wait with `strategy = handoff`, the default, get the lock in the order in which they queued, across all
-/// processes. The project's `docs/promises.md` lists the exceptions. Calls with `wait = "0s"`, `strategy = notify` or
-/// `strategy = spin` never queue, and never overtake a queued call. A Redlock and Redisson's layout have no queue, so
-/// their calls enter in any order.
+/// processes. The project's `docs/promises.md` lists the exceptions. Calls with `wait = "0s"` or `strategy = spin` never
+/// queue, and never overtake a queued call. A Redlock and Redisson's layout have no queue, so their calls enter in any
+/// order.
 ///
 /// # Cancel safety
 ///

@@ -12,9 +12,8 @@
 //!
 //! # Fairness
 //! Callers of one key enter in the order in which they queued, across all processes. A call with a `wait` of zero never
-//! queues, and never overtakes a queued caller. Callers that wait by [`Strategy::Notify`] or [`Strategy::Spin`] do not
-//! queue: they enter in no particular order, and only when the queue is empty. A Redlock and [Redisson's
-//! layout](Layout::Redisson) have no queue.
+//! queues, and never overtakes a queued caller. Callers that wait by [`Strategy::Spin`] do not queue: they enter in no
+//! particular order, and only when the queue is empty. A Redlock and [Redisson's layout](Layout::Redisson) have no queue.
 //!
 //! # Cancel safety
 //! Every future of this crate can be dropped at any `.await`. The engine then removes the future's grant and its place

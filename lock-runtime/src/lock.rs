@@ -177,8 +177,8 @@ impl Lock {
     /// Reads the first waiters in the queue of the lock, at most `limit` and at most 1,000, in the order of the queue.
     /// The method takes at most `wait`, or 0.9 s if `wait` is zero. The queue can change before the answer arrives.
     ///
-    /// Callers that wait with [`Strategy::Notify`] or [`Strategy::Spin`] have no place in the queue, and are not
-    /// returned. A Redlock and Redisson's layout have no queue.
+    /// Callers that wait with [`Strategy::Spin`] have no place in the queue, and are not returned. A Redlock and Redisson's
+    /// layout have no queue.
     ///
     /// # Errors
     /// Returns the same errors as [`status`](Self::status), and [`LockError::Refused`] for in-process locks.

@@ -491,7 +491,7 @@ async fn is_left_over(redis: &mut MultiplexedConnection, queue: &str) -> redis::
     let ((seconds, micros), left, held, entries): Read = reading.query_async(redis).await?;
     let now = (seconds * 1_000_000 + micros) as f64;
     // The entry of a waiter is `owner|session_id|lease|wait|words`, and its place is the time at which it was queued. The
-    // other entries, `notify|session_id`, have no `wait`: they are markers of sessions, and keep no place for a caller.
+    // lock scripts skip all other entries.
     let mut waits = entries.iter().filter_map(|(entry, place)| {
         let wait = entry.split('|').nth(3)?.parse::<f64>().ok()?;
         Some(place + wait * 1000.0)

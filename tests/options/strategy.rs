@@ -20,11 +20,6 @@ use crate::stores::{
     MS, SECOND, Store, hold, on_every_store, on_stores_with_a_queue, until, until_waiting,
 };
 
-#[distributed_lock(key = "k", wait = "20s", strategy = notify)]
-async fn notified() -> Result<(), LockError> {
-    Ok(())
-}
-
 #[distributed_lock(key = "k", wait = "20s")]
 async fn as_its_client_says() -> Result<(), LockError> {
     Ok(())
@@ -39,7 +34,6 @@ async fn spinning() -> Result<(), LockError> {
 async fn each_enters_when_the_lock_is_free() {
     on_every_store(|store| async move {
         let [client, other] = store.clients().await;
-        client.scope(notified()).await.unwrap();
         client.scope(spinning()).await.unwrap();
         for &strategy in store.strategies() {
             let guard = hold(&other, "k").await;
@@ -106,12 +100,11 @@ async fn those_who_queue_come_first() {
             lock.run(body).await.unwrap();
         };
         let queued_later = async || {
-            // After this pause, the callers with `notify` and `spin` have been waiting for a while.
+            // After this pause, the caller with `spin` has been waiting for a while.
             sleep(300 * MS).await;
             caller(Strategy::Handoff).await;
         };
         tokio::join!(
-            caller(Strategy::Notify),
             caller(Strategy::Spin),
             queued_later(),
             queued_later(),
@@ -129,21 +122,24 @@ async fn those_who_queue_come_first() {
 #[tokio::test]
 async fn a_release_wakes_who_is_notified() {
     let server = RedisServer::start().await;
-    let (client, other) = (
-        Store::on(&server.url()).client().await,
-        Store::on(&server.url()).client().await,
-    );
-    let other = other.lock("k").namespace("shared");
-    let lock = client.lock("k").namespace("shared");
-    let lock = lock.strategy(Strategy::Notify).wait(20 * SECOND);
+    let builder = || {
+        LockClient::builder()
+            .url(server.url())
+            .layout(Layout::Redisson)
+    };
+    let [client, other] = [
+        builder().connect_within(PATIENCE).await.unwrap(),
+        builder().connect_within(PATIENCE).await.unwrap(),
+    ];
+    let (lock, other) = (client.lock("k").wait(20 * SECOND), other.lock("k"));
     let mut fastest = SECOND;
     for _ in 0..5 {
         let guard = other.acquire().await.unwrap();
         let before = server.scripts().await;
         let (entered, released) = tokio::join!(lock.acquire(), async {
-            // The waiting process has just found the lock taken. Without a message, the process would probe the lock
-            // again only after 200 ms.
-            until(async || server.scripts().await > before).await;
+            // The waiting process has found the lock taken, has subscribed, and has found the lock taken again. Without
+            // a message, the process would try again only after 200 ms.
+            until(async || server.scripts().await > before + 1).await;
             let released = Instant::now();
             guard.release().await;
             released
@@ -254,28 +250,29 @@ async fn each_enters_after_a_holder_that_is_gone() {
 
 #[tokio::test]
 async fn a_client_has_a_default_and_shuts_down_in_any() {
-    let store = Store::redis().await;
-    let holder = store.client().await;
-    let guard = hold(&holder, "k").await;
-    for &strategy in store.strategies() {
-        let client = store
-            .builder()
-            .strategy(strategy)
-            .backoff(Backoff {
-                first: 5 * MS,
-                most: 10 * MS,
-            })
-            .connect_within(support::PATIENCE)
-            .await
-            .unwrap();
-        let lock = client.lock("k").wait(60 * SECOND);
-        let (ended, ()) = tokio::join!(lock.acquire(), async {
-            sleep(50 * MS).await;
-            client.shutdown().await;
-        });
-        assert_eq!(ended.err(), Some(LockError::ShutDown), "{strategy:?}");
+    for store in [Store::redis().await, Store::redisson().await] {
+        let holder = store.client().await;
+        let guard = hold(&holder, "k").await;
+        for &strategy in store.strategies() {
+            let client = store
+                .builder()
+                .strategy(strategy)
+                .backoff(Backoff {
+                    first: 5 * MS,
+                    most: 10 * MS,
+                })
+                .connect_within(support::PATIENCE)
+                .await
+                .unwrap();
+            let lock = client.lock("k").wait(60 * SECOND);
+            let (ended, ()) = tokio::join!(lock.acquire(), async {
+                sleep(50 * MS).await;
+                client.shutdown().await;
+            });
+            assert_eq!(ended.err(), Some(LockError::ShutDown), "{strategy:?}");
+        }
+        guard.release().await;
     }
-    guard.release().await;
 }
 
 /// A call without `strategy` waits with the strategy of its client. If the client has no strategy either, the call
@@ -285,12 +282,10 @@ async fn a_call_waits_as_its_client_says_and_queues_by_default() {
     let store = Store::redis().await;
     let holder = store.client().await;
     let guard = hold(&holder, "k").await;
-    let mut redis = shared_server().await.connection().await;
-    for (strategy, queued) in [
-        (None, Some(false)),
-        (Some(Strategy::Handoff), Some(false)),
-        (Some(Strategy::Notify), Some(true)),
-        (Some(Strategy::Spin), None),
+    for (strategy, queues) in [
+        (None, true),
+        (Some(Strategy::Handoff), true),
+        (Some(Strategy::Spin), false),
     ] {
         let mut builder = store.builder();
         if let Some(strategy) = strategy {
@@ -298,21 +293,18 @@ async fn a_call_waits_as_its_client_says_and_queues_by_default() {
         }
         let client = builder.connect_within(support::PATIENCE).await.unwrap();
         let mut waiting = Box::pin(client.scope(as_its_client_says()));
-        let waits = until(async || match queued {
-            // A caller that spins sends one request after another.
-            None => client.stats().commands > 5,
-            Some(_) => holder.lock("k").status().await.unwrap().waiters == 1,
+        let waiters = async || holder.lock("k").status().await.unwrap().waiters;
+        // A caller that spins sends one request after another.
+        let waits = until(async || match queues {
+            true => waiters().await == 1,
+            false => client.stats().commands > 5,
         });
         tokio::select! {
             biased;
             _ = &mut waiting => panic!("the lock is held"),
             () = waits => {}
         }
-        let queue = format!("{}:queue", store.name("k"));
-        let entries: Vec<String> =
-            ask(&mut redis, redis::cmd("ZRANGE").arg(queue).arg(&[0, -1])).await;
-        let is_marker = entries.first().map(|entry| entry.starts_with("notify|"));
-        assert_eq!(is_marker, queued, "{strategy:?}: {entries:?}");
+        assert_eq!(waiters().await, usize::from(queues), "{strategy:?}");
         drop(waiting);
         until_waiting(&holder, "k", 0).await;
     }
@@ -323,60 +315,26 @@ async fn a_call_waits_as_its_client_says_and_queues_by_default() {
 /// caller then enters, and does not refuse itself.
 #[tokio::test]
 async fn a_try_that_is_granted_at_the_end_of_the_wait_is_entered() {
-    for store in [Store::redis().await, Store::redisson().await] {
-        let [holder, _] = store.clients().await;
-        let proxy = FaultProxy::start(shared_server().await.port()).await;
-        let caller = store.through(&proxy.url()).client().await;
-        let guard = hold(&holder, "k").await;
-        let lock = caller.lock("k").strategy(Strategy::Notify).wait(SECOND);
-        let end = Instant::now() + SECOND;
-        let waiting = tokio::spawn(lock.acquire());
-        sleep(300 * MS).await;
-        proxy.hold_requests(true);
-        let tried = proxy.wait_for_request(b"EVALSHA");
-        guard.release().await;
-        tried.await;
-        proxy.hold_replies(true);
-        proxy.hold_requests(false);
-        until(async || holder.lock("k").status().await.unwrap().holder.is_some()).await;
-        sleep_until(end + 20 * MS).await;
-        proxy.hold_replies(false);
-        let entered = waiting.await.unwrap();
-        entered.expect("the lock was granted").release().await;
-    }
-}
-
-/// A caller waits with `notify`, so its session has a marker in the queue: the entry `notify|session_id`. The session's
-/// connection breaks, and the caller gives up. The marker stays for up to 2 s, but does not prevent other callers from
-/// entering.
-#[tokio::test]
-async fn a_marker_of_a_session_that_is_cut_off_keeps_nobody_out() {
+    let store = Store::redisson().await;
+    let holder = store.client().await;
     let proxy = FaultProxy::start(shared_server().await.port()).await;
-    let store = Store::redis().await;
-    let other = store.client().await;
-    for released in [true, false] {
-        let client = store.through(&proxy.url()).client().await;
-        let guard = hold(&other, "k").await;
-        let lock = client.lock("k").strategy(Strategy::Notify);
-        let waiting = tokio::spawn(lock.wait(20 * SECOND).acquire());
-        until_waiting(&other, "k", 1).await;
-        proxy.refuse(true);
-        proxy.cut();
-        let cut = Instant::now();
-        waiting.abort();
-        if released {
-            guard.release().await;
-            let next = other.lock("k").try_acquire().await;
-            next.expect("a marker is no waiter").release().await;
-        } else {
-            until_waiting(&other, "k", 0).await;
-            let took = cut.elapsed();
-            assert!(took < 2 * SECOND + epsilon(), "{took:?}");
-            guard.release().await;
-        }
-        until(async || store.keys().await.is_empty()).await;
-        proxy.refuse(false);
-    }
+    let caller = store.through(&proxy.url()).client().await;
+    let guard = hold(&holder, "k").await;
+    let lock = caller.lock("k").strategy(Strategy::Notify).wait(SECOND);
+    let end = Instant::now() + SECOND;
+    let waiting = tokio::spawn(lock.acquire());
+    sleep(300 * MS).await;
+    proxy.hold_requests(true);
+    let tried = proxy.wait_for_request(b"EVALSHA");
+    guard.release().await;
+    tried.await;
+    proxy.hold_replies(true);
+    proxy.hold_requests(false);
+    until(async || holder.lock("k").status().await.unwrap().holder.is_some()).await;
+    sleep_until(end + 20 * MS).await;
+    proxy.hold_replies(false);
+    let entered = waiting.await.unwrap();
+    entered.expect("the lock was granted").release().await;
 }
 
 /// On a Redlock every caller tries again and again. Only a caller with `spin` uses the pauses that its client sets.
@@ -423,33 +381,31 @@ async fn on_a_redlock_a_caller_that_does_not_spin_uses_the_default_pauses() {
 /// many they are.
 #[tokio::test]
 async fn a_session_that_waits_for_a_message_tries_five_times_a_second() {
-    for layout in [Layout::Native, Layout::Redisson] {
-        let server = RedisServer::start().await;
-        let builder = || LockClient::builder().url(server.url()).layout(layout);
-        let (client, other) = (
-            builder().connect_within(support::PATIENCE).await.unwrap(),
-            builder().connect_within(support::PATIENCE).await.unwrap(),
-        );
-        let guard = hold(&other, "k").await;
-        let lock = client.lock("k").strategy(Strategy::Notify);
-        let lock = lock.wait(20 * SECOND);
-        let mut callers = JoinSet::new();
-        for _ in 0..20 {
-            let lock = lock.clone();
-            callers.spawn(async move { lock.run(async {}).await.unwrap() });
-        }
-        let asked = server.scripts().await;
-        until(async || server.scripts().await > asked + 1).await;
-        let before = server.scripts().await;
-        sleep(2 * SECOND).await;
-        let tries = server.scripts().await - before;
-        assert!(
-            (4..=11).contains(&tries),
-            "{layout:?}: {tries} in two seconds"
-        );
-        guard.release().await;
-        callers.join_all().await;
+    let server = RedisServer::start().await;
+    let builder = || {
+        LockClient::builder()
+            .url(server.url())
+            .layout(Layout::Redisson)
+    };
+    let (client, other) = (
+        builder().connect_within(support::PATIENCE).await.unwrap(),
+        builder().connect_within(support::PATIENCE).await.unwrap(),
+    );
+    let guard = hold(&other, "k").await;
+    let lock = client.lock("k").wait(20 * SECOND);
+    let mut callers = JoinSet::new();
+    for _ in 0..20 {
+        let lock = lock.clone();
+        callers.spawn(async move { lock.run(async {}).await.unwrap() });
     }
+    let asked = server.scripts().await;
+    until(async || server.scripts().await > asked + 1).await;
+    let before = server.scripts().await;
+    sleep(2 * SECOND).await;
+    let tries = server.scripts().await - before;
+    assert!((4..=11).contains(&tries), "{tries} in two seconds");
+    guard.release().await;
+    callers.join_all().await;
 }
 
 /// Runs `callers` callers in one process. Each caller holds the lock for `body`. Returns the average number of scripts
@@ -489,10 +445,8 @@ async fn one_process_sends_what_its_strategy_needs() {
     assert!(handoff <= 0.2, "{handoff}");
     // With `notify`, each caller sends three scripts: an attempt that finds the lock taken, the attempt that enters,
     // and the release.
-    for layout in [Layout::Native, Layout::Redisson] {
-        let (notify, _) = cost(layout, Strategy::Notify, 50, 5 * MS).await;
-        assert!((2.5..3.5).contains(&notify), "{layout:?}: {notify}");
-    }
+    let (notify, _) = cost(Layout::Redisson, Strategy::Notify, 50, 5 * MS).await;
+    assert!((2.5..3.5).contains(&notify), "{notify}");
     let (spin, _) = cost(Layout::Native, Strategy::Spin, 50, 5 * MS).await;
     assert!(spin > 4.0, "{spin}");
 }
@@ -541,39 +495,37 @@ async fn a_lock_that_is_free_when_the_wait_ends_is_entered() {
 #[tokio::test]
 async fn a_waiter_that_is_not_polled_keeps_no_turn() {
     const OTHERS: usize = 3;
-    for store in [Store::redis().await, Store::redisson().await] {
-        eprintln!("on {store:?}");
-        let (client, holder) = (store.client().await, store.client().await);
-        // In each case, the caller is polled for a different time: until its first attempt, until it has begun to wait,
-        // or until it has waited for more than one heartbeat.
-        for polled in [1, 2, 30] {
-            let guard = hold(&holder, "k").await;
-            let lock = client
-                .lock("k")
-                .strategy(Strategy::Notify)
-                .wait(20 * SECOND);
-            let mut parked = Box::pin(lock.acquire());
-            for _ in 0..polled {
-                let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-                assert!(parked.as_mut().poll(&mut cx).is_pending());
-                sleep(10 * MS).await;
-            }
-            let mut others = JoinSet::new();
-            for _ in 0..OTHERS {
-                let lock = lock.clone();
-                others.spawn(async move { lock.acquire().await.unwrap().release().await });
-            }
-            sleep(100 * MS).await;
-            let released = Instant::now();
-            guard.release().await;
-            others.join_all().await;
-            // The bound is the sum of a claim (2 s) and the interval between two heartbeats (200 ms).
-            let took = released.elapsed();
-            assert!(
-                took < 2200 * MS + epsilon(),
-                "polled {polled} times: {took:?}"
-            );
-            parked.await.unwrap().release().await;
+    let store = Store::redisson().await;
+    let (client, holder) = (store.client().await, store.client().await);
+    // In each case, the caller is polled for a different time: until its first attempt, until it has begun to wait,
+    // or until it has waited for more than one heartbeat.
+    for polled in [1, 2, 30] {
+        let guard = hold(&holder, "k").await;
+        let lock = client
+            .lock("k")
+            .strategy(Strategy::Notify)
+            .wait(20 * SECOND);
+        let mut parked = Box::pin(lock.acquire());
+        for _ in 0..polled {
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(parked.as_mut().poll(&mut cx).is_pending());
+            sleep(10 * MS).await;
         }
+        let mut others = JoinSet::new();
+        for _ in 0..OTHERS {
+            let lock = lock.clone();
+            others.spawn(async move { lock.acquire().await.unwrap().release().await });
+        }
+        sleep(100 * MS).await;
+        let released = Instant::now();
+        guard.release().await;
+        others.join_all().await;
+        // The bound is the sum of a claim (2 s) and the interval between two heartbeats (200 ms).
+        let took = released.elapsed();
+        assert!(
+            took < 2200 * MS + epsilon(),
+            "polled {polled} times: {took:?}"
+        );
+        parked.await.unwrap().release().await;
     }
 }

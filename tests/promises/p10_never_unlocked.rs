@@ -495,7 +495,7 @@ async fn connecting_fails_at_once_where_no_server_answers() {
 /// The rights that docs/guides/acl.md lists are enough for all operations, on one server and on a Redlock.
 #[tokio::test]
 async fn the_rights_in_the_readme_are_enough() {
-    for strategy in [Strategy::Handoff, Strategy::Notify, Strategy::Spin] {
+    for strategy in [Strategy::Handoff, Strategy::Spin] {
         let server = RedisServer::start().await;
         limit(&server, Deployment::Single, &[]).await;
         let url = format!("redis://locks:secret@127.0.0.1:{}/", server.port());

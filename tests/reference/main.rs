@@ -29,7 +29,6 @@ struct Memory;
 impl Place for Memory {
     const RULES: Rules = Rules {
         own_clock: true,
-        queue: true,
         operator: false,
     };
 }
@@ -45,7 +44,6 @@ struct Redis;
 impl Place for Redis {
     const RULES: Rules = Rules {
         own_clock: false,
-        queue: true,
         operator: true,
     };
 }

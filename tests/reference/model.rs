@@ -98,7 +98,7 @@ pub(crate) struct Held {
 pub(crate) struct Key {
     pub(crate) held: Option<Held>,
     pub(crate) queue: VecDeque<CallId>,
-    /// Callers that wait outside the queue, with `notify` or `spin`.
+    /// Callers that wait outside the queue, with `spin`.
     pub(crate) others: Vec<CallId>,
 }
 
@@ -156,7 +156,7 @@ pub(crate) struct Model {
     arriving: Vec<CallId>,
     /// The times at which something happened during the newest step.
     pub(crate) moments: Vec<u64>,
-    /// Whether a hold has ended while one call waited for its lock with `notify` or `spin`, and another waited for its
+    /// Whether a hold has ended while one call waited for its lock with `spin`, and another waited for its
     /// turn under the same hold. The promises do not say which of these calls is first.
     pub(crate) has_raced: bool,
 }

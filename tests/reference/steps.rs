@@ -220,11 +220,7 @@ fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
         6 => (0..KEYS).prop_map(|key| vec![key]),
         1 => (0..KEYS, 1..KEYS).prop_map(|(key, on)| vec![key, (key + on) % KEYS]),
     ];
-    let waiting = if rules.queue {
-        prop_oneof![8 => Just(Waiting::Handoff), 1 => Just(Waiting::Notify), 1 => Just(Waiting::Spin)].boxed()
-    } else {
-        prop_oneof![Just(Waiting::Notify), Just(Waiting::Spin)].boxed()
-    };
+    let waiting = prop_oneof![9 => Just(Waiting::Handoff), 1 => Just(Waiting::Spin)];
     let short = u32::from(rules.own_clock);
     let wait = prop_oneof![
         2 => Just(Wait::Zero),
@@ -249,11 +245,7 @@ fn begin(model: &Model, inside: &[CallId]) -> BoxedStrategy<Step> {
                 let spec = Spec {
                     client,
                     form: if several { Form::Body } else { form },
-                    strategy: if several && rules.queue {
-                        Waiting::Handoff
-                    } else {
-                        strategy
-                    },
+                    strategy: if several { Waiting::Handoff } else { strategy },
                     wait: if several && wait == Wait::Short {
                         Wait::Long
                     } else {

@@ -134,7 +134,7 @@ impl Store {
     pub fn strategies(&self) -> &'static [Strategy] {
         match self.layout {
             Layout::Redisson => &[Strategy::Notify, Strategy::Spin],
-            Layout::Native => &[Strategy::Handoff, Strategy::Notify, Strategy::Spin],
+            Layout::Native => &[Strategy::Handoff, Strategy::Spin],
         }
     }
 

@@ -372,12 +372,7 @@ impl Task {
                     )
                     .await
                 }
-                80..84 => {
-                    tries = self.course.has_long_queues();
-                    let lock = lock.strategy(Strategy::Notify);
-                    lock.run(self.body(key, awaits, 0)).await
-                }
-                84..88 => {
+                80..88 => {
                     tries = self.course.has_long_queues();
                     let lock = lock.strategy(Strategy::Spin);
                     lock.run(self.body(key, awaits, 0)).await

@@ -82,7 +82,6 @@ impl AcquireSpec {
             owner: self.shared.context.new_owner(),
             lease: self.terms.lease,
             wait,
-            strategy: self.terms.strategy,
             function: self.site.function(),
         }
     }

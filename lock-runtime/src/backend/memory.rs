@@ -12,6 +12,8 @@
 //! end until the nested call leaves, or until the `max_hold` of the nested call has passed. From that moment, the fixed
 //! lease lasts for at least the lease time of the nested call.
 //!
+//! All waiters queue: a caller with the strategy `notify` waits like one with `handoff`.
+//!
 //! No thread watches callers that are not polled. Instead, each waiter checks the time limits of the caller that has
 //! the lock, or to which the lock is offered. If that caller does not take its offer in time, or does not begin its
 //! body in time, a waiter ends the caller's grant. The lock is then offered to the next waiter.
@@ -36,7 +38,7 @@ use lock_core::{
     fencing::FencingToken,
     key::LockName,
     lease::{CLAIM, Grant, LeaseTerms, MAX_LEASE, Moment, Renewal, claim_after},
-    options::{Replicas, Strategy},
+    options::Replicas,
     owner::OwnerId,
 };
 use once_cell::sync::Lazy;
@@ -175,9 +177,6 @@ struct Slot {
     held: Option<Held>,
     /// The waiters, ordered by ticket.
     queue: VecDeque<Waiter>,
-    /// The callers that wait with the strategy `notify`, without a place in the queue. A caller with `notify` tries
-    /// again when the lock is free and the queue is empty.
-    notified: Vec<Arc<Notify>>,
 }
 
 struct Held {
@@ -231,9 +230,10 @@ enum View {
     /// Contains the token and the end of the grant. If the lock was offered to the caller, also contains the time since
     /// the offer.
     Granted(FencingToken, Option<Moment>, Option<Duration>),
-    /// The lock is not free. Contains the moment at which the caller tries again, or `None` if the caller only waits to
-    /// be woken.
-    Waiting(Option<Moment>),
+    /// The caller is queued. Contains the moment at which the caller tries again.
+    Waiting(Moment),
+    /// The lock is not free, and the caller does not wait.
+    Busy,
 }
 
 impl Registry {
@@ -425,33 +425,18 @@ impl Slot {
                 break;
             }
         }
-        if self.held.is_none() {
-            common.woken.append(&mut self.notified);
-        }
         self.nudge(common);
     }
 
-    /// Wakes the callers that wait for the end of the holder's grant: the head of the queue, and all callers that wait
-    /// without a place in the queue. The waiters behind the head are not woken, because each of them checks the lock
-    /// again within a claim (2 s).
+    /// Wakes the head of the queue, which waits for the end of the holder's grant. The waiters behind the head are not
+    /// woken, because each of them checks the lock again within a claim (2 s).
     fn nudge(&self, common: &mut Common) {
         let head = self.queue.front().map(|head| head.look.clone());
         common.woken.extend(head);
-        if self.held.as_ref().is_some_and(|held| held.until.is_some()) {
-            common.woken.extend(self.notified.iter().cloned());
-        }
     }
 
-    /// Removes an owner that leaves. Ends the owner's grant, or removes the owner from the queue or from the callers
-    /// that wait with `notify`.
-    fn remove(
-        &mut self,
-        owner: OwnerId,
-        ticket: Option<u64>,
-        look: &Arc<Notify>,
-        common: &mut Common,
-    ) {
-        self.notified.retain(|other| !Arc::ptr_eq(other, look));
+    /// Removes an owner that leaves. Ends the owner's grant, or removes the owner from the queue.
+    fn remove(&mut self, owner: OwnerId, ticket: Option<u64>, common: &mut Common) {
         if self.held.as_ref().is_some_and(|held| held.owner == owner) {
             self.grant_next(common);
         } else if let Some(place) = ticket.and_then(|ticket| self.place(ticket).ok()) {
@@ -500,7 +485,7 @@ struct MemoryAttempt {
 
 impl MemoryAttempt {
     /// Tries to enter the lock. If the lock is not free, or others wait for it, queues a caller whose request has a
-    /// `wait`. A caller with the strategy `notify` is not queued, but registered to be woken.
+    /// `wait`.
     fn view(&mut self) -> View {
         let Self {
             registry,
@@ -535,16 +520,9 @@ impl MemoryAttempt {
             }
             let holder_ends = slot.held.as_ref().and_then(|held| held.until);
             if request.wait.is_zero() {
-                return View::Waiting(None);
+                return View::Busy;
             }
             let ticket = *ticket.get_or_insert_with(|| TICKETS.fetch_add(1, Ordering::Relaxed));
-            if request.strategy == Strategy::Notify {
-                // A caller is registered only once, even if it tries several times.
-                if !slot.notified.iter().any(|other| Arc::ptr_eq(other, look)) {
-                    slot.notified.push(look.clone());
-                }
-                return View::Waiting(holder_ends);
-            }
             // A waiter that was offered the lock, but was polled too late, returns to its old place in the queue.
             if let Err(place) = slot.place(ticket) {
                 let waiter = Waiter {
@@ -561,7 +539,7 @@ impl MemoryAttempt {
             // Some waiters might not be polled. Every waiter therefore checks the lock again when the present grant or
             // offer ends, or after a claim (2 s), whichever is earlier.
             let soon = CLOCK.now() + CLAIM;
-            View::Waiting(Some(holder_ends.map_or(soon, |ends| ends.min(soon))))
+            View::Waiting(holder_ends.map_or(soon, |ends| ends.min(soon)))
         })
     }
 
@@ -596,16 +574,15 @@ impl Attempt for MemoryAttempt {
                         self.settled = true;
                         return Ok(Answer::Granted(self.granted(token, until, handoff)));
                     }
-                    View::Waiting(_) if self.request.wait.is_zero() => {
+                    View::Busy => {
                         self.settled = true;
                         return Ok(Answer::Busy);
                     }
-                    View::Waiting(Some(holder_ends)) => tokio::select! {
+                    View::Waiting(soon) => tokio::select! {
                         biased;
                         () = look.notified() => {}
-                        () = CLOCK.sleep_until(holder_ends) => {}
+                        () = CLOCK.sleep_until(soon) => {}
                     },
-                    View::Waiting(None) => look.notified().await,
                 }
             }
         })
@@ -640,7 +617,7 @@ impl MemoryAttempt {
             _ => {
                 self.ahead = self.registry.with(&self.request.name, |slot, common| {
                     let ahead = self.ticket.and_then(|ticket| slot.place(ticket).ok());
-                    slot.remove(self.request.owner, self.ticket, &self.look, common);
+                    slot.remove(self.request.owner, self.ticket, common);
                     ahead
                 });
                 Leaving::Left
@@ -655,7 +632,7 @@ impl Drop for MemoryAttempt {
     fn drop(&mut self) {
         if !self.settled {
             self.registry.with(&self.request.name, |slot, common| {
-                slot.remove(self.request.owner, self.ticket, &self.look, common);
+                slot.remove(self.request.owner, self.ticket, common);
             });
         }
     }
@@ -796,8 +773,8 @@ impl Backend for MemoryBackend {
         self.shutting_down.store(true, Ordering::Release);
         self.registry.change(|State { common, locks, .. }| {
             for slot in locks.values() {
-                let queued = slot.queue.iter().map(|waiter| &waiter.look);
-                common.woken.extend(queued.chain(&slot.notified).cloned());
+                let queued = slot.queue.iter().map(|waiter| waiter.look.clone());
+                common.woken.extend(queued);
             }
         });
     }

@@ -215,7 +215,8 @@ impl LockClientBuilder {
     }
 
     /// Sets the strategy of calls that set no strategy: [`Strategy::Handoff`] by default, and [`Strategy::Notify`] in
-    /// [Redisson's layout](Self::layout).
+    /// [Redisson's layout](Self::layout). Outside Redisson's layout, [`connect`](Self::connect) refuses
+    /// [`Strategy::Notify`], unless the locks are in process.
     pub fn strategy(mut self, strategy: Strategy) -> Self {
         self.defaults.strategy = Some(strategy);
         self
@@ -601,7 +602,9 @@ impl LockClientBuilder {
     }
 
     /// Checks the settings, and creates the backend without connecting it.
-    fn open(self) -> Result<Unconnected, ConnectError> {
+    fn open(mut self) -> Result<Unconnected, ConnectError> {
+        self.defaults.in_process =
+            matches!(&self.target, Some(Target::Url(url)) if url.starts_with(MEMORY_SCHEME));
         LockOptions::default()
             .complete(&self.defaults)
             .map_err(ConnectError::InvalidDefaults)?;

@@ -9,13 +9,11 @@ use std::{
 };
 
 use futures_util::future::try_join_all;
-use lock_runtime::{Hold, Holds, LockClient, LockError, Strategy, distributed_lock};
+use lock_runtime::{Hold, Holds, LockClient, LockError, distributed_lock};
 use support::stores::{Store, hold};
 use tokio::time::sleep;
 
 use crate::fixture::{MS, SECOND, epsilon, until};
-
-const STRATEGIES: [Strategy; 3] = [Strategy::Handoff, Strategy::Notify, Strategy::Spin];
 
 /// Polls a call once, lets `gap` pass without a poll, and then drives the call to its end.
 async fn polled_after<T>(gap: Duration, call: impl Future<Output = T>) -> T {
@@ -34,15 +32,24 @@ async fn connected(store: &Store) -> LockClient {
     client
 }
 
+async fn stores() -> [Store; 3] {
+    [
+        Store::redis().await,
+        Store::redlock().await,
+        Store::redisson().await,
+    ]
+}
+
 fn left() -> Duration {
     Hold::current().expect("a body has a hold").remaining()
 }
 
 #[tokio::test]
 async fn a_grant_that_is_read_late_is_confirmed_before_the_body_starts() {
-    for store in [Store::redis().await, Store::redlock().await] {
+    for store in stores().await {
         let client = connected(&store).await;
-        for (strategy, renew) in STRATEGIES.iter().flat_map(|s| [(s, true), (s, false)]) {
+        let strategies = store.strategies().iter();
+        for (strategy, renew) in strategies.flat_map(|s| [(s, true), (s, false)]) {
             let lock = client.lock("k").lease(SECOND).renew(renew);
             let lock = lock.strategy(*strategy);
             let left = polled_after(600 * MS, lock.run(async { left() }))
@@ -71,9 +78,9 @@ async fn a_renewed_lease_that_began_late_is_renewed() {
 /// the call reports no loss, and acquires the lock again within its `wait`.
 #[tokio::test]
 async fn a_grant_that_is_read_after_its_end_is_acquired_again() {
-    for store in [Store::redis().await, Store::redlock().await] {
+    for store in stores().await {
         let client = connected(&store).await;
-        for strategy in STRATEGIES {
+        for &strategy in store.strategies() {
             let lock = client.lock("k").lease(SECOND).strategy(strategy);
             let lock = lock.wait(20 * SECOND);
             let left = polled_after(1200 * MS, lock.run(async { left() })).await;

@@ -211,7 +211,7 @@ async fn row_49_polled_late() {
 async fn row_49_an_answer_is_read_late() {
     row(49, async |seen| {
         let server = RedisServer::start().await;
-        for strategy in [Strategy::Handoff, Strategy::Notify, Strategy::Spin] {
+        for strategy in [Strategy::Handoff, Strategy::Spin] {
             let three = Three::on(&server, "k").await;
             let lock = three.slow.clone().strategy(strategy);
             let mut late = Box::pin(lock.run(three.judge.clone().body("late", 10 * MS)));

@@ -1,7 +1,9 @@
 //! The URLs, options and locks that clients with Redisson's layout refuse, and the rights that a user needs for this
 //! layout.
 
-use lock_runtime::{ConnectError, Layout, LockClient, LockError, OptionsError, Strategy};
+use lock_runtime::{
+    ConnectError, Layout, LockClient, LockError, OptionsError, Strategy, distributed_lock,
+};
 use redis::Value;
 use support::{
     epsilon,
@@ -26,11 +28,10 @@ async fn the_other_layout_is_refused_on_either_side() {
     let mut redis = shared_server().await.connection().await;
     for (holder, other) in [(&client, &redisson), (&redisson, &client)] {
         let guard = same(holder).acquire().await.unwrap();
-        let strategies = [Strategy::Notify, Strategy::Spin];
         for refused in [
             same(other).try_acquire().await.err(),
-            same(other).strategy(strategies[0]).acquire().await.err(),
-            same(other).strategy(strategies[1]).acquire().await.err(),
+            same(other).acquire().await.err(),
+            same(other).strategy(Strategy::Spin).acquire().await.err(),
             same(other).status().await.err(),
         ] {
             match refused {
@@ -71,7 +72,7 @@ async fn a_refusal_leaves_nothing_to_clean_up() {
     support::until(async || client.stats().connections >= 3).await;
     let before = client.stats();
     for _ in 0..10 {
-        for strategy in [Strategy::Handoff, Strategy::Notify, Strategy::Spin] {
+        for strategy in [Strategy::Handoff, Strategy::Spin] {
             let refused = lock.clone().strategy(strategy).acquire().await.err();
             let is_wrong = matches!(refused, Some(LockError::WrongLayout { .. }));
             assert!(is_wrong, "{refused:?}");
@@ -153,4 +154,57 @@ async fn what_the_layout_has_not_is_refused() {
     let guard = client.lock("{order}:7").acquire().await.unwrap();
     assert_eq!(server.keys().await, ["lock:fence", "{order}:7"]);
     guard.release().await;
+}
+
+#[distributed_lock(key = "order:<id>", strategy = notify)]
+async fn notified(id: u32) -> Result<u32, LockError> {
+    Ok(id)
+}
+
+/// Only locks in Redisson's layout have the strategy `notify`. In process, a call with `notify` queues.
+#[tokio::test]
+async fn other_layouts_have_no_notify() {
+    let not_redisson = OptionsError::NotRedisson;
+    for store in [
+        Store::redis().await,
+        Store::sentinel().await,
+        Store::cluster().await,
+        Store::redlock().await,
+    ] {
+        let waiting = store.builder().strategy(Strategy::Notify);
+        let refused = waiting.connect().await.err();
+        assert_eq!(refused, Some(ConnectError::InvalidDefaults(not_redisson)));
+        let client = store.client().await;
+        for refused in [
+            client.scope(notified(7)).await.err(),
+            client
+                .lock("k")
+                .strategy(Strategy::Notify)
+                .try_acquire()
+                .await
+                .err(),
+            client
+                .locks(["a", "b"])
+                .strategy(Strategy::Notify)
+                .acquire()
+                .await
+                .err(),
+        ] {
+            assert_eq!(
+                refused,
+                Some(LockError::InvalidOptions(not_redisson)),
+                "{store:?}"
+            );
+        }
+        assert_eq!(store.keys().await, [] as [String; 0]);
+    }
+    let store = Store::memory();
+    let waiting = store.builder().strategy(Strategy::Notify);
+    let client = waiting.connect_within(support::PATIENCE).await.unwrap();
+    assert_eq!(client.scope(notified(7)).await, Ok(7));
+    let guard = hold(&client, "k").await;
+    let waiter = tokio::spawn(client.lock("k").acquire());
+    until(async || client.lock("k").status().await.unwrap().waiters == 1).await;
+    guard.release().await;
+    waiter.await.unwrap().unwrap().release().await;
 }

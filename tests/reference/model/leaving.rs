@@ -80,19 +80,11 @@ impl Model {
         }
     }
 
-    /// Frees the lock, and grants it to the first caller in the queue. If the queue is empty, grants the lock to a
-    /// caller that waits with `notify`.
+    /// Frees the lock, and grants it to the first caller in the queue.
     pub(super) fn grant_next(&mut self, key: usize) {
         self.keys[key].held = None;
         if let Some(first) = self.keys[key].queue.pop_front() {
             self.grant(first, key, true);
-        } else if let Some(place) = self.keys[key]
-            .others
-            .iter()
-            .position(|id| self.calls[id].spec.strategy == Strategy::Notify)
-        {
-            let next = self.keys[key].others.remove(place);
-            self.grant(next, key, true);
         }
     }
 

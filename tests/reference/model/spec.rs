@@ -35,8 +35,6 @@ pub(crate) struct Rules {
     /// Whether the test controls the time. Leases and waits can then be short, because they end only when the test
     /// advances the time.
     pub(crate) own_clock: bool,
-    /// Whether the backend supports the strategy `handoff`, whose callers wait in a queue.
-    pub(crate) queue: bool,
     /// Whether the test also acts as an operator, which deletes keys and cuts connections over a connection of its own.
     pub(crate) operator: bool,
 }

@@ -133,7 +133,7 @@ impl System {
         if !model.rules.own_clock && state.held.as_ref().is_some_and(seen_as_a_block) {
             // The lock stays taken after its hold (`hold_at_least`), or the holder's client is shut down. In both
             // cases, the status comes from the server, which does not know which member of a cohort had the turn.
-            let (queued, _) = self.entries(key).await;
+            let queued = self.entries(key).await;
             return if token.is_some() && queued == state.queue.len() {
                 Ok(())
             } else {
@@ -150,18 +150,8 @@ impl System {
             Some(None) => token.is_some(),
             Some(wanted) => token == wanted,
         };
-        let queued = if model.rules.queue {
-            state.queue.len()
-        } else {
-            0
-        };
-        // The status of a server also counts each session with a caller that waits with `notify` as one waiter.
-        let notified = if model.rules.own_clock {
-            0
-        } else {
-            self.entries(key).await.1
-        };
-        if holder && status.waiters == queued + notified {
+        let queued = state.queue.len();
+        if holder && status.waiters == queued {
             return Ok(());
         }
         let mut what = format!(
@@ -176,21 +166,12 @@ impl System {
         Err(not_yet(what))
     }
 
-    /// Returns the number of callers in the server's queue, and the number of sessions with callers that wait with
-    /// `notify`.
-    pub(super) async fn entries(&self, key: usize) -> (usize, usize) {
+    /// Returns the number of callers in the server's queue.
+    pub(super) async fn entries(&self, key: usize) -> usize {
         let mut server = shared_server().await.connection().await;
         let queue = format!("{}:queue", self.store.name(NAMES[key]));
-        let mut range = redis::cmd("ZRANGE");
-        let range = range.arg(queue).arg(0).arg(-1);
-        let members: Vec<String> = range
-            .query_async(&mut server)
-            .await
-            .expect("the server answers");
-        let (notified, queued): (Vec<_>, Vec<_>) = members
-            .iter()
-            .partition(|member| member.starts_with("notify|"));
-        (queued.len(), notified.len())
+        let queued = redis::cmd("ZCARD").arg(queue).query_async(&mut server);
+        queued.await.expect("the server answers")
     }
 
     pub(super) fn compare_stats(&self, client: usize, model: &Model) -> Result<(), Unlike> {

@@ -58,7 +58,7 @@ fn one_seed_has_one_history() {
 fn notified_calls_are_polled_late_at_a_server_that_stops() {
     for seed in 0..100 {
         let plan = Plan {
-            store: Store::Redis,
+            store: Store::Redisson,
             replicas: 0,
             processes: 2,
             keys: 2,

@@ -25,7 +25,7 @@ use lock_core::{
     key::LockName,
     layout::Layout,
     lease::Moment,
-    options::{Replicas, Strategy},
+    options::Replicas,
 };
 
 use self::{
@@ -97,7 +97,8 @@ impl Backend for RedisBackend {
 
     fn attempt(&self, request: Request) -> Box<dyn Attempt> {
         let server = self.server.clone();
-        if request.strategy == Strategy::Notify && !request.wait.is_zero() {
+        // A caller that spins makes attempts that do not wait, so a caller that waits in Redisson's layout has `notify`.
+        if self.server.layout() == Layout::Redisson && !request.wait.is_zero() {
             Box::new(NotifiedAttempt::new(server, request))
         } else {
             Box::new(RedisAttempt::new(server, request))

@@ -195,9 +195,16 @@ impl Caller {
     /// Chooses random options for a call that locks this key, and records in the ledger that the call begins.
     fn begin(&self, way: Way, key: &str) -> (Lock, CallId) {
         let plan = &self.process.plan;
-        let strategy = match plan.one_strategy_each {
+        let drawn = match plan.one_strategy_each {
             true => plan.strategies[self.process.host % plan.strategies.len()],
             false => self.chance.pick(&plan.strategies),
+        };
+        // A plan can combine a store with a strategy that the store refuses.
+        let strategy = match (plan.store, drawn) {
+            (Store::Redisson, Strategy::Handoff) => Strategy::Notify,
+            (Store::Redisson, drawn) => drawn,
+            (_, Strategy::Notify) => Strategy::Handoff,
+            (_, drawn) => drawn,
         };
         let wait = if way == Way::Try {
             Duration::ZERO
@@ -254,10 +261,7 @@ impl Caller {
         let plan = &self.process.plan;
         // The messages for a call that is polled on two runtimes in turn can go to the session of either runtime.
         let is_in_turn = way == Way::Moved && plan.quirks && plan.runtimes == 2;
-        let notified = strategy == Strategy::Notify
-            && !wait.is_zero()
-            && store != Store::Redlock
-            && !is_in_turn;
+        let notified = strategy == Strategy::Notify && !wait.is_zero() && !is_in_turn;
         Wanted {
             host: self.process.host,
             runtime: self.runtime,

@@ -1,15 +1,12 @@
 //! The checks of what the servers store: the grants, and the queues.
 
-use lock_runtime::Strategy;
-
 use super::{
     Ledger,
     servers::Broken,
     state::{CallId, State, millis},
 };
 use crate::{
-    callers::Way,
-    plan::{Plan, Store},
+    plan::Store,
     redis::{Redis, StoredGrant, StoredQueue},
 };
 
@@ -18,8 +15,6 @@ use crate::{
 const ESTIMATED: u64 = 1_500;
 /// The time, in milliseconds, within which a caller must confirm a grant that was sent to it.
 const CLAIMED: u64 = 2_000;
-/// The longest time, in milliseconds, for which a server remembers which sessions it has to tell that a lock is free.
-const MARKED: u64 = 2_010;
 /// The longest time, in milliseconds, by which a node of a Redlock may count again before the end of the grants that it
 /// has lost: the clocks of the node and of the clients may differ.
 const EARLY: u64 = 20;
@@ -27,21 +22,6 @@ const EARLY: u64 = 20;
 const MARK: &str = "lock:fence:whole";
 /// The longest time, in milliseconds, by which a lock is taken beyond its minimum hold.
 const RETAINED_LONGER: u64 = 300;
-
-impl Plan {
-    /// Returns whether all callers wait with the strategy `notify`.
-    fn is_notified(&self) -> bool {
-        let queues = |way: &Way| {
-            matches!(
-                way,
-                Way::Several | Way::Nested | Way::Siblings | Way::TakenAlong | Way::Function
-            )
-        };
-        // Some of the forgotten calls have several keys.
-        let queues_forgotten = self.quirks && self.ways.contains(&Way::Forgotten);
-        self.strategies == [Strategy::Notify] && !self.ways.iter().any(queues) && !queues_forgotten
-    }
-}
 
 impl Ledger {
     /// Checks what the servers that grant locks store for one lock.
@@ -57,7 +37,6 @@ impl Ledger {
         by_clock
             .or_else(|| check_places(key, grants, queues))
             .or_else(|| self.check_distinct(state, key, queues))
-            .or_else(|| self.check_markers(state, key, queues))
             .or_else(|| self.check_retained_grant(state, key, grants, now))
     }
 
@@ -118,22 +97,6 @@ impl Ledger {
             let seen = format!("{key} on server {server}: {same:?}");
             Some(("the callers of a batch have different places", seen))
         })
-    }
-
-    /// Checks that a server soon forgets which sessions it has to tell that a lock is free.
-    fn check_markers(
-        &self,
-        state: &State,
-        key: &str,
-        queues: &[(usize, StoredQueue)],
-    ) -> Option<Broken> {
-        if !self.plan.is_notified() || state.set_back > 0 {
-            return None;
-        }
-        let lasts = |(_, queue): &&(usize, StoredQueue)| queue.left > MARKED && queue.markers > 0;
-        let (server, queue) = queues.iter().find(lasts)?;
-        let seen = format!("{key} on server {server}: {queue:?}");
-        Some(("a session that does not ask again is forgotten", seen))
     }
 
     /// Checks that the quarantine of a node of a Redlock begins once after each loss of its state.

@@ -247,8 +247,8 @@ impl Plan {
         ]);
         let strategies = match chance.among(0..4) {
             _ if store == Store::Redisson => vec![Strategy::Notify, Strategy::Spin],
-            0 => vec![Strategy::Handoff, Strategy::Notify, Strategy::Spin],
-            1 => vec![chance.pick(&[Strategy::Notify, Strategy::Spin])],
+            0 => vec![Strategy::Handoff, Strategy::Spin],
+            1 => vec![chance.pick(&[Strategy::Handoff, Strategy::Spin])],
             _ => vec![Strategy::Handoff],
         };
         let some_of = |all: &[u64]| -> Vec<Duration> {

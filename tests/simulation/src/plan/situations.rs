@@ -39,7 +39,7 @@ impl Plan {
             },
             // All callers are woken by messages that the lock is free.
             1 => Self {
-                store: situations.pick(&[Store::Redis, Store::Redis, Store::Redisson]),
+                store: Store::Redisson,
                 processes: 1 + situations.index(2),
                 tasks: situations.pick(&[4, 16]),
                 strategies: vec![Strategy::Notify],
@@ -150,7 +150,7 @@ impl Plan {
                 body: rare.pick(&[5, 50]),
                 leases: millis(&[1_000, 3_000]),
                 waits: millis(&[2_000, 5_000]),
-                strategies: vec![rare.pick(&[Strategy::Handoff, Strategy::Notify])],
+                strategies: vec![rare.pick(&[Strategy::Handoff, Strategy::Spin])],
                 faults: match rare.index(5) {
                     0 => Vec::new(),
                     _ => vec![rare.pick(&[
@@ -254,9 +254,9 @@ impl Plan {
                 habits: true,
                 ..plan
             },
-            // Callers with `notify` are polled late while the server is away.
+            // Callers in Redisson's layout are polled late while the server is away.
             2 => Self {
-                store: Store::Redis,
+                store: Store::Redisson,
                 processes: 1,
                 slow: 60,
                 rhythmic: false,
@@ -286,7 +286,7 @@ impl Plan {
                 tasks: 8,
                 strategies: targets.pick(&[
                     vec![Strategy::Handoff],
-                    vec![Strategy::Handoff, Strategy::Notify],
+                    vec![Strategy::Handoff, Strategy::Spin],
                 ]),
                 leases: vec![millis(&[1_000, 2_000])[0], millis(&[3_000, 5_000])[0]],
                 waits: millis(&[10_000]),
@@ -473,13 +473,13 @@ impl Plan {
                 calm: 4_000,
                 ..plan
             },
-            // The callers of one process queue, and those of the other process use `notify`. One of the processes is stopped.
+            // The callers of one process queue, and those of the other process spin. One of the processes is stopped.
             _ => Self {
                 store: Store::Redis,
                 processes: 2,
                 keys: 1,
                 tasks: 8,
-                strategies: vec![Strategy::Handoff, Strategy::Notify],
+                strategies: vec![Strategy::Handoff, Strategy::Spin],
                 one_strategy_each: true,
                 leases: vec![millis(&[1_000, 2_000])[0], millis(&[3_000, 5_000])[0]],
                 waits: millis(&[10_000]),

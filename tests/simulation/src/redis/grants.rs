@@ -61,10 +61,6 @@ impl StoredWaiter {
 pub struct StoredQueue {
     /// The owners that wait, in order.
     pub waiters: Vec<StoredWaiter>,
-    /// The number of sessions that get a message when the lock is free.
-    pub markers: usize,
-    /// The time after which the queue expires, in milliseconds.
-    pub left: u64,
 }
 
 impl Redis {
@@ -101,19 +97,14 @@ impl Redis {
     #[must_use]
     pub fn queue(&self, name: &str, ms: i64) -> StoredQueue {
         let entry = self.0.data.peek(format!("{name}:queue").as_bytes(), ms);
-        let Some((Value::SortedSet(queue), expires)) =
-            entry.map(|entry| (&entry.value, entry.expires))
-        else {
+        let Some(Value::SortedSet(queue)) = entry.map(|entry| &entry.value) else {
             return StoredQueue::default();
         };
-        let (owners, markers): (Vec<_>, Vec<_>) = queue
-            .range(0..queue.len())
-            .partition(|(place, _)| place.is_finite());
-        let waiter = |entry: &&(f64, Arc<[u8]>)| StoredWaiter::parse(entry.0, &entry.1);
+        let entries = queue.range(0..queue.len());
         StoredQueue {
-            waiters: owners.iter().filter_map(waiter).collect(),
-            markers: markers.len(),
-            left: left(expires, ms),
+            waiters: entries
+                .filter_map(|entry| StoredWaiter::parse(entry.0, &entry.1))
+                .collect(),
         }
     }
 }

@@ -68,7 +68,6 @@ pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
         ("retain", &[next_token, grant_next, part!("native/retain")]),
         ("queue", &[next_token, grant_next, part!("native/queue")]),
         ("leave", &[next_token, grant_next, part!("native/leave")]),
-        ("unsubscribe", &[part!("native/unsubscribe")]),
         ("probe", &[next_token, grant_next, part!("native/probe")]),
         ("renew", &[part!("native/renew")]),
         ("status", &[part!("native/status")]),
@@ -205,7 +204,6 @@ impl Call {
             now % second
         );
         let member = format!("{owner}|{session}|{lease}|{wait}|{words}");
-        let marker = format!("notify|{session}");
         let until = (now + self.choice(2, &[0, 1, 40]) * STEP * 1000).to_string();
         // A place, or the age of an earlier request.
         let place = self.choice(4, &[&*until, "-1", "-1000000"]);
@@ -223,8 +221,8 @@ impl Call {
         };
         let (keys, mut args) = match name.trim_start_matches("redisson_") {
             "acquire" => {
-                let mut args = text(&[&tail, lease, &floor, wait, claim, &end, &marker, place]);
-                args.truncate(self.choice(2, &[6, 6, 7, 8]));
+                let mut args = text(&[&tail, lease, &floor, wait, claim, &end, place]);
+                args.truncate(self.choice(2, &[6, 6, 6, 7]));
                 let keys = if is_redisson || wait != "0" { 3 } else { 4 };
                 (native[..keys].to_vec(), args)
             }
@@ -253,7 +251,6 @@ impl Call {
                 native,
                 text(&[owner, &member, &floor, claim, leave, &tail, session]),
             ),
-            "unsubscribe" => (vec![companion(one)], vec![marker]),
             "probe" => {
                 let others = [lock(other), companion(other), claim_key(other)];
                 let keys = [&[fence, grant, companion(one), claim_key(one)][..], &others].concat();

@@ -124,20 +124,20 @@ fn sha1(parts: &[&str]) -> String {
 
 /// A message from a script to a session.
 #[derive(Debug)]
-pub(crate) enum Message<'a> {
-    /// The lock of this name is free, and no owner is queued.
-    Free(&'a str),
+pub(crate) enum Message {
+    /// A script counts whether the session is listening.
+    Free,
     /// The lock of this name was granted to the owners in the snapshot, who hold it one after another.
     Granted(LockName, GrantSnapshot),
 }
 
-impl<'a> Message<'a> {
+impl Message {
     /// Parses `free|name`, or a signed grant: `signature|token|lease|owner owner …|name`. Returns `None` for any other
     /// payload, and for a grant that is not signed with `session_id`.
-    pub(crate) fn read(payload: &'a str, session_id: &str, after: Moment) -> Option<Self> {
+    pub(crate) fn read(payload: &str, session_id: &str, after: Moment) -> Option<Self> {
         let (signature, told) = payload.split_once('|')?;
         if signature == "free" {
-            return Some(Self::Free(told));
+            return Some(Self::Free);
         }
         if signature != sha1(&[session_id, told, session_id]) {
             return None;

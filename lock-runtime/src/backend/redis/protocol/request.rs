@@ -82,9 +82,6 @@ pub(crate) struct AcquireRequest {
     place: AtomicU64,
     /// The moment at which the first request to queue the caller was sent.
     first_sent: sync::OnceLock<Moment>,
-    /// Whether the caller waits with the strategy `notify`. If its request finds the lock taken, the server wakes the
-    /// caller's session when the lock becomes free.
-    pub(crate) notified: bool,
     direct: sync::Mutex<Direct>,
     /// The requests that the session has sent for this acquisition, and that are not answered yet. The acquisition ends
     /// only after these requests.
@@ -176,7 +173,6 @@ impl AcquireRequest {
         Self {
             context,
             scripts,
-            notified: false,
             names,
             owner: request.owner,
             lease: request.lease.time,
@@ -442,11 +438,6 @@ impl AcquireRequest {
         // The caller may read late that the server has forgotten the script.
         let is_wanted = || self.ask();
         let asking = {
-            let marker = if self.notified {
-                marker(&self.session_id)
-            } else {
-                String::new()
-            };
             let keys = self.names.keys();
             // Only a caller that does not wait can grant the lock to the next waiter.
             let key_count = if self.wait.is_zero() { keys.len() } else { 3 };
@@ -465,14 +456,9 @@ impl AcquireRequest {
                 &millis(self.wait),
                 claim_ms(),
                 &not_after,
-                &marker,
                 &place,
             ];
-            let count = match (place.is_empty(), self.notified) {
-                (false, _) => 8,
-                (true, true) => 7,
-                (true, false) => 6,
-            };
+            let count = args.len() - usize::from(place.is_empty());
             connection.run_while(
                 self.scripts.acquire,
                 &keys[..key_count],
@@ -581,9 +567,4 @@ fn snapshot(grant: Value, left: Value, sent: Moment) -> Result<GrantSnapshot, Ca
 /// Returns the moment `left` ms after `asked`. A negative `left` counts as zero.
 pub(crate) fn ends(left: i64, asked: Moment) -> Moment {
     asked + Duration::from_millis(u64::try_from(left).unwrap_or_default())
-}
-
-/// Returns the queue entry of a session that scripts wake when the lock becomes free.
-pub(crate) fn marker(session_id: &str) -> String {
-    format!("notify|{session_id}")
 }

@@ -35,7 +35,6 @@ scripts! {
     RETAIN = NEXT_TOKEN, GRANT_NEXT, include_str!("native/retain.lua");
     QUEUE = NEXT_TOKEN, GRANT_NEXT, include_str!("native/queue.lua");
     LEAVE = NEXT_TOKEN, GRANT_NEXT, include_str!("native/leave.lua");
-    UNSUBSCRIBE = include_str!("native/unsubscribe.lua");
     PROBE = NEXT_TOKEN, GRANT_NEXT, include_str!("native/probe.lua");
     RENEW = include_str!("native/renew.lua");
     STATUS = include_str!("native/status.lua");

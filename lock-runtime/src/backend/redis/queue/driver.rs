@@ -22,14 +22,14 @@ impl Driver for Server {
         self.context.spawn(beat(session, server));
     }
 
-    /// Handles a message that the server pushed. A message on the session's own channel announces a grant or a free
-    /// lock. A message on another channel, a channel of Redisson, announces that the lock of this channel is free.
+    /// Handles a message that the server pushed. A message on the session's own channel announces a grant. A message on
+    /// another channel, a channel of Redisson, announces that the lock of this channel is free.
     fn pushed(self: Arc<Self>, session: &Arc<Session>, push: &Pushed) {
         if push.channel != session.channel() {
             return session.subscribers.wake(&push.channel);
         }
         match Message::read(&push.payload, &session.session_id, push.after) {
-            Some(Message::Free(name)) => session.subscribers.wake(name),
+            Some(Message::Free) => {}
             Some(Message::Granted(name, grant)) => {
                 take_up(&self, session, &name, &grant);
             }

@@ -516,15 +516,15 @@ pub(crate) async fn waiters(
     let last = limit.min(WAITERS_AT_MOST).to_string();
     let keys = [names.companion()];
     let answered = server.run(name, script, &keys, &[Arg::Text(&last)]).await?;
-    let (now, entries): (u64, Vec<(String, f64)>) =
+    let (now, entries): (u64, Vec<(Vec<u8>, f64)>) =
         redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
     let waiters = entries.iter();
     Ok(waiters
-        .filter_map(|(entry, place)| read_waiter(entry, *place, now))
+        .filter_map(|(entry, place)| read_waiter(str::from_utf8(entry).ok()?, *place, now))
         .collect())
 }
 
-/// Parses an entry of a queue. Returns `None` if the entry is the marker of a session that waits without a place.
+/// Parses an entry of a queue. Returns `None` if the entry is not a waiter.
 fn read_waiter(entry: &str, place: f64, now: u64) -> Option<Waiter> {
     let mut fields = entry.split('|');
     let owner = read_owner(fields.next()?)?;

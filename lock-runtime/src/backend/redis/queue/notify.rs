@@ -1,7 +1,5 @@
-//! Acquisitions with the strategy `notify`, whose callers have no place in the queue. A release wakes the sessions of
-//! the callers that wait with `notify`, and one caller of each session tries to get the lock. In the native layout, a
-//! session that has to be woken has a marker in the queue: an entry behind all owners. A release wakes the session only
-//! if no caller with a place is in the queue.
+//! Acquisitions with the strategy `notify`, the wait of Redisson's layout, which has no queue. A release publishes a
+//! message, and one caller of each subscribed session tries to get the lock.
 
 use std::{
     sync::{Arc, Weak},
@@ -12,13 +10,12 @@ use futures_util::FutureExt;
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
     error::HeldBy,
-    layout::Layout,
     lease::Grant,
 };
 
 use crate::{
     backend::redis::{
-        protocol::{command::Arg, layout::redisson_channel, request::marker, scripts},
+        protocol::layout::redisson_channel,
         queue::{
             attempt::{RedisAttempt, runtime_changes, try_once},
             server::Server,
@@ -32,10 +29,10 @@ use crate::{
     background::{CallerRuntime, TrackedTask},
 };
 
-/// The time limit for removing a session's marker or subscription from the server.
+/// The time limit for ending a session's subscription.
 const FORGET_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A caller that waits without a place in the queue.
+/// A caller that waits for a release.
 struct Caller {
     server: Arc<Server>,
     /// The tokio runtime that polled the caller when it joined the session.
@@ -49,10 +46,7 @@ struct Caller {
 impl Caller {
     async fn join(server: &Arc<Server>, request: &Request) -> Result<Self, BackendError> {
         let session = server.sessions.session(&request.name).await?;
-        let topic = match server.layout() {
-            Layout::Native => request.name.to_string(),
-            Layout::Redisson => redisson_channel(&request.name),
-        };
+        let topic = redisson_channel(&request.name);
         let joined = session.subscribers.join(&topic, &request.name);
         Ok(Self {
             server: server.clone(),
@@ -62,23 +56,6 @@ impl Caller {
             joined,
             task: server.track_acquisition(),
         })
-    }
-
-    /// Waits until no task is changing the session's marker or subscription on the server. Without this wait, a task
-    /// that removes the marker of earlier callers could also remove the marker that this caller's try adds.
-    async fn settled(&self) {
-        if self.server.layout() == Layout::Redisson {
-            return; // a try adds nothing that such a task could remove
-        }
-        let listening = &self.joined.listening;
-        if listening.try_lock().is_err() {
-            let listening = listening.clone();
-            let settling = self
-                .server
-                .context
-                .spawn(async move { drop(listening.lock().await) });
-            let _ = settling.await;
-        }
     }
 
     /// Returns whether the caller's session has not ended, and is connected to the server that stores the lock.
@@ -123,9 +100,6 @@ impl Caller {
     /// have missed a release, so one of its callers tries again. If the server does not answer soon, the subscribing
     /// task continues after this method has returned.
     async fn listen(&self) -> Result<(), BackendError> {
-        if self.server.layout() == Layout::Native {
-            return Ok(()); // the try that found the lock busy has added a marker to the queue
-        }
         let patience = self.server.context.now() + TRY_AGAIN;
         let connecting = self.session.connection();
         let connecting = self.server.context.timeout_at(patience, connecting);
@@ -165,7 +139,7 @@ impl Caller {
         }
     }
 
-    /// Removes the session's marker or subscription from the server, after the last caller has left.
+    /// Ends the session's subscription, after the last caller has left.
     async fn fall_silent(self) {
         let until = self.server.context.now() + FORGET_PATIENCE;
         let silent = async {
@@ -174,30 +148,14 @@ impl Caller {
             if !self.session.subscribers.is_deserted(&self.topic) {
                 return;
             }
-            if self.server.layout() == Layout::Redisson {
-                // Unsubscribes even if no subscription is recorded, because a caller may have been dropped before it
-                // recorded its subscription.
-                if let Some(Ok(connection)) = self.session.connection().now_or_never() {
-                    unsubscribe(&self.server, &connection, &mut listening, &self.topic).await;
-                }
-            } else {
-                let names = self.server.names(&self.joined.callers.name);
-                let marker = marker(&self.session.session_id);
-                let (keys, args) = ([names.companion()], [Arg::Text(&marker)]);
-                let _ = self
-                    .server
-                    .run(
-                        &self.joined.callers.name,
-                        &scripts::UNSUBSCRIBE,
-                        &keys,
-                        &args,
-                    )
-                    .await;
+            // Unsubscribes even if no subscription is recorded, because a caller may have been dropped before it
+            // recorded its subscription.
+            if let Some(Ok(connection)) = self.session.connection().now_or_never() {
+                unsubscribe(&self.server, &connection, &mut listening, &self.topic).await;
             }
             self.session.subscribers.forget(&self.topic);
         };
-        // If the server does not answer, the marker stays in the queue. A queue without owners expires within two
-        // seconds. A message to a session without callers does no harm.
+        // If the server does not answer, the subscription stays. A message to a session without callers does no harm.
         if self
             .server
             .context
@@ -260,7 +218,7 @@ async fn unsubscribe(
     }
 }
 
-/// An acquisition that waits without a place in the queue.
+/// An acquisition that waits for a release.
 pub(crate) struct NotifiedAttempt {
     server: Arc<Server>,
     request: Request,
@@ -286,7 +244,7 @@ impl NotifiedAttempt {
     }
 
     /// Removes the caller from the list of waiting callers. If no other caller of the session waits for the same
-    /// messages, removes the session's marker or subscription in the background.
+    /// messages, ends the session's subscription in the background.
     fn end_waiting(&mut self) {
         if let Some(caller) = self.caller.take() {
             let Joined {
@@ -321,7 +279,7 @@ impl Attempt for NotifiedAttempt {
                 let has_turn = tokio::select! {
                     biased;
                     has_turn = caller.turn() => has_turn?,
-                    // The session of the other runtime hears the messages that the caller's next try asks for.
+                    // After its next try, the caller listens in the session of the other runtime.
                     () = runtime_changes(&server.context, runtime) => {
                         self.end_waiting();
                         continue;
@@ -330,8 +288,7 @@ impl Attempt for NotifiedAttempt {
                 if !has_turn {
                     continue;
                 }
-                caller.settled().await;
-                let attempt = RedisAttempt::notified(server.clone(), request.clone());
+                let attempt = RedisAttempt::once(server.clone(), request);
                 let answer = self.trying.insert(attempt).enter().await?;
                 self.trying = None;
                 if let Answer::Granted(grant) = answer {

@@ -99,7 +99,7 @@ pub(crate) struct Session {
     pub(crate) waiters: Waiters,
     /// The requests that callers have sent themselves, and whose answers they have not read.
     pub(crate) unanswered: Unanswered,
-    /// The callers that wait without a place in the queue, for instance with the strategy `notify`.
+    /// The callers that wait for a release in Redisson's layout, which has no queue.
     pub(crate) subscribers: Subscribers,
     /// Lets the heartbeat sleep while the session is idle.
     parking: Arc<Parking>,

@@ -1,4 +1,4 @@
-//! The callers that wait without a place in the queue, and the turns in which these callers try to get the lock.
+//! The callers that wait in Redisson's layout, which has no queue, and the turns in which they try to get the lock.
 //!
 //! The callers of one session that wait for one lock take turns: only the caller that has the turn tries to get the
 //! lock. Each release thus causes only one try in each session, however many callers wait in the session. If a caller
@@ -278,17 +278,16 @@ impl Callers {
     }
 }
 
-/// All callers that wait for the messages of one topic. A topic is the name of a lock in the native layout, and the
-/// name of a channel in Redisson's layout.
+/// All callers that wait for the messages of one topic, which is a channel on which Redisson announces releases.
 #[derive(Debug, Default)]
 pub(crate) struct Topic {
-    /// The callers, grouped by lock. In Redisson's layout, two locks can share a channel.
+    /// The callers, grouped by lock. Two locks can share a channel.
     callers: Vec<Arc<Callers>>,
     /// The connection that is subscribed to the channel, if there is one.
     listening: Listening,
 }
 
-/// The callers of one session that wait without a place in the queue, by topic.
+/// The callers of one session that wait for a release, by topic.
 #[derive(Debug)]
 pub(crate) struct Subscribers {
     context: Arc<Context>,
@@ -299,7 +298,7 @@ pub(crate) struct Subscribers {
 /// the engine keep the mutex locked during an await, because a caller that is not polled would never unlock it.
 pub(crate) type Listening = Arc<tokio::sync::Mutex<Weak<Connection>>>;
 
-/// The registration of one caller that waits without a place in the queue.
+/// The registration of one caller that waits for a release.
 pub(crate) struct Joined {
     pub(crate) callers: Arc<Callers>,
     pub(crate) number: Number,
@@ -315,7 +314,7 @@ impl Subscribers {
         }
     }
 
-    /// Adds a caller that waits for a lock without a place in the queue.
+    /// Adds a caller that waits for the release of a lock.
     pub(crate) fn join(&self, topic: &str, name: &LockName) -> Joined {
         let mut topics = lock(&self.topics);
         let topic = topics.entry(topic.to_owned()).or_default();

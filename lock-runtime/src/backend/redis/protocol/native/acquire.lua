@@ -6,9 +6,6 @@
 -- - The caller already holds the lock.
 
 local function take()
-  if ARGV[7] and ARGV[7] ~= '' then
-    redis.call('ZREM', KEYS[2], ARGV[7])
-  end
   local token = next_token(KEYS[3], ARGV[3], 1)
   redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[1], 'PX', lease)
   return token -- granted, with the whole lease left
@@ -21,14 +18,11 @@ if not held then
     redis.call('ZREM', KEYS[2], member)
     return take()
   end
-  if not head or string.sub(head, 1, 7) == 'notify|' then
-    return take() -- no owner is queued
-  end
   -- If the caller waits, its session soon sends a probe, which grants the lock to the first owner. For a caller that
   -- does not wait, no probe is sent, so this script grants the lock to the first owner.
   if ARGV[4] == '0' then
     if is_unwanted(KEYS[1], KEYS[2], KEYS[4], KEYS[3], ARGV[3], ARGV[5], session_id) then
-      return take() -- all queued entries have expired
+      return take() -- no queued entry is a waiter that is alive
     end
     held = redis.call('GET', KEYS[1])
   end
@@ -43,12 +37,6 @@ end
 if ARGV[4] == '0' then
   if held then
     clamp(KEYS[1], string.match(held, '^%d+|(%d+)'))
-  end
-  if ARGV[7] then
-    redis.call('ZADD', KEYS[2], '+inf', ARGV[7])
-    if redis.call('PTTL', KEYS[2]) < 1000 then
-      redis.call('PEXPIRE', KEYS[2], 2000) -- the session tries again long before, and repeats this
-    end
   end
   return { 'busy', held and string.sub(held, 1, 4096) or false }
 end

@@ -10,8 +10,7 @@
 -- 4. the caller's wait in ms (0: the caller is not queued)
 -- 5. time within which a session must confirm a grant (a claim), in ms
 -- 6. time limit (server time in µs, '' if there is none); after this limit, the script does nothing
--- 7. the queue entry `notify|session_id`, given only if the caller waits with the strategy `notify`
--- 8. the place (µs) at which to queue the caller, or the age of its first request as a negative number (µs); given only
+-- 7. the place (µs) at which to queue the caller, or the age of its first request as a negative number (µs); given only
 --    if the answer to an earlier request was lost
 
 if ARGV[6] ~= '' then

@@ -17,7 +17,7 @@ local function enqueue()
   local time = redis.call('TIME')
   local score = time[1] * 1000000 + time[2]
   local wait = tonumber(ARGV[4])
-  local old = ARGV[8] and tonumber(ARGV[8])
+  local old = ARGV[7] and tonumber(ARGV[7])
   if old and old < 0 then
     old = score + old
   end
@@ -32,8 +32,9 @@ local function enqueue()
   -- has the caller's lease and wait, was queued in the same stretch, and was queued before the present time of the clock.
   local extended = false
   local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
-  if last[2] == 'inf' then
-    last = redis.call('ZRANGE', KEYS[2], '(+inf', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
+  if last[2] and tonumber(last[2]) >= 2 ^ 53 then
+    -- This score is not a place. A release removes the entry when it is first in the queue.
+    last = redis.call('ZRANGE', KEYS[2], '(9007199254740992', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
   end
   if last[1] and not has_place then
     local before = tonumber(last[2])

@@ -8,16 +8,15 @@
 --   are a cohort: neighbours in the queue with the same session and the same lease, which hold the lock one after
 --   another. The first owner has the stored token, and the others have the tokens that follow. `words` tell people
 --   where the first owner runs, and `since` tells them the time of the grant (see words.rs).
--- - queue, a sorted set with two kinds of entries:
---   - `owner|session_id|lease|wait|words` is a waiter. The score is the server time in µs at which the owner was
---     queued. No two owners have the same score.
---   - `notify|session_id` names a session that gets a message when the lock is free and no owner is queued. The score
---     is infinite, so the entry is behind all owners.
+-- - queue, a sorted set of the waiters: `owner|session_id|lease|wait|words`. The score, the owner's place, is the
+--   server time in µs at which the owner was queued. No two owners have the same score. Another program, or another
+--   version of this library, can leave entries that are not waiters, and scores that are not places. The scripts skip
+--   such entries, and remove them from the front of the queue.
 -- - claim, a string: the id of the session whose waiter was last granted the lock. The key expires 500 ms after the
 --   time within which the waiter must confirm the grant.
 -- - fence, a string: the newest token of all locks that share this key.
 
-local MEMBER = '^(%x+)|([^|]+)|(%d+)|(%d+)(.*)$'
+local MEMBER = '^(%x+)|([^|]+)|(%d*[1-9]%d*)|(%d+)(.*)$' -- a lease of 0 would delete the key
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
 -- The number of digits that the ids of all sessions of one process have in common.
@@ -73,9 +72,9 @@ local function left_of(grant, held)
 end
 
 -- Returns a place before the places of all waiters. The script reports this place for an owner that already holds the
--- lock, because such an owner is no longer in the queue.
+-- lock, because such an owner is no longer in the queue. Scores in the first second of 1970 are not places.
 local function before_all(queue, now)
-  local head = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2]
+  local head = redis.call('ZRANGE', queue, 1000000, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
   return math.min(tonumber(head or now), now) - 1
 end
 
@@ -100,7 +99,7 @@ local function cohort(queue, owner, session_id, lease, wait, words, now)
       if string.sub(member, first, last) ~= tail then
         break
       end
-      is_alive = redis.call('ZSCORE', queue, member) + string.match(member, '^%d+', last + 1) * 1000 > now
+      is_alive = redis.call('ZSCORE', queue, member) + (string.match(member, '^%d+', last + 1) or 0) * 1000 > now
     end
     taken = taken + 1
     if is_alive then
@@ -129,12 +128,8 @@ local function grant_next(head, grant, queue, claimed, fence, floor, claim, asid
     end
     examined = examined + 1
     local owner, session_id, lease, wait, words = string.match(head[1], MEMBER)
-    if not owner then
-      -- This entry is not a waiter. It names a session that wants a message when the lock is free. The message reserves
-      -- nothing, so another caller can take the lock first. A lost message does no harm, because the session's callers
-      -- also try every 200 ms.
-      redis.pcall('PUBLISH', channel_of(string.sub(head[1], 8)), 'free|' .. grant)
-    elseif not silent[session_id] and not begins_with(session_id, aside) and head[2] + wait * 1000 > now then
+    local is_waiter = owner and #owner == OWNER_DIGITS
+    if is_waiter and not silent[session_id] and not begins_with(session_id, aside) and head[2] + wait * 1000 > now then
       local channel = channel_of(session_id)
       if is_reachable(channel, fence) then
         local owners, count = cohort(queue, owner, session_id, lease, wait, words, now)
@@ -199,7 +194,7 @@ local function set_claimant_aside(queue, claimed, speaks)
   for _, member in ipairs(members) do
     if string.sub(member, first, last) == aside then
       places[#places + 1] = member
-      local session_id = string.match(member, '^[^|]*|([^|]*)')
+      local session_id = string.match(member, '^[^|]*', first)
       if not known[session_id] then
         known[session_id] = true
         sessions[#sessions + 1] = session_id
@@ -228,7 +223,8 @@ end
 
 -- Grants a free lock to its first waiter, for a caller that does not wait. Returns whether the caller can take the lock
 -- itself, because nobody else wants it. If the script has removed the waiters of a session that is listening, the caller
--- must not take the lock: the session queues its callers again at its next probe.
+-- must not take the lock: the session queues its callers again at its next probe. The message `free` only shows whether
+-- the session is listening, and the session ignores it.
 local function is_unwanted(grant, queue, claimed, fence, floor, claim, speaks)
   local given, more, removed = grant_expired(grant, queue, claimed, fence, floor, claim, speaks)
   local unwanted = not (given or more)

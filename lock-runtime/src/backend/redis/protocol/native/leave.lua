@@ -32,7 +32,8 @@ if score and not held and ARGV[5] == 'enter' then
       redis.call('SET', KEYS[1], string.format('%.0f|', token) .. ARGV[6], 'PX', lease)
       return { 'granted', token }
     end
-    if head[2] + string.match(head[1], '^%x+|[^|]+|%d+|(%d+)') * 1000 > now then
+    local _, _, _, wait = string.match(head[1], MEMBER)
+    if wait and head[2] + wait * 1000 > now then
       break -- this waiter is alive, and comes before the caller
     end
     redis.call('ZREM', KEYS[2], head[1])

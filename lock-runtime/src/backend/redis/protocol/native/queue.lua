@@ -19,8 +19,9 @@ local held = redis.call('GET', KEYS[1])
 -- A new place is behind the places of all queued owners, even if the clock was set back.
 local place = now
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
-if last == 'inf' then
-  last = redis.call('ZRANGE', KEYS[2], '(+inf', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+if last and tonumber(last) >= 2 ^ 53 then
+  -- This score is not a place (see acquire_queue.lua).
+  last = redis.call('ZRANGE', KEYS[2], '(9007199254740992', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
 end
 if last and tonumber(last) >= place then
   place = tonumber(last) + 1
@@ -32,8 +33,8 @@ local terms, wait -- `|session_id|lease|wait|words` of the previous caller, whic
 for i = 5, #ARGV, 2 do
   local owner, its_terms = string.sub(ARGV[i], 1, OWNER_DIGITS), string.sub(ARGV[i], OWNER_DIGITS + 1)
   if its_terms ~= terms then
-    local is_member, _, lease, its_wait = string.match(ARGV[i], MEMBER)
-    if not is_member or tonumber(lease) < 1 then
+    local is_member, _, _, its_wait = string.match(ARGV[i], MEMBER)
+    if not is_member then
       return redis.error_reply('BADLEASE a lease is a whole number of ms from 1') -- PEXPIRE with 0 would delete the key
     end
     terms, wait = its_terms, tonumber(its_wait)

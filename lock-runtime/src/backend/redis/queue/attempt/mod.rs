@@ -34,9 +34,6 @@ pub(crate) mod state;
 pub(crate) struct RedisAttempt {
     server: Arc<Server>,
     request: Request,
-    /// Whether the caller waits with the strategy `notify`. A caller with `notify` has no place in the queue, so the
-    /// server has to wake the caller's session when the lock is free.
-    notified: bool,
     state: AttemptState,
     /// The newest request under the current owner name, and the session that sends this request. `None` before the
     /// owner's first request.
@@ -65,7 +62,6 @@ impl RedisAttempt {
         Self {
             server,
             request,
-            notified: false,
             state: AttemptState::new(),
             sent: None,
             offers: None,
@@ -78,19 +74,15 @@ impl RedisAttempt {
         }
     }
 
-    /// Creates an attempt that requests the lock once, and does not queue the caller. In the native layout, an attempt
-    /// that finds the lock busy adds a marker to the queue: an entry with the id of the caller's session. When the lock
-    /// is free and no owner is queued, a script on the server notifies the session that the marker names.
-    pub(crate) fn notified(server: Arc<Server>, request: Request) -> Self {
+    /// Creates an attempt that requests the lock once, and does not queue the caller.
+    pub(crate) fn once(server: Arc<Server>, request: &Request) -> Self {
         let once = Request {
-            // Each try has a new owner, so that the clean-up of an earlier try does not affect this try.
+            // Each try has a new owner, so that late answers to earlier requests, and their clean-up, do not affect it.
             owner: server.context.new_owner(),
             wait: Duration::ZERO,
-            ..request
+            ..request.clone()
         };
-        let mut attempt = Self::new(server, once);
-        attempt.notified = true;
-        attempt
+        Self::new(server, once)
     }
 
     /// Applies an answer that settles the attempt. When a settled attempt is dropped, the engine has nothing to give
@@ -174,7 +166,6 @@ impl RedisAttempt {
         }
         let (session, connection) = self.server.sessions.connected(&self.request.name).await?;
         let mut request = self.server.acquire_request(&self.request, &session);
-        request.notified = self.notified;
         request.missed = self.state.missed();
         request.set_place(self.state.place().unwrap_or_default());
         if let Some(first_sent) = self.first_sent.take() {
@@ -475,18 +466,13 @@ impl RedisAttempt {
     }
 }
 
-/// Tries once to take a lock for which the caller has waited. The try has a new owner name, so late answers to earlier
-/// requests do not affect it. If the lock is held, also returns what the server reported about the holder.
+/// Tries once to take a lock for which the caller has waited. If the lock is held, also returns what the server reported
+/// about the holder.
 pub(crate) async fn try_once(
     server: &Arc<Server>,
     request: &Request,
 ) -> Result<(Leaving, Option<Box<HeldBy>>), BackendError> {
-    let last = Request {
-        owner: server.context.new_owner(),
-        wait: Duration::ZERO,
-        ..request.clone()
-    };
-    let mut attempt = RedisAttempt::new(server.clone(), last);
+    let mut attempt = RedisAttempt::once(server.clone(), request);
     Ok(match attempt.enter().await? {
         Answer::Granted(grant) => {
             let grant = Grant {

@@ -2,7 +2,6 @@ use lock_core::{
     backend::Request,
     layout::Layout,
     lease::{LeaseTerms, Renewal, less_drift},
-    options::Strategy,
 };
 use tokio::sync::oneshot::{Receiver, error::TryRecvError};
 
@@ -71,7 +70,6 @@ impl Fixture {
                 renewal: Renewal::Fixed,
             },
             wait: 60 * LEASE,
-            strategy: Strategy::Handoff,
             function: "",
         };
         let session_id = self.session.session_id.clone();
