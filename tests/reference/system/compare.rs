@@ -170,8 +170,9 @@ impl System {
     pub(super) async fn entries(&self, key: usize) -> usize {
         let mut server = shared_server().await.connection().await;
         let queue = format!("{}:queue", self.store.name(NAMES[key]));
-        let queued = redis::cmd("ZCARD").arg(queue).query_async(&mut server);
-        queued.await.expect("the server answers")
+        let mut count = redis::cmd("ZCARD");
+        let queued = count.arg(queue).query_async(&mut server).await;
+        queued.expect("the server answers")
     }
 
     pub(super) fn compare_stats(&self, client: usize, model: &Model) -> Result<(), Unlike> {
