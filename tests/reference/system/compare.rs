@@ -190,7 +190,7 @@ impl System {
         let waited = if model.rules.own_clock {
             counts.waited..=counts.waited + counts.tied
         } else {
-            0..=counts.waited + counts.dropped
+            0..=counts.waited + counts.tied + counts.dropped
         };
         let right = (stats.acquired, stats.reentered) == (counts.acquired, counts.reentered)
             && waited.contains(&stats.waited)
