@@ -16,7 +16,7 @@
 --   time within which the waiter must confirm the grant.
 -- - fence, a string: the newest token of all locks that share this key.
 
-local MEMBER = '^(%x+)|([^|]+)|(%d*[1-9]%d*)|(%d+)(.*)$' -- a lease of 0 would delete the key
+local MEMBER = '^(%x+)|([^|]+)|([1-9]%d*)|(%d+)(.*)$' -- a lease of 0 would delete the key
 local COHORT_AT_MOST = 64
 local OWNER_DIGITS = 32
 -- The number of digits that the ids of all sessions of one process have in common.
