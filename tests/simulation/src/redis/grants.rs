@@ -1,7 +1,7 @@
 //! Reads the stored state of locks without changing it, so that the judge can compare this state with the holds of the
 //! callers. `grant_next.lua` and `owner.lua` document the formats.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
 use super::{ConnectionId, Redis, data::Value};
 
