@@ -151,16 +151,12 @@ async fn malformed_entries_of_a_session_get_no_grant() {
     let mut redis = shared_server().await.connection().await;
     let queue = format!("{}:queue", store.name("k"));
     let guard = hold(&other, "k").await;
-    let call = |number: usize| {
+    let call = || {
         let lock = client.lock("k").wait(20 * SECOND);
-        let call = tokio::spawn(async move { lock.run(async {}).await });
-        let other = &other;
-        async move {
-            until_waiting(other, "k", number).await;
-            call
-        }
+        tokio::spawn(async move { lock.run(async {}).await })
     };
-    let first = call(1).await;
+    let first = call();
+    until_waiting(&other, "k", 1).await;
     let entries: Vec<(String, f64)> = redis.zrange_withscores(&queue, 0, -1).await.unwrap();
     let fields: Vec<&str> = entries[0].0.split('|').collect();
     let short = format!("abc|{}|{}|20000|shop", fields[1], fields[2]);
@@ -169,7 +165,8 @@ async fn malformed_entries_of_a_session_get_no_grant() {
     let malformed = format!("{OWNER}|{}|{}|x", fields[1], fields[2]);
     let place = format!("{:.0}", entries[0].1 + 1.0);
     let _: usize = redis.zadd(&queue, malformed, place).await.unwrap();
-    let last = call(4).await;
+    let last = call();
+    until_waiting(&other, "k", 4).await;
     sleep(MS).await;
     let released = Instant::now();
     assert_eq!(guard.release().await, ReleaseOutcome::Released);
