@@ -95,7 +95,7 @@
 //!
 //! # What is not modelled
 //!
-//! The model leaves out several keys, a retained lock (`hold_at_least`), `notify` and `spin`, Redlock, re-entry with
+//! The model leaves out several keys, a retained lock (`hold_at_least`), `spin`, Redlock, re-entry with
 //! its restarted leases, a server that refuses commands (out of memory, read only), `extend`, and `max_hold` of a
 //! renewed lease. In the model, a caller that leaves the queue takes no free lock, although `leave.lua` may grant the
 //! caller a free lock. The model's `acquire` and `queue` differ from the scripts in two respects. For every request,

@@ -18,7 +18,7 @@
 //!
 //! # What each result would stop
 //!
-//! Written before the first run:
+//! Written down before the final runs:
 //!
 //! - Two bodies overlap, or a token falls, although no error is planted, and no row can prevent it: a caller must not
 //!   take a turn by a decision in memory. Each take then needs an answer of the server, as it did before offers.
