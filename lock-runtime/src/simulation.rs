@@ -1,13 +1,16 @@
 //! The interface by which the project's simulation (`tests/simulation`) runs a client with a simulated clock and
 //! network. This module is not public API.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 pub use lock_core::{backend::BoxFuture, lease::Moment};
-use redis::{AsyncConnectionConfig, RedisResult, aio::MultiplexedConnection};
+use redis::ConnectionAddr;
 use tokio::runtime::Handle;
 
-pub use crate::background::world::World;
+pub use crate::background::{
+    socket::{Socket, TryWrite},
+    world::World,
+};
 use crate::{
     background::{Context, Network, Process, Random, clock::Clock},
     client::builder::LockClientBuilder,
@@ -51,11 +54,7 @@ impl Random for InWorld {
 }
 
 impl Network for InWorld {
-    fn connect<'a>(
-        &'a self,
-        client: &'a redis::Client,
-        config: &'a AsyncConnectionConfig,
-    ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>> {
-        self.0.connect(client, config)
+    fn connect<'a>(&'a self, address: &'a ConnectionAddr) -> BoxFuture<'a, io::Result<Socket>> {
+        self.0.connect(address)
     }
 }

@@ -7,6 +7,7 @@
 use std::{
     fmt,
     future::Future,
+    io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -18,7 +19,7 @@ use std::{
 
 use lock_core::{backend::BoxFuture, lease::Moment, owner::OwnerId};
 use once_cell::sync::Lazy;
-use redis::{AsyncConnectionConfig, RedisResult, aio::MultiplexedConnection};
+use redis::ConnectionAddr;
 use tokio::{
     runtime::{self, Builder, Handle},
     task::{AbortHandle, JoinError, JoinHandle},
@@ -30,10 +31,12 @@ use self::clock::{BootClock, Clock};
 use tokio_util::sync::CancellationToken;
 pub(crate) use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask};
 
+use self::socket::Socket;
 use crate::patience;
 
 pub(crate) mod clock;
 pub(crate) mod parking;
+pub(crate) mod socket;
 pub(crate) mod watched;
 #[cfg(feature = "__simulation")]
 pub(crate) mod world;
@@ -148,23 +151,15 @@ impl Random for SystemRandom {
 
 /// Connects to Redis servers.
 pub(crate) trait Network: Send + Sync {
-    fn connect<'a>(
-        &'a self,
-        client: &'a redis::Client,
-        config: &'a AsyncConnectionConfig,
-    ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>>;
+    fn connect<'a>(&'a self, address: &'a ConnectionAddr) -> BoxFuture<'a, io::Result<Socket>>;
 }
 
 /// Connects through the sockets of the operating system.
 struct SystemNetwork;
 
 impl Network for SystemNetwork {
-    fn connect<'a>(
-        &'a self,
-        client: &'a redis::Client,
-        config: &'a AsyncConnectionConfig,
-    ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>> {
-        Box::pin(client.get_multiplexed_async_connection_with_config(config))
+    fn connect<'a>(&'a self, address: &'a ConnectionAddr) -> BoxFuture<'a, io::Result<Socket>> {
+        Box::pin(socket::open(address))
     }
 }
 

@@ -2,14 +2,17 @@
 
 use std::{
     future::{Future, poll_fn},
+    io,
     pin::pin,
     sync::Arc,
     task::{self, Poll, ready},
 };
 
 use lock_core::{backend::BoxFuture, lease::Moment};
-use redis::{AsyncConnectionConfig, RedisResult, aio::MultiplexedConnection};
+use redis::ConnectionAddr;
 use tokio::task::AbortHandle;
+
+use crate::background::socket::Socket;
 
 /// The environment of a simulated process, as far as the engine depends on it: the clock, random numbers and the
 /// network.
@@ -28,11 +31,7 @@ pub trait World: Send + Sync {
     fn runtime(&self) -> u32;
 
     /// Connects to a Redis server.
-    fn connect<'a>(
-        &'a self,
-        client: &'a redis::Client,
-        config: &'a AsyncConnectionConfig,
-    ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>>;
+    fn connect<'a>(&'a self, address: &'a ConnectionAddr) -> BoxFuture<'a, io::Result<Socket>>;
 
     /// Returns `Ready` if the simulated process and its runtime with this number run. If one of them is stopped, returns
     /// `Pending`, and wakes the task when both run again.

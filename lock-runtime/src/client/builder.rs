@@ -638,7 +638,7 @@ impl LockClientBuilder {
         let application = self.application.clone().unwrap_or_else(name_of_program);
         let access = Access {
             #[cfg(feature = "tls")]
-            tls: self.tls.open()?.map(Arc::new),
+            tls: Arc::new(self.tls.open()?),
             provider: self.provider.clone(),
         };
         let needs = |is_redlock| Needs {

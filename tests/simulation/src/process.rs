@@ -2,20 +2,18 @@
 
 use std::{
     future::{Future, poll_fn},
+    io,
     pin::pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use ::redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, RedisError, RedisResult,
-    aio::MultiplexedConnection,
-};
+use ::redis::ConnectionAddr;
 use lock_core::{backend::BoxFuture, lease::Moment};
 use lock_runtime::{
     ConnectError, Layout, LockClient,
-    simulation::{World, in_world},
+    simulation::{Socket, World, in_world},
 };
 use tokio::{
     task::AbortHandle,
@@ -116,24 +114,17 @@ impl World for Host {
         RUNTIME.try_with(|number| *number).unwrap_or_default()
     }
 
-    fn connect<'a>(
-        &'a self,
-        client: &'a Client,
-        config: &'a AsyncConnectionConfig,
-    ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>> {
+    fn connect<'a>(&'a self, address: &'a ConnectionAddr) -> BoxFuture<'a, io::Result<Socket>> {
         Box::pin(async move {
-            let info = client.get_connection_info();
-            let server = server_of(info.addr())?;
+            let server = server_of(address)?;
             let stream = self.network.connect(self.number, server).await?;
-            let (connection, driving) = MultiplexedConnection::new_with_config(
-                info.redis_settings(),
-                stream,
-                config.clone(),
-            )
-            .await?;
-            let running = self.stop.clone().while_running(self.runtime(), driving);
-            tokio::spawn(running);
-            Ok(connection)
+            let try_write = stream.try_write();
+            let (read, write) = tokio::io::split(stream);
+            Ok(Socket {
+                read: Box::new(read),
+                write: Box::new(write),
+                try_write: Some(try_write),
+            })
         })
     }
 
@@ -156,12 +147,12 @@ pub fn address_of(server: ServerId) -> String {
     format!("server-{server}:6379")
 }
 
-fn server_of(address: &ConnectionAddr) -> Result<ServerId, RedisError> {
+fn server_of(address: &ConnectionAddr) -> io::Result<ServerId> {
     let ConnectionAddr::Tcp(host, _) = address else {
-        return Err(std::io::Error::from(std::io::ErrorKind::Unsupported).into());
+        return Err(io::ErrorKind::Unsupported.into());
     };
     let number = host.strip_prefix("server-").and_then(|n| n.parse().ok());
-    number.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound).into())
+    number.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Starts a process by connecting its client.

@@ -8,6 +8,8 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use lock_runtime::simulation::TryWrite;
+
 use super::Network;
 
 /// The client's end of a connection.
@@ -25,6 +27,12 @@ impl fmt::Debug for Stream {
 impl Stream {
     pub(super) fn new(network: Network, number: u64) -> Self {
         Self { network, number }
+    }
+
+    /// Returns the function that writes to the connection without waiting.
+    pub(crate) fn try_write(&self) -> TryWrite {
+        let (network, number) = (self.network.clone(), self.number);
+        Box::new(move |bytes| network.send(number, bytes).map(|()| bytes.len()))
     }
 }
 

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future;
 use lock_core::backend::BackendError;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
+use redis::{ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -298,13 +298,10 @@ async fn check_channel(
 
 async fn is_sentinel(connector: &Connector) -> bool {
     let asking = async {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        let (mut connection, _) = connector.connect(&config).await.ok()?;
+        let (mut wire, _) = connector.connect().await.ok()?;
         let mut info = redis::cmd("INFO");
         info.arg("server");
-        info.query_async::<String>(&mut connection).await.ok()
+        info.query_async::<String>(&mut wire).await.ok()
     };
     let answer = connector
         .context
@@ -317,21 +314,15 @@ async fn is_sentinel(connector: &Connector) -> bool {
 }
 
 fn asks_for_tls(connector: &Connector) -> bool {
-    let client = connector.client();
-    client.is_some_and(|client| {
-        matches!(
-            client.get_connection_info().addr(),
-            ConnectionAddr::TcpTls { .. }
-        )
-    })
+    matches!(
+        connector.fixed_address(),
+        Some(ConnectionAddr::TcpTls { .. })
+    )
 }
 
 /// Returns whether the URL asks for TLS, and the server answers a command that is sent without TLS.
 async fn speaks_plainly(connector: &Connector) -> bool {
-    let Some(ConnectionAddr::TcpTls { host, port, .. }) = connector
-        .client()
-        .map(|client| client.get_connection_info().addr())
-    else {
+    let Some(ConnectionAddr::TcpTls { host, port, .. }) = connector.fixed_address() else {
         return false;
     };
     let asking = async {

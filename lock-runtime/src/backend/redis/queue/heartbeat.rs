@@ -94,8 +94,8 @@ fn is_silent(
 ) -> bool {
     match connection {
         Some(connection) => {
-            let health = &connection.health;
-            health.is_broken() || health.silent_for(now) > connection.patience(SILENCE / 4)
+            connection.health.is_broken()
+                || connection.silent_for(now) > connection.patience(SILENCE / 4)
         }
         None => {
             let home = server.sessions.home_beside(session);
@@ -144,7 +144,7 @@ fn check_silence(
     is_untaken: bool,
     now: Moment,
 ) {
-    let silence = connection.health.silent_for(now);
+    let silence = connection.silent_for(now);
     if silence > connection.patience(SILENCE) {
         connection.health.mark_lost("no answer");
     } else if silence > connection.patience(SILENCE / 4) || is_untaken {
@@ -185,10 +185,7 @@ async fn probe(
         args.push(member);
     }
     let (found, sent) = match connection.run(&scripts::PROBE, &keys, &args).await {
-        Ok((Value::Array(found), sent)) => {
-            connection.health.heard(server.context.now());
-            (found, sent)
-        }
+        Ok((Value::Array(found), sent)) => (found, sent),
         Ok(_) => return,
         Err(error) => {
             tracing::debug!(target: TARGET, server = %server.address(), %error, "a probe of the locks that callers wait for has failed");

@@ -30,10 +30,7 @@ use crate::backend::redis::{
         server::{RETRY_PAUSE, Server},
     },
     topology::single::Sessions,
-    transport::{
-        batcher::send_asking, call_error::CallError, connection::Connection,
-        wait_connections::WaitConnection,
-    },
+    transport::{call_error::CallError, connection::Connection, wait_connections::WaitConnection},
 };
 
 /// The time for which a call waits for the server's answer after the time limit of the command `WAIT` has passed.
@@ -331,7 +328,8 @@ impl Asked<'_> {
         let (keys, args) = words("touch", grants);
         let touch = renew.by_hash(&keys, &args);
         if is_moving {
-            return send_asking(redis, &renew.by_source(&touch)).await;
+            let (_, left) = redis.send_asking(&renew.by_source(&touch))?;
+            return left.receive().await?.extract_error();
         }
         match touch.query_async(&mut redis).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {

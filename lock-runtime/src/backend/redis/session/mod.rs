@@ -294,7 +294,7 @@ impl Session {
     /// caller has an unread answer.
     pub(crate) fn is_idle(&self) -> bool {
         let quiet = match &*self.state.get() {
-            State::Up(connection) => connection.health.is_idle(),
+            State::Up(connection) => connection.is_idle(),
             State::Connecting | State::Ended => false,
         };
         quiet && self.waiters.is_empty() && self.unanswered.is_empty()

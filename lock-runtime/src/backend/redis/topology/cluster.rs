@@ -18,8 +18,7 @@ use std::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use lock_core::{backend::BackendError, key::LockName, lease::Moment};
 use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ErrorKind, FromRedisValue, ParsingError, RedisError,
-    ServerErrorKind, Value,
+    ConnectionAddr, ErrorKind, FromRedisValue, ParsingError, RedisError, ServerErrorKind, Value,
 };
 use tokio::{sync::Notify, task::AbortHandle};
 
@@ -406,14 +405,11 @@ impl Cluster {
     }
 
     async fn ask(&self, server: &Connector) -> Result<View, RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        let (mut connection, address) = server.connect(&config).await?;
+        let (mut wire, address) = server.connect().await?;
         let mut asking = redis::pipe();
         asking.cmd("CLUSTER").arg("INFO");
         asking.cmd("CLUSTER").arg("SLOTS");
-        let (info, slots): (String, Vec<Value>) = asking.query_async(&mut connection).await?;
+        let (info, slots): (String, Vec<Value>) = asking.query_async(&mut wire).await?;
         let epoch = field(&info, "cluster_current_epoch");
         let view = View {
             newness: (

@@ -198,7 +198,7 @@ impl Sessions {
     fn has_answered_since(&self, moment: Moment) -> bool {
         // Only the engine's own runtime certainly reads a reply soon after it came.
         let home = self.home.get().and_then(|home| home.connected());
-        if home.is_some_and(|connection| connection.health.has_heard_since(moment)) {
+        if home.is_some_and(|connection| connection.has_replied_since(moment)) {
             return true;
         }
         let sessions = lock(&self.by_runtime);

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisResult, aio::MultiplexedConnection,
-};
+use redis::{ConnectionAddr, ConnectionInfo, RedisResult};
 
 #[cfg(feature = "tls")]
 use crate::backend::redis::transport::tls::Tls;
 use crate::{
-    backend::redis::transport::credentials::{Obtained, Provider},
+    backend::redis::transport::{
+        credentials::{Obtained, Provider},
+        wire::{Arrival, Wire},
+    },
     background::Context,
     connect_error::ConnectError,
 };
@@ -18,7 +19,7 @@ use crate::{
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access {
     #[cfg(feature = "tls")]
-    pub(crate) tls: Option<Arc<Tls>>,
+    pub(crate) tls: Arc<Tls>,
     pub(crate) provider: Option<Arc<Provider>>,
 }
 
@@ -26,7 +27,7 @@ impl Access {
     /// Returns an error if there are TLS settings, but connections to this address do not use TLS.
     pub(crate) fn check(&self, address: &ConnectionAddr) -> Result<(), ConnectError> {
         #[cfg(feature = "tls")]
-        if self.tls.is_some() && !matches!(address, ConnectionAddr::TcpTls { .. }) {
+        if self.tls.has_settings() && !matches!(address, ConnectionAddr::TcpTls { .. }) {
             return Err(ConnectError::InvalidTls {
                 detail: "the URL asks for no TLS: write rediss:// instead of redis://".into(),
             });
@@ -43,42 +44,31 @@ impl Access {
         access
     }
 
-    /// Makes a connection. Returns the connection with the credentials of the provider, if there is a provider.
+    /// Makes a connection, and passes everything that arrives to `receive`. Returns the connection with the credentials
+    /// of the provider, if there is a provider.
     pub(crate) async fn connect(
         &self,
         context: &Arc<Context>,
-        client: &redis::Client,
-        config: &AsyncConnectionConfig,
-    ) -> RedisResult<(MultiplexedConnection, Option<Obtained>)> {
-        let network = context.network();
-        if self.is_plain() {
-            return Ok((network.connect(client, config).await?, None));
-        }
-        let info = client.get_connection_info().clone();
-        #[cfg(feature = "tls")]
-        let (info, config) = &match &self.tls {
-            Some(tls) => tls.prepare(context, info, config).await?,
-            None => (info, config.clone()),
+        info: &ConnectionInfo,
+        receive: impl Fn(Arrival) + Send + Sync + 'static,
+    ) -> RedisResult<(Wire, Option<Obtained>)> {
+        let obtained = match &self.provider {
+            Some(provider) => Some(provider.get(context).await?),
+            None => None,
         };
-        #[cfg(not(feature = "tls"))]
-        let info = &info;
-        let (info, obtained) = match &self.provider {
-            Some(provider) => {
-                let obtained = provider.get(context).await?;
-                (with_credentials(info, &obtained), Some(obtained))
+        let socket = context.network().connect(info.addr()).await?;
+        #[cfg(feature = "tls")]
+        let socket = match info.addr() {
+            ConnectionAddr::TcpTls { host, insecure, .. } => {
+                self.tls.encrypt(context, socket, host, *insecure).await?
             }
-            None => (info.clone(), None),
+            _ => socket,
         };
-        let client = redis::Client::open(info)?;
-        Ok((network.connect(&client, config).await?, obtained))
-    }
-
-    fn is_plain(&self) -> bool {
-        #[cfg(feature = "tls")]
-        if self.tls.is_some() {
-            return false;
-        }
-        self.provider.is_none()
+        let info = match &obtained {
+            Some(obtained) => &with_credentials(info, obtained),
+            None => info,
+        };
+        Ok((Wire::open(context, socket, info, receive).await?, obtained))
     }
 }
 

@@ -6,8 +6,7 @@ use std::{fmt, pin::pin, sync::Arc, time::Duration};
 use futures_util::future;
 use lock_core::{backend::BoxFuture, lease::Moment};
 use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
-    RedisError, ServerErrorKind, Value,
+    Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushKind, RedisError, ServerErrorKind, Value,
 };
 
 use tokio::sync::Notify;
@@ -15,15 +14,15 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     backend::redis::transport::{
-        batcher::Batcher,
         call_error::{CallError, Redirect},
         connector::Connector,
-        health::{Health, InFlight},
+        health::Health,
         liveness::Readiness,
         script::Script,
         sentinel::NO_PRIMARY,
         shard_channels::ShardChannels,
         wait_connections::WaitConnections,
+        wire::{Arrival, Wire},
     },
     background::{Context, parking::Parking},
     events::{Counters, TARGET, count, metrics},
@@ -76,7 +75,9 @@ pub(crate) struct Connection {
     pub(crate) shard_channels: ShardChannels,
     /// The task that logs in again before the connection's credentials expire.
     _login: Option<AbortOnDropHandle<()>>,
-    batcher: Batcher,
+    wire: Wire,
+    /// Wakes the heartbeat of the session while a command is under way.
+    parking: Arc<Parking>,
     context: Arc<Context>,
     readiness: Arc<Readiness>,
     line: Arc<Line>,
@@ -134,39 +135,36 @@ impl Connection {
         parking: Arc<Parking>,
         on_push: impl Fn(Pushed) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
-        let health = Arc::new(Health::new(parking));
-        let seen = health.clone();
-        let push_sender = move |push: PushInfo| {
-            match push.kind {
-                // The session may already use a connection to another server.
-                PushKind::Message if seen.is_broken() => {}
-                PushKind::Message => {
-                    let mut fields = push.data.into_iter().map(String::from_redis_value);
-                    if let (Some(Ok(channel)), Some(Ok(payload))) = (fields.next(), fields.next()) {
-                        on_push(Pushed {
-                            channel,
-                            payload,
-                            after: seen.stamp(),
-                        });
-                    }
-                }
-                PushKind::Disconnection => seen.mark_lost("the connection was closed"),
-                _ => {}
+        let health = Arc::new(Health::default());
+        let (seen, line, clock) = (
+            health.clone(),
+            connector.line.clone(),
+            connector.context.clone(),
+        );
+        let receive = move |arrival| match arrival {
+            Arrival::Reply { sent } => {
+                seen.answered(sent);
+                line.note(clock.now().since(sent));
             }
-            Ok::<(), ()>(())
+            // The session may already use a connection to another server.
+            Arrival::Push(push) if push.kind == PushKind::Message && !seen.is_broken() => {
+                let mut fields = push.data.into_iter().map(String::from_redis_value);
+                if let (Some(Ok(channel)), Some(Ok(payload))) = (fields.next(), fields.next()) {
+                    on_push(Pushed {
+                        channel,
+                        payload,
+                        after: seen.stamp(),
+                    });
+                }
+            }
+            Arrival::Push(_) => {}
+            Arrival::End => seen.mark_lost("the connection was closed"),
         };
-        // The engine applies its own timeouts. The timeouts of the `redis` crate run on the clock of the caller's
-        // runtime, which may be paused or blocked.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(1024)
-            .set_push_sender(push_sender);
-        let (redis, address, obtained) = connector.log_in(&config).await?;
+        let (wire, address, obtained) = connector.log_in(receive).await?;
         let asking_run = async || -> Result<Option<String>, RedisError> {
             let mut info = redis::cmd("INFO");
             info.arg("server");
-            match info.query_async::<String>(&mut redis.clone()).await {
+            match info.query_async::<String>(&mut wire.clone()).await {
                 Ok(info) => Ok(field(&info, "run_id").map(str::to_owned)),
                 Err(error) if is_forbidden(&error) => Ok(None),
                 Err(error) => Err(error),
@@ -174,7 +172,7 @@ impl Connection {
         };
         let asking_id = async || -> Result<i64, RedisError> {
             let mut id = redis::cmd("CLIENT");
-            id.arg("ID").query_async(&mut redis.clone()).await
+            id.arg("ID").query_async(&mut wire.clone()).await
         };
         // The ID of the previous connection is valid only during the run of the server in which that connection was
         // made, so the server's run id is read first. Reading the run id takes one more round trip, but only for a
@@ -187,7 +185,7 @@ impl Connection {
             _ => None,
         };
         let closing = async |id: Option<i64>| match id {
-            Some(id) => kill_command(id).exec_async(&mut redis.clone()).await,
+            Some(id) => kill_command(id).exec_async(&mut wire.clone()).await,
             None => Ok(()),
         };
         // The commands below share one round trip, and the server carries them out in this order.
@@ -197,14 +195,14 @@ impl Connection {
             let mut name = redis::cmd("CLIENT");
             name.arg("SETNAME")
                 .arg(accepted_name(&connector.application));
-            name.exec_async(&mut redis.clone()).await
+            name.exec_async(&mut wire.clone()).await
         };
         let asking_role = async {
             if !connector.is_group() {
                 return Ok(None);
             }
             let role = redis::cmd("ROLE");
-            let role: Vec<Value> = role.query_async(&mut redis.clone()).await?;
+            let role: Vec<Value> = role.query_async(&mut wire.clone()).await?;
             let role = role.into_iter().next().unwrap_or(Value::Nil);
             String::from_redis_value(role)
                 .map(Some)
@@ -218,15 +216,18 @@ impl Connection {
             naming,
             asking_run(),
             asking_id(),
-            async { redis.clone().subscribe(channel).await },
+            async {
+                let mut subscribe = redis::cmd("SUBSCRIBE");
+                subscribe.arg(channel).exec_async(&mut wire.clone()).await
+            },
             async {
                 let loaded: Result<(), RedisError> =
-                    connector.scripts.query_async(&mut redis.clone()).await;
+                    connector.scripts.query_async(&mut wire.clone()).await;
                 loaded
             },
             async {
                 let time: Result<(u64, u64), RedisError> =
-                    redis::cmd("TIME").query_async(&mut redis.clone()).await;
+                    redis::cmd("TIME").query_async(&mut wire.clone()).await;
                 time
             },
         );
@@ -246,8 +247,6 @@ impl Connection {
             tracing::debug!(target: TARGET, server = %connector.address(), %error, "cannot load the scripts when connecting; the client loads each script when it first runs the script");
         }
         let (seconds, micros) = time?;
-        health.answered(sent);
-        connector.line.note(connector.context.now().since(sent));
         count(&connector.counters.connections);
         let server_micros = seconds * 1_000_000 + micros;
         let local_micros = sent.since_origin().as_micros();
@@ -260,8 +259,9 @@ impl Connection {
             } else {
                 server_micros.to_string()
             },
-            _login: connector.keep_logged_in(&redis, obtained),
-            batcher: Batcher::new(redis, health.clone(), connector.context.clone()),
+            _login: connector.keep_logged_in(&wire, obtained),
+            wire,
+            parking,
             health,
             clock_offset: i128::from(server_micros)
                 - i128::try_from(local_micros).unwrap_or_default(),
@@ -392,9 +392,6 @@ impl Connection {
     /// permitted to run it.
     pub(crate) async fn ask_time(&self) -> Result<(), CallError> {
         let time = self.send(&redis::cmd("TIME")).await;
-        if time.is_ok() {
-            self.health.heard(self.context.now());
-        }
         time.map(drop).map_err(|error| self.failed(&error))
     }
 
@@ -447,7 +444,6 @@ impl Connection {
     /// Sends a command. If `asking` is set, the server also carries out the command while the slot of its keys is still
     /// moving to this server.
     async fn send_as(&self, command: &Cmd, asking: bool) -> Result<(Value, Moment), RedisError> {
-        let sent = self.context.now();
         let health = &*self.health;
         let given_up = || {
             RedisError::from(std::io::Error::new(
@@ -455,33 +451,40 @@ impl Connection {
                 "the connection was given up",
             ))
         };
-        // If the runtime of the connection does not run, a command would stay in the batch of the connection.
         if health.is_broken() {
             return Err(given_up());
         }
-        let others = health.sent(sent);
-        let _in_flight = InFlight::of(health);
         count(&self.counters.commands);
-        let reply = {
-            let mut reply = pin!(self.batcher.send(command, others, asking));
-            tokio::select! {
-                biased;
-                // The caller can be polled long after the reply came. Meanwhile, the session may have connected to
-                // another server, whose grants the reply does not know.
-                reply = &mut reply => if health.is_replaced() { Err(given_up()) } else { reply },
-                () = health.until_broken() => Err(given_up()),
-            }
+        let (sent, reply) = if asking {
+            self.wire.send_asking(command)?
+        } else {
+            self.wire.send(command)?
         };
-        let reply = reply.and_then(Value::extract_error);
-        if reply.as_ref().is_ok()
-            || reply.as_ref().is_err_and(|error| {
-                matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
-            })
-        {
-            health.answered(sent);
-            self.line.note(self.context.now().since(sent));
-        }
-        reply.map(|reply| (reply, sent))
+        self.parking.watch();
+        let mut reply = pin!(reply.receive());
+        let reply = tokio::select! {
+            biased;
+            // The caller can be polled long after the reply came. Meanwhile, the session may have connected to another
+            // server, whose grants the reply does not know.
+            reply = &mut reply => if health.is_replaced() { Err(given_up()) } else { reply },
+            () = health.until_broken() => Err(given_up()),
+        };
+        Ok((reply?.extract_error()?, sent))
+    }
+
+    /// Returns whether no command is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.wire.is_idle()
+    }
+
+    /// Returns for how long commands have been under way without a reply, or zero if no command is under way.
+    pub(crate) fn silent_for(&self, now: Moment) -> Duration {
+        self.wire.silent_for(now)
+    }
+
+    /// Returns whether a reply has arrived since `moment`. The connection must not run on a caller's runtime.
+    pub(crate) fn has_replied_since(&self, moment: Moment) -> bool {
+        self.wire.has_replied_since(moment)
     }
 
     /// Closes another connection of this client on the server. After that, the server carries out no command that was

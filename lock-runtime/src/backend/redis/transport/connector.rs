@@ -7,9 +7,7 @@ use std::{
 };
 
 use lock_core::{layout::Layout, options::AccessMode};
-use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ProtocolVersion, RedisError, aio::MultiplexedConnection,
-};
+use redis::{ConnectionAddr, ConnectionInfo, RedisError};
 
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
@@ -21,6 +19,7 @@ use crate::{
         liveness::Readiness,
         outage::Outages,
         sentinel::{SentinelConfig, Sentinels},
+        wire::{Arrival, Wire},
     },
     background::{Context, lock},
     connect_error::ConnectError,
@@ -50,23 +49,23 @@ pub(crate) struct Needs {
 
 /// The addresses of the servers, and the settings for connections to them.
 pub(crate) enum Place {
-    Server(redis::ConnectionInfo),
+    Server(ConnectionInfo),
     /// Some servers of a Redis Cluster. The settings of the first of these servers also apply to servers that only the
     /// cluster itself reports.
-    Cluster(Vec<redis::ConnectionInfo>),
+    Cluster(Vec<ConnectionInfo>),
     /// The primary of a group of servers that Sentinels watch.
     Group(SentinelConfig),
 }
 
 /// One server, given by its address or by the group of which it is the primary.
 enum Server {
-    At(redis::ConnectionInfo),
+    At(ConnectionInfo),
     PrimaryOf(SentinelConfig),
 }
 
 /// The server or the group to which the connector connects.
 enum Target {
-    Server(Box<redis::Client>),
+    Server(Box<ConnectionInfo>),
     Group(Arc<Sentinels>),
 }
 
@@ -114,29 +113,17 @@ impl Connector {
         scripts: redis::Pipeline,
         counters: Arc<Counters>,
     ) -> Result<Self, ConnectError> {
-        #[cfg(feature = "tls")]
-        install_tls();
         access.check(match &server {
             Server::At(info) => info.addr(),
             Server::PrimaryOf(config) => config.server.addr(),
         })?;
-        let invalid = |error: RedisError| ConnectError::InvalidUrl {
-            detail: error.category().to_owned(),
-        };
         let (target, address) = match server {
             Server::At(info) => {
-                let client = redis::Client::open(with_settings(info)).map_err(invalid)?;
-                let address = client.get_connection_info().addr().to_string();
-                (Target::Server(Box::new(client)), address)
+                let address = info.addr().to_string();
+                (Target::Server(Box::new(info)), address)
             }
             Server::PrimaryOf(config) => {
-                let config = SentinelConfig {
-                    group: config.group,
-                    sentinels: config.sentinels.into_iter().map(with_settings).collect(),
-                    server: with_settings(config.server),
-                };
-                let sentinels =
-                    Arc::new(Sentinels::new(config, access.of_sentinels()).map_err(invalid)?);
+                let sentinels = Arc::new(Sentinels::new(config, access.of_sentinels()));
                 sentinels.listen(&context);
                 let address = sentinels.to_string();
                 (Target::Group(sentinels), address)
@@ -206,12 +193,7 @@ impl Connector {
     /// Returns the connector for another server of the same cluster.
     pub(crate) fn beside(&self, address: ConnectionAddr) -> Self {
         let target = match &self.target {
-            Target::Server(client) => {
-                let info = client.get_connection_info().clone().set_addr(address);
-                let client = redis::Client::open(info)
-                    .expect("another client was created with the same settings");
-                Target::Server(Box::new(client))
-            }
+            Target::Server(info) => Target::Server(Box::new((**info).clone().set_addr(address))),
             Target::Group(sentinels) => Target::Group(sentinels.clone()),
         };
         Self {
@@ -235,7 +217,7 @@ impl Connector {
     /// cluster instead.
     pub(crate) fn server_address(&self) -> String {
         match &self.target {
-            Target::Server(client) => client.get_connection_info().addr().to_string(),
+            Target::Server(info) => info.addr().to_string(),
             Target::Group(sentinels) => sentinels.to_string(),
         }
     }
@@ -248,7 +230,7 @@ impl Connector {
             .as_ref()
             .and_then(|provider| provider.user());
         let settings = match &self.target {
-            Target::Server(client) => client.get_connection_info().redis_settings(),
+            Target::Server(info) => info.redis_settings(),
             Target::Group(sentinels) => sentinels.settings(),
         };
         let of_url = || settings.username().map(str::to_owned);
@@ -300,43 +282,36 @@ impl Connector {
         self.is_group() || self.outdated.is_some()
     }
 
-    /// Returns the client of the `redis` crate for the server, or `None` if Sentinels name the server's address.
-    pub(crate) fn client(&self) -> Option<&redis::Client> {
+    /// Returns the address of the server, or `None` if Sentinels name the server's address.
+    pub(crate) fn fixed_address(&self) -> Option<&ConnectionAddr> {
         match &self.target {
-            Target::Server(client) => Some(client),
+            Target::Server(info) => Some(info.addr()),
             Target::Group(_) => None,
         }
     }
 
-    /// Makes a connection. Returns the connection with the address of its server.
-    pub(crate) async fn connect(
-        &self,
-        config: &AsyncConnectionConfig,
-    ) -> Result<(MultiplexedConnection, ConnectionAddr), RedisError> {
-        let (redis, address, _) = self.log_in(config).await?;
-        Ok((redis, address))
+    /// Makes a connection that receives no push messages. Returns the connection with the address of its server.
+    pub(crate) async fn connect(&self) -> Result<(Wire, ConnectionAddr), RedisError> {
+        let (wire, address, _) = self.log_in(|_| {}).await?;
+        Ok((wire, address))
     }
 
-    /// Makes a connection. Returns the connection with the address of its server, and with the credentials of the
-    /// provider, if there is a provider.
+    /// Makes a connection, and passes everything that arrives to `receive`. Returns the connection with the address of
+    /// its server, and with the credentials of the provider, if there is a provider.
     pub(crate) async fn log_in(
         &self,
-        config: &AsyncConnectionConfig,
-    ) -> Result<(MultiplexedConnection, ConnectionAddr, Option<Obtained>), RedisError> {
-        let (client, address) = match &self.target {
-            Target::Server(client) => {
-                let address = client.get_connection_info().addr().clone();
-                (Cow::Borrowed(&**client), address)
-            }
+        receive: impl Fn(Arrival) + Send + Sync + 'static,
+    ) -> Result<(Wire, ConnectionAddr, Option<Obtained>), RedisError> {
+        let info = match &self.target {
+            Target::Server(info) => Cow::Borrowed(&**info),
             Target::Group(sentinels) => {
                 let address = sentinels.primary(&self.context).await?;
-                let client = redis::Client::open(sentinels.server_at(address.clone()))?;
-                (Cow::Owned(client), address)
+                Cow::Owned(sentinels.server_at(address))
             }
         };
-        let connecting = self.access.connect(&self.context, &client, config);
-        let (redis, obtained) = connecting.await?;
-        Ok((redis, address, obtained))
+        let connecting = self.access.connect(&self.context, &info, receive);
+        let (wire, obtained) = connecting.await?;
+        Ok((wire, info.addr().clone(), obtained))
     }
 
     /// Returns the error of a try to connect that has taken longer than `patience`.
@@ -358,14 +333,14 @@ impl Connector {
     /// credentials do not expire.
     pub(crate) fn keep_logged_in(
         &self,
-        redis: &MultiplexedConnection,
+        wire: &Wire,
         obtained: Option<Obtained>,
     ) -> Option<AbortOnDropHandle<()>> {
         let obtained = obtained?;
         obtained.login_again()?;
         let (provider, context) = (self.access.provider.clone()?, self.context.clone());
         let server = self.address().to_owned();
-        let task = provider.keep_logged_in(context, server, redis.clone(), obtained);
+        let task = provider.keep_logged_in(context, server, wire.clone(), obtained);
         Some(AbortOnDropHandle::new(self.context.spawn(task)))
     }
 
@@ -377,33 +352,4 @@ impl Connector {
             Target::Group(sentinels) => sentinels.moves_from(address).await,
         }
     }
-}
-
-/// Adds the settings that every connection of the engine has.
-fn with_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
-    // With RESP3, the server pushes grants over the connection that carries the commands.
-    let settings = info.redis_settings().clone();
-    let info = with_tcp_settings(info);
-    // The connection does not send `CLIENT SETINFO`, so the user needs no right to run this command.
-    let settings = settings.set_skip_set_lib_name();
-    info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3))
-}
-
-/// Sets TCP options with which the operating system notices a server that disappears without closing its connections.
-fn with_tcp_settings(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
-    let settings = info.tcp_settings().clone().set_nodelay(true).set_keepalive(
-        redis::io::tcp::socket2::TcpKeepalive::new()
-            .with_time(Duration::from_secs(5))
-            .with_interval(Duration::from_secs(2)),
-    );
-    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-    let settings = settings.set_user_timeout(Duration::from_secs(10));
-    info.set_tcp_settings(settings)
-}
-
-/// Installs a TLS implementation, as rustls requires once per process. Does nothing if the process has already
-/// installed one.
-#[cfg(feature = "tls")]
-fn install_tls() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
 }

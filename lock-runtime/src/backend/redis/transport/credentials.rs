@@ -11,10 +11,11 @@ use std::{
 
 use futures_util::{FutureExt, future::Shared};
 use lock_core::{backend::BoxFuture, lease::Moment};
-use redis::{RedisError, aio::MultiplexedConnection};
+use redis::RedisError;
 use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
+    backend::redis::transport::wire::Wire,
     background::{Context, lock},
     events::TARGET,
 };
@@ -240,7 +241,7 @@ impl Provider {
         self: Arc<Self>,
         context: Arc<Context>,
         server: String,
-        mut redis: MultiplexedConnection,
+        mut wire: Wire,
         first: Obtained,
     ) {
         let mut next = first.login_again();
@@ -252,7 +253,7 @@ impl Provider {
                 auth.arg(&obtained.credentials.user);
                 auth.arg(&obtained.credentials.password);
                 let until = context.now() + AUTH_PATIENCE;
-                let answered = context.timeout_at(until, auth.exec_async(&mut redis)).await;
+                let answered = context.timeout_at(until, auth.exec_async(&mut wire)).await;
                 answered.unwrap_or_else(|| {
                     Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())
                 })?;
@@ -276,11 +277,10 @@ mod tests {
         sync::atomic::{AtomicU64, Ordering},
     };
 
-    use redis::{AsyncConnectionConfig, RedisResult};
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::background::{Network, Process, Random, clock::Clock};
+    use crate::background::{Network, Process, Random, clock::Clock, socket::Socket};
 
     #[derive(Clone, Default)]
     struct TestClock(Arc<AtomicU64>);
@@ -306,9 +306,8 @@ mod tests {
     impl Network for Nothing {
         fn connect<'a>(
             &'a self,
-            _: &'a redis::Client,
-            _: &'a AsyncConnectionConfig,
-        ) -> BoxFuture<'a, RedisResult<MultiplexedConnection>> {
+            _: &'a redis::ConnectionAddr,
+        ) -> BoxFuture<'a, std::io::Result<Socket>> {
             unreachable!("no test connects")
         }
     }

@@ -1,7 +1,6 @@
 //! Makes connections to servers, sends commands over them, and records their health and the outages of the servers.
 
 pub(crate) mod access;
-pub(crate) mod batcher;
 pub(crate) mod call_error;
 pub(crate) mod connection;
 pub(crate) mod connector;
@@ -18,3 +17,4 @@ pub(crate) mod shard_channels;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 pub(crate) mod wait_connections;
+pub(crate) mod wire;

@@ -11,13 +11,12 @@ use std::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use lock_core::{backend::BoxFuture, lease::Moment};
 use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
-    RedisError, RedisResult,
+    ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, PushKind, RedisError, RedisResult,
 };
 use tokio::{sync::Notify, task::AbortHandle};
 
 use crate::{
-    backend::redis::transport::access::Access,
+    backend::redis::transport::{access::Access, wire::Arrival},
     background::{Context, lock, watched::Watched},
     events::TARGET,
 };
@@ -44,16 +43,16 @@ pub(crate) const NO_PRIMARY: &str = "NOPRIMARY";
 pub(crate) struct SentinelConfig {
     /// The name under which the Sentinels know the group.
     pub(crate) group: String,
-    pub(crate) sentinels: Vec<redis::ConnectionInfo>,
+    pub(crate) sentinels: Vec<ConnectionInfo>,
     /// The settings for connections to the servers of the group, except the address, which the Sentinels name.
-    pub(crate) server: redis::ConnectionInfo,
+    pub(crate) server: ConnectionInfo,
 }
 
 /// The Sentinels of one group.
 pub(crate) struct Sentinels {
     group: String,
-    clients: Vec<redis::Client>,
-    server: redis::ConnectionInfo,
+    sentinels: Vec<ConnectionInfo>,
+    server: ConnectionInfo,
     /// The credentials and the TLS settings for connections to the Sentinels.
     access: Access,
     /// The address of the primary according to the newest message of a Sentinel. If no Sentinel confirms this address
@@ -73,25 +72,24 @@ impl Drop for Sentinels {
 impl fmt::Display for Sentinels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("redis+sentinel://")?;
-        for (number, client) in self.clients.iter().enumerate() {
+        for (number, sentinel) in self.sentinels.iter().enumerate() {
             let comma = if number > 0 { "," } else { "" };
-            write!(f, "{comma}{}", client.get_connection_info().addr())?;
+            write!(f, "{comma}{}", sentinel.addr())?;
         }
         write!(f, "/{}", self.group)
     }
 }
 
 impl Sentinels {
-    pub(crate) fn new(config: SentinelConfig, access: Access) -> RedisResult<Self> {
-        let clients = config.sentinels.into_iter().map(redis::Client::open);
-        Ok(Self {
+    pub(crate) fn new(config: SentinelConfig, access: Access) -> Self {
+        Self {
             group: config.group,
-            clients: clients.collect::<Result<_, _>>()?,
+            sentinels: config.sentinels,
             server: config.server,
             access,
             moved_to: Watched::default(),
             listening: Mutex::default(),
-        })
+        }
     }
 
     /// Asks all Sentinels for the address of the primary. Returns the address that more than half of them name, or the
@@ -109,7 +107,7 @@ impl Sentinels {
                 (Ok(address), Some(_)) => votes.add(address),
                 (Ok(address), None) => {
                     votes.add(address);
-                    if let Some(address) = votes.majority(self.clients.len()) {
+                    if let Some(address) = votes.majority(self.sentinels.len()) {
                         return Ok(address);
                     }
                     until = until.min(context.now() + REST_PATIENCE);
@@ -137,7 +135,7 @@ impl Sentinels {
         context: &'a Arc<Context>,
         until: Moment,
     ) -> FuturesUnordered<BoxFuture<'a, RedisResult<ConnectionAddr>>> {
-        let asking = self.clients.iter().map(|sentinel| -> BoxFuture<'a, _> {
+        let asking = self.sentinels.iter().map(|sentinel| -> BoxFuture<'a, _> {
             Box::pin(async move {
                 let answer = context.timeout_at(until, self.ask(context, sentinel)).await;
                 answer.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
@@ -158,7 +156,7 @@ impl Sentinels {
             while let Some(answer) = answers.next().await {
                 answer.into_iter().for_each(|address| votes.add(address));
             }
-            votes.majority(self.clients.len())
+            votes.majority(self.sentinels.len())
         };
         let first = agreed().await;
         if first.is_none() || first == moved_to {
@@ -176,21 +174,19 @@ impl Sentinels {
     }
 
     /// Returns the settings for a connection to the server of the group with this address.
-    pub(crate) fn server_at(&self, address: ConnectionAddr) -> redis::ConnectionInfo {
+    pub(crate) fn server_at(&self, address: ConnectionAddr) -> ConnectionInfo {
         self.server.clone().set_addr(address)
     }
 
     async fn ask(
         &self,
         context: &Arc<Context>,
-        sentinel: &redis::Client,
+        sentinel: &ConnectionInfo,
     ) -> RedisResult<ConnectionAddr> {
-        let settings = settings();
-        let connecting = self.access.connect(context, sentinel, &settings);
-        let (mut connection, _) = connecting.await?;
+        let (mut wire, _) = self.access.connect(context, sentinel, |_| {}).await?;
         let mut asking = redis::cmd("SENTINEL");
         asking.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.group);
-        let named: Option<(String, u16)> = asking.query_async(&mut connection).await?;
+        let named: Option<(String, u16)> = asking.query_async(&mut wire).await?;
         let Some((host, port)) = named else {
             return Err(redis::make_extension_error(UNKNOWN_GROUP.into(), None));
         };
@@ -227,7 +223,7 @@ impl Sentinels {
 
     /// Subscribes to the messages of each Sentinel about new primaries, until this value is dropped.
     pub(crate) fn listen(self: &Arc<Self>, context: &Arc<Context>) {
-        let tasks = self.clients.iter().map(|sentinel| {
+        let tasks = self.sentinels.iter().map(|sentinel| {
             let (group, access) = (Arc::downgrade(self), self.access.clone());
             let listening = listen_to(context.clone(), group, access, sentinel.clone());
             context.spawn(listening).abort_handle()
@@ -281,35 +277,32 @@ async fn listen_to(
     context: Arc<Context>,
     group: Weak<Sentinels>,
     access: Access,
-    sentinel: redis::Client,
+    sentinel: ConnectionInfo,
 ) {
     let mut is_first = true;
     loop {
         let lost = Arc::new(Notify::new());
         let (told, losing) = (group.clone(), lost.clone());
-        let on_push = move |push: PushInfo| {
-            match push.kind {
-                PushKind::Message => {
-                    let mut fields = push.data.into_iter().map(String::from_redis_value);
-                    if let (Some(Ok(_)), Some(Ok(message)), Some(group)) =
-                        (fields.next(), fields.next(), told.upgrade())
-                    {
-                        group.switched(&message);
-                    }
+        let receive = move |arrival| match arrival {
+            Arrival::Push(push) if push.kind == PushKind::Message => {
+                let mut fields = push.data.into_iter().map(String::from_redis_value);
+                if let (Some(Ok(_)), Some(Ok(message)), Some(group)) =
+                    (fields.next(), fields.next(), told.upgrade())
+                {
+                    group.switched(&message);
                 }
-                PushKind::Disconnection => losing.notify_one(),
-                _ => {}
             }
-            Ok::<(), ()>(())
+            Arrival::End => losing.notify_one(),
+            Arrival::Push(_) | Arrival::Reply { .. } => {}
         };
-        let config = settings().set_push_sender(on_push);
         let listening = async {
-            let (mut connection, _) = access.connect(&context, &sentinel, &config).await?;
-            connection.subscribe(SWITCHED).await?;
-            Ok::<_, RedisError>(connection)
+            let (mut wire, _) = access.connect(&context, &sentinel, receive).await?;
+            let mut subscribe = redis::cmd("SUBSCRIBE");
+            subscribe.arg(SWITCHED).exec_async(&mut wire).await?;
+            Ok::<_, RedisError>(wire)
         };
         let until = context.now() + ASK_PATIENCE;
-        if let Some(Ok(_connection)) = context.timeout_at(until, listening).await {
+        if let Some(Ok(_wire)) = context.timeout_at(until, listening).await {
             // The client may have missed a message while it had no connection to the Sentinel.
             if !std::mem::take(&mut is_first)
                 && let Some(group) = group.upgrade()
@@ -321,12 +314,4 @@ async fn listen_to(
         is_first = false;
         context.sleep(RECONNECT_PAUSE).await;
     }
-}
-
-/// Returns the settings of a connection to a Sentinel. The settings contain no timeouts, because the engine applies its
-/// own.
-fn settings() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
 }

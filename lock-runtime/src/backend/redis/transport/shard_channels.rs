@@ -16,13 +16,17 @@ use std::{
 };
 
 use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind,
-    RedisError, ServerErrorKind, Value, aio::MultiplexedConnection,
+    Cmd, ConnectionAddr, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError,
+    ServerErrorKind, Value,
 };
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    backend::redis::transport::{call_error::CallError, connector::Connector},
+    backend::redis::transport::{
+        call_error::CallError,
+        connector::Connector,
+        wire::{Arrival, Wire},
+    },
     background::{Context, lock},
 };
 
@@ -58,7 +62,7 @@ enum Link {
 }
 
 struct ShardConnection {
-    redis: MultiplexedConnection,
+    redis: Wire,
     state: Arc<State>,
     _login: Option<AbortOnDropHandle<()>>,
 }
@@ -91,7 +95,6 @@ impl State {
                 wake(&channel);
             }
             (PushKind::SMessage, Some(Ok(channel))) => wake(&channel),
-            (PushKind::Disconnection, _) => self.is_closed.store(true, Ordering::Release),
             _ => {}
         }
     }
@@ -173,14 +176,12 @@ impl ShardConnection {
     ) -> Result<Option<Self>, RedisError> {
         let state = Arc::new(State::default());
         let pushed = state.clone();
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_push_sender(move |push| {
-                pushed.pushed(push, &wake);
-                Ok::<(), ()>(())
-            });
-        let (mut redis, reached, obtained) = connector.log_in(&config).await?;
+        let receive = move |arrival| match arrival {
+            Arrival::Push(push) => pushed.pushed(push, &wake),
+            Arrival::End => pushed.is_closed.store(true, Ordering::Release),
+            Arrival::Reply { .. } => {}
+        };
+        let (mut redis, reached, obtained) = connector.log_in(receive).await?;
         if reached != *address {
             return Err(std::io::Error::other("another server is the primary now").into());
         }

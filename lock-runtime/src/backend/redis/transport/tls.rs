@@ -2,24 +2,20 @@
 
 use std::{
     fs, io,
-    net::SocketAddr,
     sync::{Arc, Mutex},
 };
 
-use redis::{
-    AsyncConnectionConfig, ClientTlsConfig, ConnectionAddr, ConnectionInfo, RedisError,
-    RedisFuture, RedisResult, TlsCertificates, io::AsyncDNSResolver,
-};
+use redis::{ErrorKind, RedisResult};
 use rustls::{
-    RootCertStore,
+    ClientConfig, RootCertStore,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
-    sign::CertifiedKey,
 };
+use tokio_rustls::TlsConnector;
 
 use crate::{
     backend::redis::transport::pem::{Pem, PemSource, is_pem},
-    background::{Context, lock},
+    background::{Context, lock, socket::Socket},
     connect_error::ConnectError,
     events::TARGET,
 };
@@ -40,11 +36,8 @@ impl TlsSettings {
             && self.server_name.is_none()
     }
 
-    /// Reads and checks the certificate files. Returns `None` if no TLS setting is set.
-    pub(crate) fn open(&self) -> Result<Option<Tls>, ConnectError> {
-        if self.is_empty() {
-            return Ok(None);
-        }
+    /// Reads and checks the certificate files.
+    pub(crate) fn open(&self) -> Result<Tls, ConnectError> {
         let invalid = |detail| ConnectError::InvalidTls { detail };
         if let Some(name) = &self.server_name {
             let refused = |_| format!("`{name}` is not a host name");
@@ -52,11 +45,15 @@ impl TlsSettings {
                 .map_err(refused)
                 .map_err(invalid)?;
         }
-        let certificates = self.read().map_err(invalid)?;
-        Ok(Some(Tls {
+        // Without settings, a client without TLS reads no certificates.
+        let config = match self.is_empty() {
+            true => None,
+            false => Some(self.read().map_err(invalid)?),
+        };
+        Ok(Tls {
             settings: self.clone(),
-            certificates: Mutex::new(certificates),
-        }))
+            config: Mutex::new(config),
+        })
     }
 
     fn has_files(&self) -> bool {
@@ -68,51 +65,48 @@ impl TlsSettings {
 
     /// Reads the certificates and the key, and checks that they can be used. The error names the file and the problem,
     /// and quotes no part of a file.
-    fn read(&self) -> Result<Option<TlsCertificates>, String> {
-        if self.root_certificates.is_none() && self.client_certificate.is_none() {
-            return Ok(None);
-        }
-        let root_cert = match &self.root_certificates {
-            None => None,
+    fn read(&self) -> Result<Arc<ClientConfig>, String> {
+        let mut roots = RootCertStore::empty();
+        match &self.root_certificates {
+            None => {
+                let found = rustls_native_certs::load_native_certs();
+                if let (true, Some(error)) = (found.certs.is_empty(), found.errors.first()) {
+                    return Err(format!("the root certificates of the system: {error}"));
+                }
+                roots.add_parsable_certificates(found.certs);
+            }
             Some(pem) => {
                 let place = Place("the root certificates", pem);
                 let text = place.read()?;
-                let mut store = RootCertStore::empty();
                 for certificate in place.certificates(&text)? {
                     let refused = |_| place.says("a certificate is malformed");
-                    store.add(certificate).map_err(refused)?;
+                    roots.add(certificate).map_err(refused)?;
                 }
-                Some(text)
             }
-        };
-        let client_tls = match &self.client_certificate {
-            None => None,
+        }
+        // The provider is named here, so that nothing is installed for the whole process.
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots);
+        let config = match &self.client_certificate {
+            None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
                 let place = Place("the client certificate", certificate);
-                let client_cert = place.read()?;
-                let chain = place.certificates(&client_cert)?;
+                let chain = place.certificates(&place.read()?)?;
                 let place = Place("the client's key", key);
-                let client_key = place.read()?;
                 let refused = |_| place.says("there is no private key in PEM format");
-                let key = PrivateKeyDer::from_pem_slice(&client_key).map_err(refused)?;
-                let provider = ring::default_provider();
-                let certified = CertifiedKey::from_der(chain, key, &provider);
-                certified.map_err(|error| match error {
+                let key = PrivateKeyDer::from_pem_slice(&place.read()?).map_err(refused)?;
+                let built = builder.with_client_auth_cert(chain, key);
+                built.map_err(|error| match error {
                     rustls::Error::InconsistentKeys(_) => {
                         place.says("the key does not belong to the client certificate")
                     }
                     error => place.says(&error.to_string()),
-                })?;
-                Some(ClientTlsConfig {
-                    client_cert,
-                    client_key,
-                })
+                })?
             }
         };
-        Ok(Some(TlsCertificates {
-            client_tls,
-            root_cert,
-        }))
+        Ok(Arc::new(config))
     }
 }
 
@@ -148,79 +142,63 @@ impl Place<'_> {
 }
 
 /// Checked TLS settings.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Tls {
     settings: TlsSettings,
-    /// The certificates and the key that were read last. `None` if only the server name is set.
-    certificates: Mutex<Option<TlsCertificates>>,
+    /// The configuration with the certificates and the key that were read last.
+    config: Mutex<Option<Arc<ClientConfig>>>,
 }
 
 impl Tls {
-    /// Returns the settings for the next connection. These settings also determine how the connection resolves the
-    /// server's address.
-    pub(crate) async fn prepare(
+    pub(crate) fn has_settings(&self) -> bool {
+        !self.settings.is_empty()
+    }
+
+    /// Makes the TLS handshake with the server `host`. Reads the certificate files again.
+    pub(crate) async fn encrypt(
         self: &Arc<Self>,
         context: &Context,
-        info: ConnectionInfo,
-        config: &AsyncConnectionConfig,
-    ) -> RedisResult<(ConnectionInfo, AsyncConnectionConfig)> {
-        if self.settings.has_files() {
-            let tls = self.clone();
-            // Reading files blocks, so another thread reads them.
-            let reading = context.handle().spawn_blocking(move || tls.settings.read());
-            match reading.await {
-                Ok(Ok(certificates)) => *lock(&self.certificates) = certificates,
-                Ok(Err(detail)) => {
-                    tracing::warn!(target: TARGET, %detail, "cannot read the TLS files again, so the connection uses the certificates that were read last");
-                }
-                Err(error) => return Err(io::Error::other(error).into()),
-            }
+        socket: Socket,
+        host: &str,
+        insecure: bool,
+    ) -> RedisResult<Socket> {
+        if insecure {
+            let refused = "a connection without a check of the certificate is not supported";
+            return Err((ErrorKind::InvalidClientConfig, refused).into());
         }
-        let certificates = lock(&self.certificates).clone();
-        let info = match certificates {
-            Some(certificates) => redis::Client::build_with_tls(info, certificates)?
-                .get_connection_info()
-                .clone(),
-            None => info,
-        };
-        let (
-            Some(name),
-            ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure,
-                tls_params,
-            },
-        ) = (&self.settings.server_name, info.addr())
-        else {
-            return Ok((info, config.clone()));
-        };
-        // The `redis` crate checks the certificate against the host of the address. The address therefore gets the
-        // server's name, and the resolver finds the host to which to connect.
-        let config = config.clone().set_dns_resolver(ResolvesTo(host.clone()));
-        let addr = ConnectionAddr::TcpTls {
-            host: name.clone(),
-            port: *port,
-            insecure: *insecure,
-            tls_params: tls_params.clone(),
-        };
-        Ok((info.set_addr(addr), config))
-    }
-}
-
-/// A resolver that resolves every name to the addresses of the host in this field.
-struct ResolvesTo(String);
-
-impl AsyncDNSResolver for ResolvesTo {
-    fn resolve<'a, 'b: 'a>(
-        &'a self,
-        _: &'b str,
-        port: u16,
-    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((self.0.as_str(), port)).await?;
-            let found: Box<dyn Iterator<Item = SocketAddr> + Send> = Box::new(found);
-            Ok::<_, RedisError>(found)
+        let config = self.config(context).await?;
+        let name = self.settings.server_name.as_deref().unwrap_or(host);
+        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+        let plain = tokio::io::join(socket.read, socket.write);
+        let stream = TlsConnector::from(config).connect(name, plain).await?;
+        let (read, write) = tokio::io::split(stream);
+        Ok(Socket {
+            read: Box::new(read),
+            write: Box::new(write),
+            try_write: None,
         })
+    }
+
+    async fn config(self: &Arc<Self>, context: &Context) -> RedisResult<Arc<ClientConfig>> {
+        let read_last = lock(&self.config).clone();
+        if let Some(config) = &read_last
+            && !self.settings.has_files()
+        {
+            return Ok(config.clone());
+        }
+        let tls = self.clone();
+        // Reading files blocks, so another thread reads them.
+        let reading = context.handle().spawn_blocking(move || tls.settings.read());
+        match (reading.await.map_err(io::Error::other)?, read_last) {
+            (Ok(config), _) => {
+                *lock(&self.config) = Some(config.clone());
+                Ok(config)
+            }
+            (Err(detail), Some(config)) => {
+                tracing::warn!(target: TARGET, %detail, "cannot read the TLS files again, so the connection uses the certificates that were read last");
+                Ok(config)
+            }
+            (Err(detail), None) => Err(io::Error::other(detail).into()),
+        }
     }
 }

@@ -5,10 +5,13 @@
 use std::sync::Mutex;
 
 use lock_core::lease::Moment;
-use redis::{AsyncConnectionConfig, ConnectionAddr, RedisError, aio::MultiplexedConnection};
+use redis::{ConnectionAddr, RedisError};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::{backend::redis::transport::connector::Connector, background::lock};
+use crate::{
+    backend::redis::transport::{connector::Connector, wire::Wire},
+    background::lock,
+};
 
 /// How many calls wait for replicas at the same time, each on a connection of its own. Further calls wait until one of
 /// these connections is idle.
@@ -25,7 +28,7 @@ pub(crate) struct WaitConnections {
 /// A connection that no call uses.
 #[derive(Debug)]
 struct Idle {
-    redis: MultiplexedConnection,
+    redis: Wire,
     /// The moment after which the connection is not used any longer, because its credentials may expire.
     until: Option<Moment>,
 }
@@ -65,10 +68,7 @@ impl WaitConnections {
         let idle = match idle {
             Some(idle) => idle,
             None => {
-                let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(None)
-                    .set_response_timeout(None);
-                let (redis, reached, obtained) = connector.log_in(&config).await?;
+                let (redis, reached, obtained) = connector.log_in(|_| {}).await?;
                 if reached != *address {
                     return Err(std::io::Error::other("another server is the primary now").into());
                 }
@@ -88,7 +88,7 @@ impl WaitConnections {
 /// A connection for one call. Dropping this value closes the connection. An unfinished command of a call that is given
 /// up thus does not delay other calls.
 pub(crate) struct WaitConnection<'a> {
-    pub(crate) redis: MultiplexedConnection,
+    pub(crate) redis: Wire,
     until: Option<Moment>,
     all: &'a WaitConnections,
     _permit: SemaphorePermit<'a>,

@@ -1,0 +1,706 @@
+//! The wire: one connection to a server. Commands leave and replies arrive in the order of the connection.
+//!
+//! A command belongs to the reply at the same place in the order, so the wire keeps a queue of the commands that are
+//! under way. One task, the driver, reads everything that arrives, notes when it arrived, and hands it on. If no command
+//! is under way, the thread that sends a command also writes it, because a switch to the driver's thread would cost as
+//! much as the rest of the round trip. Otherwise, the driver writes all commands that have come together in the meantime.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    io::{self, Read},
+    process,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use lock_core::lease::Moment;
+use redis::{
+    Arg, Cmd, ConnectionInfo, ErrorKind, Parser, Pipeline, PushInfo, PushKind, RedisConnectionInfo,
+    RedisError, RedisFuture, RedisResult, Value, aio::ConnectionLike,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    sync::{Notify, oneshot},
+};
+
+use crate::background::{
+    Context, isolated, lock,
+    socket::{Socket, TryWrite},
+};
+
+/// How many bytes the driver reads at once.
+const READ_SIZE: usize = 16 * 1024;
+
+/// The error code of a connection whose server does not keep to the protocol.
+const PROTOCOL: &str = "PROTOCOL";
+
+/// What arrives at a connection.
+pub(crate) enum Arrival {
+    /// The reply to a command that was sent at this moment.
+    Reply { sent: Moment },
+    /// A message that the server pushed.
+    Push(PushInfo),
+    /// The connection has ended.
+    End,
+}
+
+type Receive = Box<dyn Fn(Arrival) + Send + Sync>;
+
+/// The push message that confirms a command: its kind and its channel.
+type Confirmation = (PushKind, Vec<u8>);
+
+/// A command that is under way.
+struct Pending {
+    sent: Moment,
+    /// Set if a push message answers the command.
+    confirmed_by: Option<Confirmation>,
+    answer: oneshot::Sender<RedisResult<Value>>,
+}
+
+struct State {
+    pending: VecDeque<Pending>,
+    try_write: Option<TryWrite>,
+    /// The bytes that the driver has not taken yet.
+    unsent: Vec<u8>,
+    /// Whether the driver has taken bytes that it has not written yet.
+    is_writing: bool,
+    /// When a reply last arrived, or a command was sent while no command was under way.
+    active: Moment,
+    /// When a reply last arrived.
+    replied: Moment,
+    /// Why the connection has ended; `None` while it is open.
+    end: Option<RedisError>,
+}
+
+/// The state that the callers and the driver share.
+struct Link {
+    state: Mutex<State>,
+    /// Wakes the driver: there are bytes to write, or the connection has to end.
+    wake: Notify,
+    /// The process that made the connection. A forked process must not write to it.
+    process: u32,
+}
+
+impl Link {
+    /// Ends the connection. All commands under way fail.
+    fn end(&self, error: RedisError) {
+        let pending = {
+            let mut state = lock(&self.state);
+            state.end.get_or_insert_with(|| error.clone());
+            state.try_write = None; // the socket is open as long as one of its ends
+            std::mem::take(&mut state.pending)
+        };
+        self.wake.notify_one();
+        for pending in pending {
+            isolated(|| pending.answer.send(Err(error.clone())));
+        }
+    }
+
+    /// Takes the bytes to write next.
+    fn take_unsent(&self) -> RedisResult<Vec<u8>> {
+        let mut state = lock(&self.state);
+        if let Some(error) = &state.end {
+            return Err(error.clone());
+        }
+        state.is_writing = !state.unsent.is_empty();
+        Ok(std::mem::take(&mut state.unsent))
+    }
+}
+
+/// A connection. The connection is closed when its last clone is dropped.
+#[derive(Clone)]
+pub(crate) struct Wire {
+    link: Arc<Link>,
+    context: Arc<Context>,
+    _open: Arc<Open>,
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wire").finish_non_exhaustive()
+    }
+}
+
+struct Open(Arc<Link>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let error = io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            "the connection was closed",
+        );
+        self.0.end(error.into());
+    }
+}
+
+impl Wire {
+    /// Logs in to a server over an open socket. The driver runs on the calling runtime, and passes everything that
+    /// arrives to `receive`, in the order in which it arrives.
+    pub(crate) async fn open(
+        context: &Arc<Context>,
+        socket: Socket,
+        info: &ConnectionInfo,
+        receive: impl Fn(Arrival) + Send + Sync + 'static,
+    ) -> RedisResult<Self> {
+        let link = Arc::new(Link {
+            state: Mutex::new(State {
+                pending: VecDeque::new(),
+                try_write: socket.try_write,
+                unsent: Vec::new(),
+                is_writing: false,
+                active: Moment::new(Duration::ZERO),
+                replied: Moment::new(Duration::ZERO),
+                end: None,
+            }),
+            wake: Notify::new(),
+            process: process::id(),
+        });
+        let driver = Driver {
+            link: link.clone(),
+            context: context.clone(),
+            parser: Parser::new(),
+            receive: Box::new(receive),
+        };
+        let runtime = context.present_runtime();
+        context.spawn_on(&runtime, driver.run(socket.read, socket.write));
+        let wire = Self {
+            _open: Arc::new(Open(link.clone())),
+            link,
+            context: context.clone(),
+        };
+        wire.log_in(info.redis_settings()).await?;
+        Ok(wire)
+    }
+
+    /// Switches to RESP3, in which the server pushes messages, and selects the database.
+    async fn log_in(&self, settings: &RedisConnectionInfo) -> RedisResult<()> {
+        let mut hello = redis::cmd("HELLO");
+        hello.arg("3");
+        if let Some(password) = settings.password() {
+            let user = settings.username().unwrap_or("default");
+            hello.arg("AUTH").arg(user).arg(password);
+        }
+        let (_, greeting) = self.send(&hello)?;
+        let database = settings.db();
+        let selecting = if database == 0 {
+            None
+        } else {
+            Some(self.send(redis::cmd("SELECT").arg(database))?)
+        };
+        greeting.receive().await?.extract_error().map_err(|error| {
+            let detail = error.detail().unwrap_or_default();
+            if detail.starts_with("unknown command `HELLO`") {
+                let old = "the server does not know the command HELLO, so it has no RESP3";
+                return (ErrorKind::RESP3NotSupported, old).into();
+            }
+            error
+        })?;
+        if let Some((_, selected)) = selecting {
+            selected.receive().await?.extract_error().map_err(|error| {
+                let refused = "the server refused to switch the database";
+                let detail = error.detail().unwrap_or_default().to_owned();
+                RedisError::from((error.kind(), refused, detail))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Sends a command. Returns the moment at which it was sent, and its reply. The reply to a command that is dropped
+    /// is ignored.
+    pub(crate) fn send(&self, command: &Cmd) -> RedisResult<(Moment, Reply)> {
+        let (answer, reply) = oneshot::channel();
+        let entry = (confirmation(command), answer);
+        let sent = self.write(&command.get_packed_command(), [entry])?;
+        Ok((sent, Reply(reply)))
+    }
+
+    /// Sends `ASKING` and a command, one right after the other. Returns the reply to the command.
+    pub(crate) fn send_asking(&self, command: &Cmd) -> RedisResult<(Moment, Reply)> {
+        let mut bytes = redis::cmd("ASKING").get_packed_command();
+        bytes.extend(command.get_packed_command());
+        let ((asking, _), (answer, reply)) = (oneshot::channel(), oneshot::channel());
+        let sent = self.write(&bytes, [(None, asking), (confirmation(command), answer)])?;
+        Ok((sent, Reply(reply)))
+    }
+
+    fn write(
+        &self,
+        bytes: &[u8],
+        entries: impl IntoIterator<Item = (Option<Confirmation>, oneshot::Sender<RedisResult<Value>>)>,
+    ) -> RedisResult<Moment> {
+        let link = &*self.link;
+        let mut state = lock(&link.state);
+        if let Some(error) = &state.end {
+            return Err(error.clone());
+        }
+        if process::id() != link.process {
+            let forked = "the connection belongs to the process that was forked";
+            return Err(io::Error::other(forked).into());
+        }
+        let sent = self.context.now();
+        let is_idle = state.pending.is_empty() && state.unsent.is_empty() && !state.is_writing;
+        if state.pending.is_empty() {
+            state.active = sent;
+        }
+        let pending = entries.into_iter().map(|(confirmed_by, answer)| Pending {
+            sent,
+            confirmed_by,
+            answer,
+        });
+        state.pending.extend(pending);
+        let written = match &state.try_write {
+            // An error of the socket also reaches the driver, which then ends the connection.
+            Some(try_write) if is_idle => try_write(bytes).unwrap_or(0),
+            _ => 0,
+        };
+        if written < bytes.len() {
+            let is_first = state.unsent.is_empty();
+            state.unsent.extend_from_slice(&bytes[written..]);
+            drop(state);
+            if is_first {
+                link.wake.notify_one();
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Returns whether no command is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        lock(&self.link.state).pending.is_empty()
+    }
+
+    /// Returns for how long commands have been under way without a reply, or zero if no command is under way.
+    pub(crate) fn silent_for(&self, now: Moment) -> Duration {
+        let state = lock(&self.link.state);
+        if state.pending.is_empty() {
+            return Duration::ZERO;
+        }
+        now.since(state.active)
+    }
+
+    /// Returns whether a reply has arrived since `moment`.
+    pub(crate) fn has_replied_since(&self, moment: Moment) -> bool {
+        lock(&self.link.state).replied >= moment
+    }
+}
+
+/// The reply to one command, or to the last of several commands.
+pub(crate) struct Reply(oneshot::Receiver<RedisResult<Value>>);
+
+impl Reply {
+    pub(crate) async fn receive(self) -> RedisResult<Value> {
+        self.0.await.unwrap_or_else(|_| Err(ended()))
+    }
+}
+
+impl ConnectionLike for Wire {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(async move { self.send(command)?.1.receive().await })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(async move {
+            let (answers, replies): (Vec<_>, Vec<_>) =
+                (0..offset + count).map(|_| oneshot::channel()).unzip();
+            let answers = answers.into_iter().map(|answer| (None, answer));
+            self.write(&pipeline.get_packed_pipeline(), answers)?;
+            let mut values = Vec::with_capacity(count);
+            for reply in replies.into_iter().skip(offset) {
+                values.push(Reply(reply).receive().await?);
+            }
+            Ok(values)
+        })
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+/// Returns the push message that answers a command; `None` if a reply answers it.
+fn confirmation(command: &Cmd) -> Option<Confirmation> {
+    let mut args = command.args_iter();
+    let (Some(Arg::Simple(name)), Some(Arg::Simple(channel))) = (args.next(), args.next()) else {
+        return None;
+    };
+    let kind = match name {
+        b"SUBSCRIBE" => PushKind::Subscribe,
+        b"UNSUBSCRIBE" => PushKind::Unsubscribe,
+        b"SSUBSCRIBE" => PushKind::SSubscribe,
+        b"SUNSUBSCRIBE" => PushKind::SUnsubscribe,
+        _ => return None,
+    };
+    Some((kind, channel.to_vec()))
+}
+
+fn ended() -> RedisError {
+    let detail = "the runtime of the connection has ended";
+    io::Error::new(io::ErrorKind::ConnectionReset, detail).into()
+}
+
+/// Returns the error of a server that does not keep to the protocol. After such an error, no reply can be told from
+/// another, so the connection ends.
+fn broken_protocol(detail: &str) -> RedisError {
+    let detail = format!("{PROTOCOL}: {detail}");
+    io::Error::new(io::ErrorKind::InvalidData, detail).into()
+}
+
+/// Reads what arrives, and writes what callers could not write themselves.
+struct Driver {
+    link: Arc<Link>,
+    context: Arc<Context>,
+    parser: Parser,
+    receive: Receive,
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.link.end(ended());
+        isolated(|| (self.receive)(Arrival::End));
+    }
+}
+
+impl Driver {
+    async fn run(
+        mut self,
+        read: Box<dyn AsyncRead + Send + Unpin>,
+        write: Box<dyn AsyncWrite + Send + Unpin>,
+    ) {
+        let error = self.drive(read, write).await.unwrap_or_else(|error| error);
+        self.link.end(error);
+    }
+
+    /// Drives the connection until it ends, and returns the reason.
+    async fn drive(
+        &mut self,
+        mut read: impl AsyncRead + Unpin,
+        mut write: impl AsyncWrite + Unpin,
+    ) -> RedisResult<RedisError> {
+        let mut input = vec![0; READ_SIZE];
+        let (mut output, mut written, mut is_flushed) = (Vec::new(), 0, true);
+        loop {
+            if written == output.len() {
+                (output, written) = (self.link.take_unsent()?, 0);
+            } else if let Some(error) = &lock(&self.link.state).end {
+                return Ok(error.clone());
+            }
+            let is_writing = written < output.len();
+            let writing = async {
+                if is_writing {
+                    return write.write(&output[written..]).await.map(Some);
+                }
+                write.flush().await.map(|()| None)
+            };
+            tokio::select! {
+                biased;
+                wrote = writing, if is_writing || !is_flushed => match wrote? {
+                    Some(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                    Some(wrote) => (written, is_flushed) = (written + wrote, false),
+                    None => is_flushed = true,
+                },
+                arrived = read.read(&mut input) => match arrived? {
+                    0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                    length => self.arrived(&input[..length])?,
+                },
+                () = self.link.wake.notified() => {
+                    // Tasks that are about to send a command can add it to the next write.
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+
+    fn arrived(&mut self, mut bytes: &[u8]) -> RedisResult<()> {
+        let now = self.context.now();
+        loop {
+            let value = match self.parser.parse_value(Arrived(&mut bytes)) {
+                Ok(value) => value,
+                Err(error) if error.is_timeout() => return Ok(()), // the rest has not arrived
+                Err(error) => return Err(error),
+            };
+            let pending = self.answered(&value, now)?;
+            if let Value::Push { kind, data } = &value {
+                let (kind, data) = (kind.clone(), data.clone());
+                (self.receive)(Arrival::Push(PushInfo { kind, data }));
+            }
+            if let Some(Pending { sent, answer, .. }) = pending {
+                (self.receive)(Arrival::Reply { sent });
+                isolated(|| answer.send(Ok(value)));
+            }
+        }
+    }
+
+    /// Returns the command that `value` answers. A push message that no command has asked for answers none.
+    fn answered(&self, value: &Value, now: Moment) -> RedisResult<Option<Pending>> {
+        let mut state = lock(&self.link.state);
+        let expected = state.pending.front().map(|pending| &pending.confirmed_by);
+        match (value, expected) {
+            (Value::Push { kind, data }, Some(Some((expected, channel)))) => {
+                let named =
+                    matches!(data.first(), Some(Value::BulkString(name)) if name == channel);
+                if kind != expected || !named {
+                    return Ok(None);
+                }
+            }
+            (Value::Push { .. }, _) => return Ok(None),
+            (Value::ServerError(_), Some(_)) | (_, Some(None)) => {}
+            (_, Some(Some(_))) => return Err(broken_protocol("a reply instead of a push message")),
+            (_, None) => return Err(broken_protocol("a reply to no command")),
+        }
+        (state.active, state.replied) = (now, now);
+        Ok(state.pending.pop_front())
+    }
+}
+
+/// Bytes that have arrived. Further bytes can follow, so reading beyond the last byte is no end of the stream.
+struct Arrived<'a, 'b>(&'a mut &'b [u8]);
+
+impl Read for Arrived<'_, '_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.0.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Read::read(self.0, into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use redis::{ConnectionAddr, IntoConnectionInfo};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Parses `bytes` that arrive in parts of `length` bytes.
+    fn parsed(bytes: &[u8], length: usize) -> Vec<Value> {
+        let mut parser = Parser::new();
+        let mut values = Vec::new();
+        for mut part in bytes.chunks(length) {
+            loop {
+                match parser.parse_value(Arrived(&mut part)) {
+                    Ok(value) => values.push(value),
+                    Err(error) if error.is_timeout() => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        values
+    }
+
+    #[test]
+    fn replies_arrive_in_parts_of_any_length() {
+        let bytes =
+            b"+OK\r\n$5\r\nhello\r\n:17\r\n_\r\n*2\r\n$2\r\na\n\r\n*1\r\n:-1\r\n-MOVED 1 h:2\r\n\
+            >3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$0\r\n\r\n%1\r\n+k\r\n#t\r\n$-1\r\n";
+        let whole = parsed(bytes, bytes.len());
+        assert_eq!(whole.len(), 9, "{whole:?}");
+        for length in 1..bytes.len() {
+            assert_eq!(parsed(bytes, length), whole, "parts of {length} bytes");
+        }
+    }
+
+    /// A wire to a server that the test plays.
+    struct Pair {
+        wire: Wire,
+        server: TcpStream,
+        /// What has arrived at the wire.
+        arrived: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Pair {
+        /// `at_once` limits the bytes that a caller writes itself.
+        async fn open(at_once: usize) -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let stream = std::net::TcpStream::connect(address).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let twin = stream.try_clone().unwrap();
+            let (read, write) = TcpStream::from_std(stream).unwrap().into_split();
+            let socket = Socket {
+                read: Box::new(read),
+                write: Box::new(write),
+                try_write: Some(Box::new(move |bytes| {
+                    match &bytes[..at_once.min(bytes.len())] {
+                        [] => Err(io::ErrorKind::WouldBlock.into()),
+                        some => (&twin).write(some),
+                    }
+                })),
+            };
+            let arrived = Arc::new(Mutex::new(Vec::new()));
+            let seen = arrived.clone();
+            let receive = move |arrival| match arrival {
+                Arrival::Reply { .. } => lock(&seen).push("reply".to_owned()),
+                Arrival::Push(push) => lock(&seen).push(format!("{:?}", push.kind)),
+                Arrival::End => lock(&seen).push("end".to_owned()),
+            };
+            let address = ConnectionAddr::Tcp("127.0.0.1".into(), address.port());
+            let info = address.into_connection_info().unwrap();
+            let greeting = async {
+                let (mut server, _) = listener.accept().await.unwrap();
+                let hello = redis::cmd("HELLO").arg("3").get_packed_command();
+                server.read_exact(&mut vec![0; hello.len()]).await.unwrap();
+                server.write_all(b"%0\r\n").await.unwrap();
+                server
+            };
+            let opening = Wire::open(Context::of_process(), socket, &info, receive);
+            let (wire, server) = tokio::join!(opening, greeting);
+            let wire = wire.unwrap();
+            lock(&arrived).clear();
+            Self {
+                wire,
+                server,
+                arrived,
+            }
+        }
+
+        async fn says(&mut self, bytes: &[u8]) {
+            self.server.write_all(bytes).await.unwrap();
+        }
+    }
+
+    fn echo(text: &str) -> Cmd {
+        let mut command = redis::cmd("ECHO");
+        command.arg(text);
+        command
+    }
+
+    /// A caller writes any part of its command itself, and the driver writes the rest, in order.
+    #[tokio::test]
+    async fn a_short_write_is_completed() {
+        let bytes: Vec<u8> = ["a", "b", "c"]
+            .iter()
+            .flat_map(|text| echo(text).get_packed_command())
+            .collect();
+        for at_once in 0..=echo("a").get_packed_command().len() {
+            let mut pair = Pair::open(at_once).await;
+            let replies = ["a", "b", "c"].map(|text| pair.wire.send(&echo(text)).unwrap().1);
+            let mut arrived = vec![0; bytes.len()];
+            pair.server.read_exact(&mut arrived).await.unwrap();
+            assert_eq!(arrived, bytes, "{at_once} bytes at once");
+            pair.says(b"+a\r\n+b\r\n+c\r\n").await;
+            for (reply, text) in replies.into_iter().zip(["a", "b", "c"]) {
+                assert_eq!(
+                    reply.receive().await,
+                    Ok(Value::SimpleString(text.to_owned()))
+                );
+            }
+            assert!(pair.wire.is_idle());
+        }
+    }
+
+    /// Push messages and replies are handed on in the order in which they arrive.
+    #[tokio::test]
+    async fn many_push_messages_come_between_two_replies() {
+        const PUSHES: usize = 100_000;
+        let mut pair = Pair::open(usize::MAX).await;
+        let replies = ["a", "b"].map(|text| pair.wire.send(&echo(text)).unwrap().1);
+        let mut bytes = b"+a\r\n".to_vec();
+        bytes.extend(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n".repeat(PUSHES));
+        bytes.extend(b"+b\r\n");
+        pair.says(&bytes).await;
+        for reply in replies {
+            reply.receive().await.unwrap();
+        }
+        let arrived = lock(&pair.arrived).clone();
+        assert_eq!(arrived.len(), PUSHES + 2);
+        assert_eq!(arrived.first().unwrap(), "reply");
+        assert_eq!(arrived.last().unwrap(), "reply");
+    }
+
+    /// A server that ends a subscription by itself pushes the message that also confirms the command.
+    #[tokio::test]
+    async fn a_push_message_confirms_only_its_own_command() {
+        let mut pair = Pair::open(usize::MAX).await;
+        let (_, first) = pair.wire.send(&echo("a")).unwrap();
+        let mut unsubscribe = redis::cmd("SUNSUBSCRIBE");
+        let (_, second) = pair.wire.send(unsubscribe.arg("c")).unwrap();
+        let ended = |channel| format!(">3\r\n$12\r\nsunsubscribe\r\n$1\r\n{channel}\r\n:0\r\n");
+        pair.says(ended("c").as_bytes()).await;
+        pair.says(b"+a\r\n").await;
+        assert_eq!(
+            first.receive().await,
+            Ok(Value::SimpleString("a".to_owned()))
+        );
+        pair.says(ended("d").as_bytes()).await;
+        pair.says(ended("c").as_bytes()).await;
+        assert!(matches!(second.receive().await, Ok(Value::Push { .. })));
+        assert!(pair.wire.is_idle());
+        let arrived = lock(&pair.arrived).clone();
+        assert_eq!(arrived.iter().filter(|what| *what != "reply").count(), 3);
+    }
+
+    /// An error answers a command that a push message would confirm.
+    #[tokio::test]
+    async fn a_refused_subscription_is_answered() {
+        let mut pair = Pair::open(usize::MAX).await;
+        let mut subscribe = redis::cmd("SUBSCRIBE");
+        let (_, reply) = pair.wire.send(subscribe.arg("c")).unwrap();
+        pair.says(b"-NOPERM no\r\n").await;
+        let refused = reply.receive().await.unwrap().extract_error();
+        assert_eq!(refused.unwrap_err().code(), Some("NOPERM"));
+    }
+
+    /// After a reply that does not fit, no reply can be told from another, so the connection ends.
+    #[tokio::test]
+    async fn a_reply_that_does_not_fit_ends_the_connection() {
+        for (command, answer) in [
+            (None, "+OK\r\n"),
+            (Some("SUBSCRIBE"), "+OK\r\n"),
+            (Some("ECHO"), "no reply\r\n"),
+        ] {
+            let mut pair = Pair::open(usize::MAX).await;
+            let sent = command.map(|name| pair.wire.send(redis::cmd(name).arg("c")).unwrap().1);
+            pair.says(answer.as_bytes()).await;
+            while lock(&pair.arrived).last().map(String::as_str) != Some("end") {
+                tokio::task::yield_now().await;
+            }
+            if let Some(reply) = sent {
+                assert!(reply.receive().await.is_err());
+            }
+            assert!(pair.wire.send(&echo("a")).is_err());
+        }
+    }
+
+    /// A server that never reads fills all buffers. Commands are accepted nevertheless, and dropping the wire closes the
+    /// socket.
+    #[tokio::test]
+    async fn a_server_that_never_reads_is_left() {
+        let mut pair = Pair::open(usize::MAX).await;
+        let long = "x".repeat(1 << 20);
+        let replies: Vec<_> = (0..16)
+            .map(|_| pair.wire.send(&echo(&long)).unwrap().1)
+            .collect();
+        tokio::task::yield_now().await;
+        assert!(!pair.wire.is_idle());
+        drop(pair.wire);
+        for reply in replies {
+            assert!(reply.receive().await.is_err());
+        }
+        let mut rest = Vec::new();
+        pair.server.read_to_end(&mut rest).await.ok();
+        assert!(rest.len() < 16 << 20);
+    }
+
+    /// The connection ends in the middle of a reply: the commands under way fail, and so does each later one.
+    #[tokio::test]
+    async fn a_connection_that_ends_fails_its_commands() {
+        let mut pair = Pair::open(usize::MAX).await;
+        let replies = ["a", "b"].map(|text| pair.wire.send(&echo(text)).unwrap().1);
+        let sent = echo("a").get_packed_command().len() * 2;
+        pair.server.read_exact(&mut vec![0; sent]).await.unwrap();
+        pair.says(b"+a\r\n$5\r\nhe").await;
+        drop(pair.server);
+        let [first, second] = replies;
+        assert!(first.receive().await.is_ok());
+        assert!(second.receive().await.is_err());
+        assert!(pair.wire.send(&echo("c")).is_err());
+    }
+}
