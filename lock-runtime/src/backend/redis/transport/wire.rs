@@ -427,10 +427,10 @@ impl Driver {
             let pending = self.answered(&value, now)?;
             if let Value::Push { kind, data } = &value {
                 let (kind, data) = (kind.clone(), data.clone());
-                (self.receive)(Arrival::Push(PushInfo { kind, data }));
+                isolated(|| (self.receive)(Arrival::Push(PushInfo { kind, data })));
             }
             if let Some(Pending { sent, answer, .. }) = pending {
-                (self.receive)(Arrival::Reply { sent });
+                isolated(|| (self.receive)(Arrival::Reply { sent }));
                 isolated(|| answer.send(Ok(value)));
             }
         }
@@ -451,6 +451,8 @@ impl Driver {
             (Value::Push { .. }, _) => return Ok(None),
             (Value::ServerError(_), Some(_)) | (_, Some(None)) => {}
             (_, Some(Some(_))) => return Err(broken_protocol("a reply instead of a push message")),
+            // A server says in this way why it closes the connection, for instance because it has too many.
+            (Value::ServerError(error), None) => return Err(error.clone().into()),
             (_, None) => return Err(broken_protocol("a reply to no command")),
         }
         (state.active, state.replied) = (now, now);
@@ -564,6 +566,13 @@ mod tests {
         async fn says(&mut self, bytes: &[u8]) {
             self.server.write_all(bytes).await.unwrap();
         }
+
+        /// Waits until the wire has ended.
+        async fn ended(&self) {
+            while lock(&self.arrived).last().map(String::as_str) != Some("end") {
+                tokio::task::yield_now().await;
+            }
+        }
     }
 
     fn echo(text: &str) -> Cmd {
@@ -648,6 +657,19 @@ mod tests {
         assert_eq!(refused.unwrap_err().code(), Some("NOPERM"));
     }
 
+    /// A server that closes the connection says why, possibly before it has read a command.
+    #[tokio::test]
+    async fn an_error_without_a_command_is_the_reason_of_the_end() {
+        let mut pair = Pair::open(usize::MAX).await;
+        pair.says(b"-ERR max number of clients reached\r\n").await;
+        pair.ended().await;
+        let error = pair.wire.send(&echo("a")).err().unwrap();
+        assert!(
+            error.to_string().contains("max number of clients"),
+            "{error}"
+        );
+    }
+
     /// After a reply that does not fit, no reply can be told from another, so the connection ends.
     #[tokio::test]
     async fn a_reply_that_does_not_fit_ends_the_connection() {
@@ -659,9 +681,7 @@ mod tests {
             let mut pair = Pair::open(usize::MAX).await;
             let sent = command.map(|name| pair.wire.send(redis::cmd(name).arg("c")).unwrap().1);
             pair.says(answer.as_bytes()).await;
-            while lock(&pair.arrived).last().map(String::as_str) != Some("end") {
-                tokio::task::yield_now().await;
-            }
+            pair.ended().await;
             if let Some(reply) = sent {
                 assert!(reply.receive().await.is_err());
             }
