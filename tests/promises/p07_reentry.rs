@@ -136,6 +136,8 @@ async fn a_running_body_reenters_its_locks_during_a_shutdown() {
         let (begin, begun) = oneshot::channel();
         let task = tokio::spawn(client.scope(annotated(2, begun)));
         let guard = client.lock("guarded").acquire().await.unwrap();
+        // A call that has not entered yet would be refused.
+        support::until(async || client.stats().acquired == 2).await;
         let mut down = tokio::task::JoinSet::new();
         let body = async {
             let key = |key: &str| client.lock(key).wait(20 * SECOND);
