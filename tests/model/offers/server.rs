@@ -16,7 +16,7 @@ pub(crate) type PutBack = Vec<(Owner, Place)>;
 pub(crate) enum Request {
     /// With a place: the caller queues at its old place.
     Acquire(Owner, Option<Place>),
-    /// Like `Acquire`, for a caller beside others of its client: grants a free lock to the first waiter.
+    /// Queues a caller whose client has other callers, and grants a free lock to the first waiter.
     Queue(Owner, Option<Place>),
     /// The last try: takes the lock if it is free and no earlier waiter is alive, and leaves the queue otherwise.
     Enter(Owner),
@@ -30,7 +30,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Returns the owner that the request can queue, or take out of the queue, for the owner itself.
+    /// Returns the owner that the request queues or removes from the queue.
     pub(crate) fn owner(&self) -> Option<Owner> {
         match self {
             Self::Acquire(owner, _)

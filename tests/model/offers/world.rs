@@ -113,7 +113,7 @@ pub(crate) struct Client {
     ticked: bool,
 }
 
-/// What an observer of the whole has seen.
+/// The entries and faults that an observer of all processes has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Seen {
     token: Token,

@@ -32,10 +32,7 @@ use crate::background::{
 /// How many bytes the driver reads at once.
 const READ_SIZE: usize = 16 * 1024;
 
-/// The error code of a connection whose server does not keep to the protocol.
-const PROTOCOL: &str = "PROTOCOL";
-
-/// What arrives at a connection.
+/// An event of a connection.
 pub(crate) enum Arrival {
     /// The reply to a command that was sent at this moment.
     Reply { sent: Moment },
@@ -347,8 +344,7 @@ fn ended() -> RedisError {
 /// Returns the error of a server that does not keep to the protocol. After such an error, no reply can be told from
 /// another, so the connection ends.
 fn broken_protocol(detail: &str) -> RedisError {
-    let detail = format!("{PROTOCOL}: {detail}");
-    io::Error::new(io::ErrorKind::InvalidData, detail).into()
+    io::Error::new(io::ErrorKind::InvalidData, detail.to_owned()).into()
 }
 
 /// Reads what arrives, and writes what callers could not write themselves.
@@ -513,7 +509,7 @@ mod tests {
     struct Pair {
         wire: Wire,
         server: TcpStream,
-        /// What has arrived at the wire.
+        /// The events of the wire, in order.
         arrived: Arc<Mutex<Vec<String>>>,
     }
 
