@@ -20,6 +20,9 @@ const RETURNED: u64 = 300;
 /// The longest time, in milliseconds, from the end of a body until its call ends, if the call does not wait for the
 /// confirmation of its release.
 const UNCONFIRMED: u64 = 10;
+/// The longest time, in milliseconds, for which a call waits for its last answer over a far line: four round trips, each
+/// of which counts as one second at most.
+const FAR: u64 = 4_000;
 /// The longest time, in milliseconds, from the end of a minimum hold until a probe finds the lock.
 const PROBED: u64 = 250;
 /// The time, in milliseconds, that a call needs at most for its replicas.
@@ -36,7 +39,9 @@ impl State {
         let this = self.calls.get(&call).filter(|call| call.waits)?;
         let wait = this.wait();
         let took = now - this.began;
-        let late = this.wanted.prompt && took > wait.max(TRY) + WAIT_SLACK;
+        // A line that has stalled looks like a far one.
+        let slack = if self.disturbed == 0 { 0 } else { FAR } + WAIT_SLACK;
+        let late = this.wanted.prompt && took > wait.max(TRY) + slack;
         late.then(|| {
             let seen = format!("call {} has waited {took} ms, of {wait}", call.0);
             ("wait bounds the acquisition", seen)

@@ -25,6 +25,7 @@ mod state;
 mod stored;
 mod waiters;
 
+use servers::RECONNECTED;
 use state::{Call, Inside, State, millis, name_of};
 pub use state::{CallId, Counts, Violation, Wanted};
 
@@ -308,9 +309,14 @@ impl Ledger {
                 if let Some(call) = state.calls.get_mut(&inside.call) {
                     call.left = Some(now);
                     let mut others = this.inside.values();
-                    // If a server whose clock was set back loses its state, a later grant can have a lower token.
-                    call.is_overtaken = others
-                        .any(|other| other.token > inside.token && other.entered > inside.entered);
+                    // If a server whose clock was set back loses its state, a later grant can have a lower token. A
+                    // process that has lost its connection learns only over the next one that the server has lost a
+                    // grant. Until then, it passes the turn on in memory.
+                    call.is_overtaken = others.any(|other| {
+                        other.token > inside.token
+                            && other.entered > inside.entered
+                            && other.entered + RECONNECTED < now
+                    });
                     if inside.hold.loss().is_none() {
                         call.token = Some(inside.token);
                         this.retained = inside.entered + millis(call.wanted.at_least);
@@ -440,7 +446,7 @@ impl Ledger {
     }
 
     /// Checks the outcome of a release. In a run without faults, a server confirms the release, or the lease is lost. On a
-    /// single server, the grant of a call is gone once a caller with a later grant is inside.
+    /// single server, the grant of a call is gone once a caller with a later grant is inside for some time.
     pub fn released(&self, call: CallId, outcome: ReleaseOutcome) {
         let state = self.state();
         let is_single = matches!(self.plan.store, Store::Redis | Store::Redisson);

@@ -26,7 +26,7 @@ const SENT_LATE: u64 = 100;
 pub(super) const SETTLED: u64 = 3_000;
 /// The longest time, in milliseconds, from the end of a fault until a client has replaced a connection that it knows to
 /// be silent, and until it has checked its holds after a restart of the server.
-const RECONNECTED: u64 = 1_500;
+pub(super) const RECONNECTED: u64 = 1_500;
 /// The time, in milliseconds, after which all connections are made, in a run without faults.
 pub(super) const CONNECTED: u64 = 1_000;
 /// The time, in milliseconds, that is left to a client of a Redlock, besides the lease of a hold, until a node has the
