@@ -15,7 +15,7 @@ use futures_util::{
 use lock_runtime::{Lock, LockClient, LockError, distributed_lock};
 use proptest::prelude::*;
 use support::{
-    assert_busy, epsilon,
+    assert_busy, epsilon, poll_unread,
     server::{RedisServer, ask},
 };
 
@@ -45,7 +45,7 @@ async fn a_grant_that_its_owner_reads_late_is_its_own() {
     let lock = client.lock("k").wait(20 * SECOND);
     let acquired = |lock: Lock| async move { lock.acquire().await };
     let mut late = Box::pin(acquired(lock.clone()));
-    assert!(!poll_once(&mut late).await);
+    assert!(!poll_unread(&client, late.as_mut()).await);
     let status = async || observer.lock("k").status().await.unwrap();
     until(async || status().await.holder.is_some()).await;
     let other = tokio::spawn(acquired(lock));
@@ -264,7 +264,7 @@ async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
         let started = Instant::now();
         let rare = client.lock("k").wait(5 * SECOND).lease(lease);
         let mut rare = Box::pin(rare.run(async { started.elapsed() }).boxed());
-        assert!(!poll_once(&mut rare).await);
+        assert!(!poll_unread(&client, rare.as_mut()).await);
         let next = tokio::spawn(async move {
             tokio::time::sleep(100 * MS).await;
             let guard = other.lock("k").wait(20 * SECOND).acquire().await.unwrap();
@@ -304,7 +304,7 @@ async fn a_grant_that_is_read_late_does_not_begin_another_claim() {
         let started = Instant::now();
         let lock = client.lock("k").wait(20 * SECOND).lease(3 * SECOND);
         let mut forgotten = Box::pin(lock.acquire());
-        assert!(!poll_once(&mut forgotten).await);
+        assert!(!poll_unread(&client, forgotten.as_mut()).await);
         let next = other.lock("k").wait(20 * SECOND);
         let mut next = Box::pin(next.acquire());
         poll_until_waiting(&mut next, &other, "k", 1).await;
@@ -449,7 +449,7 @@ async fn a_request_that_was_given_up_does_not_send_its_script() {
                 .wait(5 * SECOND)
                 .acquire(),
         );
-        assert!(!poll_once(&mut late).await);
+        assert!(!poll_unread(&client, late.as_mut()).await);
         tokio::time::sleep(DELAY + 500 * MS).await;
         if is_dropped {
             let _ = poll_once(&mut late).await;

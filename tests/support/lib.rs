@@ -36,8 +36,10 @@ pub mod sentinels;
 pub mod server;
 pub mod silent;
 pub mod stores;
+mod unread;
 
 pub use outcome::{Room, assert_busy, assert_lost};
+pub use unread::poll_unread;
 
 /// How long a test waits for a connection or a free lock. An idle machine never needs this time.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -263,7 +263,8 @@ enum Loses {
 /// holder is notified of the loss.
 #[tokio::test]
 async fn a_majority_that_loses_a_grant_admits_a_second_holder() {
-    const LEASE: Duration = Duration::from_secs(3);
+    // The second holder has to enter before the first renewal, after a third of the lease.
+    const LEASE: Duration = Duration::from_secs(9);
     for loses in [Loses::Lease, Loses::State] {
         let quorum = Quorum::start(3).await;
         let holder = warm(&quorum.url()).await;

@@ -173,8 +173,9 @@ async fn a_new_connection_listens_again() {
     let (entered, ()) = tokio::join!(entering, async {
         for _ in 0..3 {
             until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
+            let connections = proxy.connections();
             proxy.cut();
-            until(async || Jvm::at(&store, "k").await.listeners().await == 0).await;
+            until(async || proxy.connections() > connections).await;
         }
         until(async || Jvm::at(&store, "k").await.listeners().await == 1).await;
         jvm.unlock().await.unwrap();
