@@ -67,9 +67,9 @@ pub enum Release {
     /// The call returns without waiting for the server to confirm the release, one round trip earlier than with
     /// [`Release::Confirmed`]. The release is retried in the background until the lease ends.
     ///
-    /// The next acquisition on the same tokio runtime is sent after the release. On a Redlock, the acquisition is
-    /// certain to be sent after the release only while the runtime has its own open connections to the nodes. Callers
-    /// in other runtimes and processes can find the lock taken until the server has processed the release.
+    /// The next acquisition of the same client is sent after the release. On a Redlock, the acquisition is certain to be
+    /// sent after the release only while the client has open connections to the nodes. Callers in other processes can
+    /// find the lock taken until the server has processed the release.
     Background,
 }
 

@@ -7,8 +7,8 @@
 //! - An *owner name* identifies a caller on the server. A caller's *place* is its position in the lock's queue on the
 //!   server. The server stores the place as a score, so a caller that queues again can return to its old place.
 //! - A *session* is a connection of a process, over which the server notifies waiting callers. Each process has one
-//!   session for its callers. The engine has another session in each process for its background work, the *home
-//!   session*.
+//!   session for its callers, and in this model another one for background work, the *home session*. The engine has
+//!   only one session, whose order is stricter.
 //! - A *push* is a message by which the server notifies a session of a grant.
 //! - A *cohort* consists of neighbours in the queue, all of one session, that share one grant and take turns. An
 //!   *offer* is a turn that was given to a member of the cohort, and that the member has not taken yet.

@@ -108,10 +108,9 @@ async fn a_dropped_client_closes_its_connections() {
     support::until(async || connections().await == before).await;
 }
 
-/// A client has a connection for each runtime that uses it, and one more for renewals and clean-up. A shutdown closes
-/// all connections of the client.
+/// A client has one connection, whatever runtimes its callers run on. A shutdown closes the connection.
 #[test]
-fn a_client_has_a_connection_for_each_runtime_and_one_more() {
+fn a_client_has_one_connection_for_all_runtimes() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();
     let tests = runtime();
     let server = tests.block_on(RedisServer::start());
@@ -122,14 +121,10 @@ fn a_client_has_a_connection_for_each_runtime_and_one_more() {
     };
     until_connected(1);
     let users = [runtime(), runtime(), runtime()];
-    for (number, user) in (1..).zip(&users) {
-        user.block_on(works(&client));
-        until_connected(number + 1);
-    }
     for user in &users {
         user.block_on(works(&client));
+        until_connected(1);
     }
-    until_connected(users.len() + 1);
     tests.block_on(client.shutdown());
     until_connected(0);
 }
@@ -340,7 +335,7 @@ async fn a_body_that_has_used_most_of_its_fixed_lease_is_warned_about() {
     log::keep();
     for client in [LockClient::connect("memory:").await.unwrap(), redis().await] {
         let key = key();
-        let lock = client.lock(&key).lease(2 * SECOND);
+        let lock = client.lock(&key).lease(4 * SECOND);
         let told = || log::about("key", &key);
         lock.run(sleep(100 * MS)).await.unwrap();
         assert!(told().is_empty(), "{:?}", told());
@@ -348,7 +343,7 @@ async fn a_body_that_has_used_most_of_its_fixed_lease_is_warned_about() {
         let began = Instant::now();
         let warned = until(async || !told().is_empty());
         lock.run(warned).await.unwrap();
-        assert!(began.elapsed() >= 1590 * MS, "{:?}", began.elapsed());
+        assert!(began.elapsed() >= 3190 * MS, "{:?}", began.elapsed());
         let told = told();
         assert!(
             told.len() == 1 && told[0].message.contains("80 %"),

@@ -77,12 +77,11 @@ impl Fixture {
     }
 }
 
-/// Opens the client's connections for this runtime. Before these connections are open, calls to a Redlock use the
-/// engine's own connections.
+/// Opens the client's connections.
 async fn warm(store: &Store, client: &LockClient) {
     client.lock("warm").run(async {}).await.unwrap();
     if store.is_redlock() {
-        support::until(async || client.stats().connections >= 6).await;
+        support::until(async || client.stats().connections >= 3).await;
         until_free(client, "warm").await;
     }
 }

@@ -241,7 +241,7 @@ impl Redlock {
         for _ in 0..3 {
             redlock.call().await;
         }
-        until(async || redlock.client.stats().connections >= 6).await;
+        until(async || redlock.client.stats().connections >= 3).await;
         redlock.call().await;
         let mut newest = 0_u64;
         for server in &redlock.quorum.servers {

@@ -36,6 +36,7 @@ use crate::patience;
 
 pub(crate) mod clock;
 pub(crate) mod parking;
+pub(crate) mod runtimes;
 pub(crate) mod socket;
 pub(crate) mod watched;
 #[cfg(feature = "__simulation")]
@@ -46,7 +47,7 @@ pub(crate) mod world;
 const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 
 /// The time for which the engine waits, after [`HANDOFF_DELAY`], for the answer of a near server to a background release
-/// that was sent over the caller's connection ([`patience`]).
+/// ([`patience`]).
 const HANDOFF_PATIENCE: Duration = Duration::from_millis(20);
 
 /// A signal that a shutdown has begun. Each poll of an acquisition checks the signal, so the check must be cheap: it
@@ -117,21 +118,22 @@ pub(crate) fn calling_runtime() -> Option<runtime::Id> {
     Handle::try_current().ok().map(|runtime| runtime.id())
 }
 
-/// A tokio runtime that polls callers. A simulated process has two of them within one real runtime; their numbers tell
-/// them apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct CallerRuntime {
-    id: runtime::Id,
-    number: u32,
-}
+/// Identifies a tokio runtime. A simulated process has several runtimes within one real runtime; their numbers tell them
+/// apart.
+pub(crate) type RuntimeId = (runtime::Id, u32);
 
 /// A tokio runtime on which the engine spawns tasks: the engine's own runtime, or a runtime that polls callers.
 #[derive(Debug, Clone)]
 pub(crate) struct TaskRuntime {
     handle: Handle,
-    /// See [`CallerRuntime`].
-    #[cfg(feature = "__simulation")]
+    /// The number of a simulated runtime; the engine's own runtime has the number 0.
     number: u32,
+}
+
+impl TaskRuntime {
+    pub(crate) fn id(&self) -> RuntimeId {
+        (self.handle.id(), self.number)
+    }
 }
 
 /// A source of random numbers.
@@ -260,37 +262,14 @@ impl Context {
         &self.runtime
     }
 
-    /// Returns the engine's runtime, to spawn tasks on it.
-    pub(crate) fn own_runtime(&self) -> TaskRuntime {
-        TaskRuntime {
-            handle: self.runtime.clone(),
-            #[cfg(feature = "__simulation")]
-            number: 0,
-        }
-    }
-
-    /// Returns the runtime on which this method is called, to spawn tasks on it. Panics outside of a runtime.
-    pub(crate) fn present_runtime(&self) -> TaskRuntime {
-        TaskRuntime {
-            handle: Handle::current(),
-            #[cfg(feature = "__simulation")]
-            number: self.world.as_ref().map_or(0, |world| world.runtime()),
-        }
-    }
-
     /// Returns the runtime on which this method is called; `None` outside of a runtime.
-    pub(crate) fn calling_runtime(&self) -> Option<CallerRuntime> {
-        let id = calling_runtime()?;
+    pub(crate) fn calling_runtime(&self) -> Option<TaskRuntime> {
+        let handle = Handle::try_current().ok()?;
         #[cfg(feature = "__simulation")]
         let number = self.world.as_ref().map_or(0, |world| world.runtime());
         #[cfg(not(feature = "__simulation"))]
         let number = 0;
-        Some(CallerRuntime { id, number })
-    }
-
-    /// Returns whether a runtime that polls callers is the engine's own runtime.
-    pub(crate) fn is_own(&self, runtime: CallerRuntime) -> bool {
-        runtime.id == self.runtime.id() && runtime.number == 0
+        Some(TaskRuntime { handle, number })
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -355,7 +334,11 @@ impl Context {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.spawn_on(&self.own_runtime(), future)
+        let engine = TaskRuntime {
+            handle: self.runtime.clone(),
+            number: 0,
+        };
+        self.spawn_on(&engine, future)
     }
 
     /// Runs a future on `runtime`, which can be a user's runtime.
@@ -405,8 +388,7 @@ impl Context {
             self.spawn(async move {
                 time::sleep(HANDOFF_DELAY).await;
                 for (future, patience) in std::mem::take(&mut *lock(&context.unfinished)) {
-                    // The future waits for an answer over the caller's connection, which might no longer make progress.
-                    // If the timeout drops the future, the release continues over the engine's own connections.
+                    // If the timeout drops the future, the release continues in a task that repeats it.
                     context.spawn(time::timeout(patience, future));
                 }
             });

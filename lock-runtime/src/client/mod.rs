@@ -54,10 +54,8 @@ pub(crate) fn scoped() -> Option<LockClient> {
 /// the client scoped to the task by [`scope`](Self::scope). If no client is scoped, the call uses the client installed
 /// for the process by [`install`](Self::install).
 ///
-/// Calls need a tokio runtime, but not its timer. A client of a server opens a connection on each runtime of its callers,
-/// so enable the I/O of the runtime (`enable_io` or `enable_all`). Without it, the first call on the runtime makes tokio
-/// panic inside the engine. The engine contains this panic, and the calls use another connection of the client, but a
-/// panic hook sees the panic, and with `panic = "abort"` the process ends.
+/// A client has one connection to each server, on a thread of the engine. All calls of the client use this connection,
+/// whatever runtimes they run on. The runtimes need neither a timer nor I/O.
 ///
 /// ```
 /// use lock_runtime::{LockClient, LockError, distributed_lock};

@@ -195,14 +195,13 @@ async fn a_quarantine_begins_when_the_first_client_notices() {
         let (first, second) = (client(&url, LEASE).await, client(&url, LEASE).await);
         for client in [&first, &second] {
             client.lock("warm").run(async {}).await.unwrap();
-            // A client has two connections to each node: one for the engine, and one for the test's runtime.
-            until(async || client.stats().connections >= 6).await;
+            until(async || client.stats().connections >= 3).await;
         }
         let node = &mut quorum.servers[1];
         if restarted {
             node.restart().await;
             for client in [&first, &second] {
-                until(async || client.stats().connections >= 8).await;
+                until(async || client.stats().connections >= 4).await;
             }
         } else {
             let mut flushed = node.connection().await;

@@ -235,7 +235,7 @@ impl Backend for RedisBackend {
 
 impl Drop for RedisBackend {
     fn drop(&mut self) {
-        // Background tasks can still need the server and its home session. The connections are therefore closed only
+        // Background tasks can still need the server and its session. The connections are therefore closed only
         // after these tasks have ended.
         let server = self.server.clone();
         self.server

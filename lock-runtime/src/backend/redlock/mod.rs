@@ -316,7 +316,7 @@ impl Backend for RedlockBackend {
 
 impl Drop for RedlockBackend {
     fn drop(&mut self) {
-        // Background tasks still need the nodes and their home sessions, so the connections are closed after the tasks
+        // Background tasks still need the nodes and their sessions, so the connections are closed after the tasks
         // have ended.
         let quorum = self.quorum.clone();
         self.quorum.context.spawn(async move {

@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt;
 use lock_core::{
     backend::{BackendError, Request},
     fencing::FencingToken,
@@ -33,7 +32,6 @@ use crate::{
             cleanup::{Sent, clean_up},
             server::Server,
         },
-        session::Session,
         transport::{
             call_error::CallError,
             connection::{Connection, OPEN_PATIENCE},
@@ -73,19 +71,6 @@ pub(crate) async fn answer_by<T>(
 ) -> Result<T, BackendError> {
     let answer = context.timeout_at(until, answer).await;
     answer.unwrap_or_else(|| Err(BackendError::Unreachable("no answer".into())))
-}
-
-/// Returns a connection that is already open, if there is one, because a request to all nodes should not wait for the
-/// handshake of one node. If no connection is open, waits for the next connection of the calling runtime's session.
-async fn ready(server: &Server) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
-    let sessions = server.sessions.only();
-    let session = sessions.nearest();
-    for session in [&session, sessions.home()] {
-        if let Some(Ok(connection)) = session.connection().now_or_never() {
-            return Ok((session.clone(), connection));
-        }
-    }
-    sessions.connection_of(session).await
 }
 
 /// Whether a node still has its state, according to its mark.
@@ -159,10 +144,10 @@ impl Node {
     /// session keeps trying to connect.
     pub(crate) async fn connect(self: &Arc<Self>, patience: Duration) -> Result<(), ConnectError> {
         let started = self.server.now();
-        let home = self.server.sessions.only().home().clone();
+        let node = self.server.sessions.only().clone();
         self.server.check(self.allow_eviction, patience).await?;
         let asking = async {
-            let connection = home.connection().await?;
+            let connection = node.connection().await?;
             self.ask(&connection).await
         };
         let detail = match self
@@ -248,7 +233,7 @@ impl Node {
     pub(crate) async fn probe(self: &Arc<Self>, lease: Duration) -> Result<Standing, BackendError> {
         let until = self.server.now() + MARK_PATIENCE;
         let reading = async {
-            let (_, connection) = self.fit().await?;
+            let connection = self.fit().await?;
             self.read_mark(&connection, lease).await
         };
         answer_by(&self.server.context, until, reading).await
@@ -256,12 +241,12 @@ impl Node {
 
     /// Returns a connection to the node. Fails if the node does not answer, or if the node can evict the keys of held
     /// locks.
-    async fn fit(self: &Arc<Self>) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
-        let ready = ready(&self.server).await?;
-        self.ask(&ready.1).await?;
+    async fn fit(self: &Arc<Self>) -> Result<Arc<Connection>, BackendError> {
+        let connection = self.server.sessions.only().connection().await?;
+        self.ask(&connection).await?;
         match self.evicts() {
             Some(reason) => Err(self.not_counted(&reason)),
-            None => Ok(ready),
+            None => Ok(connection),
         }
     }
 
@@ -310,7 +295,7 @@ impl Node {
     ) -> Result<bool, BackendError> {
         let until = self.server.now() + MARK_PATIENCE;
         let admitting = async {
-            let (_, connection) = ready(&self.server).await?;
+            let connection = self.server.sessions.only().connection().await?;
             let (since, age, longest) = (since.to_string(), millis(age), millis(longest));
             let args: [&str; 4] = [&since, &age, &longest, &self.run_id()];
             let admitted = connection
@@ -338,7 +323,7 @@ impl Node {
         let (token, lease) = (token.to_string(), millis(lease));
         let tail = format!(
             "{lease}|{}|{owner}",
-            self.server.sessions.only().home().session_id
+            self.server.sessions.only().session().session_id
         );
         let args = [
             Arg::Text(&token),
@@ -477,7 +462,8 @@ impl NodeAttempt {
         if server.is_shutting_down() {
             return Err(BackendError::ShutDown);
         }
-        let (session, connection) = node.fit().await?;
+        let connection = node.fit().await?;
+        let session = server.sessions.only().session().clone();
         let request = Request {
             wait: Duration::ZERO,
             ..request.clone()

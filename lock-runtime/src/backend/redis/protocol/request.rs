@@ -4,7 +4,7 @@ use std::{
     fmt::Write,
     sync::{
         self, Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -86,41 +86,8 @@ pub(crate) struct AcquireRequest {
     /// The requests that the session has sent for this acquisition, and that are not answered yet. The acquisition ends
     /// only after these requests.
     sending: TaskTracker,
-    /// Whether a request of the session has ended before its answer was read, because the runtime of the session has
-    /// ended. The server can still carry out this request.
-    is_cut_off: AtomicBool,
     /// The connection that carried the newest request.
     carried: sync::Mutex<Option<Arc<Connection>>>,
-}
-
-/// A request that the session has sent for an acquisition, and that counts as under way while this value exists.
-#[derive(Debug)]
-pub(crate) struct UnderWay {
-    request: Arc<AcquireRequest>,
-    /// Whether the server can still carry out the request.
-    has_effect: bool,
-    _task: TrackedTask,
-}
-
-impl UnderWay {
-    /// Records that `connection` carries the request.
-    pub(crate) fn carry(&mut self, connection: &Arc<Connection>) {
-        self.request.carry(connection);
-        self.has_effect = true;
-    }
-
-    /// Records that the server has answered the request, or can no longer carry it out.
-    pub(crate) fn settle(&mut self) {
-        self.has_effect = false;
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        if self.has_effect {
-            self.request.is_cut_off.store(true, Ordering::Release);
-        }
-    }
 }
 
 /// The server's answer to a request.
@@ -187,7 +154,6 @@ impl AcquireRequest {
             first_sent: sync::OnceLock::new(),
             direct: sync::Mutex::new(Direct::Idle),
             sending: TaskTracker::new(),
-            is_cut_off: AtomicBool::new(false),
             carried: sync::Mutex::default(),
         }
     }
@@ -298,26 +264,15 @@ impl AcquireRequest {
     /// returned value is dropped. Returns `None` after a call of [`end`](Self::end), because the session then does not
     /// have to send a further request for the caller. [`end`](Self::end) keeps no mutex locked while it waits, so a
     /// caller that is not polled does not delay the requests of other callers.
-    pub(crate) fn send(self: &Arc<Self>) -> Option<UnderWay> {
+    pub(crate) fn send(&self) -> Option<TrackedTask> {
         let task = self.sending.token();
-        let is_wanted = !self.sending.is_closed();
-        is_wanted.then(|| UnderWay {
-            request: self.clone(),
-            has_effect: false,
-            _task: task,
-        })
+        (!self.sending.is_closed()).then_some(task)
     }
 
     /// Returns whether no request for this acquisition can have an effect any longer: neither those of the caller itself,
     /// nor those of its session.
     pub(crate) fn is_settled(&self) -> bool {
-        self.is_answered() && self.sending.is_empty() && !self.is_cut_off()
-    }
-
-    /// Returns whether the server can still carry out a request of the session, although the session waits for its answer
-    /// no longer.
-    pub(crate) fn is_cut_off(&self) -> bool {
-        self.is_cut_off.load(Ordering::Acquire)
+        self.is_answered() && self.sending.is_empty()
     }
 
     /// Waits until all requests that the session sent for this acquisition have ended. From the start of this call, the

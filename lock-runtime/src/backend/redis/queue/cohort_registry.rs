@@ -3,9 +3,9 @@
 //! determines when a grant is given back to the server. This file makes the decisions, and [`grants`](super::grants)
 //! sends the commands.
 //!
-//! A lock usually has one cohort at most. It can have more after a failover: while one session of this process uses the
-//! new primary, another session can still receive grants of the old one. It can also have more after the server has
-//! lost a grant. A grant therefore never makes the registry forget a member that has taken its turn by another grant,
+//! A lock usually has one cohort at most. It can have more after a failover in a Redis Cluster: while the session with the
+//! new primary is used, the session with the old one can still receive grants. It can also have more after the server
+//! has lost a grant. A grant therefore never makes the registry forget a member that has taken its turn by another grant,
 //! unless the hold of this member is lost.
 
 use std::{
@@ -27,7 +27,7 @@ use crate::{
         queue::cohort::{Cohort, Confirmation, Departure, Seat, Turn},
         session::{HEARTBEAT, Session, waiters::Offers},
     },
-    background::lock,
+    background::{TaskRuntime, lock, runtimes::Runtimes},
 };
 
 #[cfg(test)]
@@ -53,20 +53,36 @@ struct Entry {
 type Entries = BTreeMap<(LockName, u64), Entry>;
 
 impl Entry {
-    /// Offers the turn to the next member that is still waiting, by an entry in `offers`. Returns false if no member is still waiting, or if the
-    /// local deadline of the grant has passed.
-    fn pass(&mut self, name: &LockName, now: Moment, offers: &mut Offers) -> bool {
+    /// Offers the turn to the next member that is still waiting, by an entry in `offers`. A member whose runtime is silent
+    /// misses its turn at once: at its next poll, it queues again at its old place.
+    fn pass(
+        &mut self,
+        name: &LockName,
+        runtimes: &Runtimes,
+        now: Moment,
+        offers: &mut Offers,
+    ) -> Next {
+        let mut next = Next::Nobody;
         while let Some(turn) = self.cohort.next(now) {
             let waiters = &self.session.waiters;
             if waiters.is_over(name, turn.owner) {
                 continue; // at its next poll, the call leaves
             }
+            let runtime = match runtimes.have_answered() {
+                true => None,
+                false => waiters.runtime_of(name, turn.owner),
+            };
             if let Some(missed) = waiters.resolve(name, turn.owner, Ok(turn.token), offers) {
+                if runtime.is_some_and(|runtime| runtimes.is_silent(&runtime, now)) {
+                    waiters.withdraw(name, turn.owner);
+                    next = Next::Silent;
+                    continue;
+                }
                 self.cohort.offer(turn, missed, now);
-                return true;
+                return Next::Offered;
             }
         }
-        false
+        next
     }
 
     /// Returns the number of members that are still waiting for their turn.
@@ -85,6 +101,17 @@ impl Entry {
         let waiters = &self.session.waiters;
         waiters.waits(name, owner) && !waiters.is_over(name, owner)
     }
+}
+
+/// Who gets the turn of a cohort next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// A member was offered the turn.
+    Offered,
+    /// Members are still waiting, but their runtimes do not run.
+    Silent,
+    /// No member is still waiting, or the local deadline of the grant has passed.
+    Nobody,
 }
 
 /// The outcome of passing a turn to the next member of a cohort.
@@ -125,14 +152,11 @@ pub(crate) struct Chores {
     /// The grants that have to be released because no member takes the turn. Each grant comes with the token of its
     /// last turn, and with the latest moment at which its lease can end.
     pub(crate) release: Vec<(LockName, FencingToken, Moment)>,
-    /// As `release`, for grants whose members do not take their turns because the session's runtime does not run. Their
-    /// waiting members have to queue again after the release.
-    pub(crate) release_of_silent: Vec<(LockName, FencingToken, Moment)>,
     /// The offers that have to be renewed, each with its token and the new lease.
     pub(crate) renew: Vec<(LockName, FencingToken, Duration)>,
-    /// Whether a turn has been offered for a heartbeat, and was not taken. The engine then has to find out whether the
-    /// runtime of the session runs.
-    pub(crate) is_untaken: bool,
+    /// The runtimes of members that have not taken a turn for a heartbeat. The engine then has to find out whether these
+    /// runtimes run.
+    pub(crate) untaken: Vec<TaskRuntime>,
 }
 
 /// The tasks that the engine has to carry out after it has recorded a new grant.
@@ -177,7 +201,7 @@ fn may_begin(
     let is_past = |entry: &Entry| {
         (entry.cohort.is_over() || entry.cohort.until() <= now)
             && entry.cohort.was_known_at(grant.after())
-            && (Arc::ptr_eq(&entry.session, session) || session.shares_server(&entry.session))
+            && Arc::ptr_eq(&entry.session, session)
     };
     let is_newer = |entry: &mut Entry| {
         let is_later = entry.left.is_none() && entry.cohort.first() > grant.first;
@@ -217,7 +241,10 @@ fn replace_others(cohorts: &mut Entries, name: &LockName, now: Moment) -> Vec<Ar
 
 /// The cohorts of a client on one server.
 #[derive(Debug, Default)]
-pub(crate) struct Cohorts(Mutex<Entries>);
+pub(crate) struct Cohorts {
+    entries: Mutex<Entries>,
+    pub(crate) runtimes: Runtimes,
+}
 
 impl Cohorts {
     /// Applies a change to the cohort that contains the token.
@@ -227,7 +254,7 @@ impl Cohorts {
         token: u64,
         change: impl FnOnce(&mut Entry) -> T,
     ) -> Option<T> {
-        of_token(&mut lock(&self.0), name, token).map(change)
+        of_token(&mut lock(&self.entries), name, token).map(change)
     }
 
     /// Applies a change to the cohort whose first member has this token.
@@ -237,7 +264,9 @@ impl Cohorts {
         first: u64,
         change: impl FnOnce(&mut Entry) -> T,
     ) -> Option<T> {
-        lock(&self.0).get_mut(&(name.clone(), first)).map(change)
+        lock(&self.entries)
+            .get_mut(&(name.clone(), first))
+            .map(change)
     }
 
     /// Lets a caller take the turn with this token, if the turn is offered to it and the grant has enough time left.
@@ -269,7 +298,7 @@ impl Cohorts {
             return chores;
         };
         let mut offers = Offers::default();
-        let mut cohorts = lock(&self.0);
+        let mut cohorts = lock(&self.entries);
         if !may_begin(&mut cohorts, session, name, grant, now) {
             return chores;
         }
@@ -290,9 +319,10 @@ impl Cohorts {
             session.waiters.set_grant(name, &grant.owners, grant.first);
         }
         let is_known = cohorts.contains_key(&key);
-        let passed = entry.pass(name, now, &mut offers);
+        let next = entry.pass(name, &self.runtimes, now, &mut offers);
+        let passed = next == Next::Offered;
         chores.begun = passed && !is_known;
-        if let ([owner], false) = (&grant.owners[..], passed) {
+        if let ([owner], Next::Nobody) = (&grant.owners[..], next) {
             // The only owner of the grant could not be offered its turn. Either the deadline of the grant has passed,
             // or one of four cases applies:
             // - The owner has left. Its clean-up has possibly ended before the grant, because the queue of a promoted
@@ -341,7 +371,7 @@ impl Cohorts {
     /// Passes the turn to the next member when the member with this token leaves.
     pub(crate) fn pass(&self, name: &LockName, token: u64, now: Moment) -> Passed {
         let mut offers = Offers::default();
-        let mut cohorts = lock(&self.0);
+        let mut cohorts = lock(&self.entries);
         let Some(entry) = of_token(&mut cohorts, name, token) else {
             return Passed::Unknown;
         };
@@ -366,7 +396,7 @@ impl Cohorts {
             entry.cohort.end();
             return Passed::Ended(first);
         }
-        if entry.pass(name, now, &mut offers) {
+        if entry.pass(name, &self.runtimes, now, &mut offers) == Next::Offered {
             return Passed::On;
         }
         if entry.has_waiting(name) {
@@ -391,7 +421,7 @@ impl Cohorts {
         name: &LockName,
         owner: OwnerId,
     ) -> Option<(FencingToken, Moment)> {
-        let mut cohorts = lock(&self.0);
+        let mut cohorts = lock(&self.entries);
         let offered =
             |entry: &&mut Entry| entry.cohort.is_offered() && entry.cohort.turn().owner == owner;
         let entry = of_lock(&mut cohorts, name).rfind(offered)?;
@@ -414,20 +444,15 @@ impl Cohorts {
     /// deadline of a grant has passed, the grant's waiting members queue again. Removes a released cohort if no caller
     /// of the session waits for its lock. Removes the replaced and ended cohorts of all sessions whose grants are past.
     /// Releases the grant of a suspended cohort whose last member has left, if nobody shares the grant again.
-    ///
-    /// `is_silent` is set if the connection of the session does not answer. If a turn is not taken in time in such a session,
-    /// the runtime of the session probably does not run, so no other member would take its turn either. The engine then
-    /// releases the grant, and the waiting members queue again.
     pub(crate) fn heartbeat_chores(
         &self,
         session: &Arc<Session>,
-        is_silent: bool,
         now: Moment,
         next_beat: Moment,
     ) -> Chores {
         let mut chores = Chores::default();
         let mut offers = Offers::default();
-        let mut cohorts = lock(&self.0);
+        let mut cohorts = lock(&self.entries);
         // The session of a member that has left may be idle, so each session does this for all sessions.
         for ((name, _), entry) in cohorts.iter_mut() {
             let has_left = entry.left.is_some_and(|left| left + CLAIM <= now);
@@ -451,7 +476,12 @@ impl Cohorts {
             if !ours(entry) || entry.cohort.is_over() {
                 continue;
             }
-            chores.is_untaken |= entry.cohort.is_offered_since(now - HEARTBEAT);
+            if entry.cohort.is_offered_since(now - HEARTBEAT) {
+                let owner = entry.cohort.turn().owner;
+                chores
+                    .untaken
+                    .extend(session.waiters.runtime_of(name, owner));
+            }
             if entry.cohort.is_late(now) && entry.has_waiting(name) {
                 if entry.cohort.is_offered() {
                     session.waiters.withdraw(name, entry.cohort.turn().owner);
@@ -462,15 +492,11 @@ impl Cohorts {
                 let Turn { token, owner } = entry.cohort.turn();
                 chores.missed.push((name.clone(), token));
                 session.waiters.withdraw(name, owner);
-                if is_silent || !entry.pass(name, now, &mut offers) {
+                if entry.pass(name, &self.runtimes, now, &mut offers) != Next::Offered {
                     let last = FencingToken::new(entry.cohort.turn().token);
                     let ends = entry.cohort.latest_end();
                     entry.cohort.end();
-                    let release = match is_silent {
-                        true => &mut chores.release_of_silent,
-                        false => &mut chores.release,
-                    };
-                    release.push((name.clone(), last, ends));
+                    chores.release.push((name.clone(), last, ends));
                 }
             } else if let Some(lease) = entry.cohort.renewal_of_offer(next_beat) {
                 let token = FencingToken::new(entry.cohort.turn().token);
@@ -490,7 +516,7 @@ impl Cohorts {
                 false => cohort.is_offered() || cohort.is_over(),
             }
         };
-        let cohorts = lock(&self.0);
+        let cohorts = lock(&self.entries);
         let mut ours = cohorts
             .values()
             .filter(|entry| Arc::ptr_eq(&entry.session, session));
@@ -501,7 +527,7 @@ impl Cohorts {
     /// Returns which token a request has to name to identify the grant of the holder with this token.
     pub(crate) fn known(&self, name: &LockName, token: FencingToken) -> Known {
         let token = token.get();
-        match of_token(&mut lock(&self.0), name, token) {
+        match of_token(&mut lock(&self.entries), name, token) {
             Some(Entry { cohort, .. }) if cohort.has_turn(token) => Known::Turn(cohort.first()),
             Some(_) => Known::Over,
             None => Known::Itself,
@@ -553,7 +579,7 @@ impl Cohorts {
     /// If callers are waiting for the lock, only marks the cohort as released. This method does nothing while a member
     /// of the cohort has the turn.
     pub(crate) fn forget(&self, name: &LockName, first: FencingToken) {
-        let mut cohorts = lock(&self.0);
+        let mut cohorts = lock(&self.entries);
         let key = (name.clone(), first.get());
         let is_over = |entry: &&mut Entry| entry.cohort.is_over() && entry.left.is_none();
         let Some(entry) = cohorts.get_mut(&key).filter(is_over) else {
@@ -631,7 +657,7 @@ impl Cohorts {
     /// Ends each cohort whose turn is offered and not taken. Returns the token of the turn, and the latest moment at which
     /// the lease of the grant can end. The calling code has to release the grants.
     pub(crate) fn end_offered(&self) -> Vec<(LockName, FencingToken, Moment)> {
-        let mut cohorts = lock(&self.0);
+        let mut cohorts = lock(&self.entries);
         let offered = cohorts
             .iter_mut()
             .filter(|(_, entry)| entry.cohort.is_offered());

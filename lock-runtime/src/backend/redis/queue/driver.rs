@@ -1,4 +1,4 @@
-//! Handles the events of a session: the session starts or ends, the server pushes a message to the session, or the
+//! Handles the events of a session: the session starts, the server pushes a message to the session, or the
 //! session has to send the requests of waiters.
 
 use std::sync::Arc;
@@ -47,9 +47,5 @@ impl Driver for Server {
 
     fn enqueue(self: Arc<Self>, session: &Arc<Session>, name: &LockName) {
         enqueue(&self, session, name);
-    }
-
-    fn ended(&self, session: &Arc<Session>) {
-        self.sessions.retire(session);
     }
 }

@@ -10,7 +10,7 @@ use crate::backend::redis::{
     protocol::{
         command::claim_ms,
         grant::GrantSnapshot,
-        request::{AcquireRequest, UnderWay, decode, ends},
+        request::{AcquireRequest, decode, ends},
         scripts,
     },
     queue::{
@@ -29,10 +29,8 @@ const BATCH_WINDOW: Duration = Duration::from_millis(1);
 /// Starts a task that sends the unsent requests of all waiters for this lock. Does nothing if such a task is running.
 pub(crate) fn enqueue(server: &Arc<Server>, session: &Arc<Session>, name: &LockName) {
     if session.waiters.begin_sending(name) {
-        session.spawn(send_all(server.clone(), session.clone(), name.clone()));
-        if session.has_ended() {
-            session.waiters.clear(); // the task is possibly dropped, so the callers get another session
-        }
+        let sending = send_all(server.clone(), session.clone(), name.clone());
+        server.context.spawn(sending);
     }
 }
 
@@ -106,10 +104,10 @@ async fn send_batch(
     for request in batch {
         // While `under_way` exists, the caller neither takes its turn nor leaves the queue. `under_way` is dropped
         // after the answer was applied.
-        if let Some(mut under_way) = request.send()
+        if let Some(under_way) = request.send()
             && session.waiters.waits(name, request.owner)
         {
-            under_way.carry(connection);
+            request.carry(connection);
             sending.push(under_way);
             asked.push(request);
         }
@@ -147,7 +145,6 @@ async fn send_batch(
         // broken connection.
         until_closed(server, session, connection, first).await;
     }
-    sending.iter_mut().for_each(UnderWay::settle);
     let (reply, sent) = answer?;
     let mut fields = reply.into_iter();
     let mut next = || fields.next().unwrap_or(Value::Nil);

@@ -26,13 +26,10 @@ use crate::{
             server::{RETRY_PAUSE, Server},
         },
         session::Session,
-        transport::connection::Connection,
     },
     events::{TARGET, count},
 };
 
-/// The time limit for closing a silent connection on the server before its grant is released.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 /// The maximum number of waiters that one command reads, so that the command takes little of the server's time.
 const WAITERS_AT_MOST: usize = 1000;
 
@@ -101,18 +98,18 @@ pub(crate) fn confirm_offer(
     })
 }
 
-/// Carries out the tasks of a heartbeat for the cohorts of a session, as the cohort registry determines them. `is_silent`
-/// is set if the connection of the session does not answer. Returns whether a turn has been offered for a heartbeat, and was
-/// not taken.
+/// Carries out the tasks of a heartbeat for the cohorts of a session, as the cohort registry determines them.
 pub(crate) fn carry_out_chores(
     server: &Arc<Server>,
     session: &Arc<Session>,
-    is_silent: bool,
     now: Moment,
     next_beat: Moment,
-) -> bool {
+) {
     let cohorts = &server.cohorts;
-    let chores = cohorts.heartbeat_chores(session, is_silent, now, next_beat);
+    let chores = cohorts.heartbeat_chores(session, now, next_beat);
+    for runtime in chores.untaken {
+        cohorts.runtimes.ask(&server.context, &runtime, now);
+    }
     for (name, token) in chores.missed {
         tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&name), token, "a waiter did not take its turn in time, so the engine passes the turn on");
     }
@@ -122,21 +119,6 @@ pub(crate) fn carry_out_chores(
     for (name, token, until) in chores.release {
         let giving_back = give_back(server.clone(), name.clone(), token, until);
         server.context.spawn(giving_back);
-    }
-    for (name, token, until) in chores.release_of_silent {
-        let (server, session) = (server.clone(), session.clone());
-        let giving_back = give_back(server.clone(), name.clone(), token, until);
-        let silent = session.latest();
-        server.clone().context.spawn(async move {
-            let patience = server.now() + CLOSE_PATIENCE;
-            if let Some(silent) = silent {
-                let closing = close_silent(&server, &session, &silent);
-                server.context.timeout_at(patience, closing).await;
-            }
-            giving_back.await;
-            // Before the release, the server would take the callers for members of the grant.
-            session.requeue(Some(&name));
-        });
     }
     for (name, token, lease) in chores.renew {
         let server = server.clone();
@@ -148,27 +130,11 @@ pub(crate) fn carry_out_chores(
             }
         });
     }
-    chores.is_untaken
-}
-
-/// Gives up this connection of a session, and closes it on the server, so that the server grants no lock to the session
-/// before the session has connected again.
-async fn close_silent(server: &Server, session: &Arc<Session>, silent: &Connection) {
-    silent.health.mark_lost("no answer");
-    if let Some(home) = server.sessions.home_beside(session)
-        && let Ok(home) = home.connection().await
-        && home.may_kill
-        && let Err(error) = home.kill(&silent.identity).await
-    {
-        tracing::debug!(target: TARGET, server = %server.address(), ?error, "a silent connection was not closed on the server");
-    }
 }
 
 /// Ends the turn of the holder with this token. If another member of the cohort is waiting, that member gets the turn.
 /// Passing the turn on usually needs no command to the server. If the release needs several commands, it runs in a task
-/// of the engine, so that it does not depend on when the caller is polled. The engine sends these commands over the
-/// connection that carries all renewals. A command that shortens a lease thus cannot arrive after the next member of
-/// the cohort has extended the lease. If the returned future is dropped, the task goes on beside the release that follows.
+/// of the engine, so that it does not depend on when the caller is polled. If the returned future is dropped, the task goes on beside the release that follows.
 /// Neither of them repeats a command after the other has passed the turn on.
 pub(crate) async fn release(
     server: &Arc<Server>,

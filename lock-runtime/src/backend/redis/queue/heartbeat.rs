@@ -57,11 +57,10 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             let connection = session.latest();
             if next_beat <= now {
                 next_beat = now + HEARTBEAT;
-                let is_silent = is_silent(&server, &session, connection.as_ref(), now);
-                let is_untaken = carry_out_chores(&server, &session, is_silent, now, next_beat);
+                carry_out_chores(&server, &session, now, next_beat);
                 revoke(&server, &session, now);
                 if let Some(connection) = &connection {
-                    check_silence(&server, &session, connection, is_untaken, now);
+                    check_silence(connection, now);
                 }
             }
             let working = connection.filter(|connection| !connection.health.is_broken());
@@ -80,26 +79,6 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             biased;
             () = wake => {}
             () = session.earlier() => {}
-        }
-    }
-}
-
-/// Returns whether the connection of a session does not answer, or is not replaced although the server can be reached. The
-/// runtime of the session then possibly does not run.
-fn is_silent(
-    server: &Server,
-    session: &Arc<Session>,
-    connection: Option<&Arc<Connection>>,
-    now: Moment,
-) -> bool {
-    match connection {
-        Some(connection) => {
-            connection.health.is_broken()
-                || connection.silent_for(now) > connection.patience(SILENCE / 4)
-        }
-        None => {
-            let home = server.sessions.home_beside(session);
-            home.is_some_and(|home| home.connected().is_some())
         }
     }
 }
@@ -132,31 +111,10 @@ fn probe_due(
     }
 }
 
-/// Gives up a connection that has unanswered commands, and that has brought no answer for [`SILENCE`]. The engine
-/// records an answer only when the caller that waits for the answer is polled, so a working connection can look silent.
-/// After a quarter of [`SILENCE`], the engine therefore sends a command of its own, whose answer shows that the
-/// connection works. The engine also sends this command if `is_untaken` is set, that is, if a caller does not take its
-/// turn: the answer then shows that the runtime of the connection runs.
-fn check_silence(
-    server: &Server,
-    session: &Arc<Session>,
-    connection: &Arc<Connection>,
-    is_untaken: bool,
-    now: Moment,
-) {
-    let silence = connection.silent_for(now);
-    if silence > connection.patience(SILENCE) {
+/// Gives up a connection that has unanswered commands, and that has brought no answer for [`SILENCE`].
+fn check_silence(connection: &Connection, now: Moment) {
+    if connection.silent_for(now) > connection.patience(SILENCE) {
         connection.health.mark_lost("no answer");
-    } else if silence > connection.patience(SILENCE / 4) || is_untaken {
-        // The network can have forgotten all connections of this client. The home session then notices so at the same
-        // time, and not only when it has to clean up behind the callers of this session.
-        let home = server.sessions.home_beside(session);
-        let home = home.and_then(|home| home.connected());
-        let others = home.filter(|home| home.identity != connection.identity);
-        for connection in others.into_iter().chain([connection.clone()]) {
-            let asking = async move { connection.ask_time().await };
-            server.context.spawn(asking);
-        }
     }
 }
 

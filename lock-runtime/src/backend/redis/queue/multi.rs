@@ -16,32 +16,12 @@ use crate::backend::redis::{
         request::{AcquireRequest, decode},
     },
     queue::{
-        attempt::{RedisAttempt, runtime_changes, state::Event},
+        attempt::{RedisAttempt, state::Event},
         cleanup::Sent,
         server::{RETRY_PAUSE, Retry, Server},
     },
     transport::{call_error::CallError, connection::Connection},
 };
-
-/// Requests several locks at once, and repeats the request until the server answers it. If another runtime begins to
-/// poll the caller, gives back the locks, and sends the request again over the session of the other runtime.
-pub(crate) async fn acquire_multi(
-    server: Arc<Server>,
-    requests: Vec<Request>,
-) -> Result<MultiAnswer, BackendError> {
-    let mut attempts = Vec::new();
-    let context = &server.context;
-    loop {
-        // The future is boxed, so that the future of a call that requests only one lock stays small.
-        let acquiring = Box::pin(acquire_on_one_runtime(&server, &requests, &mut attempts));
-        tokio::select! {
-            biased;
-            answer = acquiring => return answer,
-            () = runtime_changes(context, context.calling_runtime()) => {}
-        }
-        give_back(&mut attempts).await;
-    }
-}
 
 /// Gives back the locks that the attempts may have been granted. Waits until these locks are given back, so that the
 /// next attempts do not find them taken.
@@ -51,13 +31,14 @@ async fn give_back(attempts: &mut Vec<RedisAttempt>) {
     attempts.clear();
 }
 
-async fn acquire_on_one_runtime(
-    server: &Arc<Server>,
-    requests: &[Request],
+/// Requests several locks at once, and repeats the request until the server answers it.
+pub(crate) async fn acquire_multi(
+    server: Arc<Server>,
+    requests: Vec<Request>,
+) -> Result<MultiAnswer, BackendError> {
     // Each requested lock has an attempt of its own. An attempt that is dropped before it is settled gives back its
     // lock.
-    attempts: &mut Vec<RedisAttempt>,
-) -> Result<MultiAnswer, BackendError> {
+    let mut attempts: Vec<RedisAttempt> = Vec::new();
     let mut unsure = false;
     loop {
         if server.is_shutting_down() {
@@ -74,13 +55,16 @@ async fn acquire_on_one_runtime(
                 Ok(connection) => (session, connection),
                 Err(error) if server.is_shutting_down() => return Err(error),
                 Err(_) => {
-                    // The runtime of the session has ended, or the locks have moved to another server. The next try
-                    // uses another session, and so needs new attempts.
-                    give_back(attempts).await;
+                    // The locks have moved to another server. The next try uses another session, and so needs new
+                    // attempts.
+                    give_back(&mut attempts).await;
                     continue;
                 }
             },
-            None => server.sessions.connected(&requests[0].name).await?,
+            None => {
+                let (node, connection) = server.sessions.connected(&requests[0].name).await?;
+                (node.session().clone(), connection)
+            }
         };
         if attempts.is_empty() {
             unsure = false;
@@ -132,7 +116,7 @@ async fn acquire_on_one_runtime(
         match answer {
             Ok(together) => {
                 // No await follows, so the caller cannot be dropped while only some of the attempts are settled.
-                for attempt in attempts {
+                for attempt in &mut attempts {
                     attempt.settle(Event::Left { was_queued: false });
                 }
                 return Ok(together);
@@ -141,7 +125,7 @@ async fn acquire_on_one_runtime(
                 Ok(Retry::Now) => unsure = true,
                 Ok(Retry::Later) => server.context.sleep(RETRY_PAUSE).await,
                 Err(error) => {
-                    for attempt in attempts {
+                    for attempt in &mut attempts {
                         if !unsure {
                             attempt.settle(Event::Left { was_queued: false }); // the server took no lock
                         }

@@ -17,7 +17,7 @@ use crate::{
     backend::redis::{
         protocol::layout::redisson_channel,
         queue::{
-            attempt::{RedisAttempt, runtime_changes, try_once},
+            attempt::{RedisAttempt, try_once},
             server::Server,
         },
         session::{
@@ -26,7 +26,7 @@ use crate::{
         },
         transport::{call_error::CallError, connection::Connection, shard_channels::Subscribed},
     },
-    background::{CallerRuntime, TrackedTask},
+    background::TrackedTask,
 };
 
 /// The time limit for ending a session's subscription.
@@ -35,8 +35,6 @@ const FORGET_PATIENCE: Duration = Duration::from_secs(2);
 /// A caller that waits for a release.
 struct Caller {
     server: Arc<Server>,
-    /// The tokio runtime that polled the caller when it joined the session.
-    runtime: Option<CallerRuntime>,
     session: Arc<Session>,
     topic: String,
     joined: Joined,
@@ -50,7 +48,6 @@ impl Caller {
         let joined = session.subscribers.join(&topic, &request.name);
         Ok(Self {
             server: server.clone(),
-            runtime: server.context.calling_runtime(),
             session,
             topic,
             joined,
@@ -275,17 +272,7 @@ impl Attempt for NotifiedAttempt {
                     Some(caller) => caller,
                     none => none.insert(Caller::join(server, request).await?),
                 };
-                let runtime = caller.runtime;
-                let has_turn = tokio::select! {
-                    biased;
-                    has_turn = caller.turn() => has_turn?,
-                    // After its next try, the caller listens in the session of the other runtime.
-                    () = runtime_changes(&server.context, runtime) => {
-                        self.end_waiting();
-                        continue;
-                    }
-                };
-                if !has_turn {
+                if !caller.turn().await? {
                     continue;
                 }
                 let attempt = RedisAttempt::once(server.clone(), request);

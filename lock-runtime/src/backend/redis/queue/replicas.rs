@@ -29,7 +29,7 @@ use crate::backend::redis::{
         cohort_registry::Known,
         server::{RETRY_PAUSE, Server},
     },
-    topology::single::Sessions,
+    topology::node::Node,
     transport::{call_error::CallError, connection::Connection, wait_connections::WaitConnection},
 };
 
@@ -117,9 +117,8 @@ struct Grant<'a> {
 
 /// A server that stores grants.
 struct Place {
-    node: Arc<Sessions>,
-    /// The connection of the engine's home session with the server.
-    home: Arc<Connection>,
+    node: Arc<Node>,
+    connection: Arc<Connection>,
     /// Whether the slot of the grants is still moving to this server.
     is_moving: bool,
 }
@@ -184,14 +183,14 @@ impl Asked<'_> {
     /// Asks the server that stores these grants. If the grants are moving to another server, asks the other server.
     async fn ask<'b>(&self, grants: &'b [Grant<'b>]) -> Result<Acknowledged<'b>, Unanswered> {
         let sessions = &self.server.sessions;
-        let (node, home) = sessions
-            .home(grants[0].name)
+        let (node, connection) = sessions
+            .connected(grants[0].name)
             .await
             .map_err(CallError::Refused)?;
         let is_moving = false;
         let place = Place {
             node,
-            home,
+            connection,
             is_moving,
         };
         let to = match self.ask_at(place, grants).await {
@@ -203,17 +202,17 @@ impl Asked<'_> {
             || CallError::Broken("the lock is moving to a server without a connection".into());
         let context = &self.server.context;
         let connecting = context.timeout_at(context.now() + CHECK_PAUSE, sessions.redirected(&to));
-        let (node, home) = connecting.await.and_then(Result::ok).ok_or_else(lost)?;
+        let (node, connection) = connecting.await.and_then(Result::ok).ok_or_else(lost)?;
         let is_moving = true;
         let place = Place {
             node,
-            home,
+            connection,
             is_moving,
         };
         self.ask_at(place, grants).await
     }
 
-    /// Asks this server. Gives up if the connection of the engine's home session breaks, or if the server no longer
+    /// Asks this server. Gives up if the connection of the session breaks, or if the server no longer
     /// stores the grants.
     async fn ask_at<'b>(
         &self,
@@ -223,7 +222,7 @@ impl Asked<'_> {
         let (count, until) = tokio::select! {
             biased;
             answer = self.wait(&by, grants) => answer?,
-            () = by.home.health.until_broken() => {
+            () = by.connection.health.until_broken() => {
                 return Err(CallError::Broken("the connection was lost".into()).into());
             }
             failure = self.until_gone(&by, grants) => return Err(failure),
@@ -254,9 +253,9 @@ impl Asked<'_> {
         let (keys, args) = words("", grants);
         let renew = self.server.scripts.renew;
         let running = if place.is_moving {
-            place.home.run_while_moving(renew, &keys, &args)
+            place.connection.run_while_moving(renew, &keys, &args)
         } else {
-            place.home.run(renew, &keys, &args)
+            place.connection.run(renew, &keys, &args)
         };
         let (left, _) = running.await?;
         let left = shortest(left, grants).map_err(CallError::Refused)?;
@@ -269,22 +268,23 @@ impl Asked<'_> {
         place: &Place,
         grants: &[Grant<'_>],
     ) -> Result<(usize, Moment), Unanswered> {
-        let home = &place.home;
-        let failed = |error: RedisError| home.failed_beside(&error);
+        let connection = &place.connection;
+        let failed = |error: RedisError| connection.failed_beside(&error);
         let waits = WithoutPermit::new(&self.without_permit);
-        let permit = home.wait_connections.permit().await;
+        let permit = connection.wait_connections.permit().await;
         drop(waits);
-        let connecting = home
-            .wait_connections
-            .take(permit, place.node.connector(), &home.address);
-        let connection = connecting.await.map_err(failed)?;
+        let connecting =
+            connection
+                .wait_connections
+                .take(permit, place.node.connector(), &connection.address);
+        let waiting = connecting.await.map_err(failed)?;
         let sent = self.server.now();
-        let touching = self.touch(&connection, place.is_moving, grants);
+        let touching = self.touch(&waiting, place.is_moving, grants);
         let left = touching.await.map_err(|error| {
             let error = failed(error);
             if matches!(error, CallError::Broken(_)) {
                 // The server has probably closed the other connections that were idle, too.
-                home.wait_connections.forget_idle();
+                connection.wait_connections.forget_idle();
             }
             error
         })?;
@@ -308,10 +308,10 @@ impl Asked<'_> {
         let count = wait
             .arg(self.count)
             .arg(limit)
-            .query_async(&mut connection.redis.clone())
+            .query_async(&mut waiting.redis.clone())
             .await
             .map_err(failed)?;
-        connection.put_back();
+        waiting.put_back();
         Ok((count, known_until))
     }
 

@@ -10,7 +10,7 @@ use lock_core::{
 use crate::backend::redis::{
     protocol::request::not_understood,
     queue::server::{RETRY_PAUSE, Retry, Server},
-    topology::single::Sessions,
+    topology::node::Node,
     transport::{call_error::CallError, connection::Connection},
 };
 
@@ -23,7 +23,7 @@ pub(crate) struct ServerScan {
     /// The servers and clusters that the walk has not finished.
     servers: VecDeque<Arc<Server>>,
     /// Those primaries of the server or cluster `servers[0]` that the walk has finished.
-    done: Vec<Arc<Sessions>>,
+    done: Vec<Arc<Node>>,
     step: Option<Step>,
     pattern: String,
 }
@@ -31,7 +31,7 @@ pub(crate) struct ServerScan {
 /// The next step of a walk on one primary.
 #[derive(Clone)]
 struct Step {
-    node: Arc<Sessions>,
+    node: Arc<Node>,
     /// The connection of the steps so far. A cursor means nothing to another server, and a new connection may lead to
     /// another server, so the walk starts again on a new connection.
     connection: Option<Arc<Connection>>,
@@ -62,7 +62,7 @@ impl ServerScan {
                 self.servers.pop_front();
                 continue;
             };
-            let Ok(connection) = step.node.home().connection().await else {
+            let Ok(connection) = step.node.connection().await else {
                 if server.sessions.is_closed() {
                     return Err(BackendError::ShutDown);
                 }
@@ -101,7 +101,7 @@ impl ServerScan {
 
     /// Returns the first step on the next primary of a server or cluster, or `None` after the last primary.
     fn first_step(&self, server: &Server) -> Option<Step> {
-        let is_done = |node: &Arc<Sessions>| self.done.iter().any(|done| Arc::ptr_eq(done, node));
+        let is_done = |node: &Arc<Node>| self.done.iter().any(|done| Arc::ptr_eq(done, node));
         let nodes = server.sessions.nodes();
         let node = nodes.into_iter().find(|node| !is_done(node))?;
         Some(Step {
@@ -111,7 +111,7 @@ impl ServerScan {
         })
     }
 
-    fn finish(&mut self, node: Arc<Sessions>) {
+    fn finish(&mut self, node: Arc<Node>) {
         self.done.push(node);
         self.step = None;
     }

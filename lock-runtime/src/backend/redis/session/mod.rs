@@ -3,12 +3,11 @@
 //! schedules the probes of the locks for which callers wait. A lock is probed when its holder's lease ends, but at the
 //! latest 200 ms after the previous probe.
 //!
-//! A session runs on the runtime of its callers, so that a command needs no switch to another thread. The engine has a
-//! session of its own, the home session, for tasks that must continue when a caller's runtime ends.
+//! A client has one session with each server, on the engine's thread, whatever runtimes its callers run on. A runtime that
+//! is blocked or ends therefore delays nobody else: its callers are only polled late.
 
 use std::{
     fmt,
-    future::Future,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
@@ -38,7 +37,7 @@ use crate::{
             outage::{Cause, SessionPresence},
         },
     },
-    background::{Context, TaskRuntime, parking::Parking, watched::Watched},
+    background::{Context, parking::Parking, watched::Watched},
     events::TARGET,
 };
 
@@ -70,16 +69,13 @@ pub(crate) trait Driver: Send + Sync {
 
     /// Called when the session has to send the requests of waiters for this lock.
     fn enqueue(self: Arc<Self>, session: &Arc<Session>, name: &LockName);
-
-    /// Called when a session has ended.
-    fn ended(&self, session: &Arc<Session>);
 }
 
 #[derive(Debug, Clone)]
 enum State {
     Connecting,
     Up(Arc<Connection>),
-    /// The session's runtime has ended, or the client was shut down.
+    /// The client was shut down, or the server stores no locks any longer.
     Ended,
 }
 
@@ -94,7 +90,6 @@ pub(crate) struct Session {
     /// logged as a warning.
     forged: AtomicBool,
     state: Watched<State>,
-    runtime: OnceLock<TaskRuntime>,
     /// The waiters: callers that have a place in the queue, or are about to be queued.
     pub(crate) waiters: Waiters,
     /// The requests that callers have sent themselves, and whose answers they have not read.
@@ -127,7 +122,6 @@ impl Session {
             driver: OnceLock::new(),
             forged: AtomicBool::new(false),
             state: Watched::new(State::Connecting),
-            runtime: OnceLock::new(),
             waiters: Waiters::default(),
             unanswered: Unanswered::default(),
             subscribers: Subscribers::new(context.clone()),
@@ -136,14 +130,8 @@ impl Session {
         })
     }
 
-    /// Starts the session on `runtime`. On a runtime that has ended, the session ends at once.
-    pub(crate) fn run(
-        self: &Arc<Self>,
-        driver: &Weak<dyn Driver>,
-        connector: &Arc<Connector>,
-        runtime: &TaskRuntime,
-    ) {
-        self.runtime.get_or_init(|| runtime.clone());
+    /// Starts the session.
+    pub(crate) fn run(self: &Arc<Self>, driver: &Weak<dyn Driver>, connector: &Arc<Connector>) {
         self.driver.get_or_init(|| driver.clone());
         let ending = Ending {
             session: self.clone(),
@@ -151,16 +139,10 @@ impl Session {
             connector: connector.clone(),
             presence: connector.outages.session(),
         };
-        self.context.spawn_on(runtime, ending.supervise());
+        self.context.spawn(ending.supervise());
         if let Some(driver) = driver.upgrade() {
             driver.started(self);
         }
-    }
-
-    /// Spawns a future on the session's runtime. The future is dropped when that runtime ends.
-    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        let own = || self.context.own_runtime();
-        self.context.spawn_on(self.runtime.get_or_init(own), future);
     }
 
     pub(crate) fn channel(&self) -> &str {
@@ -213,33 +195,23 @@ impl Session {
         waiting.await
     }
 
-    /// Waits until a connection other than `previous` is up. Never completes if the session makes no further
-    /// connection.
+    /// Waits until a connection other than `previous` is up, or until the session has ended. A new connection first closes
+    /// the previous one on the server, if that is allowed.
     pub(crate) async fn succeeds(&self, previous: &Identity) {
         let is_new = |state: &State| match state {
-            State::Up(connection) if connection.identity != *previous => Some(()),
-            State::Up(_) | State::Connecting | State::Ended => None,
+            State::Up(connection) if connection.identity == *previous => None,
+            State::Up(_) | State::Ended => Some(()),
+            State::Connecting => None,
         };
         self.state.until(is_new).await;
-    }
-
-    /// Returns whether both sessions are connected, and are known to be connected to the same run of the same server.
-    pub(crate) fn shares_server(&self, other: &Self) -> bool {
-        let up = |session: &Self| match &*session.state.get() {
-            State::Up(connection) => Some(connection.clone()),
-            State::Connecting | State::Ended => None,
-        };
-        let (ours, theirs) = (up(self), up(other));
-        let both = ours.zip(theirs);
-        both.is_some_and(|(ours, theirs)| ours.identity.is_of_the_run_of(&theirs.identity))
     }
 
     pub(crate) fn has_ended(&self) -> bool {
         matches!(&*self.state.get(), State::Ended)
     }
 
-    /// Ends the session: gives up its connection, and removes its waiters without offering them a turn. The callers of the
-    /// session get a new session.
+    /// Ends the session: gives up its connection, and removes its waiters without offering them a turn. The callers start
+    /// over.
     pub(crate) fn end(&self) {
         let last = self.state.replace(State::Ended);
         if let State::Up(connection) = last {
@@ -250,7 +222,7 @@ impl Session {
         self.parking.leave();
     }
 
-    /// Makes the callers that wait for these locks get a new session, because another server stores the locks now.
+    /// Makes the callers that wait for these locks start over, because another server stores the locks now.
     pub(crate) fn dismiss(&self, has_moved: impl Fn(&LockName) -> bool) {
         self.subscribers.wake_moved(&has_moved);
         self.waiters.dismiss(has_moved);
@@ -317,7 +289,7 @@ impl Session {
     }
 }
 
-/// Ends a session when the task that supervises it ends, even if the task ends with its runtime.
+/// Ends a session when the task that supervises it ends.
 struct Ending {
     session: Arc<Session>,
     driver: Weak<dyn Driver>,
@@ -372,9 +344,6 @@ impl Ending {
     /// Connects, and reconnects, until the session has ended.
     async fn supervise(mut self) {
         let context = self.connector.context.clone();
-        // Only the home session runs on the engine's own runtime.
-        let runtime = context.calling_runtime();
-        let is_home = runtime.is_some_and(|runtime| context.is_own(runtime));
         let mut previous: Option<Identity> = None;
         let mut replaced: Option<Arc<Health>> = None;
         let mut demoted = false;
@@ -407,7 +376,7 @@ impl Ending {
                         return;
                     }
                     let is_new = |before: Identity| !before.is_of_the_run_of(&connection.identity);
-                    if is_home && before.is_some_and(is_new) {
+                    if before.is_some_and(is_new) {
                         self.connector.server_changed.notify_one();
                     }
                     self.session.requeue(None);
@@ -468,8 +437,5 @@ impl Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         self.session.end();
-        if let Some(driver) = self.driver.upgrade() {
-            driver.ended(&self.session);
-        }
     }
 }

@@ -13,7 +13,10 @@ use foldhash::HashMap;
 use lock_core::{backend::BackendError, key::LockName, lease::Moment, owner::OwnerId};
 use tokio::sync::oneshot;
 
-use crate::{backend::redis::protocol::request::AcquireRequest, background::lock};
+use crate::{
+    backend::redis::protocol::request::AcquireRequest,
+    background::{TaskRuntime, lock},
+};
 
 /// The largest number of callers that one request queues.
 const BATCH_LIMIT: usize = 64;
@@ -25,6 +28,8 @@ pub(crate) type OfferResult = Result<u64, BackendError>;
 /// A caller that has a place in the queue, or whose request is being sent.
 struct Waiting {
     request: Arc<AcquireRequest>,
+    /// The tokio runtime that polled the caller when it joined.
+    runtime: Option<TaskRuntime>,
     /// Whether [`WaitList::queued`] counts this caller.
     queued: bool,
     /// Sends the caller its offer or an error; `None` after the caller was sent one of them.
@@ -171,6 +176,7 @@ impl Waiters {
     pub(crate) fn join(
         &self,
         request: &Arc<AcquireRequest>,
+        runtime: Option<TaskRuntime>,
     ) -> (oneshot::Receiver<OfferResult>, bool) {
         let (sender, receiver) = oneshot::channel();
         let mut waiters = lock(&self.0);
@@ -178,6 +184,7 @@ impl Waiters {
         let alone = list.waiting.is_empty() && request.place().is_none();
         let waiting = Waiting {
             request: request.clone(),
+            runtime,
             queued: request.place().is_some(),
             sender: Some(sender),
         };
@@ -245,6 +252,12 @@ impl Waiters {
         let waiters = lock(&self.0);
         let waiting = waiters.get(name).and_then(|list| list.waiting.get(&owner));
         waiting.is_some_and(|waiting| waiting.sender.is_some())
+    }
+
+    /// Returns the tokio runtime that polled this caller when it joined.
+    pub(crate) fn runtime_of(&self, name: &LockName, owner: OwnerId) -> Option<TaskRuntime> {
+        let waiters = lock(&self.0);
+        waiters.get(name)?.waiting.get(&owner)?.runtime.clone()
     }
 
     /// Returns whether this caller is known, and its `wait` has been over for some time.

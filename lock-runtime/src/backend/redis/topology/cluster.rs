@@ -27,7 +27,7 @@ use crate::{
         preflight::{Failure, check},
         protocol::slot::{SLOTS, slot_of},
         session::{Driver, Session},
-        topology::single::Sessions,
+        topology::node::Node,
         transport::{
             call_error::Redirect,
             connection::{Connection, field},
@@ -46,14 +46,14 @@ const ASK_PATIENCE: Duration = Duration::from_millis(500);
 const REST_PATIENCE: Duration = Duration::from_millis(50);
 /// The time after which the engine reads the slot map again while a caller waits for a slot that no server stores.
 const UNSERVED_PAUSE: Duration = Duration::from_millis(500);
-/// The time for which the engine keeps the sessions with a server that stores no slot, counted from the newest `ASK`
+/// The time for which the engine keeps the session with a server that stores no slot, counted from the newest `ASK`
 /// redirection to that server. A slot is moving to that server, so the server will probably soon store a slot.
 const ASKED_FOR: Duration = Duration::from_secs(10);
 /// The shortest and the longest time between two tries to read the slot map. The time doubles while the slot map does
 /// not change.
 const READ_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
-/// The primaries of a cluster, each with its sessions.
+/// The primaries of a cluster, each with its session.
 pub(crate) struct Cluster {
     context: Arc<Context>,
     /// The servers that the URL names.
@@ -72,22 +72,22 @@ pub(crate) struct Cluster {
 #[derive(Clone, Default)]
 struct SlotMap {
     /// The primaries by address.
-    nodes: BTreeMap<String, Arc<Sessions>>,
+    nodes: BTreeMap<String, Arc<Node>>,
     /// The primary of each slot, or `None` for a slot that no primary stores. The list is empty before the slot map is
     /// read.
-    slots: Vec<Option<Arc<Sessions>>>,
+    slots: Vec<Option<Arc<Node>>>,
     /// The servers to which an `ASK` redirection has sent a command, by address, with the time of the newest such
     /// redirection.
     asked: BTreeMap<String, Moment>,
 }
 
 impl SlotMap {
-    fn node(&self, slot: u16) -> Option<&Arc<Sessions>> {
+    fn node(&self, slot: u16) -> Option<&Arc<Node>> {
         self.slots.get(usize::from(slot))?.as_ref()
     }
 
     /// Returns the primaries that store a slot.
-    fn primaries(&self) -> BTreeSet<*const Sessions> {
+    fn primaries(&self) -> BTreeSet<*const Node> {
         self.slots.iter().flatten().map(Arc::as_ptr).collect()
     }
 }
@@ -136,11 +136,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until the slot map names a primary that stores the lock, and returns the sessions with that primary.
-    pub(crate) async fn node(
-        self: &Arc<Self>,
-        name: &LockName,
-    ) -> Result<Arc<Sessions>, BackendError> {
+    /// Waits until the slot map names a primary that stores the lock, and returns that primary.
+    pub(crate) async fn node(self: &Arc<Self>, name: &LockName) -> Result<Arc<Node>, BackendError> {
         self.follow();
         let slot = slot_of(name.as_str());
         let find = |map: &SlotMap| match map.node(slot) {
@@ -163,18 +160,17 @@ impl Cluster {
         }
     }
 
-    /// Returns the sessions with the primary that stores a lock, or `None` if the slot map names no primary for the
-    /// lock.
-    pub(crate) fn known_node(&self, name: &LockName) -> Option<Arc<Sessions>> {
+    /// Returns the primary that stores a lock, or `None` if the slot map names no primary for the lock.
+    pub(crate) fn known_node(&self, name: &LockName) -> Option<Arc<Node>> {
         self.map.get().node(slot_of(name.as_str())).cloned()
     }
 
-    pub(crate) fn nodes(&self) -> Vec<Arc<Sessions>> {
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         self.map.get().nodes.values().cloned().collect()
     }
 
-    /// Returns the sessions with the primary to which this session connects.
-    pub(crate) fn node_of(&self, session: &Arc<Session>) -> Option<Arc<Sessions>> {
+    /// Returns the primary to which this session connects.
+    pub(crate) fn node_of(&self, session: &Arc<Session>) -> Option<Arc<Node>> {
         let nodes = self.nodes();
         nodes.into_iter().find(|node| node.has(session))
     }
@@ -185,7 +181,7 @@ impl Cluster {
     }
 
     /// Waits until `node` is no longer the primary that stores the lock.
-    async fn moves_from(&self, node: &Arc<Sessions>, name: &LockName) {
+    async fn moves_from(&self, node: &Arc<Node>, name: &LockName) {
         let slot = slot_of(name.as_str());
         let elsewhere = |map: &SlotMap| {
             let stays = map.node(slot).is_some_and(|now| Arc::ptr_eq(now, node));
@@ -194,22 +190,22 @@ impl Cluster {
         self.map.until(elsewhere).await;
     }
 
-    /// Waits for a connection of the calling runtime's session with the primary that stores a lock.
+    /// Waits for a connection to the primary that stores a lock. Also returns this primary.
     pub(crate) async fn connected(
         self: &Arc<Self>,
         name: &LockName,
-    ) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
+    ) -> Result<(Arc<Node>, Arc<Connection>), BackendError> {
         loop {
             let node = self.node(name).await?;
             tokio::select! {
                 biased;
-                connected = node.connection_of(node.nearest()) => match connected {
+                connection = node.connection() => match connection {
                     Err(_) if !self.is_closed() => {}
-                    connected => return connected,
+                    connection => return Ok((node, connection?)),
                 },
                 () = self.moves_from(&node, name) => continue,
             }
-            // The sessions have ended, because their primary stores no slot any longer.
+            // The session has ended, because its primary stores no slot any longer.
             self.moves_from(&node, name).await;
         }
     }
@@ -230,28 +226,8 @@ impl Cluster {
         }
     }
 
-    /// Waits for a connection of the engine's home session (its own session) with the primary that stores the lock. Also
-    /// returns the sessions with this primary.
-    pub(crate) async fn home(
-        self: &Arc<Self>,
-        name: &LockName,
-    ) -> Result<(Arc<Sessions>, Arc<Connection>), BackendError> {
-        loop {
-            let node = self.node(name).await?;
-            tokio::select! {
-                biased;
-                connection = async { node.home().connection().await } => match connection {
-                    Err(_) if !self.is_closed() => {}
-                    connection => return Ok((node, connection?)),
-                },
-                () = self.moves_from(&node, name) => continue,
-            }
-            self.moves_from(&node, name).await;
-        }
-    }
-
-    /// Returns the sessions with the server to which a command was redirected.
-    pub(crate) fn at(&self, redirect: &Redirect) -> Arc<Sessions> {
+    /// Returns the server to which a command was redirected.
+    pub(crate) fn at(&self, redirect: &Redirect) -> Arc<Node> {
         let now = self.context.now();
         self.map.change(|map| {
             let node = self.node_at(map, redirect.address.clone());
@@ -275,10 +251,10 @@ impl Cluster {
         self.outdated.notify_one();
     }
 
-    fn node_at(&self, map: &mut SlotMap, address: ConnectionAddr) -> Arc<Sessions> {
+    fn node_at(&self, map: &mut SlotMap, address: ConnectionAddr) -> Arc<Node> {
         let node = map.nodes.entry(address.to_string());
         let new = || {
-            Arc::new(Sessions::new(
+            Arc::new(Node::new(
                 self.seeds[0].beside(address),
                 self.driver.clone(),
             ))

@@ -1,4 +1,4 @@
-//! The topologies. A topology determines which server stores a lock, and which session serves the lock.
+//! The topologies. A topology determines which server stores a lock, and so which session serves the lock.
 //!
 //! In a Redis Cluster, a lock can move to another server. The callers that wait for a lock that has moved get a new
 //! session with the other server, and keep their places in the queue.
@@ -13,7 +13,7 @@ use lock_core::{
     key::LockName,
 };
 
-use self::{cluster::Cluster, single::Sessions};
+use self::{cluster::Cluster, node::Node};
 use crate::{
     backend::redis::{
         preflight::{Failure, check},
@@ -29,13 +29,13 @@ use crate::{
 };
 
 pub(crate) mod cluster;
-pub(crate) mod single;
+pub(crate) mod node;
 
-/// The servers of a client, each with its sessions.
+/// The servers of a client, each with its session.
 #[derive(Debug)]
 pub(crate) enum Topology {
     /// One server, or the primary of a group that Sentinels watch.
-    Single(Arc<Sessions>),
+    Single(Arc<Node>),
     Cluster(Arc<Cluster>),
 }
 
@@ -47,7 +47,7 @@ impl Topology {
         driver: Weak<dyn Driver>,
     ) -> Self {
         match connectors[0].outdated.clone() {
-            None => Self::Single(Arc::new(Sessions::new(connectors.swap_remove(0), driver))),
+            None => Self::Single(Arc::new(Node::new(connectors.swap_remove(0), driver))),
             Some(outdated) => {
                 let cluster = Cluster::new(context.clone(), connectors, outdated, driver);
                 Self::Cluster(Arc::new(cluster))
@@ -55,10 +55,10 @@ impl Topology {
         }
     }
 
-    /// Returns the sessions with the only server. Must be called only for a node of a Redlock, which is a single server.
-    pub(crate) fn only(&self) -> &Arc<Sessions> {
+    /// Returns the only server. Must be called only for a node of a Redlock, which is a single server.
+    pub(crate) fn only(&self) -> &Arc<Node> {
         match self {
-            Self::Single(sessions) => sessions,
+            Self::Single(node) => node,
             Self::Cluster(_) => unreachable!("a node of a Redlock is a single server"),
         }
     }
@@ -79,18 +79,18 @@ impl Topology {
     /// Returns the session that serves a lock.
     pub(crate) async fn session(&self, name: &LockName) -> Result<Arc<Session>, BackendError> {
         match self {
-            Self::Single(sessions) => Ok(sessions.nearest()),
-            Self::Cluster(cluster) => Ok(cluster.node(name).await?.nearest()),
+            Self::Single(node) => Ok(node.session().clone()),
+            Self::Cluster(cluster) => Ok(cluster.node(name).await?.session().clone()),
         }
     }
 
-    /// Waits for a connection of the session that serves a lock.
+    /// Waits for a connection to the server that stores a lock. Also returns this server.
     pub(crate) async fn connected(
         &self,
         name: &LockName,
-    ) -> Result<(Arc<Session>, Arc<Connection>), BackendError> {
+    ) -> Result<(Arc<Node>, Arc<Connection>), BackendError> {
         match self {
-            Self::Single(sessions) => sessions.connection_of(sessions.nearest()).await,
+            Self::Single(node) => Ok((node.clone(), node.connection().await?)),
             // The future is boxed, so that the future of a call to a single server stays small.
             Self::Cluster(cluster) => {
                 let connecting: BoxFuture<'_, _> = Box::pin(cluster.connected(name));
@@ -114,55 +114,25 @@ impl Topology {
         }
     }
 
-    /// Waits for a connection of the engine's home session with the server that stores a lock.
-    pub(crate) async fn home_connection(
-        &self,
-        name: &LockName,
-    ) -> Result<Arc<Connection>, BackendError> {
-        Ok(self.home(name).await?.1)
-    }
-
-    /// Waits for a connection of the engine's home session with the server that stores a lock. Also returns the sessions
-    /// with this server.
-    pub(crate) async fn home(
-        &self,
-        name: &LockName,
-    ) -> Result<(Arc<Sessions>, Arc<Connection>), BackendError> {
-        match self {
-            Self::Single(sessions) => Ok((sessions.clone(), sessions.home().connection().await?)),
-            Self::Cluster(cluster) => cluster.home(name).await,
-        }
-    }
-
-    /// Returns the engine's home session (its own session) with the server of `session`. Returns `None` if that server
+    /// Returns the server of this session, in a Redis Cluster. Returns `None` outside of a cluster, or if that server
     /// stores no locks any longer.
-    pub(crate) fn home_beside(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
-        match self {
-            Self::Single(sessions) => Some(sessions.home().clone()),
-            Self::Cluster(cluster) => Some(cluster.node_of(session)?.home().clone()),
-        }
-    }
-
-    /// Returns the sessions with the server of this session, in a Redis Cluster. Returns `None` outside of a cluster,
-    /// or if that server stores no locks any longer.
-    pub(crate) fn shard_of(&self, session: &Arc<Session>) -> Option<Arc<Sessions>> {
+    pub(crate) fn shard_of(&self, session: &Arc<Session>) -> Option<Arc<Node>> {
         match self {
             Self::Single(_) => None,
             Self::Cluster(cluster) => cluster.node_of(session),
         }
     }
 
-    /// Waits for a connection to the server to which an `ASK` error has redirected a command. Also returns the sessions
-    /// with this server.
+    /// Waits for a connection to the server to which an `ASK` error has redirected a command. Also returns this server.
     pub(crate) async fn redirected(
         &self,
         redirect: &Redirect,
-    ) -> Result<(Arc<Sessions>, Arc<Connection>), BackendError> {
+    ) -> Result<(Arc<Node>, Arc<Connection>), BackendError> {
         let node = match self {
-            Self::Single(sessions) => sessions.clone(),
+            Self::Single(node) => node.clone(),
             Self::Cluster(cluster) => cluster.at(redirect),
         };
-        let connection = node.home().connection().await?;
+        let connection = node.connection().await?;
         Ok((node, connection))
     }
 
@@ -181,18 +151,6 @@ impl Topology {
         }
     }
 
-    /// Removes a session that has ended from the sessions of its server.
-    pub(crate) fn retire(&self, session: &Arc<Session>) {
-        match self {
-            Self::Single(sessions) => sessions.retire(session),
-            Self::Cluster(cluster) => {
-                if let Some(node) = cluster.node_of(session) {
-                    node.retire(session);
-                }
-            }
-        }
-    }
-
     /// Connects to the servers once, and reports problems with them.
     pub(crate) async fn check(
         self: &Arc<Self>,
@@ -204,7 +162,7 @@ impl Topology {
         let until = context.now() + patience;
         let checked = context.spawn(async move {
             match &*topology {
-                Self::Single(sessions) => check(sessions.connector(), required, patience).await,
+                Self::Single(node) => check(node.connector(), required, patience).await,
                 Self::Cluster(cluster) => cluster.check(required, until).await,
             }
         });
@@ -212,8 +170,8 @@ impl Topology {
             Some(Ok(Ok(()))) => {
                 // `Cluster::check` has recorded which servers of the cluster were checked, because some of the servers
                 // may not have answered.
-                if let Self::Single(sessions) = &**self {
-                    sessions.connector().note_checked();
+                if let Self::Single(node) = &**self {
+                    node.connector().note_checked();
                 }
                 return Ok(());
             }
@@ -222,7 +180,7 @@ impl Topology {
             None => Failure::Unreachable("no answer".into()),
         };
         let connector = match &**self {
-            Self::Single(sessions) => sessions.connector(),
+            Self::Single(node) => node.connector(),
             Self::Cluster(cluster) => cluster.seed(),
         };
         Err(match failure {
@@ -237,13 +195,13 @@ impl Topology {
     /// Makes the first session with each server check the server before it connects.
     pub(crate) fn check_later(&self, required: ServerCheck) {
         match self {
-            Self::Single(sessions) => sessions.connector().check_first(required),
+            Self::Single(node) => node.connector().check_first(required),
             Self::Cluster(cluster) => cluster.check_later(required),
         }
     }
 
     /// Returns the known servers that store locks. If `name` is given, returns only the server that stores this lock.
-    pub(crate) fn nodes_of(&self, name: Option<&LockName>) -> Vec<Arc<Sessions>> {
+    pub(crate) fn nodes_of(&self, name: Option<&LockName>) -> Vec<Arc<Node>> {
         match (self, name) {
             (Self::Cluster(cluster), Some(name)) => cluster.known_node(name).into_iter().collect(),
             _ => self.nodes(),
@@ -251,9 +209,9 @@ impl Topology {
     }
 
     /// Returns all known servers that store locks.
-    pub(crate) fn nodes(&self) -> Vec<Arc<Sessions>> {
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         match self {
-            Self::Single(sessions) => vec![sessions.clone()],
+            Self::Single(node) => vec![node.clone()],
             Self::Cluster(cluster) => cluster.nodes(),
         }
     }
@@ -261,11 +219,11 @@ impl Topology {
     /// Starts to connect to the servers, so that the first call finds a connection.
     pub(crate) fn connect(&self) {
         for node in self.nodes() {
-            node.home();
+            node.session();
         }
     }
 
-    /// Ends the wait of all callers in all sessions.
+    /// Ends the wait of all callers.
     pub(crate) fn dismiss_waiters(&self) {
         for node in self.nodes() {
             node.dismiss_waiters();
@@ -278,7 +236,7 @@ impl Topology {
     /// Returns whether all connections of this client were given up.
     pub(crate) fn is_closed(&self) -> bool {
         match self {
-            Self::Single(sessions) => sessions.is_closed(),
+            Self::Single(node) => node.is_closed(),
             Self::Cluster(cluster) => cluster.is_closed(),
         }
     }
@@ -286,7 +244,7 @@ impl Topology {
     /// Gives up all connections of this client.
     pub(crate) fn close(&self) {
         match self {
-            Self::Single(sessions) => sessions.close(),
+            Self::Single(node) => node.close(),
             Self::Cluster(cluster) => cluster.close(),
         }
     }

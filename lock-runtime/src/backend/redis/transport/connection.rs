@@ -482,20 +482,9 @@ impl Connection {
         self.wire.silent_for(now)
     }
 
-    /// Returns whether a reply has arrived since `moment`. The connection must not run on a caller's runtime.
+    /// Returns whether a reply has arrived since `moment`.
     pub(crate) fn has_replied_since(&self, moment: Moment) -> bool {
         self.wire.has_replied_since(moment)
-    }
-
-    /// Closes another connection of this client on the server. After that, the server carries out no command that was
-    /// sent over the closed connection. Does nothing if the server has restarted since that connection was made: the
-    /// restart has closed that connection, and its ID may now belong to another client.
-    pub(crate) async fn kill(&self, other: &Identity) -> Result<(), CallError> {
-        if !self.identity.is_of_the_run_of(other) {
-            return Ok(());
-        }
-        let killed = self.send(&kill_command(other.id)).await;
-        killed.map(drop).map_err(|error| CallError::of(&error))
     }
 
     /// Returns the run id and the eviction policy of the server.

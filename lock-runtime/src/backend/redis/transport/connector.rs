@@ -98,7 +98,7 @@ pub(crate) struct Connector {
     pub(crate) counters: Arc<Counters>,
     /// Notified when the slot map of the Redis Cluster may be outdated. `None` outside of a cluster.
     pub(crate) outdated: Option<Arc<Notify>>,
-    /// Notified when the engine's home session has connected to another server than before, or to a server that has
+    /// Notified when the session has connected to another server than before, or to a server that has
     /// restarted, and when a primary of the Redis Cluster no longer stores any slot.
     pub(crate) server_changed: Arc<Notify>,
 }

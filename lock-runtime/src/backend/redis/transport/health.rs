@@ -47,11 +47,6 @@ impl Health {
         self.answered.fetch_max(nanos(sent), Ordering::AcqRel);
     }
 
-    /// Returns whether the server has answered a command that was sent at `moment` or later.
-    pub(crate) fn has_answered_since(&self, moment: Moment) -> bool {
-        self.answered.load(Ordering::Acquire) >= nanos(moment)
-    }
-
     /// Marks the connection as lost, because the server is gone, silent, or no longer a master.
     pub(crate) fn mark_lost(&self, reason: &str) {
         // If this process has already given up the connection, a failure says nothing about the server, so it is not

@@ -132,7 +132,7 @@ impl Drop for Open {
 }
 
 impl Wire {
-    /// Logs in to a server over an open socket. The driver runs on the calling runtime, and passes everything that
+    /// Logs in to a server over an open socket. The driver runs on the engine's thread, and passes everything that
     /// arrives to `receive`, in the order in which it arrives.
     pub(crate) async fn open(
         context: &Arc<Context>,
@@ -159,8 +159,7 @@ impl Wire {
             parser: Parser::new(),
             receive: Box::new(receive),
         };
-        let runtime = context.present_runtime();
-        context.spawn_on(&runtime, driver.run(socket.read, socket.write));
+        context.spawn(driver.run(socket.read, socket.write));
         let wire = Self {
             _open: Arc::new(Open(link.clone())),
             link,
@@ -337,7 +336,7 @@ fn confirmation(command: &Cmd) -> Option<Confirmation> {
 }
 
 fn ended() -> RedisError {
-    let detail = "the runtime of the connection has ended";
+    let detail = "the connection has ended";
     io::Error::new(io::ErrorKind::ConnectionReset, detail).into()
 }
 

@@ -1,7 +1,7 @@
 //! One acquisition on a Redis server, from its first request to its grant. [`state`] chooses each step, and this file
 //! carries out the steps.
 
-use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
@@ -24,7 +24,7 @@ use crate::{
         session::waiters::OfferResult,
         transport::connection::Connection,
     },
-    background::{CallerRuntime, Context, TrackedTask},
+    background::TrackedTask,
     events::TARGET,
 };
 
@@ -46,8 +46,6 @@ pub(crate) struct RedisAttempt {
     /// Whether it is possible that the server has granted the lock to an earlier owner name of this acquisition. Set to
     /// false when a request is sent under the current owner name.
     may_hold: bool,
-    /// The tokio runtime that polled the caller when the caller's session was chosen.
-    runtime: Option<CallerRuntime>,
     /// The request under the previous owner name, and a receiver that completes when the clean-up has removed that name
     /// from the server. Set only if it is possible that the caller has not read the answer to that request.
     cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
@@ -67,7 +65,6 @@ impl RedisAttempt {
             offers: None,
             task: None,
             may_hold: false,
-            runtime: None,
             cleaning: None,
             held_by: None,
             first_sent: None,
@@ -110,10 +107,7 @@ impl RedisAttempt {
             old.session.waiters.remove(&old.request);
             if !old.request.is_revoked() && !self.state.is_not_carried_out() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
-                // If the runtime of the session has ended, an answer that contains the place of the old owner name may
-                // have arrived, although nobody has read it.
-                let is_unsure = !old.request.is_settled()
-                    || (place.is_none() && old.request.carried_by().is_some());
+                let is_unsure = !old.request.is_settled();
                 let request = is_unsure.then(|| old.request.clone());
                 self.may_hold = is_unsure;
                 let (gone, is_gone) = oneshot::channel();
@@ -152,7 +146,7 @@ impl RedisAttempt {
     /// unless that session has ended, or no longer serves the lock. Returns `None` if the session ends, or stops
     /// serving the lock, while this method waits for a connection.
     async fn route(&mut self) -> Result<Option<(Sent, Arc<Connection>)>, BackendError> {
-        if self.needs_session() && self.state.on(Event::NewSession) == Step::StartOver {
+        if self.needs_session() && self.state.on(Event::Moved) == Step::StartOver {
             self.start_over();
         }
         self.cleaned().await;
@@ -164,7 +158,8 @@ impl RedisAttempt {
                 Err(error) => Err(error),
             };
         }
-        let (session, connection) = self.server.sessions.connected(&self.request.name).await?;
+        let (node, connection) = self.server.sessions.connected(&self.request.name).await?;
+        let session = node.session().clone();
         let mut request = self.server.acquire_request(&self.request, &session);
         request.missed = self.state.missed();
         request.set_place(self.state.place().unwrap_or_default());
@@ -203,7 +198,9 @@ impl RedisAttempt {
         self.sent = Some(sent.clone());
         self.may_hold = false;
         if self.offers.is_none() && !self.request.wait.is_zero() {
-            let (offers, alone) = session.waiters.join(request);
+            let (offers, alone) = session
+                .waiters
+                .join(request, self.server.context.calling_runtime());
             self.offers = Some(offers);
             session.watch();
             if !alone {
@@ -389,13 +386,7 @@ impl RedisAttempt {
             let connection = match sessions.connection(&session, &self.request.name).await {
                 Ok(connection) => connection,
                 Err(error) if self.server.is_shutting_down() => return Err(error),
-                Err(_) if !session.has_ended() => return Ok(None),
-                Err(_) => {
-                    // The runtime of the session has ended. When the attempt is dropped, its clean-up removes the owner
-                    // name from the server.
-                    self.server.sessions.connected(&self.request.name).await?;
-                    return Ok(Some(Leaving::Left));
-                }
+                Err(_) => return Ok(None),
             };
             request.end().await;
             if request.carried_by().is_none() {
@@ -485,69 +476,32 @@ pub(crate) async fn try_once(
     })
 }
 
-/// How long a caller still waits for an answer over its present session, after another runtime has begun to poll the
-/// caller.
-const AWAY_PATIENCE: Duration = Duration::from_millis(100);
-
-/// Completes [`AWAY_PATIENCE`] after the caller was first polled outside `runtime`, unless `runtime` polls the caller again
-/// before. The caller then needs a session of the other runtime, because the runtime of its present session possibly no
-/// longer runs. If that runtime still runs, the answer to the caller's request usually arrives within [`AWAY_PATIENCE`].
-pub(crate) async fn runtime_changes(context: &Context, runtime: Option<CallerRuntime>) {
-    let mut away = None;
-    poll_fn(|cx| {
-        if context.calling_runtime() == runtime {
-            away = None;
-            return Poll::Pending;
-        }
-        let patience = || context.sleep_until(context.now() + AWAY_PATIENCE);
-        away.get_or_insert_with(patience).as_mut().poll(cx)
-    })
-    .await;
-}
-
 impl Attempt for RedisAttempt {
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>> {
         Box::pin(async move {
             let mut step = Step::Ask;
-            let context = self.server.context.clone();
-            self.runtime = context.calling_runtime();
             loop {
                 if self.server.is_shutting_down() {
                     return Err(BackendError::ShutDown);
                 }
-                let runtime = self.runtime;
                 step = match step {
                     Step::Return(answer) => return Ok(answer),
                     Step::Fail(error) => return Err(error),
-                    step => tokio::select! {
-                        biased;
-                        step = self.carry_out(step) => step?,
-                        () = runtime_changes(&context, runtime) => {
-                            self.runtime = context.calling_runtime();
-                            self.state.on(Event::NewSession)
-                        }
-                    },
+                    step => self.carry_out(step).await?,
                 };
             }
         })
     }
 
-    /// Leaves the queue. If another runtime polls the caller now, the runtime of the caller's session may have ended. A
-    /// task of the engine then removes the owner name from the queue. The caller tries once more to get the lock, under
-    /// a new owner name. The engine and the caller do the same if the lock has moved to another server.
+    /// Leaves the queue. If the lock has moved to another server, a task of the engine removes the owner name from the
+    /// queue, and the caller tries once more to get the lock, under a new owner name.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         Box::pin(async move {
             if !self.may_hold {
-                let context = self.server.context.clone();
-                let runtime = self.runtime;
-                tokio::select! {
-                    biased;
-                    left = self.leave_queue() => if let Some(left) = left? {
-                        return Ok(left);
-                    },
-                    () = runtime_changes(&context, runtime) => {}
+                if let Some(left) = self.leave_queue().await? {
+                    return Ok(left);
                 }
-                if self.state.on(Event::NewSession) == Step::StartOver {
+                if self.state.on(Event::Moved) == Step::StartOver {
                     self.start_over();
                 }
             }

@@ -75,9 +75,8 @@ pub(crate) enum Event {
     Unconfirmed,
     /// The turn that was offered has been passed on to another member of the cohort, or the server has lost the grant.
     Missed,
-    /// The caller needs another session, because its session has ended, because the lock has moved to another server,
-    /// or because another runtime polls the caller now.
-    NewSession,
+    /// Another server stores the lock now, so the caller needs the session with that server.
+    Moved,
     /// The caller leaves the queue before its session has sent its request.
     Unsent,
     /// The server answers the caller's request to leave: the caller has no place in the queue and does not hold the
@@ -235,7 +234,7 @@ impl AttemptState {
                 }
                 _ => Step::Nothing,
             },
-            Event::NewSession | Event::AnswerLost => Step::StartOver,
+            Event::Moved | Event::AnswerLost => Step::StartOver,
             Event::Unsent => {
                 self.phase = Phase::Settled;
                 Step::AskOnce
@@ -310,7 +309,7 @@ mod tests {
             Event::Inside(grant(1)),
             Event::Unconfirmed,
             Event::Missed,
-            Event::NewSession,
+            Event::Moved,
             Event::Unsent,
             Event::Left { was_queued: true },
             Event::Left { was_queued: false },
@@ -462,9 +461,9 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_session_starts_over_and_does_not_count() {
+    fn a_moved_lock_starts_over_and_does_not_count() {
         for mut state in [asked(), waiting(), offered()] {
-            assert_eq!(state.on(Event::NewSession), Step::StartOver);
+            assert_eq!(state.on(Event::Moved), Step::StartOver);
             assert_eq!(state.missed(), 0);
         }
     }

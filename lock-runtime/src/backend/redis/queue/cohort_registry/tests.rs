@@ -3,7 +3,10 @@ use lock_core::{
     layout::Layout,
     lease::{LeaseTerms, Renewal, less_drift},
 };
-use tokio::sync::oneshot::{Receiver, error::TryRecvError};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::oneshot::{Receiver, error::TryRecvError},
+};
 
 use super::*;
 use crate::{
@@ -62,6 +65,11 @@ impl Fixture {
 
     /// Adds a waiting caller with this owner.
     fn member(&self, owner: u128) -> Member {
+        self.member_on(owner, None)
+    }
+
+    /// Adds a waiting caller with this owner, on this runtime.
+    fn member_on(&self, owner: u128, runtime: Option<&TaskRuntime>) -> Member {
         let request = Request {
             name: self.name.clone(),
             owner: OwnerId::from_u128(owner),
@@ -84,7 +92,7 @@ impl Fixture {
             "test/host/1".into(),
         );
         let request = Arc::new(request);
-        let (offers, _) = self.session.waiters.join(&request);
+        let (offers, _) = self.session.waiters.join(&request, runtime.cloned());
         self.session
             .waiters
             .queued(&self.name, &[(&*request, owner as u64)]);
@@ -132,12 +140,31 @@ impl Fixture {
     }
 
     fn heartbeat_chores(&self, now: Moment) -> Chores {
-        self.chores(false, now)
+        self.cohorts
+            .heartbeat_chores(&self.session, now, now + 200 * MS)
     }
 
-    fn chores(&self, is_silent: bool, now: Moment) -> Chores {
-        self.cohorts
-            .heartbeat_chores(&self.session, is_silent, now, now + 200 * MS)
+    /// Asks a runtime whether it runs.
+    fn ask(&self, runtime: &TaskRuntime, now: Moment) {
+        let context = Context::of_process();
+        self.cohorts.runtimes.ask(context, runtime, now);
+    }
+}
+
+/// A runtime that nobody drives.
+struct Undriven {
+    runtime: TaskRuntime,
+    _tokio: Runtime,
+}
+
+impl Undriven {
+    fn new() -> Self {
+        let tokio = Builder::new_current_thread().build().unwrap();
+        let runtime = tokio.block_on(async { Context::of_process().calling_runtime() });
+        Self {
+            runtime: runtime.unwrap(),
+            _tokio: tokio,
+        }
     }
 }
 
@@ -567,26 +594,27 @@ fn an_offer_that_nobody_takes_is_passed_on_and_the_last_one_released() {
     assert_eq!(chores.release.len(), 1);
 }
 
-/// The first member of a silent session misses its turn, so the engine releases the grant. The grant has been extended, but
-/// the answer is under way, so the server still has the grant after its local deadline. The release arrives late. Meanwhile
-/// no member may enter by this grant.
+/// The first member misses its turn, and the runtime of both members is silent, so the engine releases the grant. The grant
+/// has been extended, but the answer is under way, so the server still has the grant after its local deadline. The release
+/// arrives late. Meanwhile no member may enter by this grant.
 #[test]
 fn a_grant_whose_release_is_under_way_is_not_shared_again() {
     let fixture = Fixture::new();
-    let (mut a, mut b) = (fixture.member(1), fixture.member(2));
+    let silent = Undriven::new();
+    let [mut a, b] = [1, 2].map(|owner| fixture.member_on(owner, Some(&silent.runtime)));
     fixture.push(7, &[&a, &b], at(0));
     assert_eq!(a.offered(), Some(7));
     let token = FencingToken::new(7);
     let (name, cohorts) = (&fixture.name, &fixture.cohorts);
+    fixture.ask(&silent.runtime, at(200));
     cohorts.note_extension(name, token, at(900), at(1900));
     assert!(fixture.confirm(7, at(1200), at(200)));
-    let chores = fixture.chores(true, at(1100));
-    let released = chores.release_of_silent;
-    assert_eq!(released, [(name.clone(), token, at(1900))]);
+    let chores = fixture.heartbeat_chores(at(1100));
+    assert_eq!(chores.release, [(name.clone(), token, at(1900))]);
     for now in [1300, 1800, 3800] {
         fixture.heartbeat_chores(at(now));
         assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(now + 50))));
-        assert_eq!(b.offered(), None);
+        assert!(!fixture.enter(8, at(now + 50)));
         let passed = cohorts.pass(name, 7, at(now + 50));
         assert!(matches!(passed, Passed::Ended(7)), "{passed:?}");
     }
@@ -597,7 +625,7 @@ fn a_grant_whose_release_is_under_way_is_not_shared_again() {
     assert_eq!(cohorts.known(name, token), Known::Over);
     // Every heartbeat removes the cohort, because the session of the cohort may have ended.
     let other = Fixture::new();
-    let beat = |now| cohorts.heartbeat_chores(&other.session, false, now, now);
+    let beat = |now| cohorts.heartbeat_chores(&other.session, now, now);
     beat(at(3890));
     assert_eq!(cohorts.known(name, token), Known::Over);
     beat(at(3900));
@@ -707,4 +735,55 @@ fn a_suspended_grant_that_nobody_shares_again_is_released() {
     assert_eq!(b.offered(), None);
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(3400));
     assert!(matches!(passed, Passed::Ended(7)), "{passed:?}");
+}
+
+/// A member misses its turn. The members behind it whose runtime is silent miss their turns at once, and the next member on
+/// another runtime gets the turn. The heartbeat names the runtime to ask.
+#[test]
+fn members_of_a_silent_runtime_are_passed_over() {
+    let fixture = Fixture::new();
+    let silent = Undriven::new();
+    let [a, b, c] = [1, 2, 3].map(|owner| fixture.member_on(owner, Some(&silent.runtime)));
+    let mut d = fixture.member(4);
+    fixture.push(7, &[&a, &b, &c, &d], at(0));
+    assert!(fixture.heartbeat_chores(at(100)).untaken.is_empty());
+    let untaken = fixture.heartbeat_chores(at(300)).untaken;
+    let asked: Vec<_> = untaken.iter().map(TaskRuntime::id).collect();
+    assert_eq!(asked, [silent.runtime.id()]);
+    fixture.ask(&silent.runtime, at(300));
+    assert!(fixture.confirm(7, at(2900), at(900)));
+    let chores = fixture.heartbeat_chores(at(1100));
+    assert_eq!(chores.missed, [(fixture.name.clone(), 7)]);
+    assert!(chores.release.is_empty());
+    assert_eq!(d.offered(), Some(10));
+    assert!(!fixture.enter(8, at(1101)));
+    assert!(fixture.enter(10, at(1101)));
+}
+
+/// A runtime that answers is not silent, however late it answers.
+#[test]
+fn members_of_a_runtime_that_answers_are_offered_their_turns() {
+    let fixture = Fixture::new();
+    let Undriven {
+        runtime,
+        _tokio: tokio,
+    } = Undriven::new();
+    let [a, mut b] = [1, 2].map(|owner| fixture.member_on(owner, Some(&runtime)));
+    fixture.push(7, &[&a, &b], at(0));
+    fixture.ask(&runtime, at(300));
+    tokio.block_on(async { tokio::task::yield_now().await });
+    assert!(fixture.confirm(7, at(2900), at(900)));
+    fixture.heartbeat_chores(at(1100));
+    assert_eq!(b.offered(), Some(8));
+}
+
+/// A probe finds the grant of a member whose runtime is silent. The grant is given back at once.
+#[test]
+fn a_described_grant_of_a_silent_runtime_is_given_back() {
+    let fixture = Fixture::new();
+    let silent = Undriven::new();
+    let a = fixture.member_on(1, Some(&silent.runtime));
+    fixture.ask(&silent.runtime, at(0));
+    let unused = fixture.describe(7, &[&a], at(1000)).give_back;
+    assert_eq!(unused.map(|(token, _)| token.get()), Some(7));
 }
