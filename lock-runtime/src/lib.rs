@@ -61,7 +61,7 @@ pub mod __private;
 pub mod simulation;
 
 pub use backend::redis::transport::credentials::Credentials;
-#[cfg(feature = "tls")]
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
 pub use backend::redis::transport::pem::Pem;
 pub use call::Run;
 pub use client::{

@@ -101,6 +101,8 @@ impl AccessArgs {
         patience: Duration,
         is_sentinel: bool,
     ) -> Result<MultiplexedConnection, String> {
+        // The `redis` crate uses the cryptography that is installed for the process.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let text = |error: RedisError| error.to_string();
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(patience))

@@ -1,15 +1,17 @@
 //! TLS with a client certificate, with root certificates that the client's settings contain, and with a server name.
 
 use std::{
-    fs,
+    env, fs,
     io::Read as _,
     net::TcpListener,
     time::{Duration, Instant},
 };
 
 use lock_runtime::{ConnectError, LockClient, LockClientBuilder, Pem};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
 use support::{
     PATIENCE,
+    process::of_this_test,
     server::{RedisServer, ask},
     until,
 };
@@ -208,7 +210,7 @@ async fn a_handshake_that_fails_is_told() {
 async fn settings_that_cannot_be_used_are_told() {
     let scene = Scene::new();
     let url = "rediss://127.0.0.1:1/";
-    let folder = std::env::temp_dir().join(format!("lock-tls-{}", uuid::Uuid::new_v4()));
+    let folder = env::temp_dir().join(format!("lock-tls-{}", uuid::Uuid::new_v4()));
     fs::create_dir(&folder).unwrap();
     let file = |name: &str, text: &str| {
         let path = folder.join(name);
@@ -339,4 +341,68 @@ async fn a_replaced_certificate_is_used_for_the_next_connection() {
     ask::<()>(&mut admin, &kill).await;
     ask::<()>(&mut admin, &kill_pubsub).await;
     client.lock("k").run(async {}).await.unwrap();
+}
+
+/// A service can install any TLS provider for its process, before or after it connects, or none. A client neither uses
+/// nor changes what is installed. Only a new process has no provider yet.
+#[tokio::test]
+async fn the_provider_of_the_process_belongs_to_the_service() {
+    let authority = Authority::new("authority");
+    let Identity { certificate, key } = authority.issue(&[NAME]);
+    let server = RedisServer::builder().tls(&certificate, &key);
+    let server = server.start().await;
+    for provider in ["none", "aws-lc", "ring"] {
+        for installed in ["before", "after"] {
+            let mut service = of_this_test(
+                "tls::service",
+                &[
+                    ("SERVICE_URL", &url(&server)),
+                    ("SERVICE_ROOT", &authority.certificate),
+                    ("SERVICE_PROVIDER", provider),
+                    ("SERVICE_INSTALLED", installed),
+                ],
+            );
+            let ended = service.output().unwrap();
+            assert!(
+                ended.status.success(),
+                "{provider} {installed}:\n{}",
+                String::from_utf8_lossy(&ended.stderr)
+            );
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "run as a process of its own by the test above"]
+async fn service() {
+    let Ok(url) = env::var("SERVICE_URL") else {
+        return;
+    };
+    let of_process = || CryptoProvider::get_default().map(|provider| format!("{provider:?}"));
+    let install = || {
+        let provider = match env::var("SERVICE_PROVIDER").unwrap().as_str() {
+            "aws-lc" => aws_lc_rs::default_provider(),
+            "ring" => ring::default_provider(),
+            _ => return None,
+        };
+        let name = format!("{provider:?}");
+        provider.install_default().unwrap();
+        Some(name)
+    };
+    let is_before = env::var("SERVICE_INSTALLED").unwrap() == "before";
+    let mut expected = if is_before { install() } else { None };
+    let root = env::var("SERVICE_ROOT").unwrap();
+    let connects = async || {
+        let builder = LockClient::builder().url(&url).wait(20 * SECOND);
+        let builder = builder.tls_root_certificates(Pem::text(&root));
+        let builder = builder.tls_server_name(NAME);
+        works(&builder.connect_within(PATIENCE).await.unwrap()).await;
+    };
+    connects().await;
+    assert_eq!(of_process(), expected);
+    if !is_before {
+        expected = install();
+        connects().await;
+        assert_eq!(of_process(), expected);
+    }
 }

@@ -39,7 +39,7 @@ use crate::{
     options::ClientHandle,
 };
 
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 use crate::backend::redis::transport::{pem::Pem, tls::TlsSettings};
 
 /// The URL scheme of the in-process backend. Clients of this process share their locks if their URLs have the same name
@@ -79,7 +79,7 @@ pub struct LockClientBuilder {
     sentinel_credentials: Option<(String, String)>,
     hooks: Hooks,
     provider: Option<Arc<Provider>>,
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "__tls")]
     tls: TlsSettings,
     /// The engine's clock, network and random numbers; `None` selects the context of the process.
     pub(crate) context: Option<Arc<Context>>,
@@ -138,7 +138,7 @@ impl LockClientBuilder {
             sentinel_credentials: None,
             hooks: Hooks::default(),
             provider: None,
-            #[cfg(feature = "tls")]
+            #[cfg(feature = "__tls")]
             tls: TlsSettings::default(),
             context: None,
         }
@@ -490,7 +490,7 @@ impl LockClientBuilder {
     /// Connecting returns [`ConnectError::InvalidTls`] if a file cannot be read or used, if the key does not belong to
     /// the client certificate, or if the URL does not ask for TLS. If the handshake with the server fails, connecting
     /// returns [`ConnectError::Tls`].
-    #[cfg(feature = "tls")]
+    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     pub fn tls_root_certificates(mut self, certificates: Pem) -> Self {
         self.tls.root_certificates = Some(certificates);
         self
@@ -501,7 +501,7 @@ impl LockClientBuilder {
     ///
     /// # Errors
     /// Connecting returns the same errors as for [`tls_root_certificates`](Self::tls_root_certificates).
-    #[cfg(feature = "tls")]
+    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     pub fn tls_client_certificate(mut self, certificate: Pem, key: Pem) -> Self {
         self.tls.client_certificate = Some((certificate, key));
         self
@@ -513,7 +513,7 @@ impl LockClientBuilder {
     ///
     /// # Errors
     /// Connecting returns the same errors as for [`tls_root_certificates`](Self::tls_root_certificates).
-    #[cfg(feature = "tls")]
+    #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
         self.tls.server_name = Some(name.into());
         self
@@ -637,7 +637,7 @@ impl LockClientBuilder {
         };
         let application = self.application.clone().unwrap_or_else(name_of_program);
         let access = Access {
-            #[cfg(feature = "tls")]
+            #[cfg(feature = "__tls")]
             tls: Arc::new(self.tls.open()?),
             provider: self.provider.clone(),
         };

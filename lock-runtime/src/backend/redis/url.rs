@@ -13,8 +13,12 @@ pub(crate) fn parse_url(url: &str) -> Result<redis::ConnectionInfo, ConnectError
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme {
         "redis" | "redis+unix" | "unix" | "valkey" | "valkey+unix" => {}
-        "rediss" | "valkeys" if cfg!(feature = "tls") => {}
-        "rediss" | "valkeys" => return Err(invalid("TLS needs the feature `tls` of lock-runtime")),
+        "rediss" | "valkeys" if cfg!(feature = "__tls") => {}
+        "rediss" | "valkeys" => {
+            return Err(invalid(
+                "TLS needs the feature `tls-ring` or `tls-aws-lc` of lock-runtime",
+            ));
+        }
         _ if scheme.contains("sentinel") => {
             return Err(invalid(
                 "write redis+sentinel://sentinel1,sentinel2,sentinel3/group",
@@ -170,7 +174,7 @@ mod tests {
         ] {
             assert!(parse_url(url).is_ok(), "{url}");
         }
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "__tls")]
         assert!(parse_url("rediss://localhost").is_ok());
     }
 

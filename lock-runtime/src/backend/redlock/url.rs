@@ -94,7 +94,7 @@ mod tests {
             ["a:6379", "b:7000", "::1:7001"]
         );
         assert_eq!(addresses("redlock://a,b,c,d,e/").len(), 5);
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "__tls")]
         assert_eq!(addresses("redlocks://a,b,c").len(), 3);
     }
 

@@ -136,7 +136,7 @@ impl Failure {
 /// Returns whether a TLS handshake has failed because one side does not accept the other side's certificate or
 /// protocol.
 fn is_of_tls(error: &RedisError) -> bool {
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "__tls")]
     {
         use std::{error::Error, io};
         // The `redis` crate wraps the error that caused its own error in an `Arc`.
@@ -150,7 +150,7 @@ fn is_of_tls(error: &RedisError) -> bool {
             .or(inner)
             .is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
     }
-    #[cfg(not(feature = "tls"))]
+    #[cfg(not(feature = "__tls"))]
     {
         let _ = error;
         false

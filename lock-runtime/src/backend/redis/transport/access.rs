@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::{ConnectionAddr, ConnectionInfo, RedisResult};
 
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 use crate::backend::redis::transport::tls::Tls;
 use crate::{
     backend::redis::transport::{
@@ -18,7 +18,7 @@ use crate::{
 /// The settings with which connections gain access to a server, apart from the settings in the URL.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access {
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "__tls")]
     pub(crate) tls: Arc<Tls>,
     pub(crate) provider: Option<Arc<Provider>>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Access {
 impl Access {
     /// Returns an error if there are TLS settings, but connections to this address do not use TLS.
     pub(crate) fn check(&self, address: &ConnectionAddr) -> Result<(), ConnectError> {
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "__tls")]
         if self.tls.has_settings() && !matches!(address, ConnectionAddr::TcpTls { .. }) {
             return Err(ConnectError::InvalidTls {
                 detail: "the URL asks for no TLS: write rediss:// instead of redis://".into(),
@@ -57,7 +57,7 @@ impl Access {
             None => None,
         };
         let socket = context.network().connect(info.addr()).await?;
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "__tls")]
         let socket = match info.addr() {
             ConnectionAddr::TcpTls { host, insecure, .. } => {
                 self.tls.encrypt(context, socket, host, *insecure).await?

@@ -8,13 +8,13 @@ pub(crate) mod credentials;
 pub(crate) mod health;
 pub(crate) mod liveness;
 pub(crate) mod outage;
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 pub(crate) mod pem;
 pub(crate) mod refusal;
 pub(crate) mod script;
 pub(crate) mod sentinel;
 pub(crate) mod shard_channels;
-#[cfg(feature = "tls")]
+#[cfg(feature = "__tls")]
 pub(crate) mod tls;
 pub(crate) mod wait_connections;
 pub(crate) mod wire;

@@ -8,7 +8,7 @@ use std::{
 use redis::{ErrorKind, RedisResult};
 use rustls::{
     ClientConfig, RootCertStore,
-    crypto::ring,
+    crypto::CryptoProvider,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 use tokio_rustls::TlsConnector;
@@ -19,6 +19,16 @@ use crate::{
     connect_error::ConnectError,
     events::TARGET,
 };
+
+/// Returns the provider of the cryptography. It is passed to each configuration, so that nothing is installed for the
+/// process, and nothing that a service installs is used.
+fn provider() -> CryptoProvider {
+    // Another package of the build can have enabled the default feature `tls-ring`, so the other feature comes first.
+    #[cfg(feature = "tls-aws-lc")]
+    return rustls::crypto::aws_lc_rs::default_provider();
+    #[cfg(not(feature = "tls-aws-lc"))]
+    rustls::crypto::ring::default_provider()
+}
 
 /// The TLS settings of a client builder, which are not checked yet.
 #[derive(Debug, Clone, Default)]
@@ -48,7 +58,7 @@ impl TlsSettings {
         // Without settings, a client without TLS reads no certificates.
         let config = match self.is_empty() {
             true => None,
-            false => Some(self.read().map_err(invalid)?),
+            false => Some(self.read(provider()).map_err(invalid)?),
         };
         Ok(Tls {
             settings: self.clone(),
@@ -65,7 +75,7 @@ impl TlsSettings {
 
     /// Reads the certificates and the key, and checks that they can be used. The error names the file and the problem,
     /// and quotes no part of a file.
-    fn read(&self) -> Result<Arc<ClientConfig>, String> {
+    fn read(&self, provider: CryptoProvider) -> Result<Arc<ClientConfig>, String> {
         let mut roots = RootCertStore::empty();
         match &self.root_certificates {
             None => {
@@ -84,8 +94,7 @@ impl TlsSettings {
                 }
             }
         }
-        // The provider is named here, so that nothing is installed for the whole process.
-        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        let builder = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
             .with_root_certificates(roots);
@@ -188,7 +197,9 @@ impl Tls {
         }
         let tls = self.clone();
         // Reading files blocks, so another thread reads them.
-        let reading = context.handle().spawn_blocking(move || tls.settings.read());
+        let reading = context
+            .handle()
+            .spawn_blocking(move || tls.settings.read(provider()));
         match (reading.await.map_err(io::Error::other)?, read_last) {
             (Ok(config), _) => {
                 *lock(&self.config) = Some(config.clone());
