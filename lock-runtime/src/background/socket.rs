@@ -16,7 +16,7 @@ use tokio::{
     net::{TcpStream, UnixStream, lookup_host},
 };
 
-/// Writes bytes without waiting, from any thread. Returns how many bytes were written.
+/// Writes bytes without waiting, from any thread. Returns how many bytes the driver does not have to write.
 #[cfg_attr(
     not(feature = "__simulation"),
     expect(unreachable_pub, reason = "the simulation makes sockets")
@@ -33,7 +33,7 @@ pub struct Socket {
     pub read: Box<dyn AsyncRead + Send + Unpin>,
     /// The end to which the driver writes.
     pub write: Box<dyn AsyncWrite + Send + Unpin>,
-    /// `None` if only the driver can write, because the bytes are encrypted first.
+    /// `None` if only the driver can write.
     pub try_write: Option<TryWrite>,
 }
 
