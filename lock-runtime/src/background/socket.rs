@@ -33,8 +33,8 @@ pub struct Socket {
     pub read: Box<dyn AsyncRead + Send + Unpin>,
     /// The end to which the driver writes.
     pub write: Box<dyn AsyncWrite + Send + Unpin>,
-    /// `None` if only the driver can write.
-    pub try_write: Option<TryWrite>,
+    /// Lets the callers write.
+    pub try_write: TryWrite,
 }
 
 impl fmt::Debug for Socket {
@@ -63,7 +63,7 @@ pub(crate) async fn open(address: &ConnectionAddr) -> io::Result<Socket> {
             Ok(Socket {
                 read: Box::new(read),
                 write: Box::new(write),
-                try_write: Some(Box::new(move |bytes| (&twin).write(bytes))),
+                try_write: Box::new(move |bytes| (&twin).write(bytes)),
             })
         }
         ConnectionAddr::Unix(path) => {
@@ -73,7 +73,7 @@ pub(crate) async fn open(address: &ConnectionAddr) -> io::Result<Socket> {
             Ok(Socket {
                 read: Box::new(read),
                 write: Box::new(write),
-                try_write: Some(Box::new(move |bytes| (&twin).write(bytes))),
+                try_write: Box::new(move |bytes| (&twin).write(bytes)),
             })
         }
         _ => Err(io::ErrorKind::Unsupported.into()),

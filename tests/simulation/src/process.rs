@@ -123,7 +123,7 @@ impl World for Host {
             Ok(Socket {
                 read: Box::new(read),
                 write: Box::new(write),
-                try_write: Some(try_write),
+                try_write,
             })
         })
     }

@@ -196,9 +196,7 @@ impl Tls {
         Ok(Socket {
             read: Box::new(read),
             write: Box::new(write),
-            try_write: socket.try_write.map(|socket| -> TryWrite {
-                Box::new(move |bytes| encrypted.try_write(&socket, bytes))
-            }),
+            try_write: Box::new(move |bytes| encrypted.try_write(&socket.try_write, bytes)),
         })
     }
 
@@ -404,7 +402,7 @@ mod tests {
             let socket = Socket {
                 read: Box::new(read),
                 write: Box::new(write),
-                try_write: Some(Box::new(move |bytes| (&twin).write(bytes))),
+                try_write: Box::new(move |bytes| (&twin).write(bytes)),
             };
             far.set_nonblocking(true).unwrap();
             let far = UnixStream::from_std(far).unwrap();

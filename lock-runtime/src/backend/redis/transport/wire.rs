@@ -143,7 +143,7 @@ impl Wire {
         let link = Arc::new(Link {
             state: Mutex::new(State {
                 pending: VecDeque::new(),
-                try_write: socket.try_write,
+                try_write: Some(socket.try_write),
                 unsent: Vec::new(),
                 is_writing: false,
                 active: Moment::new(Duration::ZERO),
@@ -524,12 +524,10 @@ mod tests {
             let socket = Socket {
                 read: Box::new(read),
                 write: Box::new(write),
-                try_write: Some(Box::new(move |bytes| {
-                    match &bytes[..at_once.min(bytes.len())] {
-                        [] => Err(io::ErrorKind::WouldBlock.into()),
-                        some => (&twin).write(some),
-                    }
-                })),
+                try_write: Box::new(move |bytes| match &bytes[..at_once.min(bytes.len())] {
+                    [] => Err(io::ErrorKind::WouldBlock.into()),
+                    some => (&twin).write(some),
+                }),
             };
             let arrived = Arc::new(Mutex::new(Vec::new()));
             let seen = arrived.clone();
