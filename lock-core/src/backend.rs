@@ -270,7 +270,7 @@ impl fmt::Display for Caller {
 pub struct Waiter {
     /// The identity of the acquisition that waits.
     pub owner: OwnerId,
-    /// A short name of the waiter's session. Waiters with the same name wait in one process, on one tokio runtime.
+    /// A short name of the waiter's session. Waiters with the same name belong to one client.
     pub session: String,
     /// How long the caller has been in the queue, by the server's clock.
     pub queued_for: Duration,
@@ -466,8 +466,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         }
     }
 
-    /// Returns whether the calling runtime has lost its connection for this lock, or could not make one. A call on such a
-    /// runtime reports an unreachable server, even if the server answers other runtimes.
+    /// Returns whether the client has lost its connection for this lock, or could not make one. A call then reports an
+    /// unreachable server.
     fn is_cut_off(&self, name: &LockName) -> bool {
         let _ = name;
         false

@@ -312,6 +312,41 @@ fn a_panic_of_a_caller_that_a_timer_wakes_does_not_end_the_engine() {
     });
 }
 
+/// A waker that panics.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("the waker of a caller panics");
+    }
+}
+
+/// A caller waits for the next connection of its client, and its waker panics when the client has connected. The client is
+/// connected nevertheless.
+#[test]
+fn a_waker_that_panics_does_not_end_the_session() {
+    within_ten_seconds(|| async {
+        let proxy = FaultProxy::start(shared_server().await.port()).await;
+        let client = Store::redis().await.through(&proxy.url()).client().await;
+        client.lock("warm").run(async {}).await.unwrap();
+        proxy.refuse(true);
+        proxy.cut();
+        let refused = client.lock("k").wait(Duration::ZERO).acquire().await;
+        assert!(
+            matches!(refused, Err(LockError::Unreachable { .. })),
+            "{refused:?}"
+        );
+        let lock = client.lock("k").wait(60 * SECOND);
+        let mut call = Box::pin(lock.acquire());
+        let waker = Arc::new(Panics).into();
+        let polled = call.poll_unpin(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        proxy.refuse(false);
+        let other = client.lock("other").wait(5 * SECOND);
+        assert_eq!(other.run(async {}).await, Ok(()));
+    });
+}
+
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }

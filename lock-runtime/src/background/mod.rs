@@ -31,7 +31,7 @@ use self::clock::{BootClock, Clock};
 use tokio_util::sync::CancellationToken;
 pub(crate) use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask};
 
-use self::socket::Socket;
+use self::{runtimes::Polled, socket::Socket};
 use crate::patience;
 
 pub(crate) mod clock;
@@ -262,14 +262,17 @@ impl Context {
         &self.runtime
     }
 
-    /// Returns the runtime on which this method is called; `None` outside of a runtime.
-    pub(crate) fn calling_runtime(&self) -> Option<TaskRuntime> {
+    /// Returns the runtime that polls the calling task, and the present moment; `None` outside of a runtime.
+    pub(crate) fn polled(&self) -> Option<Polled> {
         let handle = Handle::try_current().ok()?;
         #[cfg(feature = "__simulation")]
         let number = self.world.as_ref().map_or(0, |world| world.runtime());
         #[cfg(not(feature = "__simulation"))]
         let number = 0;
-        Some(TaskRuntime { handle, number })
+        Some(Polled {
+            on: TaskRuntime { handle, number },
+            at: self.now(),
+        })
     }
 
     pub(crate) fn now(&self) -> Moment {

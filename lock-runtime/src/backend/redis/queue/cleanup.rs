@@ -55,7 +55,7 @@ pub(crate) async fn until_closed(
     connection: &Connection,
     request: &AcquireRequest,
 ) {
-    let closed = session.succeeds(&connection.identity);
+    let closed = session.succeeds(connection);
     server.context.timeout_at(request.run_out(), closed).await;
 }
 

@@ -27,7 +27,10 @@ use crate::{
         queue::cohort::{Cohort, Confirmation, Departure, Seat, Turn},
         session::{HEARTBEAT, Session, waiters::Offers},
     },
-    background::{TaskRuntime, lock, runtimes::Runtimes},
+    background::{
+        lock,
+        runtimes::{Polled, Runtimes},
+    },
 };
 
 #[cfg(test)]
@@ -68,13 +71,11 @@ impl Entry {
             if waiters.is_over(name, turn.owner) {
                 continue; // at its next poll, the call leaves
             }
-            let runtime = match runtimes.have_answered() {
-                true => None,
-                false => waiters.runtime_of(name, turn.owner),
-            };
+            let is_silent =
+                !runtimes.have_answered(now) && waiters.is_silent(name, turn.owner, runtimes, now);
             if let Some(missed) = waiters.resolve(name, turn.owner, Ok(turn.token), offers) {
-                if runtime.is_some_and(|runtime| runtimes.is_silent(&runtime, now)) {
-                    waiters.withdraw(name, turn.owner);
+                if is_silent {
+                    waiters.withdraw(name, turn.owner, offers);
                     next = Next::Silent;
                     continue;
                 }
@@ -156,7 +157,7 @@ pub(crate) struct Chores {
     pub(crate) renew: Vec<(LockName, FencingToken, Duration)>,
     /// The runtimes of members that have not taken a turn for a heartbeat. The engine then has to find out whether these
     /// runtimes run.
-    pub(crate) untaken: Vec<TaskRuntime>,
+    pub(crate) untaken: Vec<Polled>,
 }
 
 /// The tasks that the engine has to carry out after it has recorded a new grant.
@@ -478,20 +479,19 @@ impl Cohorts {
             }
             if entry.cohort.is_offered_since(now - HEARTBEAT) {
                 let owner = entry.cohort.turn().owner;
-                chores
-                    .untaken
-                    .extend(session.waiters.runtime_of(name, owner));
+                chores.untaken.extend(session.waiters.polled(name, owner));
             }
             if entry.cohort.is_late(now) && entry.has_waiting(name) {
                 if entry.cohort.is_offered() {
-                    session.waiters.withdraw(name, entry.cohort.turn().owner);
+                    let owner = entry.cohort.turn().owner;
+                    session.waiters.withdraw(name, owner, &mut offers);
                 }
                 entry.cohort.suspend();
                 chores.requeue.push(name.clone());
             } else if entry.cohort.is_overdue(now) {
                 let Turn { token, owner } = entry.cohort.turn();
                 chores.missed.push((name.clone(), token));
-                session.waiters.withdraw(name, owner);
+                session.waiters.withdraw(name, owner, &mut offers);
                 if entry.pass(name, &self.runtimes, now, &mut offers) != Next::Offered {
                     let last = FencingToken::new(entry.cohort.turn().token);
                     let ends = entry.cohort.latest_end();

@@ -1,14 +1,15 @@
 //! Handles the events of a session: the session starts, the server pushes a message to the session, or the
 //! session has to send the requests of waiters.
 
-use std::sync::Arc;
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
+use futures_util::FutureExt;
 use lock_core::key::LockName;
 
 use crate::backend::redis::{
     protocol::grant::Message,
     queue::{enqueue::enqueue, grants::take_up, heartbeat::beat, server::Server},
-    session::{Driver, Session},
+    session::{Driver, HEARTBEAT, Session},
     transport::connection::Pushed,
 };
 use crate::events::TARGET;
@@ -19,7 +20,14 @@ const LOGGED_AT_MOST: usize = 100;
 impl Driver for Server {
     fn started(self: Arc<Self>, session: &Arc<Session>) {
         let (session, server) = (Arc::downgrade(session), Arc::downgrade(&self));
-        self.context.spawn(beat(session, server));
+        let context = self.context.clone();
+        self.context.spawn(async move {
+            let beating = || AssertUnwindSafe(beat(session.clone(), server.clone()));
+            // The user's code can panic here: a layer of `tracing`, or the waker of a caller.
+            while beating().catch_unwind().await.is_err() {
+                context.sleep(HEARTBEAT).await;
+            }
+        });
     }
 
     /// Handles a message that the server pushed. A message on the session's own channel announces a grant. A message on

@@ -8,6 +8,7 @@
 
 use std::{
     fmt,
+    panic::AssertUnwindSafe,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
@@ -15,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use lock_core::{
     backend::{BackendError, BoxFuture},
     key::LockName,
@@ -37,7 +39,7 @@ use crate::{
             outage::{Cause, SessionPresence},
         },
     },
-    background::{Context, parking::Parking, watched::Watched},
+    background::{Context, isolated, parking::Parking, watched::Watched},
     events::TARGET,
 };
 
@@ -138,8 +140,10 @@ impl Session {
             driver: driver.clone(),
             connector: connector.clone(),
             presence: connector.outages.session(),
+            previous: None,
+            replaced: None,
         };
-        self.context.spawn(ending.supervise());
+        self.context.spawn(ending.run());
         if let Some(driver) = driver.upgrade() {
             driver.started(self);
         }
@@ -197,9 +201,9 @@ impl Session {
 
     /// Waits until a connection other than `previous` is up, or until the session has ended. A new connection first closes
     /// the previous one on the server, if that is allowed.
-    pub(crate) async fn succeeds(&self, previous: &Identity) {
+    pub(crate) async fn succeeds(&self, previous: &Connection) {
         let is_new = |state: &State| match state {
-            State::Up(connection) if connection.identity == *previous => None,
+            State::Up(connection) if std::ptr::eq(&**connection, previous) => None,
             State::Up(_) | State::Ended => Some(()),
             State::Connecting => None,
         };
@@ -295,6 +299,9 @@ struct Ending {
     driver: Weak<dyn Driver>,
     connector: Arc<Connector>,
     presence: SessionPresence,
+    /// The connection that the next one closes on the server.
+    previous: Option<Identity>,
+    replaced: Option<Arc<Health>>,
 }
 
 impl Ending {
@@ -341,11 +348,28 @@ impl Ending {
         }
     }
 
+    /// Keeps the session connected until it has ended. The user's code can panic here: a layer of `tracing`, or the waker of
+    /// a caller that waits for a connection. Such a panic costs only the present connection.
+    async fn run(mut self) {
+        while AssertUnwindSafe(self.supervise())
+            .catch_unwind()
+            .await
+            .is_err()
+        {
+            let up = |state: &State| matches!(state, State::Up(_));
+            isolated(|| {
+                let last = self.session.state.replace_if(up, State::Connecting);
+                if let Some(State::Up(connection)) = last {
+                    connection.health.mark_broken();
+                }
+            });
+            self.connector.context.sleep(BACKOFF.1).await;
+        }
+    }
+
     /// Connects, and reconnects, until the session has ended.
-    async fn supervise(mut self) {
+    async fn supervise(&mut self) {
         let context = self.connector.context.clone();
-        let mut previous: Option<Identity> = None;
-        let mut replaced: Option<Arc<Health>> = None;
         let mut demoted = false;
         let mut backoff = BACKOFF.0;
         let mut near = OPEN_PATIENCE.0;
@@ -360,14 +384,14 @@ impl Ending {
                 }
             };
             let began = context.now();
-            match self.open(previous.clone(), near, on_push).await {
+            match self.open(self.previous.clone(), near, on_push).await {
                 Ok(connection) => {
                     let connection = Arc::new(connection);
                     tracing::debug!(target: TARGET, server = %self.connector.address(), channel = self.session.channel, "connected");
                     (backoff, near) = (BACKOFF.0, OPEN_PATIENCE.0);
-                    let before = previous.replace(connection.identity.clone());
+                    let before = self.previous.replace(connection.identity.clone());
                     // From now on, replies over the previous connection that callers have not read are ignored.
-                    if let Some(health) = replaced.replace(connection.health.clone()) {
+                    if let Some(health) = self.replaced.replace(connection.health.clone()) {
                         health.mark_replaced();
                     }
                     let connecting = |state: &State| matches!(state, State::Connecting);

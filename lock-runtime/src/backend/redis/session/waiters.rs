@@ -15,7 +15,10 @@ use tokio::sync::oneshot;
 
 use crate::{
     backend::redis::protocol::request::AcquireRequest,
-    background::{TaskRuntime, lock},
+    background::{
+        isolated, lock,
+        runtimes::{Polled, Runtimes},
+    },
 };
 
 /// The largest number of callers that one request queues.
@@ -29,7 +32,7 @@ pub(crate) type OfferResult = Result<u64, BackendError>;
 struct Waiting {
     request: Arc<AcquireRequest>,
     /// The tokio runtime that polled the caller when it joined.
-    runtime: Option<TaskRuntime>,
+    polled: Option<Polled>,
     /// Whether [`WaitList::queued`] counts this caller.
     queued: bool,
     /// Sends the caller its offer or an error; `None` after the caller was sent one of them.
@@ -176,7 +179,7 @@ impl Waiters {
     pub(crate) fn join(
         &self,
         request: &Arc<AcquireRequest>,
-        runtime: Option<TaskRuntime>,
+        polled: Option<Polled>,
     ) -> (oneshot::Receiver<OfferResult>, bool) {
         let (sender, receiver) = oneshot::channel();
         let mut waiters = lock(&self.0);
@@ -184,7 +187,7 @@ impl Waiters {
         let alone = list.waiting.is_empty() && request.place().is_none();
         let waiting = Waiting {
             request: request.clone(),
-            runtime,
+            polled,
             queued: request.place().is_some(),
             sender: Some(sender),
         };
@@ -220,17 +223,16 @@ impl Waiters {
         (granted > 0).then_some(granted)
     }
 
-    /// Removes the caller with this owner name, because the caller no longer waits for its turn.
-    pub(crate) fn withdraw(&self, name: &LockName, owner: OwnerId) {
-        // Dropping the entry can wake its caller, so the entry is dropped after the mutex was unlocked.
-        let withdrawn;
+    /// Removes the caller with this owner name, because the caller no longer waits for its turn. Its entry is dropped with
+    /// `offers`.
+    pub(crate) fn withdraw(&self, name: &LockName, owner: OwnerId, offers: &mut Offers) {
         let mut waiters = lock(&self.0);
         let Some(list) = waiters.get_mut(name) else {
             return;
         };
-        withdrawn = list.waiting.remove(&owner);
-        if let Some(waiting) = &withdrawn {
+        if let Some(waiting) = list.waiting.remove(&owner) {
             list.one_less_queued(waiting.queued);
+            offers.withdrawn.push(waiting);
         }
         if list.is_deserted() {
             waiters.remove(name);
@@ -239,7 +241,8 @@ impl Waiters {
 
     /// Removes the caller of this request, because the caller no longer waits for its turn.
     pub(crate) fn remove(&self, request: &AcquireRequest) {
-        self.withdraw(&request.names.lock, request.owner);
+        let mut offers = Offers::default();
+        self.withdraw(&request.names.lock, request.owner, &mut offers);
     }
 
     /// Returns whether any caller of the session waits for this lock, or has been offered a turn.
@@ -254,10 +257,25 @@ impl Waiters {
         waiting.is_some_and(|waiting| waiting.sender.is_some())
     }
 
-    /// Returns the tokio runtime that polled this caller when it joined.
-    pub(crate) fn runtime_of(&self, name: &LockName, owner: OwnerId) -> Option<TaskRuntime> {
+    /// Returns the tokio runtime that polled this caller when it joined. The returned value must not be dropped while a
+    /// mutex is locked: with the last handle to a runtime, tokio drops the user's hooks.
+    pub(crate) fn polled(&self, name: &LockName, owner: OwnerId) -> Option<Polled> {
         let waiters = lock(&self.0);
-        waiters.get(name)?.waiting.get(&owner)?.runtime.clone()
+        waiters.get(name)?.waiting.get(&owner)?.polled.clone()
+    }
+
+    /// Returns whether the runtime that polled this caller does not run.
+    pub(crate) fn is_silent(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        runtimes: &Runtimes,
+        now: Moment,
+    ) -> bool {
+        let waiters = lock(&self.0);
+        let waiting = waiters.get(name).and_then(|list| list.waiting.get(&owner));
+        let polled = waiting.and_then(|waiting| waiting.polled.as_ref());
+        polled.is_some_and(|polled| runtimes.is_silent(polled, now))
     }
 
     /// Returns whether this caller is known, and its `wait` has been over for some time.
@@ -318,9 +336,9 @@ impl Waiters {
         let queued = std::mem::take(&mut waiting.queued);
         let listens = !sender.is_closed();
         if listens {
-            offers.0.push((sender, result));
+            offers.made.push((sender, result));
         } else {
-            list.waiting.remove(&owner);
+            offers.withdrawn.extend(list.waiting.remove(&owner));
         }
         list.one_less_queued(queued);
         if list.is_deserted() {
@@ -467,16 +485,24 @@ impl Waiters {
     }
 }
 
-/// Offers and errors for callers. They are sent when this value is dropped. A function that locks a mutex declares this
-/// value first, so that the mutex is unlocked before: the waker of a caller can poll the caller at once, on this thread.
-#[derive(Debug, Default)]
-pub(crate) struct Offers(Vec<(oneshot::Sender<OfferResult>, OfferResult)>);
+/// Offers and errors for callers, and the entries of callers that no longer wait. The offers are sent, and the entries are
+/// dropped, when this value is dropped. A function that locks a mutex declares this value first, so that the mutex is
+/// unlocked before: the waker of a caller can poll the caller at once, on this thread, and the last handle to a runtime
+/// drops the user's hooks.
+#[derive(Default)]
+pub(crate) struct Offers {
+    made: Vec<(oneshot::Sender<OfferResult>, OfferResult)>,
+    withdrawn: Vec<Waiting>,
+}
 
 impl Drop for Offers {
     fn drop(&mut self) {
-        for (sender, result) in self.0.drain(..) {
+        for (sender, result) in self.made.drain(..) {
             // If the caller has left meanwhile, its clean-up gives the turn back.
-            let _ = sender.send(result);
+            isolated(|| sender.send(result));
+        }
+        for waiting in self.withdrawn.drain(..) {
+            isolated(|| drop(waiting));
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Checks whether the server answers and can carry out commands. The check uses the engine's own connection, so callers
-//! on other runtimes do not delay the check.
+//! Checks whether the server answers and can carry out commands.
 
 use std::{
     future::Future,
@@ -38,8 +37,8 @@ type Answer = Arc<Watched<Option<bool>>>;
 pub(crate) struct Liveness(Mutex<Option<(Duration, Answer)>>);
 
 impl Liveness {
-    /// Returns true if `asking` succeeds within this time, or if a session knows of a reply that the server has sent
-    /// since the check began.
+    /// Returns true if `asking` succeeds within this time, or if the server has sent another
+    /// reply since the check began.
     pub(crate) async fn ask(
         &self,
         context: &Arc<Context>,
@@ -73,7 +72,7 @@ impl Liveness {
         context.spawn(async move {
             let began = engine.now();
             let answered = engine.timeout_at(began + within, asking).await;
-            // On a busy machine, the answer to this check can come too late, although other sessions receive replies.
+            // On a busy machine, the answer to this check can come too late, although other replies arrive.
             answers.replace(Some(answered == Some(true) || has_answered_since(began)));
         });
         answer

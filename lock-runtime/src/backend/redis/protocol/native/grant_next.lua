@@ -170,11 +170,11 @@ end
 
 -- Removes the queue entries of the process whose session is in the claim. That session was granted the lock, and did not
 -- confirm the grant in time, so it is not listening. Because all entries of its process are removed, a stopped process
--- delays the other processes by only one claim, however many of its callers wait, and on however many runtimes. `speaks`
+-- delays the other processes by only one claim, however many of its callers wait, and with however many clients. `speaks`
 -- is the id of the session that runs this script. The entries of a session that speaks stay. If another session of its
--- process is in the claim, only one runtime of the process is not running, so only the entries of that other session are
--- removed. Returns the first digits of the ids of the sessions whose entries are removed, and the ids of those sessions
--- that had entries. Returns nil if no entries have to be removed.
+-- process is in the claim, the process is not stopped, so only the entries of that other session are removed. Returns the
+-- first digits of the ids of the sessions whose entries are removed, and the ids of those sessions that had entries.
+-- Returns nil if no entries have to be removed.
 local function set_claimant_aside(queue, claimed, speaks)
   local aside = redis.call('GET', claimed)
   if not aside then

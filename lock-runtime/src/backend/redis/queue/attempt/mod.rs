@@ -198,9 +198,7 @@ impl RedisAttempt {
         self.sent = Some(sent.clone());
         self.may_hold = false;
         if self.offers.is_none() && !self.request.wait.is_zero() {
-            let (offers, alone) = session
-                .waiters
-                .join(request, self.server.context.calling_runtime());
+            let (offers, alone) = session.waiters.join(request, self.server.context.polled());
             self.offers = Some(offers);
             session.watch();
             if !alone {

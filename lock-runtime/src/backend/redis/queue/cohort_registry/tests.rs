@@ -1,3 +1,10 @@
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    task::{self, Wake},
+    thread,
+};
+
+use futures_util::FutureExt;
 use lock_core::{
     backend::Request,
     layout::Layout,
@@ -17,7 +24,7 @@ use crate::{
         },
         session::waiters::OfferResult,
     },
-    background::Context,
+    background::{Context, TaskRuntime},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -65,11 +72,16 @@ impl Fixture {
 
     /// Adds a waiting caller with this owner.
     fn member(&self, owner: u128) -> Member {
-        self.member_on(owner, None)
+        self.join(owner, None)
     }
 
-    /// Adds a waiting caller with this owner, on this runtime.
-    fn member_on(&self, owner: u128, runtime: Option<&TaskRuntime>) -> Member {
+    /// Adds a waiting caller with this owner, which this runtime polled at `now`.
+    fn member_on(&self, owner: u128, runtime: &TaskRuntime, now: Moment) -> Member {
+        let on = runtime.clone();
+        self.join(owner, Some(Polled { on, at: now }))
+    }
+
+    fn join(&self, owner: u128, polled: Option<Polled>) -> Member {
         let request = Request {
             name: self.name.clone(),
             owner: OwnerId::from_u128(owner),
@@ -92,7 +104,7 @@ impl Fixture {
             "test/host/1".into(),
         );
         let request = Arc::new(request);
-        let (offers, _) = self.session.waiters.join(&request, runtime.cloned());
+        let (offers, _) = self.session.waiters.join(&request, polled);
         self.session
             .waiters
             .queued(&self.name, &[(&*request, owner as u64)]);
@@ -144,10 +156,14 @@ impl Fixture {
             .heartbeat_chores(&self.session, now, now + 200 * MS)
     }
 
-    /// Asks a runtime whether it runs.
+    /// Asks a runtime whether it runs, because a caller that it polled earlier has not taken its turn.
     fn ask(&self, runtime: &TaskRuntime, now: Moment) {
+        let caller = Polled {
+            on: runtime.clone(),
+            at: at(0),
+        };
         let context = Context::of_process();
-        self.cohorts.runtimes.ask(context, runtime, now);
+        self.cohorts.runtimes.ask(context, &caller, now);
     }
 }
 
@@ -160,9 +176,9 @@ struct Undriven {
 impl Undriven {
     fn new() -> Self {
         let tokio = Builder::new_current_thread().build().unwrap();
-        let runtime = tokio.block_on(async { Context::of_process().calling_runtime() });
+        let polled = tokio.block_on(async { Context::of_process().polled() });
         Self {
-            runtime: runtime.unwrap(),
+            runtime: polled.unwrap().on,
             _tokio: tokio,
         }
     }
@@ -601,7 +617,7 @@ fn an_offer_that_nobody_takes_is_passed_on_and_the_last_one_released() {
 fn a_grant_whose_release_is_under_way_is_not_shared_again() {
     let fixture = Fixture::new();
     let silent = Undriven::new();
-    let [mut a, b] = [1, 2].map(|owner| fixture.member_on(owner, Some(&silent.runtime)));
+    let [mut a, b] = [1, 2].map(|owner| fixture.member_on(owner, &silent.runtime, at(0)));
     fixture.push(7, &[&a, &b], at(0));
     assert_eq!(a.offered(), Some(7));
     let token = FencingToken::new(7);
@@ -743,12 +759,12 @@ fn a_suspended_grant_that_nobody_shares_again_is_released() {
 fn members_of_a_silent_runtime_are_passed_over() {
     let fixture = Fixture::new();
     let silent = Undriven::new();
-    let [a, b, c] = [1, 2, 3].map(|owner| fixture.member_on(owner, Some(&silent.runtime)));
+    let [a, b, c] = [1, 2, 3].map(|owner| fixture.member_on(owner, &silent.runtime, at(0)));
     let mut d = fixture.member(4);
     fixture.push(7, &[&a, &b, &c, &d], at(0));
     assert!(fixture.heartbeat_chores(at(100)).untaken.is_empty());
     let untaken = fixture.heartbeat_chores(at(300)).untaken;
-    let asked: Vec<_> = untaken.iter().map(TaskRuntime::id).collect();
+    let asked: Vec<_> = untaken.iter().map(|caller| caller.on.id()).collect();
     assert_eq!(asked, [silent.runtime.id()]);
     fixture.ask(&silent.runtime, at(300));
     assert!(fixture.confirm(7, at(2900), at(900)));
@@ -768,7 +784,7 @@ fn members_of_a_runtime_that_answers_are_offered_their_turns() {
         runtime,
         _tokio: tokio,
     } = Undriven::new();
-    let [a, mut b] = [1, 2].map(|owner| fixture.member_on(owner, Some(&runtime)));
+    let [a, mut b] = [1, 2].map(|owner| fixture.member_on(owner, &runtime, at(0)));
     fixture.push(7, &[&a, &b], at(0));
     fixture.ask(&runtime, at(300));
     tokio.block_on(async { tokio::task::yield_now().await });
@@ -782,8 +798,111 @@ fn members_of_a_runtime_that_answers_are_offered_their_turns() {
 fn a_described_grant_of_a_silent_runtime_is_given_back() {
     let fixture = Fixture::new();
     let silent = Undriven::new();
-    let a = fixture.member_on(1, Some(&silent.runtime));
+    let a = fixture.member_on(1, &silent.runtime, at(0));
     fixture.ask(&silent.runtime, at(0));
     let unused = fixture.describe(7, &[&a], at(1000)).give_back;
     assert_eq!(unused.map(|(token, _)| token.get()), Some(7));
+}
+
+/// A thread outside of the workers of a silent runtime can poll a caller, for instance in `block_on`. A caller that was
+/// polled after the question is therefore offered its turn.
+#[test]
+fn a_caller_that_was_polled_after_the_question_is_offered_its_turn() {
+    let fixture = Fixture::new();
+    let silent = Undriven::new();
+    fixture.ask(&silent.runtime, at(0));
+    let [a, b] = [(1, 0), (2, 1)].map(|(n, ms)| fixture.member_on(n, &silent.runtime, at(ms)));
+    fixture.push(7, &[&a, &b], at(1000));
+    assert!(!fixture.enter(7, at(1001)));
+    assert!(fixture.enter(8, at(1001)));
+}
+
+/// Callers that were polled after the question do not take their turns, either. They cost one claim together.
+#[test]
+fn a_runtime_that_is_silent_again_costs_one_claim() {
+    let fixture = Fixture::new();
+    let silent = Undriven::new();
+    fixture.ask(&silent.runtime, at(0));
+    let [a, b, c] = [1, 2, 3].map(|owner| fixture.member_on(owner, &silent.runtime, at(100)));
+    let mut d = fixture.member(4);
+    fixture.push(7, &[&a, &b, &c, &d], at(200));
+    let untaken = fixture.heartbeat_chores(at(400)).untaken;
+    let context = Context::of_process();
+    for now in [400, 600, 800] {
+        fixture.cohorts.runtimes.ask(context, &untaken[0], at(now));
+    }
+    assert!(fixture.confirm(7, at(2900), at(900)));
+    fixture.heartbeat_chores(at(1200));
+    assert_eq!(d.offered(), Some(10));
+}
+
+/// A question to a runtime that has ended is forgotten after some time.
+#[test]
+fn a_runtime_that_never_answers_is_forgotten() {
+    let fixture = Fixture::new();
+    let ended = Undriven::new().runtime;
+    fixture.ask(&ended, at(0));
+    let runtimes = &fixture.cohorts.runtimes;
+    assert!(!runtimes.have_answered(at(59_999)));
+    assert!(runtimes.have_answered(at(60_000)));
+}
+
+/// With the last handle to a runtime, tokio drops the hooks of the user. They can use the same locks, so no mutex is locked
+/// then.
+#[test]
+fn no_mutex_is_locked_while_the_hooks_of_a_runtime_are_dropped() {
+    struct Hook(Arc<Fixture>, Arc<AtomicUsize>);
+    impl Drop for Hook {
+        fn drop(&mut self) {
+            assert!(self.0.cohorts.entries.try_lock().is_ok());
+            let waits = thread::scope(|scope| {
+                let asking = scope.spawn(|| self.0.session.waiters.are_at(&self.0.name));
+                asking.join()
+            });
+            waits.unwrap();
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    for is_withdrawn in [true, false] {
+        let (fixture, dropped) = (Arc::new(Fixture::new()), Arc::new(AtomicUsize::new(0)));
+        let hook = Hook(fixture.clone(), dropped.clone());
+        let tokio = Builder::new_current_thread()
+            .on_thread_park(move || {
+                let _ = &hook;
+            })
+            .build()
+            .unwrap();
+        let polled = tokio.block_on(async { Context::of_process().polled() });
+        let (a, b) = (fixture.join(1, polled), fixture.member(2));
+        drop(tokio);
+        fixture.push(7, &[&a, &b], at(0));
+        assert_eq!(dropped.load(Ordering::Relaxed), 0);
+        if is_withdrawn {
+            fixture.heartbeat_chores(at(1000));
+        } else {
+            fixture.settle(&a);
+        }
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    }
+}
+
+/// The waker of a caller panics when the caller is offered its turn. The heartbeat goes on.
+#[test]
+fn a_waker_that_panics_does_not_end_the_heartbeat() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("the waker of a caller panics");
+        }
+    }
+    let fixture = Fixture::new();
+    let (a, mut b) = (fixture.member(1), fixture.member(2));
+    fixture.push(7, &[&a, &b], at(0));
+    let waker = Arc::new(Panics).into();
+    let polled = b.offers.poll_unpin(&mut task::Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    assert!(fixture.confirm(7, at(2900), at(900)));
+    let chores = fixture.heartbeat_chores(at(1100));
+    assert_eq!(chores.missed, [(fixture.name.clone(), 7)]);
+    assert!(fixture.enter(8, at(1101)));
 }
