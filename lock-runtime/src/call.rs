@@ -10,7 +10,6 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker, ready},
-    time::Duration,
 };
 
 use futures_util::FutureExt;
@@ -297,11 +296,9 @@ impl GuardedCall {
         if let Stage::Inside { entered, inside } = self.take_stage() {
             let result = inside.result(&entered);
             drop(inside);
-            let in_background = self.exit.release == Release::Background;
-            let round_trip = in_background.then(|| entered.round_trip());
             let leaving = Box::pin(entered.leave(result.is_ok()).map(drop));
-            self.stage = if let Some(round_trip) = round_trip {
-                leave_behind(leaving, self.exit.context(), round_trip);
+            self.stage = if self.exit.release == Release::Background {
+                leave_behind(leaving, self.exit.context());
                 Stage::Left(result)
             } else {
                 Stage::Leaving(leaving, result)
@@ -334,17 +331,13 @@ impl Drop for OnPanic<'_> {
 /// Lets the release finish in the background. If there is a connection, this function passes the release to the
 /// connection before it returns. A later acquisition on the same connection therefore reaches the server after the
 /// release.
-fn leave_behind(
-    mut leaving: BoxFuture<'static, ()>,
-    context: &Arc<background::Context>,
-    round_trip: Duration,
-) {
+fn leave_behind(mut leaving: BoxFuture<'static, ()>, context: &Arc<background::Context>) {
     let mut cx = Context::from_waker(Waker::noop());
     // The body may have used up the budget that tokio gives to each poll of a task.
     let first = pin!(tokio::task::unconstrained(leaving.as_mut()));
     if first.poll(&mut cx).is_pending() {
         // The engine finishes the release, because the caller's runtime might stop once the call has returned.
-        context.finish(leaving, round_trip);
+        context.finish(leaving);
     }
 }
 

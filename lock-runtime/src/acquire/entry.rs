@@ -225,13 +225,6 @@ impl Entered {
         std::iter::once(&self.innermost).chain(&self.others)
     }
 
-    /// Returns the longest round trip to the servers of these locks.
-    pub(crate) fn round_trip(&self) -> Duration {
-        let holds = self.entries().map(Entry::hold);
-        let trips = holds.map(|hold| hold.backend().round_trip(&hold.name));
-        trips.max().unwrap_or_default()
-    }
-
     /// Returns the hold entered last.
     pub(crate) fn hold(&self) -> &Arc<HoldState> {
         self.innermost.hold()

@@ -32,8 +32,6 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask};
 
 use self::{runtimes::Polled, socket::Socket};
-use crate::patience;
-
 pub(crate) mod clock;
 pub(crate) mod parking;
 pub(crate) mod runtimes;
@@ -45,10 +43,6 @@ pub(crate) mod world;
 /// The time for which the engine waits before it first polls a background release. Most background releases are
 /// confirmed within that time.
 const HANDOFF_DELAY: Duration = Duration::from_millis(5);
-
-/// The time for which the engine waits, after [`HANDOFF_DELAY`], for the answer of a near server to a background release
-/// ([`patience`]).
-const HANDOFF_PATIENCE: Duration = Duration::from_millis(20);
 
 /// A signal that a shutdown has begun. Each poll of an acquisition checks the signal, so the check must be cheap: it
 /// locks no mutex, unlike the check of a [`CancellationToken`].
@@ -184,9 +178,6 @@ impl Process {
     }
 }
 
-/// A future that was passed to [`Context::finish`], and how long the engine polls it.
-type Unfinished = (BoxFuture<'static, ()>, Duration);
-
 /// The environment of the engine as one value.
 pub(crate) struct Context {
     pub(crate) process: Process,
@@ -198,7 +189,7 @@ pub(crate) struct Context {
     #[cfg(feature = "__simulation")]
     pub(crate) world: Option<Arc<dyn world::World>>,
     /// The futures that were passed to [`finish`](Self::finish), and that the engine has not polled yet.
-    unfinished: Mutex<Vec<Unfinished>>,
+    unfinished: Mutex<Vec<BoxFuture<'static, ()>>>,
     /// The first half of the id of the first session.
     first_session: OnceLock<u128>,
 }
@@ -378,21 +369,18 @@ impl Context {
         task.await
     }
 
-    /// Polls a future that no caller awaits, until the future is ready or [`HANDOFF_PATIENCE`] has passed. Over a line
-    /// with a long `round_trip`, polls the future for longer. The engine collects such futures for [`HANDOFF_DELAY`]
-    /// before it first polls them, because most of them are ready after this delay. Waking the engine's thread for each
-    /// future separately would cost more than all other work for the futures.
-    pub(crate) fn finish(self: &Arc<Self>, future: BoxFuture<'static, ()>, round_trip: Duration) {
-        let patience = patience::for_answer(HANDOFF_PATIENCE, round_trip);
+    /// Polls a future that no caller awaits. The engine collects such futures for [`HANDOFF_DELAY`] before it first polls
+    /// them, because most of them are ready after this delay. Waking the engine's thread for each future separately would
+    /// cost more than all other work for the futures.
+    pub(crate) fn finish(self: &Arc<Self>, future: BoxFuture<'static, ()>) {
         let mut unfinished = lock(&self.unfinished);
-        unfinished.push((future, patience));
+        unfinished.push(future);
         if unfinished.len() == 1 {
             let context = self.clone();
             self.spawn(async move {
                 time::sleep(HANDOFF_DELAY).await;
-                for (future, patience) in std::mem::take(&mut *lock(&context.unfinished)) {
-                    // If the timeout drops the future, the release continues in a task that repeats it.
-                    context.spawn(time::timeout(patience, future));
+                for future in std::mem::take(&mut *lock(&context.unfinished)) {
+                    context.spawn(future);
                 }
             });
         }
