@@ -4,8 +4,8 @@
 //! Each such wait is a number that is right for a near server, such as 200 ms to leave a queue. A server that is far away
 //! cannot answer within some of these numbers. So the wait lasts for the number, but at least for a few of the round trips
 //! that the line has shown: [`ROUND_TRIPS`] for one command, [`CONNECT_ROUND_TRIPS`] for a connection. The line has shown
-//! the shortest round trip of the four newest replies. A reply that a caller reads late looks like a long round trip;
-//! the shortest of several replies, and [`LONGEST`], bound the effect of such replies.
+//! the shortest round trip of the four newest replies. A reply to a slow command, or one that the engine's thread reads late,
+//! looks like a long round trip; the shortest of several replies, and [`LONGEST`], bound the effect of such replies.
 
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
