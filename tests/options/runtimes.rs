@@ -825,6 +825,43 @@ fn a_blocked_runtime_costs_the_others_one_claim() {
     first.join().unwrap();
 }
 
+/// A runtime is blocked before the first of its callers has read the answer that grants it the lock. The engine gives the
+/// lock back after one claim (2 s), and offers it to none of the other callers of this runtime.
+#[test]
+fn a_runtime_that_reads_no_grant_costs_the_others_one_claim() {
+    let second = runtime();
+    let client = second.block_on(async { Store::redis().await.client().await });
+    second.block_on(client.lock("warm").run(async {})).unwrap();
+    let (unblock, unblocked) = mpsc::channel::<()>();
+    let (block, is_blocked) = oneshot::channel();
+    let callers = client.clone();
+    let first = thread::spawn(move || {
+        runtime().block_on(async {
+            let calls = (0..8).map(|_| {
+                let lock = callers.lock("k").wait(120 * SECOND).lease(60 * SECOND);
+                tokio::spawn(async move { lock.run(async {}).await })
+            });
+            let calls: Vec<_> = calls.collect();
+            tokio::task::yield_now().await;
+            block.send(()).unwrap();
+            unblocked.recv().unwrap();
+            for call in calls {
+                call.await.unwrap().unwrap();
+            }
+        });
+    });
+    let took = second.block_on(async {
+        is_blocked.await.unwrap();
+        let since = Instant::now();
+        let last = client.lock("k").wait(60 * SECOND).run(async {}).await;
+        last.unwrap();
+        since.elapsed()
+    });
+    assert!(took < 3 * SECOND + support::epsilon(), "{took:?}");
+    unblock.send(()).unwrap();
+    first.join().unwrap();
+}
+
 /// The server closes the connection of a client, and accepts no other. A call reports why. When the server accepts
 /// connections again, a call enters.
 #[test]

@@ -260,6 +260,11 @@ impl AcquireRequest {
         *lock(&self.direct) == Direct::Idle
     }
 
+    /// Returns whether the caller sent a request at `moment` or earlier, and has not read the answer yet.
+    pub(crate) fn is_unanswered_since(&self, moment: Moment) -> bool {
+        matches!(*lock(&self.direct), Direct::Asked(since) if since <= moment)
+    }
+
     /// Registers a request that the session sends for this acquisition. The request counts as under way until the
     /// returned value is dropped. Returns `None` after a call of [`end`](Self::end), because the session then does not
     /// have to send a further request for the caller. [`end`](Self::end) keeps no mutex locked while it waits, so a

@@ -12,7 +12,7 @@ use crate::{
             grants::{give_back, take_up},
             server::{RETRY_PAUSE, Server},
         },
-        session::Session,
+        session::{HEARTBEAT, Session},
         transport::{call_error::CallError, connection::Connection},
     },
     events::TARGET,
@@ -29,8 +29,15 @@ pub(crate) struct Sent {
 const NEW_CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Revokes requests whose callers did not read the answers in time. Releases the locks that these answers may have
-/// granted.
+/// granted. If a caller has not read its answer for a heartbeat, finds out whether its runtime runs: the other callers of a
+/// blocked runtime possibly get the lock next.
 pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
+    for request in session.unanswered.sent_by(now - HEARTBEAT) {
+        let caller = session.waiters.polled(&request.names.lock, request.owner);
+        if let Some(caller) = caller {
+            server.cohorts.runtimes.ask(&server.context, &caller, now);
+        }
+    }
     for request in session.unanswered.revoke_overdue(now) {
         tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "a caller did not read its answer in time, so a lock that the answer granted is given back");
         let sent = Sent {

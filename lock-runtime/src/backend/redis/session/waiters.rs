@@ -531,6 +531,15 @@ impl Unanswered {
         overdue
     }
 
+    /// Returns the requests that were sent at `moment` or earlier.
+    pub(crate) fn sent_by(&self, moment: Moment) -> Vec<Arc<AcquireRequest>> {
+        let unanswered = lock(&self.0);
+        let sent = unanswered.values();
+        sent.filter(|request| request.is_unanswered_since(moment))
+            .cloned()
+            .collect()
+    }
+
     /// Returns whether a grant has a single owner, and this owner has a request in this list. The answer to that
     /// request may describe the same grant.
     pub(crate) fn has(&self, owners: &[OwnerId]) -> bool {
