@@ -2,9 +2,10 @@
 //! channels if the servers have them (Redis 7.0 or later).
 //!
 //! Shard channels need a connection of their own. When a slot moves to another server, the old server ends the
-//! subscriptions to the slot's channels with a push message that looks like the answer to a command. The `redis` crate
-//! would take this message for the answer to the oldest command under way. From then on, each answer would reach the
-//! wrong caller. A caller could thus take a lock that the server has granted to another caller.
+//! subscriptions to the slot's channels with a push message that looks like the answer to `SUNSUBSCRIBE`. If this command
+//! is under way for the same channel, the server answers it, too. This second answer looks like the answer to the next
+//! command. From then on, each answer would reach the wrong caller. A caller could thus take a lock that the server has
+//! granted to another caller.
 
 use std::{
     collections::BTreeSet,

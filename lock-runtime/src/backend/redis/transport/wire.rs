@@ -80,12 +80,36 @@ struct Link {
 }
 
 impl Link {
+    fn new(try_write: Option<TryWrite>) -> Self {
+        let state = State {
+            pending: VecDeque::new(),
+            try_write,
+            unsent: Vec::new(),
+            is_writing: false,
+            active: Moment::new(Duration::ZERO),
+            replied: Moment::new(Duration::ZERO),
+            end: None,
+        };
+        Self {
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            process: process::id(),
+        }
+    }
+
+    /// Returns whether this process was forked from the one that made the connection. Such a process must not lock the
+    /// mutex either: if another thread had locked it at the fork, it stays locked forever.
+    fn is_forked(&self) -> bool {
+        process::id() != self.process
+    }
+
     /// Ends the connection. All commands under way fail.
     fn end(&self, error: RedisError) {
         let pending = {
             let mut state = lock(&self.state);
             state.end.get_or_insert_with(|| error.clone());
             state.try_write = None; // the socket is open as long as one of its ends
+            state.unsent = Vec::new();
             std::mem::take(&mut state.pending)
         };
         self.wake.notify_one();
@@ -123,6 +147,9 @@ struct Open(Arc<Link>);
 
 impl Drop for Open {
     fn drop(&mut self) {
+        if self.0.is_forked() {
+            return;
+        }
         let error = io::Error::new(
             io::ErrorKind::ConnectionAborted,
             "the connection was closed",
@@ -140,19 +167,7 @@ impl Wire {
         info: &ConnectionInfo,
         receive: impl Fn(Arrival) + Send + Sync + 'static,
     ) -> RedisResult<Self> {
-        let link = Arc::new(Link {
-            state: Mutex::new(State {
-                pending: VecDeque::new(),
-                try_write: Some(socket.try_write),
-                unsent: Vec::new(),
-                is_writing: false,
-                active: Moment::new(Duration::ZERO),
-                replied: Moment::new(Duration::ZERO),
-                end: None,
-            }),
-            wake: Notify::new(),
-            process: process::id(),
-        });
+        let link = Arc::new(Link::new(Some(socket.try_write)));
         let driver = Driver {
             link: link.clone(),
             context: context.clone(),
@@ -185,8 +200,9 @@ impl Wire {
             Some(self.send(redis::cmd("SELECT").arg(database))?)
         };
         greeting.receive().await?.extract_error().map_err(|error| {
+            // A server that does not know the command quotes its arguments, and thus the password.
             let detail = error.detail().unwrap_or_default();
-            if detail.starts_with("unknown command `HELLO`") {
+            if detail.starts_with("unknown command") {
                 let old = "the server does not know the command HELLO, so it has no RESP3";
                 return (ErrorKind::RESP3NotSupported, old).into();
             }
@@ -226,13 +242,13 @@ impl Wire {
         entries: impl IntoIterator<Item = (Option<Confirmation>, oneshot::Sender<RedisResult<Value>>)>,
     ) -> RedisResult<Moment> {
         let link = &*self.link;
+        if link.is_forked() {
+            let forked = "the connection belongs to the process that was forked";
+            return Err(io::Error::other(forked).into());
+        }
         let mut state = lock(&link.state);
         if let Some(error) = &state.end {
             return Err(error.clone());
-        }
-        if process::id() != link.process {
-            let forked = "the connection belongs to the process that was forked";
-            return Err(io::Error::other(forked).into());
         }
         let sent = self.context.now();
         let is_idle = state.pending.is_empty() && state.unsent.is_empty() && !state.is_writing;
@@ -346,6 +362,14 @@ fn broken_protocol(detail: &str) -> RedisError {
     io::Error::new(io::ErrorKind::InvalidData, detail.to_owned()).into()
 }
 
+/// Returns whether a write failed because the other end has closed the connection.
+fn is_close(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
+}
+
 /// Reads what arrives, and writes what callers could not write themselves.
 struct Driver {
     link: Arc<Link>,
@@ -379,6 +403,7 @@ impl Driver {
     ) -> RedisResult<RedisError> {
         let mut input = vec![0; READ_SIZE];
         let (mut output, mut written, mut is_flushed) = (Vec::new(), 0, true);
+        let mut is_closed = false;
         loop {
             if written == output.len() {
                 (output, written) = (self.link.take_unsent()?, 0);
@@ -394,10 +419,13 @@ impl Driver {
             };
             tokio::select! {
                 biased;
-                wrote = writing, if is_writing || !is_flushed => match wrote? {
-                    Some(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
-                    Some(wrote) => (written, is_flushed) = (written + wrote, false),
-                    None => is_flushed = true,
+                wrote = writing, if !is_closed && (is_writing || !is_flushed) => match wrote {
+                    Ok(Some(0)) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                    Ok(Some(wrote)) => (written, is_flushed) = (written + wrote, false),
+                    Ok(None) => is_flushed = true,
+                    // The server has closed the connection. The replies that it sent before can still be read.
+                    Err(error) if is_close(&error) => is_closed = true,
+                    Err(error) => return Err(error.into()),
                 },
                 arrived = read.read(&mut input) => match arrived? {
                     0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
@@ -415,6 +443,7 @@ impl Driver {
         let now = self.context.now();
         loop {
             let value = match self.parser.parse_value(Arrived(&mut bytes)) {
+                Ok(Value::Attribute { data, .. }) => *data, // attributes only annotate
                 Ok(value) => value,
                 Err(error) if error.is_timeout() => return Ok(()), // the rest has not arrived
                 Err(error) => return Err(error),
@@ -469,10 +498,18 @@ impl Read for Arrived<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::{
+        io::Write,
+        pin::pin,
+        task::{self, Wake, Waker},
+    };
 
     use redis::{ConnectionAddr, IntoConnectionInfo};
-    use tokio::net::{TcpListener, TcpStream};
+    use tokio::{
+        io::{BufWriter, DuplexStream, duplex, sink},
+        net::{TcpListener, TcpStream},
+        time::sleep,
+    };
 
     use super::*;
 
@@ -496,9 +533,10 @@ mod tests {
     fn replies_arrive_in_parts_of_any_length() {
         let bytes =
             b"+OK\r\n$5\r\nhello\r\n:17\r\n_\r\n*2\r\n$2\r\na\n\r\n*1\r\n:-1\r\n-MOVED 1 h:2\r\n\
-            >3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$0\r\n\r\n%1\r\n+k\r\n#t\r\n$-1\r\n";
+            >3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$0\r\n\r\n%1\r\n+k\r\n#t\r\n$-1\r\n(123456789012345678901\r\n\
+            =8\r\ntxt:a\r\nb\r\n!5\r\nERR a\r\n,-1.5e3\r\n|1\r\n+k\r\n*1\r\n~2\r\n:1\r\n_\r\n+v\r\n*0\r\n>1\r\n+c\r\n";
         let whole = parsed(bytes, bytes.len());
-        assert_eq!(whole.len(), 9, "{whole:?}");
+        assert_eq!(whole.len(), 16, "{whole:?}");
         for length in 1..bytes.len() {
             assert_eq!(parsed(bytes, length), whole, "parts of {length} bytes");
         }
@@ -513,7 +551,8 @@ mod tests {
     }
 
     impl Pair {
-        /// `at_once` limits the bytes that a caller writes itself.
+        /// `at_once` limits the bytes that a caller writes itself. If it is zero, only the driver writes, and what it
+        /// writes has to be flushed.
         async fn open(at_once: usize) -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
@@ -523,7 +562,10 @@ mod tests {
             let (read, write) = TcpStream::from_std(stream).unwrap().into_split();
             let socket = Socket {
                 read: Box::new(read),
-                write: Box::new(write),
+                write: match at_once {
+                    0 => Box::new(BufWriter::new(write)),
+                    _ => Box::new(write),
+                },
                 try_write: Box::new(move |bytes| match &bytes[..at_once.min(bytes.len())] {
                     [] => Err(io::ErrorKind::WouldBlock.into()),
                     some => (&twin).write(some),
@@ -536,8 +578,6 @@ mod tests {
                 Arrival::Push(push) => lock(&seen).push(format!("{:?}", push.kind)),
                 Arrival::End => lock(&seen).push("end".to_owned()),
             };
-            let address = ConnectionAddr::Tcp("127.0.0.1".into(), address.port());
-            let info = address.into_connection_info().unwrap();
             let greeting = async {
                 let (mut server, _) = listener.accept().await.unwrap();
                 let hello = redis::cmd("HELLO").arg("3").get_packed_command();
@@ -545,6 +585,7 @@ mod tests {
                 server.write_all(b"%0\r\n").await.unwrap();
                 server
             };
+            let info = info();
             let opening = Wire::open(Context::of_process(), socket, &info, receive);
             let (wire, server) = tokio::join!(opening, greeting);
             let wire = wire.unwrap();
@@ -566,6 +607,28 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         }
+    }
+
+    fn info() -> ConnectionInfo {
+        let address = ConnectionAddr::Tcp("127.0.0.1".into(), 6379);
+        address.into_connection_info().unwrap()
+    }
+
+    /// Returns a socket whose writes the test decides, and the server's end for reading from it.
+    fn socket(
+        write: impl AsyncWrite + Send + Unpin + 'static,
+        try_write: Option<TryWrite>,
+    ) -> (Socket, DuplexStream) {
+        let (read, server) = duplex(1024);
+        let (read, write) = (Box::new(read), Box::new(write));
+        let never = || -> TryWrite { Box::new(|_| Err(io::ErrorKind::WouldBlock.into())) };
+        let try_write = try_write.unwrap_or_else(never);
+        let socket = Socket {
+            read,
+            write,
+            try_write,
+        };
+        (socket, server)
     }
 
     fn echo(text: &str) -> Cmd {
@@ -595,6 +658,8 @@ mod tests {
                 );
             }
             assert!(pair.wire.is_idle());
+            drop(pair.wire);
+            assert_eq!(pair.server.read(&mut [0]).await.unwrap(), 0);
         }
     }
 
@@ -632,11 +697,28 @@ mod tests {
             Ok(Value::SimpleString("a".to_owned()))
         );
         pair.says(ended("d").as_bytes()).await;
+        pair.says(b">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n:7\r\n")
+            .await;
         pair.says(ended("c").as_bytes()).await;
-        assert!(matches!(second.receive().await, Ok(Value::Push { .. })));
+        let confirmation = Value::Push {
+            kind: PushKind::SUnsubscribe,
+            data: vec![Value::BulkString(b"c".to_vec()), Value::Int(0)],
+        };
+        assert_eq!(second.receive().await, Ok(confirmation));
         assert!(pair.wire.is_idle());
         let arrived = lock(&pair.arrived).clone();
-        assert_eq!(arrived.iter().filter(|what| *what != "reply").count(), 3);
+        assert_eq!(arrived.iter().filter(|what| *what != "reply").count(), 4);
+    }
+
+    /// The server names attributes before the reply or the push message that they annotate.
+    #[tokio::test]
+    async fn attributes_are_ignored() {
+        let mut pair = Pair::open(usize::MAX).await;
+        let (_, reply) = pair.wire.send(&echo("a")).unwrap();
+        pair.says(b"|1\r\n+k\r\n:1\r\n>2\r\n+message\r\n+c\r\n|1\r\n+k\r\n:1\r\n+OK\r\n")
+            .await;
+        assert_eq!(reply.receive().await, Ok(Value::Okay));
+        assert_eq!(*lock(&pair.arrived), ["Message", "reply"]);
     }
 
     /// An error answers a command that a push message would confirm.
@@ -670,6 +752,8 @@ mod tests {
             (None, "+OK\r\n"),
             (Some("SUBSCRIBE"), "+OK\r\n"),
             (Some("ECHO"), "no reply\r\n"),
+            (Some("ECHO"), "$?\r\n;1\r\na\r\n;0\r\n"),
+            (Some("ECHO"), &*"*1\r\n".repeat(200)),
         ] {
             let mut pair = Pair::open(usize::MAX).await;
             let sent = command.map(|name| pair.wire.send(redis::cmd(name).arg("c")).unwrap().1);
@@ -691,9 +775,17 @@ mod tests {
         let replies: Vec<_> = (0..16)
             .map(|_| pair.wire.send(&echo(&long)).unwrap().1)
             .collect();
-        tokio::task::yield_now().await;
+        let link = pair.wire.link.clone();
+        while !lock(&link.state).is_writing {
+            tokio::task::yield_now().await;
+        }
+        pair.wire.send(&echo(&long)).unwrap();
         assert!(!pair.wire.is_idle());
         drop(pair.wire);
+        {
+            let state = lock(&link.state);
+            assert!(state.try_write.is_none() && state.unsent.capacity() == 0);
+        }
         for reply in replies {
             assert!(reply.receive().await.is_err());
         }
@@ -715,5 +807,171 @@ mod tests {
         assert!(first.receive().await.is_ok());
         assert!(second.receive().await.is_err());
         assert!(pair.wire.send(&echo("c")).is_err());
+    }
+    /// Logs in to a server that answers at once.
+    async fn open(
+        socket: Socket,
+        server: &mut DuplexStream,
+        receive: impl Fn(Arrival) + Send + Sync + 'static,
+    ) -> Wire {
+        let info = info();
+        let opening = Wire::open(Context::of_process(), socket, &info, receive);
+        // `HELLO` is sent in the first poll, so the answer comes after it.
+        let (wire, answered) = tokio::join!(biased; opening, server.write_all(b"%0\r\n"));
+        answered.unwrap();
+        wire.unwrap()
+    }
+
+    /// A reply that comes before the whole command was written does not let a later command overtake the rest.
+    #[tokio::test]
+    async fn a_command_waits_for_the_bytes_before_it() {
+        let direct = Arc::new(Mutex::new(0));
+        let wrote = direct.clone();
+        let try_write: TryWrite = Box::new(move |bytes| {
+            *lock(&wrote) += 1;
+            Ok(bytes.len() - 1)
+        });
+        let (write, _unread) = duplex(1); // one byte of HELLO, and nothing more
+        let (socket, mut server) = socket(write, Some(try_write));
+        let wire = open(socket, &mut server, |_| {}).await;
+        let driver_writes = |writes| {
+            let state = lock(&wire.link.state);
+            state.unsent.is_empty() && state.is_writing == writes
+        };
+        while !driver_writes(false) {
+            tokio::task::yield_now().await;
+        }
+        let early = wire.send(&echo("a")).unwrap().1;
+        while !driver_writes(true) {
+            tokio::task::yield_now().await;
+        }
+        server.write_all(b"-ERR too long\r\n").await.unwrap();
+        early.receive().await.unwrap();
+        assert!(wire.is_idle());
+        wire.send(&echo("b")).unwrap();
+        assert_eq!(*lock(&direct), 2, "HELLO and the first command");
+    }
+
+    /// Neither a receiver nor a waker that panics ends the connection.
+    #[tokio::test]
+    async fn a_panic_of_a_caller_does_not_reach_the_driver() {
+        struct Panics;
+        impl Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("a waker panics");
+            }
+        }
+        let (socket, mut server) = socket(sink(), None);
+        let wire = open(socket, &mut server, |_| panic!("a receiver panics")).await;
+        let [first, second] = ["a", "b"].map(|text| wire.send(&echo(text)).unwrap().1);
+        let mut first = pin!(first.receive());
+        let waker = Waker::from(Arc::new(Panics));
+        let polled = first.as_mut().poll(&mut task::Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        server.write_all(b"+a\r\n>1\r\n+c\r\n+b\r\n").await.unwrap();
+        assert!(second.receive().await.is_ok());
+        assert!(first.await.is_ok());
+    }
+
+    /// A server that closes the connection may have answered commands before.
+    #[tokio::test]
+    async fn replies_are_read_after_a_write_has_failed() {
+        let (write, closed) = duplex(64);
+        drop(closed);
+        let (socket, mut server) = socket(write, None);
+        let wire = open(socket, &mut server, |_| {}).await;
+        let replies = ["a", "b"].map(|text| wire.send(&echo(text)).unwrap().1);
+        server.write_all(b"+a\r\n").await.unwrap();
+        drop(server);
+        let [first, second] = replies;
+        assert!(first.receive().await.is_ok());
+        assert!(second.receive().await.is_err());
+    }
+
+    /// The errors of a server that does not know `HELLO` quote its arguments.
+    #[tokio::test]
+    async fn the_error_of_a_login_shows_no_password() {
+        for quote in ['`', '\''] {
+            let (socket, mut server) = socket(sink(), None);
+            let settings = RedisConnectionInfo::default().set_password("secret");
+            let info = info().set_redis_settings(settings);
+            let opening = Wire::open(Context::of_process(), socket, &info, |_| {});
+            let refusing = async {
+                let quoted =
+                    ["3", "AUTH", "default", "secret"].map(|arg| format!("{quote}{arg}{quote}"));
+                let error = format!(
+                    "-ERR unknown command {quote}HELLO{quote}, with args beginning with: {}\r\n",
+                    quoted.join(" ")
+                );
+                server.write_all(error.as_bytes()).await.unwrap();
+            };
+            let (opened, ()) = tokio::join!(biased; opening, refusing);
+            let error = opened.err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::RESP3NotSupported);
+            assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
+        }
+    }
+
+    /// A forked process neither closes the connection nor locks the mutex, which another thread may have locked at the
+    /// fork.
+    #[test]
+    fn a_forked_process_leaves_the_connection_alone() {
+        let mut link = Link::new(None);
+        link.process += 1;
+        let link = Arc::new(link);
+        let wire = Wire {
+            link: link.clone(),
+            context: Context::of_process().clone(),
+            _open: Arc::new(Open(link.clone())),
+        };
+        let state = lock(&link.state);
+        assert!(wire.send(&echo("a")).is_err());
+        drop(wire);
+        assert!(state.end.is_none());
+    }
+
+    /// The silence counts from the newest reply, or from the first command since no command was under way.
+    #[tokio::test]
+    async fn silence_counts_from_the_newest_reply() {
+        const LATER: Duration = Duration::from_secs(10);
+        const PAUSE: Duration = Duration::from_millis(5);
+        let mut pair = Pair::open(usize::MAX).await;
+        let asked = pair.wire.send(&echo("a")).unwrap();
+        sleep(PAUSE).await;
+        let (second, last) = pair.wire.send(&echo("b")).unwrap();
+        assert_eq!(pair.wire.silent_for(asked.0 + LATER), LATER);
+        assert!(!pair.wire.has_replied_since(second));
+        pair.says(b">2\r\n+message\r\n+c\r\n").await;
+        sleep(PAUSE).await;
+        assert_eq!(pair.wire.silent_for(asked.0 + LATER), LATER);
+        pair.says(b"+a\r\n").await;
+        asked.1.receive().await.unwrap();
+        assert!(pair.wire.has_replied_since(second));
+        assert!(pair.wire.silent_for(second + LATER) < LATER);
+        pair.says(b"+b\r\n").await;
+        last.receive().await.unwrap();
+        assert_eq!(pair.wire.silent_for(second + LATER), Duration::ZERO);
+        sleep(PAUSE).await;
+        let (third, _reply) = pair.wire.send(&echo("c")).unwrap();
+        assert_eq!(pair.wire.silent_for(third + LATER), LATER);
+    }
+
+    /// `ASKING` and its command reach the server one right after the other, and only the reply to the command counts.
+    #[tokio::test]
+    async fn asking_comes_right_before_its_command() {
+        let mut pair = Pair::open(3).await;
+        let (_, reply) = pair.wire.send_asking(&echo("a")).unwrap();
+        let (_, after) = pair.wire.send(&echo("b")).unwrap();
+        let mut bytes = redis::cmd("ASKING").get_packed_command();
+        bytes.extend(echo("a").get_packed_command());
+        bytes.extend(echo("b").get_packed_command());
+        let mut arrived = vec![0; bytes.len()];
+        pair.server.read_exact(&mut arrived).await.unwrap();
+        assert_eq!(arrived, bytes);
+        pair.says(b"+OK\r\n+a\r\n+b\r\n").await;
+        for (reply, text) in [(reply, "a"), (after, "b")] {
+            let text = Value::SimpleString(text.to_owned());
+            assert_eq!(reply.receive().await, Ok(text));
+        }
     }
 }
