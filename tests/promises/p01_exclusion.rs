@@ -3,13 +3,17 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use lock_runtime::LockClient;
 use support::{
     PATIENCE,
     server::{RedisServer, ask},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, copy},
+    net::{TcpListener, TcpStream},
 };
 
 use crate::stores::{MS, SECOND, Store, hold, on_every_store};
@@ -151,4 +155,44 @@ async fn whoever_follows_an_expired_hold_has_a_higher_token() {
         hold(&client, "k").await.release().await;
     })
     .await;
+}
+
+/// Passes all bytes between clients and the server on `port`. Adds a reply whenever `adds` is set.
+async fn between(listener: TcpListener, port: u16, adds: Arc<AtomicBool>) {
+    loop {
+        let (client, _) = listener.accept().await.unwrap();
+        let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let (mut from_client, mut to_client) = client.into_split();
+        let (mut from_server, mut to_server) = server.into_split();
+        tokio::spawn(async move { copy(&mut from_client, &mut to_server).await });
+        let adds = adds.clone();
+        tokio::spawn(async move {
+            let mut bytes = vec![0; 16 * 1024];
+            while let Ok(length @ 1..) = from_server.read(&mut bytes).await {
+                let extra: &[u8] = match adds.swap(false, Ordering::SeqCst) {
+                    true => b":1\r\n",
+                    false => b"",
+                };
+                let passed = [extra, &bytes[..length]].concat();
+                to_client.write_all(&passed).await.unwrap();
+            }
+        });
+    }
+}
+
+/// If the replies are shifted by one, the reply to a release reaches an acquisition. It grants no lock, and the connection is
+/// given up.
+#[tokio::test]
+async fn the_reply_to_a_release_is_no_grant() {
+    let server = RedisServer::start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}/", listener.local_addr().unwrap());
+    let adds = Arc::new(AtomicBool::new(false));
+    tokio::spawn(between(listener, server.port(), adds.clone()));
+    let client = Store::on(&url).client().await;
+    let before = token(&client).await;
+    adds.store(true, Ordering::SeqCst);
+    let after = token(&client).await;
+    assert!(!adds.load(Ordering::SeqCst));
+    assert!(after > before, "token {after} after {before}");
 }

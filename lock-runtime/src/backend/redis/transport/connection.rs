@@ -323,6 +323,7 @@ impl Connection {
             {
                 metrics::script(&script.name, self.context.now().since(*sent));
             }
+            let answer = answer.and_then(|(reply, sent)| Ok((script.checked(reply)?, sent)));
             answer.map_err(|error| self.failed(&error))
         })
     }
@@ -330,13 +331,14 @@ impl Connection {
     /// Runs a script for a lock whose slot is moving to this server.
     pub(crate) fn run_while_moving<'a>(
         &'a self,
-        script: &Script,
+        script: &'a Script,
         keys: &[&str],
         args: &[impl AsRef<str>],
     ) -> BoxFuture<'a, Result<(Value, Moment), CallError>> {
         let by_source = script.by_source(&script.by_hash(keys, args));
         Box::pin(async move {
             let answer = self.send_as(&by_source, true).await;
+            let answer = answer.and_then(|(reply, sent)| Ok((script.checked(reply)?, sent)));
             answer.map_err(|error| self.failed(&error))
         })
     }

@@ -1,8 +1,8 @@
 //! A script, and the commands that run it on a server.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, io, sync::Arc};
 
-use redis::Cmd;
+use redis::{Cmd, RedisResult, Value};
 
 /// A Lua script that the server runs atomically.
 pub(crate) struct Script {
@@ -62,5 +62,82 @@ impl Script {
 
     pub(crate) fn source(&self) -> &str {
         &self.source
+    }
+
+    /// Returns an error if the script gives no reply of this form. The reply then belongs to another command, and so
+    /// does each later reply over the same connection.
+    pub(crate) fn checked(&self, reply: Value) -> RedisResult<Value> {
+        if gives(&self.name, &reply) {
+            return Ok(reply);
+        }
+        let detail = format!("a reply that the script `{}` does not give", self.name);
+        Err(io::Error::new(io::ErrorKind::InvalidData, detail).into())
+    }
+}
+
+/// Returns whether the script with this name gives replies of this form. Only the scripts that run often are checked.
+fn gives(name: &str, reply: &Value) -> bool {
+    let name = name.trim_start_matches("redisson_");
+    let name = name.trim_start_matches("cluster_");
+    let begins_with_text = |fields: &[Value]| matches!(fields.first(), Some(Value::BulkString(_)));
+    match (name, reply) {
+        // A token is a time in µs, or follows one (`next_token.lua`). The other scripts give small numbers.
+        ("acquire", Value::Int(token)) => *token > 1,
+        ("acquire" | "leave", Value::Array(fields)) => begins_with_text(fields),
+        ("release" | "retain", Value::Int(number)) => matches!(number, 0 | 1),
+        ("renew", Value::Array(left)) => left.iter().all(|left| matches!(left, Value::Int(_))),
+        ("queue", Value::Array(fields)) => {
+            begins_with_text(fields) || matches!(fields.first(), Some(Value::Nil))
+        }
+        ("probe", Value::Array(found)) => found.iter().all(|it| matches!(it, Value::Array(_))),
+        ("acquire" | "leave" | "release" | "retain" | "renew" | "queue" | "probe", _) => false,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A script takes the replies of itself, and none of those of the other scripts that run often.
+    #[test]
+    fn a_reply_of_another_script_is_refused() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let token = Value::Int(1_700_000_000_000_000);
+        let place = Value::Array(vec![text("queued"), text("7"), Value::Int(9)]);
+        let places = Value::Array(vec![Value::Nil, Value::Int(9), text("7")]);
+        let left = Value::Array(vec![Value::Int(9), Value::Int(-1)]);
+        let found = Value::Array(vec![Value::Array(vec![text("gone"), Value::Int(1)])]);
+        let replies = [
+            token,
+            Value::Int(0),
+            place,
+            places,
+            left,
+            found,
+            Value::Okay,
+            Value::Nil,
+        ];
+        for (name, given) in [
+            ("ACQUIRE", &[0, 2][..]),
+            ("REDISSON_ACQUIRE", &[0, 2]),
+            ("RELEASE", &[1]),
+            ("REDISSON_CLUSTER_RETAIN", &[1]),
+            ("LEAVE", &[2]),
+            ("QUEUE", &[2, 3]),
+            ("RENEW", &[4]),
+            ("PROBE", &[5]),
+        ] {
+            let script = Script::new(name, &[]);
+            for (number, reply) in replies.iter().enumerate() {
+                let checked = script.checked(reply.clone());
+                assert_eq!(
+                    checked.is_ok(),
+                    given.contains(&number),
+                    "{name}: {reply:?}"
+                );
+            }
+        }
+        assert!(Script::new("STATUS", &[]).checked(Value::Nil).is_ok());
     }
 }
