@@ -161,7 +161,7 @@ async fn send_batch(
             places.push((&***request, place));
         }
     }
-    let granted = session.queued(name, &places, ends(left.unwrap_or_default(), sent));
+    session.queued(name, &places, ends(left.unwrap_or_default(), sent));
     if held.is_none() {
         // The grant on the server, if there is one, belongs to another session. If one of these callers was a member of
         // a grant, the server has therefore lost that grant.
@@ -177,6 +177,5 @@ async fn send_batch(
     {
         take_up_described(server, session, name, &grant);
     }
-    server.requeue_if_ignored(session, name, granted);
     Ok(())
 }

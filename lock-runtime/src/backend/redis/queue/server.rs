@@ -213,21 +213,6 @@ impl Server {
         has_moved
     }
 
-    /// Queues the callers of a lock again if this process has ignored the message about the grant with the token
-    /// `granted`. A message about a grant can arrive together with the answer that queues its owner. If the session has
-    /// been idle before, the engine does not know how long ago the server sent the message, and offers no turn. The
-    /// answer to the next request describes the grant.
-    pub(crate) fn requeue_if_ignored(
-        &self,
-        session: &Arc<Session>,
-        name: &LockName,
-        granted: Option<u64>,
-    ) {
-        if granted.is_some_and(|first| self.cohorts.seen(name, first).is_none()) {
-            session.requeue(Some(name));
-        }
-    }
-
     /// Ends the cohort whose first member has this token, because the server no longer has the cohort's grant. Queues
     /// the waiting members of the cohort again.
     pub(crate) fn lose_cohort(&self, name: &LockName, first: u64) {

@@ -244,17 +244,14 @@ impl Session {
     }
 
     /// Records the places of callers, and schedules the probe of their lock (see [`probe_after`](Self::probe_after)).
-    /// If a message about a grant to one of the callers came before the caller's place, and the caller has not been
-    /// offered its turn, returns the token of this grant.
     pub(crate) fn queued(
         &self,
         name: &LockName,
         places: &[(&AcquireRequest, u64)],
         holder_ends: Moment,
-    ) -> Option<u64> {
-        let granted = self.waiters.queued(name, places);
+    ) {
+        self.waiters.queued(name, places);
         self.probe_after(name, holder_ends);
-        granted
     }
 
     /// Schedules a probe of the lock right after the end of its holder's lease, but at the latest one heartbeat from

@@ -203,12 +203,10 @@ impl Waiters {
     }
 
     /// Records the places that the server has given to callers of one lock. After a reconnect, the callers request the
-    /// same places again. If a message about a grant to one of the callers came before the caller's place, and the
-    /// caller has not been offered its turn, returns the token of this grant.
-    pub(crate) fn queued(&self, name: &LockName, places: &[(&AcquireRequest, u64)]) -> Option<u64> {
+    /// same places again.
+    pub(crate) fn queued(&self, name: &LockName, places: &[(&AcquireRequest, u64)]) {
         let mut waiters = lock(&self.0);
         let mut list = waiters.get_mut(name);
-        let mut granted = 0;
         for (request, place) in places {
             if let Some(list) = &mut list
                 && let Some(waiting) = list.waiting.get_mut(&request.owner)
@@ -216,11 +214,9 @@ impl Waiters {
                 && !std::mem::replace(&mut waiting.queued, true)
             {
                 list.queued += 1;
-                granted = granted.max(request.newest_grant());
             }
             request.set_place(*place);
         }
-        (granted > 0).then_some(granted)
     }
 
     /// Removes the caller with this owner name, because the caller no longer waits for its turn. Its entry is dropped with

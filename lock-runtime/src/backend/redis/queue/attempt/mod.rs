@@ -244,8 +244,7 @@ impl RedisAttempt {
             }
             Ok(Reply::Queued { place, holder_ends }) => {
                 let name = &request.names.lock;
-                let granted = session.queued(name, &[(&**request, place)], holder_ends);
-                self.server.requeue_if_ignored(session, name, granted);
+                session.queued(name, &[(&**request, place)], holder_ends);
                 tracing::debug!(target: TARGET, server = %self.server.address(), key = %self.server.key(&request.names.lock), place, "queued");
                 self.state.on(Event::Queued)
             }
