@@ -26,8 +26,7 @@ pub(crate) async fn client(url: &str) -> LockClient {
         .connect_within(60 * SECOND)
         .await
         .expect("the test server can be reached");
-    // `connect` opens only the engine's own connection. The first call on a tokio runtime opens that runtime's
-    // connection.
+    // `connect` closes the connection of its check. The first call finds the client's own connection.
     let warm = format!("warm:{}", Uuid::new_v4());
     client
         .lock(warm)

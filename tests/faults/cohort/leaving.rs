@@ -83,10 +83,10 @@ async fn shutting_down_does_not_wait_for_a_lock_that_is_kept() {
     }
 }
 
-/// The first calls on a tokio runtime do not block one another. Each call finds the lock free, even if the background
+/// The first calls of a client do not block one another. Each call finds the lock free, even if the background
 /// release of the previous call is not confirmed yet.
 #[tokio::test]
-async fn the_first_calls_of_a_runtime_are_not_in_their_own_way() {
+async fn the_first_calls_of_a_client_are_not_in_their_own_way() {
     for store in [
         Store::memory(),
         Store::redis().await,
@@ -101,7 +101,7 @@ async fn the_first_calls_of_a_runtime_are_not_in_their_own_way() {
                 .wait(Duration::ZERO)
                 .release(Release::Background);
             if store.is_redlock() {
-                // Calls on a Redlock use the engine's connections until the runtime has connections of its own.
+                // A call can use a majority of the nodes before the client has connected to all of them.
                 let patient = client.lock("k").wait(20 * SECOND);
                 assert_eq!(patient.run(async {}).await, Ok(()));
                 until_free(&client, "k").await;

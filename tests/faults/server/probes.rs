@@ -148,10 +148,10 @@ async fn row_56_a_stopped_process_and_a_caller_that_spins() {
     .await;
 }
 
-/// A runtime that nobody drives does not claim its grant, so a script of another process possibly removes all waiters of its
-/// process from the queue. The waiters of the other runtimes return to their places at their next probe.
+/// A caller on a runtime that nobody drives does not take its turn. The next caller of its process enters after a claim,
+/// before a caller of another process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_beside_a_blocked_runtime_return_to_their_places() {
+async fn callers_beside_a_blocked_runtime_keep_their_places() {
     let server = RedisServer::start().await;
     let client = client(&server.url()).await;
     let guard = client.lock("k").acquire().await.unwrap();
