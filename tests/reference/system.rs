@@ -5,13 +5,17 @@ mod compare;
 use std::{
     cell::RefCell,
     collections::BTreeMap,
+    future::poll_fn,
+    pin::pin,
     rc::Rc,
+    task::Poll,
     time::{Duration, Instant},
 };
 
 use lock_runtime::{Backoff, BusyWith, FencingToken, Hold, LockClient, LockError, Strategy};
 use proptest_state_machine::StateMachineTest;
 use support::{
+    poll_unread,
     server::{ask, shared_server},
     stores::{MS, Store},
 };
@@ -173,7 +177,12 @@ impl System {
                     ..Spec::patient(*client, *key)
                 };
                 let mut call = Call::new(&self.clients[*client], &spec, model.rules.own_clock);
-                call.poll();
+                if model.rules.own_clock {
+                    call.poll();
+                } else {
+                    let polling = poll_fn(|_| Poll::Ready(call.poll()));
+                    poll_unread(&self.clients[*client], pin!(polling)).await;
+                }
                 drop(call);
                 self.answered(*client).await;
             }

@@ -31,7 +31,7 @@ use self::clock::{BootClock, Clock};
 use tokio_util::sync::CancellationToken;
 pub(crate) use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask};
 
-use self::{runtimes::Polled, socket::Socket};
+use self::socket::Socket;
 pub(crate) mod clock;
 pub(crate) mod parking;
 pub(crate) mod runtimes;
@@ -128,6 +128,13 @@ impl TaskRuntime {
     pub(crate) fn id(&self) -> RuntimeId {
         (self.handle.id(), self.number)
     }
+}
+
+/// The tokio runtime that polled a caller, and the moment of this poll.
+#[derive(Debug, Clone)]
+pub(crate) struct Polled {
+    pub(crate) on: TaskRuntime,
+    pub(crate) at: Moment,
 }
 
 /// A source of random numbers.

@@ -14,19 +14,12 @@ use std::{
 use foldhash::HashMap;
 use lock_core::lease::Moment;
 
-use crate::background::{Context, RuntimeId, TaskRuntime, isolated, lock};
+use crate::background::{Context, Polled, RuntimeId, isolated, lock};
 
 /// A runtime counts as silent if it has not answered for this time.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
 /// A question is forgotten after this time, because a runtime that has ended never answers.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
-
-/// The tokio runtime that polled a caller, and the moment of this poll.
-#[derive(Debug, Clone)]
-pub(crate) struct Polled {
-    pub(crate) on: TaskRuntime,
-    pub(crate) at: Moment,
-}
 
 /// The runtimes that the engine has asked and that have not answered yet, each with the moment of the question.
 #[derive(Debug, Default, Clone)]

@@ -113,9 +113,11 @@ async fn row_09_reply_of_the_place_is_never_sent() {
         let guard = other.lock("k").acquire().await.unwrap();
         let connections = proxy.connections();
         // The connection that has lost the reply stays silent.
+        let replies = proxy.reply_bytes();
         proxy.drop_replies(true);
         let first = tokio::spawn(behind.lock("k").wait(20 * SECOND).acquire());
         until_waiting(&other, 1).await;
+        until(async || proxy.reply_bytes() > replies).await;
         proxy.drop_replies(false);
         let old: Vec<String> = ask(&mut redis, &queue).await;
         // The age that the repeated request names can be wrong by some milliseconds.

@@ -27,10 +27,7 @@ use crate::{
         queue::cohort::{Cohort, Confirmation, Departure, Seat, Turn},
         session::{HEARTBEAT, Session, waiters::Offers},
     },
-    background::{
-        lock,
-        runtimes::{Polled, Runtimes},
-    },
+    background::{Polled, lock, runtimes::Runtimes},
 };
 
 #[cfg(test)]

@@ -15,10 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     backend::redis::protocol::request::AcquireRequest,
-    background::{
-        isolated, lock,
-        runtimes::{Polled, Runtimes},
-    },
+    background::{Polled, isolated, lock, runtimes::Runtimes},
 };
 
 /// The largest number of callers that one request queues.
