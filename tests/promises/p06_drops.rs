@@ -223,7 +223,7 @@ async fn releasing() {
             .await
             .unwrap();
         let mut release = Box::pin(guard.release());
-        drops += usize::from(poll_once(release.as_mut()).is_pending());
+        drops += usize::from(!poll_unread(&fixture.dropping, release.as_mut()).await);
         if i % 2 == 0 {
             tokio::task::yield_now().await;
         }
