@@ -180,7 +180,10 @@ impl System {
                 if model.rules.own_clock {
                     call.poll();
                 } else {
-                    let polling = poll_fn(|_| Poll::Ready(call.poll()));
+                    let polling = poll_fn(|_| {
+                        call.poll();
+                        Poll::Ready(())
+                    });
                     poll_unread(&self.clients[*client], pin!(polling)).await;
                 }
                 drop(call);
