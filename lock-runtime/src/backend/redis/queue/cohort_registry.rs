@@ -101,7 +101,7 @@ impl Entry {
     }
 }
 
-/// Who gets the turn of a cohort next.
+/// The outcome of the search for the next member of a cohort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// A member was offered the turn.
