@@ -43,6 +43,9 @@ pub enum Answer {
     Granted(Grant),
     /// The lock is held or has waiters, and the request is not allowed to queue.
     Busy,
+    /// The attempt has missed its turn, because its caller's runtime does not run. It can queue again at its old place
+    /// ([`Attempt::again`]).
+    Missed,
 }
 
 /// The result of an attempt to take several locks in one step.
@@ -331,6 +334,11 @@ pub trait Attempt: Send {
     /// Tries to take the lock, and queues if the request has a `wait`. A queued attempt waits for its turn without a
     /// time limit: the caller of this method bounds the wait.
     fn enter(&mut self) -> BoxFuture<'_, Result<Answer, BackendError>>;
+
+    /// Prepares another call of [`enter`](Self::enter), because the attempt has missed its turn, or because its caller has
+    /// not taken the grant in time, so that the engine has given it back. The attempt then queues again at its old place,
+    /// if the backend has a queue. This method is called while the caller is polled.
+    fn again(&mut self) {}
 
     /// Leaves the queue, or returns the grant if the lock was granted before the attempt could leave. Either answer
     /// ends the attempt.

@@ -218,7 +218,9 @@ impl Entered {
 
     /// Records in all holds of this call that the body has begun.
     pub(crate) fn begin_body(&self) {
-        self.entries().for_each(|entry| entry.hold().begin_body());
+        self.entries().for_each(|entry| {
+            entry.hold().begin_body();
+        });
     }
 
     fn entries(&self) -> impl Iterator<Item = &Entry> {

@@ -203,7 +203,8 @@ impl MultiAcquisition {
                 // lock taken earlier is lost, it drops the new entries. Dropping the entries gives their grants back.
                 Some(Ok(MultiAnswer::Granted(grants))) => {
                     let entries = spec.iter().zip(grants);
-                    let entries = entries.map(|(spec, grant)| one::begin(spec, grant));
+                    let entries =
+                        entries.map(|(spec, grant)| one::begin_one_of_several(spec, grant));
                     Ok(Some(Ok(entries.collect::<Vec<_>>())))
                 }
                 Some(Ok(MultiAnswer::Busy(index))) => Ok(Some(Err(index))),

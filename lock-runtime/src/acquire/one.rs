@@ -11,7 +11,7 @@ use std::{
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Holder, Leaving},
     error::{BusyWith, HeldBy, LockError},
-    lease::{CLAIM, Grant, Moment},
+    lease::{CLAIM, Grant, Moment, claim_after},
     options::Strategy,
 };
 
@@ -24,6 +24,7 @@ use crate::{
         replicas::{check_nested, with_replicas},
         spec::{AcquireSpec, Budget, busy_outside, busy_with_sibling, failed, too_late},
     },
+    background::Polled,
     events::{TARGET, count, metrics},
     lease::{
         hold::{HoldState, RenewalDemand},
@@ -150,22 +151,32 @@ async fn enter_now(
             return Ok(Entry::again(ticket, level, demand));
         }
     }
-    let mut budget = *budget;
+    let (mut budget, mut attempt, mut missed) = (*budget, None, 0);
     loop {
-        let grant = acquire(spec, &budget, once).await?;
+        let acquired = acquire(spec, &budget, once, attempt, missed).await?;
         budget = budget.answered();
-        let mut entry = begin(spec, grant);
-        // The futures of `with_replicas` and `confirm` are boxed, because few calls need them.
-        let mut stands = true;
-        // A call with several locks waits for the replicas of all its locks together.
-        if spec.terms.needs_replicas() && !is_one_of_several {
-            (entry, stands) = Box::pin(with_replicas(spec, budget, entry)).await?;
+        attempt = acquired.attempt;
+        if let Some((mut entry, grant)) = acquired.granted {
+            // The futures of `with_replicas` and `confirm` are boxed, because few calls need them.
+            let mut stands = true;
+            // A call with several locks waits for the replicas of all its locks together.
+            if spec.terms.needs_replicas() && !is_one_of_several {
+                (entry, stands) = Box::pin(with_replicas(spec, budget, entry)).await?;
+            }
+            // The body of a call with one lock begins in this poll.
+            if stands
+                && (is_fresh(&entry) || Box::pin(confirm(spec, budget, &entry)).await?)
+                && (is_one_of_several || entry.hold().begin_body())
+            {
+                count_acquired(spec, &grant, &entry);
+                return Ok(entry);
+            }
+            missed += u32::from(entry.hold().is_given_up());
+        } else {
+            missed += 1;
         }
-        if stands && (is_fresh(&entry) || Box::pin(confirm(spec, budget, &entry)).await?) {
-            return Ok(entry);
-        }
-        // The lease was lost before the body began, so the call waits for the lock again. If the server still has the
-        // grant, dropping the entry gives the grant back.
+        // The lock was lost or given back before the body began, so the call waits for it again. If the server still has
+        // the grant, dropping the entry gives the grant back.
         if once {
             return Err(busy_outside(spec, budget, None));
         }
@@ -231,46 +242,111 @@ async fn extend_enclosing(
     Ok(demand)
 }
 
-/// Begins the hold of a lock that has been granted.
-pub(crate) fn begin(spec: &AcquireSpec, grant: Grant) -> Entry {
-    let shared = &spec.shared;
-    count(&shared.counters.acquired);
-    if grant.queued {
-        count(&shared.counters.waited);
-    }
-    if let Some(time) = grant.handoff {
-        metrics::handoff(spec.site.label(), time);
-    }
-    tracing::debug!(target: TARGET, key = %spec.key, token = %grant.token, queued = grant.queued, "acquired");
+/// Begins the hold of a lock that has been granted. With `offer`, the lock is given back if the call does not begin its
+/// body by this moment.
+fn begin(spec: &AcquireSpec, grant: Grant, offer: Option<(Moment, Option<Polled>)>) -> Entry {
     Entry::began(EntryTicket::counted(HoldState::begin(
-        shared.clone(),
+        spec.shared.clone(),
         spec.key.clone(),
         spec.name.clone(),
         (spec.site.label(), spec.site.function()),
         spec.terms.lease,
         spec.terms.replicas.count,
         grant,
+        offer,
     )))
 }
 
-/// Acquires the lock from the backend.
-async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Grant, LockError> {
+/// Begins the hold of one of several locks that have been granted together.
+pub(crate) fn begin_one_of_several(spec: &AcquireSpec, grant: Grant) -> Entry {
+    let entry = begin(spec, grant, None);
+    count_acquired(spec, &grant, &entry);
+    entry
+}
+
+/// Counts and logs that a call has taken its lock.
+fn count_acquired(spec: &AcquireSpec, grant: &Grant, entry: &Entry) {
+    let shared = &spec.shared;
+    count(&shared.counters.acquired);
+    if grant.queued {
+        count(&shared.counters.waited);
+    }
+    if let Some(time) = grant.handoff {
+        let taken = entry.hold().backend().now();
+        metrics::handoff(spec.site.label(), time + taken.since(entry.hold().begun()));
+    }
+    tracing::debug!(target: TARGET, key = %spec.key, token = %grant.token, queued = grant.queued, "acquired");
+}
+
+/// The outcome of an attempt that has not failed.
+struct Acquired {
+    /// `None` if the attempt has missed its turn.
+    granted: Option<(Entry, Grant)>,
+    /// Queues again at its old place if the call does not take the lock. `None` if the backend has no queue.
+    attempt: Option<Box<dyn Attempt>>,
+}
+
+/// Acquires the lock from the backend, and begins its hold. For a lock on a server, all steps are independent of when the
+/// caller is polled. A caller that is not polled in time does not get the lock: the engine gives it back. `before` is the
+/// attempt of an earlier call of this function, and `missed` counts the locks and turns that the caller has not taken.
+async fn acquire(
+    spec: &AcquireSpec,
+    budget: &Budget,
+    once: bool,
+    before: Option<Box<dyn Attempt>>,
+    missed: u32,
+) -> Result<Acquired, LockError> {
     let backend = &spec.shared.backend;
-    let now = backend.now();
-    let (wait, until) = if once {
-        let patience = now + spec.try_patience();
-        (Duration::ZERO, budget.answers_until(spec).min(patience))
-    } else {
-        let until = budget.waits_until();
-        (until.since(now), until)
+    let spins = spec.terms.strategy == Strategy::Spin && !once;
+    let attempt = before
+        .map(|mut attempt| {
+            attempt.again();
+            attempt
+        })
+        .or_else(|| {
+            let wait = match once {
+                true => Duration::ZERO,
+                false => budget.waits_until().since(backend.now()),
+            };
+            (!spins).then(|| backend.attempt(spec.request(wait)))
+        });
+    if backend.maintains_leases() {
+        let (grant, attempt) = granted(spec, budget, once, attempt).await?;
+        let granted = grant.map(|grant| (begin(spec, grant, None), grant));
+        return Ok(Acquired { granted, attempt });
+    }
+    let polled = spec.shared.context.polled();
+    let (owned, budget) = (spec.clone(), *budget);
+    let acquiring = async move {
+        let (grant, attempt) = granted(&owned, &budget, once, attempt).await?;
+        let offer = (owned.now() + claim_after(missed), polled);
+        let granted = grant.map(|grant| (begin(&owned, grant, Some(offer)), grant));
+        Ok(Acquired { granted, attempt })
     };
-    if wait.is_zero() && !once {
+    spec.shared.context.drive(acquiring).await
+}
+
+/// Waits until the backend grants the lock. Returns `None` for the grant if the attempt has missed its turn. A caller that
+/// spins passes no attempt.
+async fn granted(
+    spec: &AcquireSpec,
+    budget: &Budget,
+    once: bool,
+    attempt: Option<Box<dyn Attempt>>,
+) -> Result<(Option<Grant>, Option<Box<dyn Attempt>>), LockError> {
+    let now = spec.now();
+    let until = if once {
+        budget.answers_until(spec).min(now + spec.try_patience())
+    } else {
+        budget.waits_until()
+    };
+    if until <= now && !once {
         return Err(busy_outside(spec, *budget, None));
     }
-    if spec.terms.strategy == Strategy::Spin && !once {
-        return Box::pin(spin(spec, budget)).await;
-    }
-    let mut attempt = backend.attempt(spec.request(wait));
+    let Some(mut attempt) = attempt else {
+        let grant = Box::pin(spin(spec, budget)).await?;
+        return Ok((Some(grant), None));
+    };
     let mut entering = attempt.enter();
     let quiet_until = until.min(budget.quiet_until());
     let mut entered = unless_shut_down(&spec.shared, quiet_until, &mut entering).await?;
@@ -281,7 +357,8 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
     }
     drop(entering);
     match entered {
-        Some(Ok(Answer::Granted(grant))) => Ok(grant),
+        Some(Ok(Answer::Granted(grant))) => Ok((Some(grant), Some(attempt))),
+        Some(Ok(Answer::Missed)) => Ok((None, Some(attempt))),
         Some(Ok(Answer::Busy)) => Err(busy_outside(spec, *budget, attempt.held_by())),
         Some(Err(error)) => Err(failed(spec, *budget, error)),
         None if once => {
@@ -292,7 +369,10 @@ async fn acquire(spec: &AcquireSpec, budget: &Budget, once: bool) -> Result<Gran
             Err(too_late(spec, *budget, was_answered).await)
         }
         // The future of `leave` is boxed, so that the future of a call that gets its lock in time stays small.
-        None => Box::pin(leave(spec, budget, attempt)).await,
+        None => {
+            let grant = Box::pin(leave(spec, budget, attempt)).await?;
+            Ok((Some(grant), None))
+        }
     }
 }
 
@@ -396,9 +476,11 @@ async fn spin(spec: &AcquireSpec, budget: &Budget) -> Result<Grant, LockError> {
                 let queued = failed_tries > 0;
                 return Ok(Grant { queued, ..grant });
             }
-            Some(Ok(Answer::Busy)) if is_last => return Err(busy_outside(spec, *budget, held_by)),
+            Some(Ok(Answer::Busy | Answer::Missed)) if is_last => {
+                return Err(busy_outside(spec, *budget, held_by));
+            }
             None if is_last => return Err(too_late(spec, *budget, was_answered).await),
-            Some(Ok(Answer::Busy)) => was_answered = true,
+            Some(Ok(Answer::Busy | Answer::Missed)) => was_answered = true,
             None => {}
             Some(Err(BackendError::Unreachable(_))) if !is_last => {}
             Some(Err(error)) => return Err(failed(spec, *budget, error)),

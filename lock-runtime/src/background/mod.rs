@@ -31,8 +31,9 @@ use self::clock::{BootClock, Clock};
 use tokio_util::sync::CancellationToken;
 pub(crate) use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask};
 
-use self::socket::Socket;
+use self::{driven::Driven, runtimes::Runtimes, socket::Socket};
 pub(crate) mod clock;
+pub(crate) mod driven;
 pub(crate) mod parking;
 pub(crate) mod runtimes;
 pub(crate) mod socket;
@@ -199,6 +200,8 @@ pub(crate) struct Context {
     unfinished: Mutex<Vec<BoxFuture<'static, ()>>>,
     /// The first half of the id of the first session.
     first_session: OnceLock<u128>,
+    /// Which runtimes of callers do not run.
+    pub(crate) runtimes: Runtimes,
 }
 
 impl fmt::Debug for Context {
@@ -244,6 +247,7 @@ impl Context {
             world: None,
             unfinished: Mutex::default(),
             first_session: OnceLock::new(),
+            runtimes: Runtimes::default(),
         }
     }
 
@@ -356,6 +360,18 @@ impl Context {
             world.abort_with(number, task.abort_handle());
         }
         task
+    }
+
+    /// Carries out `future` for a caller, but independently of when this caller is polled. The first poll of the returned
+    /// future begins `future`. Dropping the returned future drops `future`, or its output.
+    pub(crate) fn drive<F>(&self, future: F) -> Driven<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        #[cfg(feature = "__simulation")]
+        let future = world::while_running(self.world.clone(), 0, future);
+        Driven::new(Box::pin(future))
     }
 
     /// Runs `future` on the engine's thread, so that `future` proceeds even if the caller is rarely polled. Dropping

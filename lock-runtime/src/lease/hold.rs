@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use tracing::Span;
 
 use crate::{
-    background::{Context, TrackedTask, lock},
+    background::{Context, Polled, TrackedTask, lock},
     events::{Counters, LeaseLoss, LeaseWarning, TARGET, count, metrics},
     lease::{
         Applied, Lease, Requested,
@@ -48,6 +48,10 @@ pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
 
     /// Called when a hold has begun.
     fn begun(&self, hold: &Arc<HoldState>);
+
+    /// Called when a hold begins to wait for its body, which `polled` polls. If the body has not begun by `until`, the
+    /// lock is given back.
+    fn awaits_body(&self, hold: &Arc<HoldState>, until: Moment, polled: Option<Polled>);
 
     /// Makes the next renewal or check of the hold due at `moment`, unless it is due earlier already.
     fn due_by(&self, hold: &Arc<HoldState>, moment: Moment);
@@ -139,7 +143,9 @@ impl Scheduled for HoldState {
 }
 
 impl HoldState {
-    /// Creates a hold for a new grant. At first, only the call that acquired the lock is inside the hold.
+    /// Creates a hold for a new grant. At first, only the call that acquired the lock is inside the hold. With `offer`, the
+    /// lock is given back if the call does not begin its body by this moment.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a hold")]
     pub(crate) fn begin(
         host: Arc<dyn HoldHost>,
         key: LockKey,
@@ -148,6 +154,7 @@ impl HoldState {
         terms: LeaseTerms,
         replicas: usize,
         grant: Grant,
+        offer: Option<(Moment, Option<Polled>)>,
     ) -> Arc<Self> {
         let entered = host.backend().now();
         let hold = Arc::new(Self {
@@ -170,11 +177,11 @@ impl HoldState {
             lost_now: Notify::new(),
             warned: AtomicBool::new(false),
             renewal_warned: AtomicBool::new(false),
-            unused_until: AtomicMoment::new(None),
+            unused_until: AtomicMoment::new(offer.as_ref().map(|(until, _)| *until)),
             entries: AtomicUsize::new(1),
             turns: Turns::default(),
         });
-        if !hold.is_fresh() {
+        if offer.is_none() && !hold.is_fresh() {
             // Too little of the lease is left to start the body, so the caller first confirms the lease. Until the body
             // begins, the end of the lease does not count as a loss. `unused_until` is set before the call of `begun`,
             // because the engine's thread can notice the end of the lease at any time after that call. The claim (2 s)
@@ -185,6 +192,10 @@ impl HoldState {
             hold.unused_until.set(Some(until));
         }
         hold.host.begun(&hold);
+        if let Some(until) = hold.unused_until() {
+            let polled = offer.and_then(|(_, polled)| polled);
+            hold.host.awaits_body(&hold, until, polled);
+        }
         hold
     }
 
@@ -202,13 +213,13 @@ impl HoldState {
             // it ends a fixed lease.
             self.update_lease(|_| {});
         } else {
-            self.host.due_by(self, until);
+            self.host.awaits_body(self, until, None);
         }
     }
 
     /// Marks the body as begun. If the lock has already been given back, or its in-process lease has ended, marks the
-    /// lease as not held instead.
-    pub(crate) fn begin_body(&self) {
+    /// lease as not held instead, and returns `false`.
+    pub(crate) fn begin_body(&self) -> bool {
         let before = self
             .unused_until
             .0
@@ -225,6 +236,7 @@ impl HoldState {
         if !stands {
             self.forget_lease();
         }
+        stands
     }
 
     const GIVEN_UP: u64 = 0;
@@ -336,7 +348,7 @@ impl HoldState {
         lock(&self.lease).is_claim()
     }
 
-    fn begun(&self) -> Moment {
+    pub(crate) fn begun(&self) -> Moment {
         lock(&self.lease).begun()
     }
 

@@ -21,7 +21,7 @@ use lock_core::{
 use tokio::sync::Notify;
 
 use crate::{
-    background::{Context, ShutdownSignal, isolated, lock},
+    background::{Context, Polled, ShutdownSignal, isolated, lock},
     events::TARGET,
     lease::{
         Applied, Requested,
@@ -34,6 +34,9 @@ use crate::{
 /// How long the engine waits before it tries a failed renewal or check again. If the local deadline of one of the holds
 /// comes first, the wait ends at that deadline.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// How long a caller can leave its lock untaken before the engine asks the caller's runtime whether it runs.
+const ASK_AFTER: Duration = Duration::from_millis(200);
 
 /// How long the engine waits for the answer to a renewal before the renewal counts as failed. After this time, the
 /// engine still accepts the answer.
@@ -55,7 +58,35 @@ pub(crate) struct RenewalScheduler {
     earlier: Arc<Notify>,
     started: AtomicBool,
     ending: ShutdownSignal,
+    offers: Mutex<Offers>,
     releases: Mutex<Releases>,
+}
+
+/// A lock that was granted to a caller whose body has not begun.
+#[derive(Debug)]
+struct Offer {
+    hold: Weak<HoldState>,
+    /// The moment at which the lock is given back.
+    until: Moment,
+    /// The moment at which the engine asks the caller's runtime whether it runs.
+    ask_at: Moment,
+    polled: Option<Polled>,
+}
+
+impl Offer {
+    /// Returns the hold if it still waits for its body.
+    fn hold(&self) -> Option<Arc<HoldState>> {
+        let hold = self.hold.upgrade();
+        hold.filter(|hold| hold.unused_until().is_some())
+    }
+}
+
+/// The locks that were granted to callers whose bodies have not begun.
+#[derive(Debug, Default)]
+struct Offers {
+    offers: Vec<Offer>,
+    /// The moment at which the scheduler next wakes to check the offers.
+    armed: Option<Moment>,
 }
 
 /// The releases whose callers wait for the confirmation.
@@ -89,6 +120,7 @@ impl RenewalScheduler {
             earlier: Arc::default(),
             started: AtomicBool::new(false),
             ending: ShutdownSignal::default(),
+            offers: Mutex::default(),
             releases: Mutex::default(),
         }
     }
@@ -122,6 +154,74 @@ impl RenewalScheduler {
         self.changes.fetch_add(1, Ordering::AcqRel);
         let (now, group) = (self.context.now(), self.backend.renewal_batch());
         lock(&self.schedule).bring_all_forward(now, group, CHECK_PAUSE);
+    }
+
+    /// Gives the lock of a hold back if its body has not begun by `until`. Soon asks the runtime that has polled the caller
+    /// whether it runs.
+    pub(crate) fn watch_offer(&self, hold: &Arc<HoldState>, until: Moment, polled: Option<Polled>) {
+        let ask_at = self.context.now() + ASK_AFTER;
+        let mut taken = Vec::new();
+        let mut offers = lock(&self.offers);
+        if offers.offers.len() == offers.offers.capacity() {
+            taken.extend(offers.offers.extract_if(.., |offer| offer.hold().is_none()));
+        }
+        offers.offers.push(Offer {
+            hold: Arc::downgrade(hold),
+            until,
+            ask_at,
+            polled,
+        });
+        let due = ask_at.min(until);
+        let is_earlier = offers.armed.is_none_or(|armed| due < armed);
+        if is_earlier {
+            offers.armed = Some(due);
+        }
+        drop(offers);
+        if is_earlier {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Gives back the locks whose bodies have not begun in time. Returns the moment at which the scheduler has to call this
+    /// method again.
+    fn withdraw_offers(&self, now: Moment) -> Option<Moment> {
+        let (mut taken, mut untaken, mut late) = (Vec::new(), Vec::new(), Vec::new());
+        let next = {
+            let mut offers = lock(&self.offers);
+            if offers.armed.is_none_or(|armed| now < armed) {
+                return offers.armed;
+            }
+            for mut offer in std::mem::take(&mut offers.offers) {
+                match offer.hold() {
+                    Some(hold) if offer.until <= now => late.push(hold),
+                    Some(_) => {
+                        if offer.ask_at <= now {
+                            untaken.extend(offer.polled.take());
+                            offer.ask_at = offer.until;
+                        }
+                        offers.offers.push(offer);
+                        continue;
+                    }
+                    None => {}
+                }
+                taken.push(offer);
+            }
+            let due = offers
+                .offers
+                .iter()
+                .map(|offer| offer.ask_at.min(offer.until));
+            offers.armed = due.min();
+            offers.armed
+        };
+        // With the last handle to a runtime, tokio drops the user's hooks.
+        isolated(move || drop(taken));
+        for caller in untaken {
+            self.context.runtimes.ask(&self.context, &caller, now);
+        }
+        for hold in late {
+            isolated(|| hold.give_up_unused(now));
+        }
+        next
     }
 
     /// Makes a release continue in the background if its caller has not read the answer by `until`.
@@ -165,8 +265,6 @@ impl RenewalScheduler {
 
     fn insert(&self, hold: &Arc<HoldState>, due: Moment) {
         let mut schedule = lock(&self.schedule);
-        // Until its body begins, a hold is looked at again at `unused_until`, after each renewal.
-        let due = hold.unused_until().map_or(due, |until| due.min(until));
         if !self.ending.has_begun() && schedule.insert(hold, due) {
             self.earlier.notify_one();
         }
@@ -250,7 +348,11 @@ async fn run(scheduler: Weak<RenewalScheduler>, earlier: Arc<Notify>) {
             };
             let now = scheduler.context.now();
             let (due, next) = lock(&scheduler.schedule).take_due(now);
-            let next = next.into_iter().chain(scheduler.finish_releases(now)).min();
+            let next = next
+                .into_iter()
+                .chain(scheduler.finish_releases(now))
+                .chain(scheduler.withdraw_offers(now))
+                .min();
             for holds in batches(&*scheduler.backend, due) {
                 // Each batch has its own task, so a server that is slow or silent does not delay the other batches.
                 scheduler
@@ -334,15 +436,10 @@ impl SentRenewal {
     }
 }
 
-/// Whether a hold still needs renewals or checks. This function also notices if the hold's deadline has passed, and
-/// gives the lock back if the body has not begun in time.
+/// Whether a hold still needs renewals or checks. This function also notices if the hold's deadline has passed.
 fn needs_renewal(hold: &HoldState) -> bool {
-    let needs = isolated(|| {
-        hold.due_entry().is_scheduled()
-            && hold.loss().is_none()
-            && !hold.give_up_unused(hold.backend().now())
-    });
-    // Only a loss, or giving the lock back, runs code that can panic, and both end the renewals of the hold.
+    let needs = isolated(|| hold.due_entry().is_scheduled() && hold.loss().is_none());
+    // Only a loss runs code that can panic, and it ends the renewals of the hold.
     needs.unwrap_or(false)
 }
 

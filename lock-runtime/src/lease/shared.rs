@@ -12,7 +12,9 @@ use lock_core::{backend::Backend, key::LockName, lease::Moment};
 
 use crate::{
     backend::memory::Link,
-    background::{Context, ShutdownSignal, TaskTracker, TrackedTask, drained, isolated, lock},
+    background::{
+        Context, Polled, ShutdownSignal, TaskTracker, TrackedTask, drained, isolated, lock,
+    },
     events::{Counters, Hooks, LeaseLoss, LeaseWarning},
     lease::{
         hold::{HoldHost, HoldState, UnconfirmedRelease},
@@ -91,6 +93,10 @@ impl HoldHost for Shared {
         }
     }
 
+    fn awaits_body(&self, hold: &Arc<HoldState>, until: Moment, polled: Option<Polled>) {
+        self.scheduler.watch_offer(hold, until, polled);
+    }
+
     fn due_by(&self, hold: &Arc<HoldState>, moment: Moment) {
         self.scheduler.bring_forward(hold, moment);
     }
@@ -143,8 +149,11 @@ impl HoldRegistry {
             .is_some_and(|before| before.token > hold.token)
         {
             drop(newest);
-            // If too little of the lease is left to begin the body, the call acquires the lock again.
-            hold.give_up();
+            // If too little of the lease is left to begin the body, the call acquires the lock again. Otherwise, the server
+            // has possibly lost its tokens with its data.
+            if !hold.is_fresh() {
+                hold.give_up();
+            }
             return Some(hold.clone());
         }
         newest.insert(hold.name.clone(), Arc::downgrade(hold));

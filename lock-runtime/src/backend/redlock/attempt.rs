@@ -497,7 +497,7 @@ impl Attempt for RedlockAttempt {
             }
             Ok(match answer {
                 Answer::Granted(grant) => Leaving::Granted(grant),
-                Answer::Busy => Leaving::Left,
+                Answer::Busy | Answer::Missed => Leaving::Left,
             })
         })
     }

@@ -35,7 +35,7 @@ pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) 
     for request in session.unanswered.sent_by(now - HEARTBEAT) {
         let caller = session.waiters.polled(&request.names.lock, request.owner);
         if let Some(caller) = caller {
-            server.cohorts.runtimes.ask(&server.context, &caller, now);
+            server.context.runtimes.ask(&server.context, &caller, now);
         }
     }
     for request in session.unanswered.revoke_overdue(now) {

@@ -241,10 +241,17 @@ fn replace_others(cohorts: &mut Entries, name: &LockName, now: Moment) -> Vec<Ar
 #[derive(Debug, Default)]
 pub(crate) struct Cohorts {
     entries: Mutex<Entries>,
-    pub(crate) runtimes: Runtimes,
+    runtimes: Runtimes,
 }
 
 impl Cohorts {
+    pub(crate) fn new(runtimes: Runtimes) -> Self {
+        Self {
+            entries: Mutex::default(),
+            runtimes,
+        }
+    }
+
     /// Applies a change to the cohort that contains the token.
     fn with_token<T>(
         &self,

@@ -108,7 +108,7 @@ pub(crate) fn carry_out_chores(
     let cohorts = &server.cohorts;
     let chores = cohorts.heartbeat_chores(session, now, next_beat);
     for caller in chores.untaken {
-        cohorts.runtimes.ask(&server.context, &caller, now);
+        server.context.runtimes.ask(&server.context, &caller, now);
     }
     for (name, token) in chores.missed {
         tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&name), token, "a waiter did not take its turn in time, so the engine passes the turn on");

@@ -289,6 +289,10 @@ impl Attempt for NotifiedAttempt {
         })
     }
 
+    fn again(&mut self) {
+        self.end_waiting();
+    }
+
     /// Tries one last time to get the lock, because the lock may have become free without a message to this session.
     fn leave(&mut self) -> BoxFuture<'_, Result<Leaving, BackendError>> {
         self.end_waiting();

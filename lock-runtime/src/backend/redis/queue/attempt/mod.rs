@@ -24,7 +24,7 @@ use crate::{
         session::waiters::OfferResult,
         transport::connection::Connection,
     },
-    background::TrackedTask,
+    background::{Polled, TrackedTask},
     events::TARGET,
 };
 
@@ -53,11 +53,15 @@ pub(crate) struct RedisAttempt {
     held_by: Option<Box<HeldBy>>,
     /// The moment of the first request under the previous owner name, if the answer to it was lost.
     first_sent: Option<Moment>,
+    /// The runtime that has polled the caller.
+    polled: Option<Polled>,
 }
 
 impl RedisAttempt {
+    /// Creates an attempt for the calling task.
     pub(crate) fn new(server: Arc<Server>, request: Request) -> Self {
         Self {
+            polled: server.context.polled(),
             server,
             request,
             state: AttemptState::new(),
@@ -179,6 +183,10 @@ impl RedisAttempt {
                 return Box::pin(self.take_turn(token)).await;
             }
             Step::StartOver => self.start_over(),
+            Step::Miss => {
+                self.start_over();
+                return Ok(Step::Return(Answer::Missed));
+            }
             Step::AskLater => self.server.context.sleep(RETRY_PAUSE).await,
             Step::Ask | Step::AskOnce | Step::Nothing | Step::Return(_) | Step::Fail(_) => {}
         }
@@ -198,7 +206,7 @@ impl RedisAttempt {
         self.sent = Some(sent.clone());
         self.may_hold = false;
         if self.offers.is_none() && !self.request.wait.is_zero() {
-            let (offers, alone) = session.waiters.join(request, self.server.context.polled());
+            let (offers, alone) = session.waiters.join(request, self.polled.clone());
             self.offers = Some(offers);
             session.watch();
             if !alone {
@@ -469,7 +477,7 @@ pub(crate) async fn try_once(
             };
             (Leaving::Granted(grant), None)
         }
-        Answer::Busy => (Leaving::Left, attempt.held_by()),
+        Answer::Busy | Answer::Missed => (Leaving::Left, attempt.held_by()),
     })
 }
 
@@ -482,12 +490,25 @@ impl Attempt for RedisAttempt {
                     return Err(BackendError::ShutDown);
                 }
                 step = match step {
-                    Step::Return(answer) => return Ok(answer),
+                    Step::Return(answer) => {
+                        self.task = self.task.take().filter(|_| answer == Answer::Missed);
+                        return Ok(answer);
+                    }
                     Step::Fail(error) => return Err(error),
                     step => self.carry_out(step).await?,
                 };
             }
         })
+    }
+
+    fn again(&mut self) {
+        self.polled = self.server.context.polled();
+        if self.state.is_settled() {
+            let sent = self.sent.take();
+            self.state.again(sent.and_then(|sent| sent.request.place()));
+            self.offers = None;
+            self.request.owner = self.server.context.new_owner();
+        }
     }
 
     /// Leaves the queue. If the lock has moved to another server, a task of the engine removes the owner name from the

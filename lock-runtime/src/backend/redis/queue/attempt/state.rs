@@ -105,6 +105,8 @@ pub(crate) enum Step {
     /// Gives back the turn or the place of the current owner name in the background, and sends a request under a new
     /// owner name.
     StartOver,
+    /// Starts over when the caller is polled again.
+    Miss,
     /// Returns this answer to the caller.
     Return(Answer),
     /// Fails the acquisition with this error.
@@ -211,7 +213,7 @@ impl AttemptState {
             }
             Event::Revoked => {
                 self.missed += 1;
-                Step::StartOver
+                Step::Miss
             }
             Event::Offered(token) => {
                 self.phase = Phase::Offered(token);
@@ -230,7 +232,7 @@ impl AttemptState {
                 Phase::Offered(_) => {
                     self.phase = Phase::Waiting;
                     self.missed += 1;
-                    Step::StartOver
+                    Step::Miss
                 }
                 _ => Step::Nothing,
             },
@@ -261,6 +263,14 @@ impl AttemptState {
             self.unsure = false;
             self.not_carried_out = false;
         }
+    }
+
+    /// Begins again under a new owner name, after the caller has not taken its grant in time. If the previous name had a
+    /// place in the queue, the new name takes over this place.
+    pub(crate) fn again(&mut self, place: Option<u64>) {
+        self.phase = Phase::Unsent;
+        self.missed += 1;
+        self.start_over(place);
     }
 
     fn settle(&mut self, answer: Answer) -> Step {
@@ -421,7 +431,7 @@ mod tests {
     #[test]
     fn a_missed_turn_starts_over_and_counts() {
         let mut state = offered();
-        assert_eq!(state.on(Event::Missed), Step::StartOver);
+        assert_eq!(state.on(Event::Missed), Step::Miss);
         assert_eq!((state.missed(), state.offer()), (1, None));
         // A repeated event does not count as a second missed turn.
         assert_eq!(state.on(Event::Missed), Step::Nothing);
@@ -449,7 +459,7 @@ mod tests {
     #[test]
     fn a_revoked_answer_starts_over_and_counts() {
         let mut state = asked();
-        assert_eq!(state.on(Event::Revoked), Step::StartOver);
+        assert_eq!(state.on(Event::Revoked), Step::Miss);
         assert_eq!(state.missed(), 1);
     }
 
