@@ -87,9 +87,11 @@ impl Protocol {
             }
             Step::TakeTurn(token) => self.take_turn(state, id, token_of(token)),
             Step::Confirm(token) => self.confirm_offer(state, id, token_of(token)),
-            Step::StartOver => self.start_over(state, id),
+            Step::StartOver | Step::Miss => self.start_over(state, id),
             Step::Return(Answer::Granted(grant)) => self.enter(state, id, &grant),
-            Step::Return(Answer::Busy) => state.caller(id).phase = Phase::Ended(End::Busy),
+            Step::Return(Answer::Busy | Answer::Missed) => {
+                state.caller(id).phase = Phase::Ended(End::Busy)
+            }
             Step::AskOnce => unreachable!("the model's connections skip no request"),
             Step::Fail(_) | Step::Nothing => {}
         }

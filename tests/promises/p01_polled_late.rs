@@ -292,36 +292,6 @@ async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
     }
 }
 
-/// A caller reads its grant shortly before the claim (2 s) of the grant ends, and is never polled again. The caller
-/// does not keep the lock for a second claim.
-#[tokio::test]
-async fn a_grant_that_is_read_late_does_not_begin_another_claim() {
-    const ROUNDS: usize = 5;
-    let store = Store::redis().await;
-    let [client, other] = store.clients().await;
-    for _ in 0..ROUNDS {
-        hold(&client, "before").await.release().await;
-        let started = Instant::now();
-        let lock = client.lock("k").wait(20 * SECOND).lease(3 * SECOND);
-        let mut forgotten = Box::pin(lock.acquire());
-        assert!(!poll_unread(&client, forgotten.as_mut()).await);
-        let next = other.lock("k").wait(20 * SECOND);
-        let mut next = Box::pin(next.acquire());
-        poll_until_waiting(&mut next, &other, "k", 1).await;
-        let next = tokio::spawn(next);
-        tokio::time::sleep((1700 * MS).saturating_sub(started.elapsed())).await;
-        let entered = poll_once(&mut forgotten).await;
-        next.await.unwrap().unwrap().release().await;
-        if !entered {
-            let delay = started.elapsed();
-            assert!(delay < DELAY + epsilon(), "{delay:?}");
-            return;
-        }
-        // Too little of the lease was left, so the caller renewed it. The server answered before the poll ended.
-    }
-    panic!("the server answered during the caller's last poll in all {ROUNDS} rounds");
-}
-
 /// With the in-process backend, a caller that is polled every 2.5 s delays the other callers by only one claim (2 s) in
 /// total, because the other waiters skip its later turns.
 #[tokio::test(start_paused = true)]

@@ -193,18 +193,24 @@ impl MultiAcquisition {
         } else {
             budget.answers_until(first)
         };
-        let wait = budget.waits_until().since(first.now());
-        let backend = first.shared.backend.clone();
-        let requests = spec.iter().map(|spec| spec.request(wait));
-        let taking = backend.acquire_multi(requests.collect());
-        let taken = self.unless_lost(async {
-            match unless_shut_down(&first.shared, until, taking).await? {
-                // The poll that reads the answer also turns the grants into entries. If `unless_lost` then finds that a
-                // lock taken earlier is lost, it drops the new entries. Dropping the entries gives their grants back.
+        let (specs, shared) = (spec.to_vec(), first.shared.clone());
+        let taking = async move {
+            let (first, shared) = (&specs[0], &specs[0].shared);
+            let wait = budget.waits_until().since(first.now());
+            let requests = specs.iter().map(|spec| spec.request(wait));
+            let taking = shared.backend.acquire_multi(requests.collect());
+            match unless_shut_down(shared, until, taking).await? {
                 Some(Ok(MultiAnswer::Granted(grants))) => {
-                    let entries = spec.iter().zip(grants);
-                    let entries =
-                        entries.map(|(spec, grant)| one::begin_one_of_several(spec, grant));
+                    // The locks are given back if the caller is not polled to take them.
+                    let until = budget.waits_until().max(first.now()) + CLAIM;
+                    let is_in_process = shared.backend.maintains_leases();
+                    let offer = || (!is_in_process).then_some((until, None));
+                    let entries = specs.iter().zip(grants);
+                    let entries = entries.map(|(spec, grant)| {
+                        let entry = one::begin(spec, grant, offer());
+                        one::count_acquired(spec, &grant, &entry);
+                        entry
+                    });
                     Ok(Some(Ok(entries.collect::<Vec<_>>())))
                 }
                 Some(Ok(MultiAnswer::Busy(index))) => Ok(Some(Err(index))),
@@ -215,11 +221,11 @@ impl MultiAcquisition {
                 // for a single lock is repeated until `wait` is over.
                 Some(Err(BackendError::Unreachable(_))) if budget.waits() => Ok(None),
                 Some(Err(error)) => Err(failed(first, budget, error)),
-                // The answer to the request for several locks can take more polls of the caller than one, so the check of
-                // the server decides.
+                // The request for several locks can take more answers than one, so the check of the server decides.
                 None => Err(too_late(first, budget, true).await),
             }
-        });
+        };
+        let taken = self.unless_lost(shared.carry_out(taking));
         let taken = taken.await?;
         if taken.is_some() {
             self.budget = budget.answered();

@@ -153,27 +153,20 @@ async fn enter_now(
     }
     let (mut budget, mut attempt, mut missed) = (*budget, None, 0);
     loop {
-        let acquired = acquire(spec, &budget, once, attempt, missed).await?;
+        let acquired = acquire(spec, &budget, once, is_one_of_several, attempt, missed).await?;
         budget = budget.answered();
         attempt = acquired.attempt;
-        if let Some((mut entry, grant)) = acquired.granted {
-            // The futures of `with_replicas` and `confirm` are boxed, because few calls need them.
-            let mut stands = true;
-            // A call with several locks waits for the replicas of all its locks together.
-            if spec.terms.needs_replicas() && !is_one_of_several {
-                (entry, stands) = Box::pin(with_replicas(spec, budget, entry)).await?;
-            }
-            // The body of a call with one lock begins in this poll.
-            if stands
-                && (is_fresh(&entry) || Box::pin(confirm(spec, budget, &entry)).await?)
+        missed += u32::from(acquired.is_missed);
+        if let Some((entry, grant)) = acquired.granted {
+            // The future of `confirm` is boxed, because few calls need it. The body of a call with one lock begins in
+            // this poll.
+            if (is_fresh(&entry) || Box::pin(confirm(spec, budget, &entry)).await?)
                 && (is_one_of_several || entry.hold().begin_body())
             {
                 count_acquired(spec, &grant, &entry);
                 return Ok(entry);
             }
             missed += u32::from(entry.hold().is_given_up());
-        } else {
-            missed += 1;
         }
         // The lock was lost or given back before the body began, so the call waits for it again. If the server still has
         // the grant, dropping the entry gives the grant back.
@@ -244,7 +237,11 @@ async fn extend_enclosing(
 
 /// Begins the hold of a lock that has been granted. With `offer`, the lock is given back if the call does not begin its
 /// body by this moment.
-fn begin(spec: &AcquireSpec, grant: Grant, offer: Option<(Moment, Option<Polled>)>) -> Entry {
+pub(crate) fn begin(
+    spec: &AcquireSpec,
+    grant: Grant,
+    offer: Option<(Moment, Option<Polled>)>,
+) -> Entry {
     Entry::began(EntryTicket::counted(HoldState::begin(
         spec.shared.clone(),
         spec.key.clone(),
@@ -257,15 +254,8 @@ fn begin(spec: &AcquireSpec, grant: Grant, offer: Option<(Moment, Option<Polled>
     )))
 }
 
-/// Begins the hold of one of several locks that have been granted together.
-pub(crate) fn begin_one_of_several(spec: &AcquireSpec, grant: Grant) -> Entry {
-    let entry = begin(spec, grant, None);
-    count_acquired(spec, &grant, &entry);
-    entry
-}
-
 /// Counts and logs that a call has taken its lock.
-fn count_acquired(spec: &AcquireSpec, grant: &Grant, entry: &Entry) {
+pub(crate) fn count_acquired(spec: &AcquireSpec, grant: &Grant, entry: &Entry) {
     let shared = &spec.shared;
     count(&shared.counters.acquired);
     if grant.queued {
@@ -280,8 +270,9 @@ fn count_acquired(spec: &AcquireSpec, grant: &Grant, entry: &Entry) {
 
 /// The outcome of an attempt that has not failed.
 struct Acquired {
-    /// `None` if the attempt has missed its turn.
+    /// `None` if the attempt has missed its turn, or if the lock was lost before it was offered to the caller.
     granted: Option<(Entry, Grant)>,
+    is_missed: bool,
     /// Queues again at its old place if the call does not take the lock. `None` if the backend has no queue.
     attempt: Option<Box<dyn Attempt>>,
 }
@@ -293,6 +284,7 @@ async fn acquire(
     spec: &AcquireSpec,
     budget: &Budget,
     once: bool,
+    is_one_of_several: bool,
     before: Option<Box<dyn Attempt>>,
     missed: u32,
 ) -> Result<Acquired, LockError> {
@@ -310,20 +302,36 @@ async fn acquire(
             };
             (!spins).then(|| backend.attempt(spec.request(wait)))
         });
-    if backend.maintains_leases() {
-        let (grant, attempt) = granted(spec, budget, once, attempt).await?;
-        let granted = grant.map(|grant| (begin(spec, grant, None), grant));
-        return Ok(Acquired { granted, attempt });
-    }
-    let polled = spec.shared.context.polled();
+    let is_in_process = backend.maintains_leases();
+    let polled = (!is_in_process)
+        .then(|| spec.shared.context.polled())
+        .flatten();
     let (owned, budget) = (spec.clone(), *budget);
     let acquiring = async move {
-        let (grant, attempt) = granted(&owned, &budget, once, attempt).await?;
-        let offer = (owned.now() + claim_after(missed), polled);
-        let granted = grant.map(|grant| (begin(&owned, grant, Some(offer)), grant));
-        Ok(Acquired { granted, attempt })
+        let (spec, offered_for) = (&owned, claim_after(missed));
+        let (grant, attempt) = granted(spec, &budget, once, attempt).await?;
+        let mut acquired = Acquired {
+            granted: None,
+            is_missed: grant.is_none(),
+            attempt,
+        };
+        let Some(grant) = grant else {
+            return Ok(acquired);
+        };
+        let offer = (!is_in_process).then(|| (spec.now() + offered_for, polled));
+        let (mut entry, mut stands) = (begin(spec, grant, offer), true);
+        // A call with several locks waits for the replicas of all its locks together. The futures are boxed, because few
+        // calls need them.
+        if spec.terms.needs_replicas() && !is_one_of_several {
+            (entry, stands) = Box::pin(with_replicas(spec, budget.answered(), entry)).await?;
+            entry.hold().wait_for_body(spec.now() + offered_for);
+        }
+        if stands && (is_fresh(&entry) || Box::pin(confirm(spec, budget, &entry)).await?) {
+            acquired.granted = Some((entry, grant));
+        }
+        Ok(acquired)
     };
-    spec.shared.context.drive(acquiring).await
+    spec.shared.carry_out(acquiring).await
 }
 
 /// Waits until the backend grants the lock. Returns `None` for the grant if the attempt has missed its turn. A caller that

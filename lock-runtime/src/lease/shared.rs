@@ -60,6 +60,23 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Carries out steps of an acquisition. If the locks are on a server, the steps do not depend on when the caller is
+    /// polled ([`Context::drive`]). Locks in process follow the clock of the caller's runtime, so the caller polls their
+    /// steps.
+    pub(crate) async fn carry_out<F>(&self, steps: F) -> F::Output
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        if self.backend.maintains_leases() {
+            steps.await
+        } else {
+            self.context.drive(steps).await
+        }
+    }
+}
+
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")

@@ -2,29 +2,23 @@
 //! requests the lock from all nodes once, under a new owner name. Rounds are repeated until a majority grants the lock,
 //! and enough of the lease is left.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
     fencing::FencingToken,
     key::LockName,
-    lease::{CLAIM, Grant, Moment, claim_after},
+    lease::{Grant, Moment},
     options::Backoff,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
-use crate::{
-    backend::redlock::{
-        agreement::Agreement,
-        membership::connected,
-        node::{Node, NodeAttempt},
-        quorum::{Quorum, less_node_drift},
-    },
-    background::{Context, lock},
+use crate::backend::redlock::{
+    agreement::Agreement,
+    membership::connected,
+    node::{Node, NodeAttempt},
+    quorum::{Quorum, less_node_drift},
 };
 
 /// The lease divided by this number is the time within which a node has to answer.
@@ -176,53 +170,14 @@ impl Taken {
     }
 }
 
-/// Runs `work` for a caller in a task of the engine, and offers the result to the caller. The offer ends one claim (2
-/// s) after the work has started, or earlier if the caller has missed offers before. Returns `None` if the caller was
-/// not polled in time to take the result. The engine drops a result that the caller does not take. If the caller is
-/// dropped, the engine drops the work.
-pub(crate) async fn offered<T: Send + 'static>(
-    context: &Arc<Context>,
-    missed: u32,
-    work: impl Future<Output = T> + Send + 'static,
-) -> Option<T> {
-    let offer = Arc::new(Mutex::new(None));
-    let (done, is_done) = oneshot::channel::<()>();
-    let (caller, gone) = oneshot::channel::<()>();
-    let engines = offer.clone();
-    let engine = context.clone();
-    context.spawn(async move {
-        let claim_ends = engine.now() + CLAIM;
-        let offering = async {
-            let value = work.await;
-            *lock(&engines) = Some(value);
-            let _ = done.send(());
-            let until = engine.now() + claim_after(missed);
-            engine.sleep_until(until.min(claim_ends)).await;
-        };
-        tokio::select! {
-            biased;
-            _ = gone => {}
-            () = offering => {}
-        }
-        drop(lock(&engines).take());
-    });
-    let _ = is_done.await;
-    let value = lock(&offer).take();
-    drop(caller);
-    value
-}
-
-/// A round that runs in a task of the engine. The output is `None` if the caller was polled too late to take the
-/// outcome.
-type Asking = BoxFuture<'static, Option<Round>>;
+/// A round.
+type Asking = BoxFuture<'static, Round>;
 
 /// An acquisition of a lock from the nodes of a Redlock.
 pub(crate) struct RedlockAttempt {
     quorum: Arc<Quorum>,
     request: Request,
     rounds: u32,
-    /// The number of rounds whose outcome was not used, because the caller was polled too late.
-    missed: u32,
     /// The round that is in progress, if there is one.
     asking: Option<(Haste, Asking)>,
     /// `Ok` if a majority answered in the previous round, and otherwise the reason why no majority answered.
@@ -236,7 +191,6 @@ impl RedlockAttempt {
             quorum,
             request,
             rounds: 0,
-            missed: 0,
             asking: None,
             newest,
         }
@@ -252,17 +206,15 @@ impl RedlockAttempt {
             let (_, asking) = self.asking.get_or_insert_with(|| {
                 self.rounds += 1;
                 let (quorum, request) = (quorum.clone(), request.clone());
-                let (context, missed) = (quorum.context.clone(), self.missed);
-                let asking = async move {
-                    let asking = async move { round(&quorum, &request, haste).await };
-                    offered(&context, missed, asking).await
-                };
-                (haste, asking.boxed())
+                (
+                    haste,
+                    async move { round(&quorum, &request, haste).await }.boxed(),
+                )
             });
             let round = asking.await;
             self.asking = None;
             let answer = match round {
-                Some(Round::Granted(taken)) if taken.is_young() => {
+                Round::Granted(taken) if taken.is_young() => {
                     // The code from here on must not await. At an await, the caller could be dropped after its grants
                     // have become a hold.
                     let queued = self.rounds > 1;
@@ -271,14 +223,9 @@ impl RedlockAttempt {
                         ..taken.become_hold()
                     }));
                 }
-                // The caller was polled too late. The engine has given back the grants of the round, or gives them back
-                // now.
-                None | Some(Round::Granted(_)) => {
-                    self.missed += 1;
-                    continue;
-                }
-                Some(Round::Busy) => Ok(Answer::Busy),
-                Some(Round::Unreachable(error)) => Err(error),
+                Round::Granted(_) => continue, // the process was stopped meanwhile
+                Round::Busy => Ok(Answer::Busy),
+                Round::Unreachable(error) => Err(error),
             };
             self.newest = answer.clone().map(|_| ());
             return answer;

@@ -73,7 +73,7 @@ use tokio::sync::Notify;
 
 pub(crate) use self::url::{is_redlock, parse, parse_nodes};
 use self::{
-    attempt::{Haste, RedlockAttempt, Round, Taken, offered, round},
+    attempt::{Haste, RedlockAttempt, Round, Taken, round},
     node::Node,
     quorum::Quorum,
 };
@@ -177,14 +177,8 @@ impl Backend for RedlockBackend {
     ) -> BoxFuture<'_, Result<MultiAnswer, BackendError>> {
         let quorum = self.quorum.clone();
         Box::pin(async move {
-            let mut missed = 0;
             loop {
-                let taking = take_together(quorum.clone(), requests.clone());
-                let Some(taken) = offered(&quorum.context, missed, taking).await else {
-                    missed += 1;
-                    continue; // the caller was polled too late, so the locks were given back
-                };
-                let taken = match taken? {
+                let taken = match take_together(quorum.clone(), requests.clone()).await? {
                     Ok(taken) => taken,
                     Err(busy) => return Ok(MultiAnswer::Busy(busy)),
                 };
@@ -193,7 +187,6 @@ impl Backend for RedlockBackend {
                     let grants = taken.into_iter().map(Taken::become_hold);
                     return Ok(MultiAnswer::Granted(grants.collect()));
                 }
-                missed += 1;
             }
         })
     }

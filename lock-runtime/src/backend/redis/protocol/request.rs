@@ -4,7 +4,7 @@ use std::{
     fmt::Write,
     sync::{
         self, Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -35,25 +35,6 @@ use crate::{
 /// written.
 const TEXT: usize = 192;
 
-/// The state of the newest request that the caller itself has sent. Requests that the session sends for the caller in a
-/// batch do not count. The answer to a caller's own request can grant the lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direct {
-    /// The caller has read the answers to all its own requests.
-    Idle,
-    /// The caller sent a request at this moment, and has not read the answer yet.
-    Asked(Moment),
-    /// The caller knows since this moment that it gets no answer to its request, which the server may have carried out.
-    /// The caller sends the request again when there is a connection.
-    Failed(Moment),
-    /// The caller did not read the answer within a claim, or has not sent the request again within a claim. If the server
-    /// has granted the lock, the engine gives the lock back.
-    Revoked {
-        /// Whether the caller knew that it gets no answer.
-        is_lost: bool,
-    },
-}
-
 /// The content that all requests of one owner share, and the state of these requests. The owner's queue entry never
 /// changes, because a retry with another entry would queue the owner twice.
 #[derive(Debug)]
@@ -82,7 +63,8 @@ pub(crate) struct AcquireRequest {
     place: AtomicU64,
     /// The moment at which the first request to queue the caller was sent.
     first_sent: sync::OnceLock<Moment>,
-    direct: sync::Mutex<Direct>,
+    /// Whether the attempt itself has sent a request that is not answered. The answer can grant the lock.
+    is_asked: AtomicBool,
     /// The requests that the session has sent for this acquisition, and that are not answered yet. The acquisition ends
     /// only after these requests.
     sending: TaskTracker,
@@ -152,7 +134,7 @@ impl AcquireRequest {
             held_by: sync::Mutex::default(),
             place: AtomicU64::new(0),
             first_sent: sync::OnceLock::new(),
-            direct: sync::Mutex::new(Direct::Idle),
+            is_asked: AtomicBool::new(false),
             sending: TaskTracker::new(),
             carried: sync::Mutex::default(),
         }
@@ -176,22 +158,6 @@ impl AcquireRequest {
         }
     }
 
-    /// Returns the moment of the first request. `None` if no request was sent.
-    pub(crate) fn first_sent(&self) -> Option<Moment> {
-        self.first_sent.get().copied()
-    }
-
-    /// Makes this request continue an earlier one that was sent at this moment, and whose answer was lost.
-    pub(crate) fn continues(&mut self, first_sent: Moment) {
-        self.first_sent = sync::OnceLock::from(first_sent);
-    }
-
-    /// Returns whether the `wait` of the caller has been over for some time.
-    pub(crate) fn is_over(&self) -> bool {
-        let sent = self.first_sent.get();
-        sent.is_some_and(|sent| self.context.now() > *sent + self.wait + LATE_SLACK)
-    }
-
     /// Records that `connection` carries the newest request.
     pub(crate) fn carry(&self, connection: &Arc<Connection>) {
         *lock(&self.carried) = Some(connection.clone());
@@ -201,68 +167,20 @@ impl AcquireRequest {
         lock(&self.carried).clone()
     }
 
-    /// Records that the caller itself is about to send a request. Returns false if the caller must not send the
-    /// request, because the engine has revoked an earlier request of the same owner.
-    pub(crate) fn ask(&self) -> bool {
-        let mut direct = lock(&self.direct);
-        let asks = !matches!(*direct, Direct::Revoked { .. });
-        if asks {
-            *direct = Direct::Asked(self.context.now());
-        }
-        asks
+    /// Records that the attempt itself sends a request.
+    pub(crate) fn ask(&self) {
+        self.is_asked.store(true, Ordering::Release);
     }
 
-    /// Records that the caller has read the answer. Returns false if the caller must not take the grant in the answer,
-    /// because the engine has revoked the request and gives the grant back.
-    pub(crate) fn answered(&self) -> bool {
-        let mut direct = lock(&self.direct);
-        let takes = !matches!(*direct, Direct::Revoked { .. });
-        if takes {
-            *direct = Direct::Idle;
-        }
-        takes
+    /// Records that the attempt's own requests are answered.
+    pub(crate) fn answered(&self) {
+        self.is_asked.store(false, Ordering::Release);
     }
 
-    /// Records that the caller has learnt that its request gets no answer.
-    pub(crate) fn failed(&self) {
-        let mut direct = lock(&self.direct);
-        if let Direct::Asked(_) = *direct {
-            *direct = Direct::Failed(self.context.now());
-        }
-    }
-
-    /// Revokes the caller's request if the caller has not read the answer within a claim. Returns whether the request
-    /// was revoked.
-    pub(crate) fn revoke(&self, now: Moment) -> bool {
-        let mut direct = lock(&self.direct);
-        let overdue =
-            matches!(*direct, Direct::Asked(since) | Direct::Failed(since) if since + CLAIM <= now);
-        if overdue {
-            *direct = Direct::Revoked {
-                is_lost: matches!(*direct, Direct::Failed(_)),
-            };
-        }
-        overdue
-    }
-
-    pub(crate) fn is_revoked(&self) -> bool {
-        matches!(*lock(&self.direct), Direct::Revoked { .. })
-    }
-
-    /// Returns whether the engine has revoked a request whose answer was lost.
-    pub(crate) fn is_lost(&self) -> bool {
-        *lock(&self.direct) == Direct::Revoked { is_lost: true }
-    }
-
-    /// Returns whether the caller has read the answers to all its own requests. Requests that the session sends for the
-    /// caller do not count.
+    /// Returns whether all requests that the attempt itself has sent are answered. Requests that the session sends for the
+    /// attempt do not count.
     pub(crate) fn is_answered(&self) -> bool {
-        *lock(&self.direct) == Direct::Idle
-    }
-
-    /// Returns whether the caller sent a request at `moment` or earlier, and has not read the answer yet.
-    pub(crate) fn is_unanswered_since(&self, moment: Moment) -> bool {
-        matches!(*lock(&self.direct), Direct::Asked(since) if since <= moment)
+        !self.is_asked.load(Ordering::Acquire)
     }
 
     /// Registers a request that the session sends for this acquisition. The request counts as under way until the
@@ -395,8 +313,6 @@ impl AcquireRequest {
 
     /// Sends the request for the lock over `connection`, and reads the reply.
     pub(crate) async fn acquire(&self, connection: &Connection) -> Result<Reply, CallError> {
-        // The caller may read late that the server has forgotten the script.
-        let is_wanted = || self.ask();
         let asking = {
             let keys = self.names.keys();
             // Only a caller that does not wait can grant the lock to the next waiter.
@@ -419,12 +335,7 @@ impl AcquireRequest {
                 &place,
             ];
             let count = args.len() - usize::from(place.is_empty());
-            connection.run_while(
-                self.scripts.acquire,
-                &keys[..key_count],
-                &args[..count],
-                &is_wanted,
-            )
+            connection.run(self.scripts.acquire, &keys[..key_count], &args[..count])
         };
         let (reply, sent) = asking.await?;
         let reply = match reply {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lock_core::{backend::BackendError, lease::Moment};
+use lock_core::backend::BackendError;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
             grants::{give_back, take_up},
             server::{RETRY_PAUSE, Server},
         },
-        session::{HEARTBEAT, Session},
+        session::Session,
         transport::{call_error::CallError, connection::Connection},
     },
     events::TARGET,
@@ -27,30 +27,6 @@ pub(crate) struct Sent {
 
 /// The time limit for one try to clean up over a new connection.
 const NEW_CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Revokes requests whose callers did not read the answers in time. Releases the locks that these answers may have
-/// granted. If a caller has not read its answer for a heartbeat, finds out whether its runtime runs: the other callers of a
-/// blocked runtime possibly get the lock next.
-pub(crate) fn revoke(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
-    for request in session.unanswered.sent_by(now - HEARTBEAT) {
-        let caller = session.waiters.polled(&request.names.lock, request.owner);
-        if let Some(caller) = caller {
-            server.context.runtimes.ask(&server.context, &caller, now);
-        }
-    }
-    for request in session.unanswered.revoke_overdue(now) {
-        tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&request.names.lock), "a caller did not read its answer in time, so a lock that the answer granted is given back");
-        let sent = Sent {
-            session: session.clone(),
-            request,
-        };
-        let (engine, task) = (server.clone(), server.track_cleanup());
-        server.context.spawn(async move {
-            clean_up(engine, sent).await;
-            drop(task);
-        });
-    }
-}
 
 /// Waits until the server can no longer carry out requests that were sent over a broken connection. After a connection
 /// has broken, the server can still read and carry out requests that the client sent before. The session closes the broken

@@ -65,9 +65,6 @@ impl Entry {
         let mut next = Next::Nobody;
         while let Some(turn) = self.cohort.next(now) {
             let waiters = &self.session.waiters;
-            if waiters.is_over(name, turn.owner) {
-                continue; // at its next poll, the call leaves
-            }
             let is_silent =
                 !runtimes.have_answered(now) && waiters.is_silent(name, turn.owner, runtimes, now);
             if let Some(missed) = waiters.resolve(name, turn.owner, Ok(turn.token), offers) {
@@ -85,19 +82,13 @@ impl Entry {
 
     /// Returns the number of members that are still waiting for their turn.
     fn waiting(&self, name: &LockName) -> usize {
-        let waits = |owner: &&OwnerId| self.waits(name, **owner);
+        let waits = |owner: &&OwnerId| self.session.waiters.waits(name, **owner);
         self.cohort.to_come().iter().filter(waits).count()
     }
 
     fn has_waiting(&self, name: &LockName) -> bool {
-        let waits = |owner: &OwnerId| self.waits(name, *owner);
+        let waits = |owner: &OwnerId| self.session.waiters.waits(name, *owner);
         self.cohort.to_come().iter().any(waits)
-    }
-
-    /// Returns whether this member waits for its turn, and its `wait` is not over.
-    fn waits(&self, name: &LockName, owner: OwnerId) -> bool {
-        let waiters = &self.session.waiters;
-        waiters.waits(name, owner) && !waiters.is_over(name, owner)
     }
 }
 

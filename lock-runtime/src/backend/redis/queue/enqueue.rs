@@ -15,7 +15,7 @@ use crate::backend::redis::{
     },
     queue::{
         cleanup::until_closed,
-        grants::take_up_described,
+        grants::take_up,
         server::{RETRY_PAUSE, Retry, Server},
     },
     session::{Session, waiters::Offers},
@@ -175,7 +175,7 @@ async fn send_batch(
     if let (Some(held), Some(left)) = (held, left.and_then(|left| u64::try_from(left).ok()))
         && let Some(grant) = GrantSnapshot::parse(&held, left, sent)
     {
-        take_up_described(server, session, name, &grant);
+        take_up(server, session, name, &grant);
     }
     Ok(())
 }

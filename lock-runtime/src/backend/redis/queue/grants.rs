@@ -63,18 +63,6 @@ pub(crate) fn take_up(
     begun
 }
 
-/// Accepts a grant of this session that the answer to a probe or to a batch has described. Does nothing if the grant
-/// has only one owner, and this owner has not read the answer to its own request yet. That answer possibly describes
-/// the same grant. Returns true if the grant is new to this process, and a waiter was offered a turn.
-pub(crate) fn take_up_described(
-    server: &Arc<Server>,
-    session: &Arc<Session>,
-    name: &LockName,
-    grant: &GrantSnapshot,
-) -> bool {
-    !session.unanswered.has(&grant.owners) && take_up(server, session, name, grant)
-}
-
 /// Renews the grant of an offer in a task of the engine, because the grant has too little time left for the member of
 /// the cohort to take its turn.
 pub(crate) fn confirm_offer(

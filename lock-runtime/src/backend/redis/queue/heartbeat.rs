@@ -18,8 +18,7 @@ use crate::backend::redis::{
         scripts,
     },
     queue::{
-        cleanup::revoke,
-        grants::{carry_out_chores, take_up_described},
+        grants::{carry_out_chores, take_up},
         server::Server,
     },
     session::{HEARTBEAT, Session},
@@ -44,11 +43,9 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             let (Some(session), Some(server)) = (session.upgrade(), server.upgrade()) else {
                 return;
             };
-            // A session can end before a caller has read the answer to its request, or has taken the turn that it was
-            // offered. The heartbeat then continues until the request is revoked or its answer is read, and until the
-            // grants of the session are released.
+            // A session can end before a member has taken the turn that it was offered. The heartbeat then continues until
+            // the grants of the session are released.
             if session.has_ended()
-                && session.unanswered.is_empty()
                 && (server.sessions.is_closed() || !server.cohorts.need_heartbeat(&session))
             {
                 return;
@@ -58,7 +55,6 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             if next_beat <= now {
                 next_beat = now + HEARTBEAT;
                 carry_out_chores(&server, &session, now, next_beat);
-                revoke(&server, &session, now);
                 if let Some(connection) = &connection {
                     check_silence(connection, now);
                 }
@@ -195,7 +191,7 @@ fn take_in(
                 session.probe_after(name, asked + Duration::from_millis(left));
             }
             if let Some(grant) = GrantSnapshot::parse(&grant, left, asked)
-                && take_up_described(server, session, name, &grant)
+                && take_up(server, session, name, &grant)
             {
                 count(&server.counters.missed_wakeups);
                 metrics::missed_wakeup();

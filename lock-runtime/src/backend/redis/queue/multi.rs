@@ -90,28 +90,13 @@ pub(crate) async fn acquire_multi(
             .filter_map(|attempt| attempt.sent.as_ref())
             .map(|sent| sent.request.clone())
             .collect();
-        let mut lasting = true;
         for args in &asked {
-            lasting &= args.ask();
-            session.unanswered.insert(args);
+            args.ask();
             args.carry(&connection);
         }
-        let answer = if lasting {
-            ask(&asked, &connection).await
-        } else {
-            Ok(MultiAnswer::Busy(0))
-        };
+        let answer = ask(&asked, &connection).await;
         if answer.is_ok() {
-            for args in &asked {
-                session.unanswered.remove(args.owner);
-                lasting &= args.answered();
-            }
-        }
-        if !lasting {
-            // The caller did not read the answer in time, so the engine has revoked some of the requests. The engine
-            // gives back the grants of the revoked requests. Dropping the attempts gives back the other grants.
-            attempts.clear();
-            continue;
+            asked.iter().for_each(|args| args.answered());
         }
         match answer {
             Ok(together) => {
@@ -154,13 +139,8 @@ async fn ask(
         keys.extend(lock.names.claim());
         args.push(tail);
     }
-    // If the server has forgotten the script, the requests are sent again, unless the caller reads this so late that the
-    // engine has revoked one of them.
-    let is_wanted = || all.iter().all(|request| request.ask());
     let script = first.scripts.multi_acquire;
-    let (reply, sent) = connection
-        .run_while(script, &keys, &args, &is_wanted)
-        .await?;
+    let (reply, sent) = connection.run(script, &keys, &args).await?;
     match reply {
         Value::Int(0) => {
             // The server's clock was set forward, or the request was delayed. The engine gives up this connection, and

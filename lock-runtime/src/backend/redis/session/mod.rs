@@ -24,10 +24,7 @@ use lock_core::{
 };
 use tokio::sync::Notify;
 
-use self::{
-    subscribers::Subscribers,
-    waiters::{Unanswered, Waiters},
-};
+use self::{subscribers::Subscribers, waiters::Waiters};
 use crate::{
     backend::redis::{
         preflight::{Failure, check_first},
@@ -94,8 +91,6 @@ pub(crate) struct Session {
     state: Watched<State>,
     /// The waiters: callers that have a place in the queue, or are about to be queued.
     pub(crate) waiters: Waiters,
-    /// The requests that callers have sent themselves, and whose answers they have not read.
-    pub(crate) unanswered: Unanswered,
     /// The callers that wait for a release in Redisson's layout, which has no queue.
     pub(crate) subscribers: Subscribers,
     /// Lets the heartbeat sleep while the session is idle.
@@ -125,7 +120,6 @@ impl Session {
             forged: AtomicBool::new(false),
             state: Watched::new(State::Connecting),
             waiters: Waiters::default(),
-            unanswered: Unanswered::default(),
             subscribers: Subscribers::new(context.clone()),
             parking: Arc::default(),
             earlier: Notify::new(),
@@ -263,14 +257,13 @@ impl Session {
         }
     }
 
-    /// Returns whether the session is connected and idle: no command is under way, no caller waits in the queue, and no
-    /// caller has an unread answer.
+    /// Returns whether the session is connected and idle: no command is under way, and no caller waits in the queue.
     pub(crate) fn is_idle(&self) -> bool {
         let quiet = match &*self.state.get() {
             State::Up(connection) => connection.is_idle(),
             State::Connecting | State::Ended => false,
         };
-        quiet && self.waiters.is_empty() && self.unanswered.is_empty()
+        quiet && self.waiters.is_empty()
     }
 
     /// Sends the requests of the queued callers again, with their old places. Sends only the requests for the lock

@@ -41,12 +41,6 @@ impl Waiting {
         self.sender.as_ref()?;
         self.request.place()
     }
-
-    /// Returns the place of a caller that needs it. A caller whose `wait` is over is not polled. At its next poll, it
-    /// leaves the queue.
-    fn place_needed(&self) -> Option<u64> {
-        self.place().filter(|_| !self.request.is_over())
-    }
 }
 
 /// The callers that wait for one lock.
@@ -130,8 +124,7 @@ impl Waiters {
     }
 
     /// Returns requests for up to `at_most` locks whose probe is due. Each lock is represented by the request of its
-    /// first queued caller. Schedules the next probe of these locks at `next`. Ends the probes of a lock if the `wait` of
-    /// each caller is over.
+    /// first queued caller. Schedules the next probe of these locks at `next`.
     pub(crate) fn due(
         &self,
         now: Moment,
@@ -151,8 +144,7 @@ impl Waiters {
             };
             list.probe = None;
             let queued = list.waiting.values();
-            let queued =
-                queued.filter_map(|waiting| Some((waiting.place_needed()?, &waiting.request)));
+            let queued = queued.filter_map(|waiting| Some((waiting.place()?, &waiting.request)));
             let Some((_, first)) = queued.min_by_key(|(place, _)| *place) else {
                 continue;
             };
@@ -271,13 +263,6 @@ impl Waiters {
         polled.is_some_and(|polled| runtimes.is_silent(polled, now))
     }
 
-    /// Returns whether this caller is known, and its `wait` has been over for some time.
-    pub(crate) fn is_over(&self, name: &LockName, owner: OwnerId) -> bool {
-        let waiters = lock(&self.0);
-        let waiting = waiters.get(name).and_then(|list| list.waiting.get(&owner));
-        waiting.is_some_and(|waiting| waiting.request.is_over())
-    }
-
     /// Records the token by which the server identifies a grant, for each owner of the grant that is still waiting.
     /// Returns false if this grant or a later one was already recorded for one of these owners.
     pub(crate) fn note_grant(&self, name: &LockName, owners: &[OwnerId], first: u64) -> bool {
@@ -377,7 +362,7 @@ impl Waiters {
     }
 
     /// Prepares the requests of all queued callers of one lock, or of all locks, to be sent again with their old
-    /// places. Leaves out callers whose `wait` is over. Returns the locks that have requests to send.
+    /// places. Returns the locks that have requests to send.
     pub(crate) fn requeue(&self, only: Option<&LockName>) -> Vec<LockName> {
         let mut waiters = lock(&self.0);
         let waiters = waiters
@@ -386,7 +371,7 @@ impl Waiters {
         let with_some = waiters.filter_map(|(name, list)| {
             let queued = list.waiting.values();
             let queued =
-                queued.filter_map(|waiting| Some((waiting.place_needed()?, waiting.request.owner)));
+                queued.filter_map(|waiting| Some((waiting.place()?, waiting.request.owner)));
             let mut queued: Vec<_> = queued.collect();
             queued.sort_unstable();
             list.unsent.retain(|owner| {
@@ -438,7 +423,7 @@ impl Waiters {
         }
     }
 
-    /// Takes the next batch of unsent requests, without those whose `wait` is over. If no request is left, records that the sending task has ended.
+    /// Takes the next batch of unsent requests. If no request is left, records that the sending task has ended.
     pub(crate) fn next_batch(&self, name: &LockName) -> Vec<Arc<AcquireRequest>> {
         let mut batch = Vec::new();
         let mut waiters = lock(&self.0);
@@ -450,7 +435,6 @@ impl Waiters {
         {
             if let Some(waiting) = list.waiting.get(&owner)
                 && waiting.sender.is_some()
-                && !waiting.request.is_over()
             {
                 batch.push(waiting.request.clone());
             }
@@ -497,49 +481,5 @@ impl Drop for Offers {
         for waiting in self.withdrawn.drain(..) {
             isolated(|| drop(waiting));
         }
-    }
-}
-
-/// Requests that callers sent directly, not in the session's batches. The callers have not read the answers to these
-/// requests yet.
-#[derive(Default)]
-pub(crate) struct Unanswered(Mutex<HashMap<OwnerId, Arc<AcquireRequest>>>);
-
-impl Unanswered {
-    pub(crate) fn insert(&self, request: &Arc<AcquireRequest>) {
-        lock(&self.0).insert(request.owner, request.clone());
-    }
-
-    pub(crate) fn remove(&self, owner: OwnerId) {
-        lock(&self.0).remove(&owner);
-    }
-
-    /// Revokes, removes and returns the requests that were sent a claim (2 s) ago or earlier. A request that is sent again
-    /// meanwhile stays in the list.
-    pub(crate) fn revoke_overdue(&self, now: Moment) -> Vec<Arc<AcquireRequest>> {
-        let mut unanswered = lock(&self.0);
-        let overdue = unanswered.extract_if(|_, request| request.revoke(now));
-        let mut overdue: Vec<_> = overdue.map(|(_, request)| request).collect();
-        overdue.sort_unstable_by_key(|request| request.owner);
-        overdue
-    }
-
-    /// Returns the requests that were sent at `moment` or earlier.
-    pub(crate) fn sent_by(&self, moment: Moment) -> Vec<Arc<AcquireRequest>> {
-        let unanswered = lock(&self.0);
-        let sent = unanswered.values();
-        sent.filter(|request| request.is_unanswered_since(moment))
-            .cloned()
-            .collect()
-    }
-
-    /// Returns whether a grant has a single owner, and this owner has a request in this list. The answer to that
-    /// request may describe the same grant.
-    pub(crate) fn has(&self, owners: &[OwnerId]) -> bool {
-        matches!(owners, [owner] if lock(&self.0).contains_key(owner))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        lock(&self.0).is_empty()
     }
 }

@@ -7,7 +7,7 @@ use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
     error::HeldBy,
     fencing::FencingToken,
-    lease::{Grant, Moment},
+    lease::Grant,
 };
 use tokio::sync::oneshot;
 
@@ -51,8 +51,6 @@ pub(crate) struct RedisAttempt {
     cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
     /// What the server reported about the holder when it refused the lock to the last try under another owner name.
     held_by: Option<Box<HeldBy>>,
-    /// The moment of the first request under the previous owner name, if the answer to it was lost.
-    first_sent: Option<Moment>,
     /// The runtime that has polled the caller.
     polled: Option<Polled>,
 }
@@ -71,7 +69,6 @@ impl RedisAttempt {
             may_hold: false,
             cleaning: None,
             held_by: None,
-            first_sent: None,
         }
     }
 
@@ -90,10 +87,6 @@ impl RedisAttempt {
     /// back to the server. The calling code must not await anything between reading the answer and calling this method.
     pub(crate) fn settle(&mut self, event: Event) -> Step {
         if let Some(sent) = &self.sent {
-            // If the answer was read, the request has already been removed from `unanswered`.
-            if !sent.request.is_answered() {
-                sent.session.unanswered.remove(sent.request.owner);
-            }
             sent.session.waiters.remove(&sent.request);
         }
         self.state.on(event)
@@ -107,9 +100,8 @@ impl RedisAttempt {
         let mut place = None;
         if let Some(old) = self.sent.take() {
             place = old.request.place();
-            old.session.unanswered.remove(old.request.owner);
             old.session.waiters.remove(&old.request);
-            if !old.request.is_revoked() && !self.state.is_not_carried_out() {
+            if !self.state.is_not_carried_out() {
                 let (server, task) = (self.server.clone(), self.server.track_cleanup());
                 let is_unsure = !old.request.is_settled();
                 let request = is_unsure.then(|| old.request.clone());
@@ -167,9 +159,6 @@ impl RedisAttempt {
         let mut request = self.server.acquire_request(&self.request, &session);
         request.missed = self.state.missed();
         request.set_place(self.state.place().unwrap_or_default());
-        if let Some(first_sent) = self.first_sent.take() {
-            request.continues(first_sent);
-        }
         let request = Arc::new(request);
         Ok(Some((Sent { session, request }, connection)))
     }
@@ -214,31 +203,19 @@ impl RedisAttempt {
                 return Ok(self.state.on(Event::Joins));
             }
         }
-        if !request.ask() {
-            return Ok(self.revoked(request, request.is_lost()));
-        }
+        request.ask();
         self.state.on(Event::Asks);
-        session.unanswered.insert(request);
         request.carry(&connection);
         let reply = request.acquire(&connection).await;
         if let Ok(Reply::Granted(_) | Reply::Busy) = reply {
+            // The answer to a request of the session can describe the same grant. The caller no longer waits, so it is not
+            // offered this grant again.
+            session.waiters.remove(request);
             // When `end` returns, all earlier requests under this owner name have ended.
             request.end().await;
-            // The answer to another request can describe the same grant. The waiter is removed while this request still
-            // counts as unanswered, so that the other answer does not lead to a second offer of the grant.
-            session.waiters.remove(request);
         }
         if reply.is_ok() {
-            session.unanswered.remove(request.owner);
-            if !request.answered() {
-                return Ok(self.revoked(request, false));
-            }
-        }
-        if reply.is_err() {
-            if request.is_revoked() {
-                return Ok(self.revoked(request, true));
-            }
-            request.failed();
+            request.answered();
         }
         Ok(match reply {
             Ok(Reply::Granted(grant)) => self.settle(Event::Granted(grant)),
@@ -284,16 +261,6 @@ impl RedisAttempt {
                 }
             },
         })
-    }
-
-    /// Applies the fact that the engine has revoked the request. If the answer was lost, the caller has missed nothing, and
-    /// its next owner name waits from the same moment.
-    fn revoked(&mut self, request: &AcquireRequest, is_lost: bool) -> Step {
-        if is_lost {
-            self.first_sent = request.first_sent();
-            return self.state.on(Event::AnswerLost);
-        }
-        self.state.on(Event::Revoked)
     }
 
     /// Awaits the offer of a turn.
@@ -401,20 +368,14 @@ impl RedisAttempt {
             }
             // The server can grant the lock in its answer to the request to leave, or in its answer to an earlier
             // request. The caller then gets the lock if it reads that answer in time.
-            if !request.ask() {
-                return Ok(Some(Leaving::Left));
-            }
-            session.unanswered.insert(&request);
+            request.ask();
             request.carry(&connection);
             let left = request.leave(&connection, false).await;
             if let Ok(Left::Granted(_)) = left {
                 session.waiters.remove(&request);
             }
             if left.is_ok() {
-                session.unanswered.remove(request.owner);
-                if !request.answered() {
-                    return Ok(Some(Leaving::Left));
-                }
+                request.answered();
             }
             match left {
                 Ok(Left::Granted(grant)) => {
@@ -548,10 +509,6 @@ impl Drop for RedisAttempt {
         if !self.state.is_settled()
             && let Some(sent) = self.sent.take()
         {
-            sent.session.unanswered.remove(sent.request.owner);
-            if sent.request.is_revoked() {
-                return sent.session.waiters.remove(&sent.request);
-            }
             let server = self.server.clone();
             let task = self.task.take();
             let (gone, _) = oneshot::channel();

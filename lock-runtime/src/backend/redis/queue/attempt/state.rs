@@ -11,7 +11,7 @@
 //!    the acquisition fails, but is not settled. If an acquisition is dropped before it is settled, the engine releases
 //!    the lock that the server may have granted.
 //! 4. An owner name is the random name that identifies an acquisition on the server. An acquisition starts over if it
-//!    misses its turn, does not read an answer in time, or needs another session. It then continues under a new owner
+//!    misses its turn, or needs another session. It then continues under a new owner
 //!    name, which takes over the place of the old name in the queue. Answers to requests under the previous owner name
 //!    have no effect on the new owner name.
 
@@ -58,12 +58,6 @@ pub(crate) enum Event {
     Broken,
     /// The server refuses the acquisition's request, with this error.
     Refused(BackendError),
-    /// The caller did not read the answer to its request in time. If the answer granted the lock, the engine gives the
-    /// lock back.
-    Revoked,
-    /// The connection of the caller's request broke before an answer came, and the engine has revoked the request
-    /// meanwhile.
-    AnswerLost,
     /// The cohort has offered the caller the turn with this token.
     Offered(u64),
     /// The session has removed the caller from its list of waiters without offering the caller a turn.
@@ -123,7 +117,7 @@ pub(crate) struct AttemptState {
     /// The newest place in the queue that an owner name of this acquisition had. The next owner name takes over this
     /// place.
     place: Option<u64>,
-    /// The number of offers that the acquisition has missed, plus the number of answers that it did not read in time.
+    /// The number of offers that the acquisition has missed.
     missed: u32,
     /// Whether a connection broke before the answer to a request under the current owner name came. The server may have
     /// carried out that request.
@@ -211,10 +205,6 @@ impl AttemptState {
                 }
                 Step::Fail(error)
             }
-            Event::Revoked => {
-                self.missed += 1;
-                Step::Miss
-            }
             Event::Offered(token) => {
                 self.phase = Phase::Offered(token);
                 Step::TakeTurn(token)
@@ -236,7 +226,7 @@ impl AttemptState {
                 }
                 _ => Step::Nothing,
             },
-            Event::Moved | Event::AnswerLost => Step::StartOver,
+            Event::Moved => Step::StartOver,
             Event::Unsent => {
                 self.phase = Phase::Settled;
                 Step::AskOnce
@@ -312,8 +302,6 @@ mod tests {
             Event::NotCarriedOut,
             Event::Broken,
             Event::Refused(refused()),
-            Event::Revoked,
-            Event::AnswerLost,
             Event::Offered(1),
             Event::Dismissed,
             Event::Inside(grant(1)),
@@ -454,20 +442,6 @@ mod tests {
         let mut state = offered();
         assert_eq!(state.on(Event::Offered(8)), Step::TakeTurn(8));
         assert_eq!(state.offer(), Some(8));
-    }
-
-    #[test]
-    fn a_revoked_answer_starts_over_and_counts() {
-        let mut state = asked();
-        assert_eq!(state.on(Event::Revoked), Step::Miss);
-        assert_eq!(state.missed(), 1);
-    }
-
-    #[test]
-    fn an_answer_that_is_lost_starts_over_and_does_not_count() {
-        let mut state = asked();
-        assert_eq!(state.on(Event::AnswerLost), Step::StartOver);
-        assert_eq!(state.missed(), 0);
     }
 
     #[test]
