@@ -363,12 +363,13 @@ impl HoldState {
         lock(&self.lease).ends(self.backend().now())
     }
 
-    /// Returns the renewal or check that is due at `now`. A hold that waits for its body is renewed instead of checked,
-    /// so that a caller which is polled rarely can still begin its body.
+    /// Returns the renewal or check that is due at `now`. A hold that waits for its body is renewed for its whole lease, so
+    /// that a caller which is polled rarely can still begin its body.
     pub(crate) fn step(&self, now: Moment) -> Extend {
-        match lock(&self.lease).step(now) {
-            Extend::Check if self.unused_until().is_some() => Extend::To(self.terms.time),
-            step => step,
+        let step = lock(&self.lease).step(now);
+        match self.unused_until() {
+            Some(_) => Extend::To(step.lease().max(self.terms.time)),
+            None => step,
         }
     }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use lock_core::{
     backend::Extend,
-    lease::{Grant, LeaseTerms, Moment},
+    lease::{CLAIM, Grant, LeaseTerms, Moment},
 };
 
 use crate::lease::policy::Plan;
@@ -88,7 +88,8 @@ impl Lease {
             latest_end: grant.valid_until.unwrap_or(now + terms.time),
             promised: grant.valid_until.unwrap_or(now + terms.time),
             end_by: None,
-            confirmed: grant.validity,
+            // A member of a cohort can get a grant of which little is left.
+            confirmed: grant.validity.max(terms.time.min(CLAIM)),
             claim: grant.validity + Duration::from_millis(1) < terms.time,
             limit: plan.and_then(|plan| plan.until),
             plans: plan.into_iter().collect(),

@@ -226,10 +226,7 @@ impl Backend for RedisBackend {
     }
 
     fn close(&self, until: Moment) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            grants::give_back_offered(&self.server);
-            self.server.close(until).await;
-        })
+        Box::pin(self.server.close(until))
     }
 }
 

@@ -45,9 +45,6 @@ pub(crate) struct AcquireRequest {
     pub(crate) owner: OwnerId,
     pub(crate) lease: Duration,
     pub(crate) wait: Duration,
-    /// The number of offers that the caller missed under earlier owner names, plus the number of answers that the
-    /// caller did not read in time.
-    pub(crate) missed: u32,
     /// The token of the newest grant of which the owner is known to be a member, or zero before the first grant.
     granted: AtomicU64,
     session_id: Arc<str>,
@@ -126,7 +123,6 @@ impl AcquireRequest {
             owner: request.owner,
             lease: request.lease.time,
             wait: request.wait,
-            missed: 0,
             granted: AtomicU64::new(0),
             session_id,
             process,

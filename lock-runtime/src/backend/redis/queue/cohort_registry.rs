@@ -17,17 +17,17 @@ use std::{
 use lock_core::{
     fencing::FencingToken,
     key::LockName,
-    lease::{CLAIM, Moment},
+    lease::{CLAIM, Grant, Moment},
     owner::OwnerId,
 };
 
 use crate::{
     backend::redis::{
         protocol::grant::GrantSnapshot,
-        queue::cohort::{Cohort, Confirmation, Departure, Seat, Turn},
-        session::{HEARTBEAT, Session, waiters::Offers},
+        queue::cohort::{Cohort, Confirmation, Departure, Turn},
+        session::{Session, waiters::Offers},
     },
-    background::{Polled, lock, runtimes::Runtimes},
+    background::{lock, runtimes::Runtimes},
 };
 
 #[cfg(test)]
@@ -67,13 +67,13 @@ impl Entry {
             let waiters = &self.session.waiters;
             let is_silent =
                 !runtimes.have_answered(now) && waiters.is_silent(name, turn.owner, runtimes, now);
-            if let Some(missed) = waiters.resolve(name, turn.owner, Ok(turn.token), offers) {
+            if waiters.resolve(name, turn.owner, Ok(turn.token), offers) {
                 if is_silent {
                     waiters.withdraw(name, turn.owner, offers);
                     next = Next::Silent;
                     continue;
                 }
-                self.cohort.offer(turn, missed, now);
+                self.cohort.offer(turn);
                 return Next::Offered;
             }
         }
@@ -134,18 +134,11 @@ pub(crate) enum Known {
 /// The tasks that a heartbeat (the periodic task of a session) has to carry out for the session's cohorts.
 #[derive(Debug, Default)]
 pub(crate) struct Chores {
-    /// The turns that were not taken in time, each with its lock and its token.
-    pub(crate) missed: Vec<(LockName, u64)>,
     /// The locks whose waiting members have to queue again, because the local deadline of the grant has passed.
     pub(crate) requeue: Vec<LockName>,
     /// The grants that have to be released because no member takes the turn. Each grant comes with the token of its
     /// last turn, and with the latest moment at which its lease can end.
     pub(crate) release: Vec<(LockName, FencingToken, Moment)>,
-    /// The offers that have to be renewed, each with its token and the new lease.
-    pub(crate) renew: Vec<(LockName, FencingToken, Duration)>,
-    /// The runtimes of members that have not taken a turn for a heartbeat. The engine then has to find out whether these
-    /// runtimes run.
-    pub(crate) untaken: Vec<Polled>,
 }
 
 /// The tasks that the engine has to carry out after it has recorded a new grant.
@@ -265,11 +258,10 @@ impl Cohorts {
             .map(change)
     }
 
-    /// Lets a caller take the turn with this token, if the turn is offered to it and the grant has enough time left.
-    /// This method must be called while the caller is polled.
-    pub(crate) fn enter(&self, name: &LockName, token: u64, now: Moment) -> Seat {
+    /// Takes the turn with this token for its member, if the turn is still offered to it.
+    pub(crate) fn enter(&self, name: &LockName, token: u64, now: Moment) -> Option<Grant> {
         let enter = |entry: &mut Entry| entry.cohort.enter(token, now);
-        self.with_token(name, token, enter).unwrap_or(Seat::Missed)
+        self.with_token(name, token, enter)?
     }
 
     /// Creates the cohort of a grant that the server pushed, or described in an answer, unless this cohort or a later
@@ -435,17 +427,11 @@ impl Cohorts {
         })?
     }
 
-    /// Determines what the heartbeat of a session has to do for the session's cohorts. Passes on offers that are not
-    /// taken in time. Requests the renewal of the grant of an offer if the grant has too little time left. If the local
-    /// deadline of a grant has passed, the grant's waiting members queue again. Removes a released cohort if no caller
-    /// of the session waits for its lock. Removes the replaced and ended cohorts of all sessions whose grants are past.
-    /// Releases the grant of a suspended cohort whose last member has left, if nobody shares the grant again.
-    pub(crate) fn heartbeat_chores(
-        &self,
-        session: &Arc<Session>,
-        now: Moment,
-        next_beat: Moment,
-    ) -> Chores {
+    /// Determines what the heartbeat of a session has to do for the session's cohorts. If the local deadline of a grant has
+    /// passed, the grant's waiting members queue again. Removes a released cohort if no caller of the session waits for its
+    /// lock. Removes the replaced and ended cohorts of all sessions whose grants are past. Releases the grant of a suspended
+    /// cohort whose last member has left, if nobody shares the grant again.
+    pub(crate) fn heartbeat_chores(&self, session: &Arc<Session>, now: Moment) -> Chores {
         let mut chores = Chores::default();
         let mut offers = Offers::default();
         let mut cohorts = lock(&self.entries);
@@ -472,10 +458,6 @@ impl Cohorts {
             if !ours(entry) || entry.cohort.is_over() {
                 continue;
             }
-            if entry.cohort.is_offered_since(now - HEARTBEAT) {
-                let owner = entry.cohort.turn().owner;
-                chores.untaken.extend(session.waiters.polled(name, owner));
-            }
             if entry.cohort.is_late(now) && entry.has_waiting(name) {
                 if entry.cohort.is_offered() {
                     let owner = entry.cohort.turn().owner;
@@ -483,19 +465,6 @@ impl Cohorts {
                 }
                 entry.cohort.suspend();
                 chores.requeue.push(name.clone());
-            } else if entry.cohort.is_overdue(now) {
-                let Turn { token, owner } = entry.cohort.turn();
-                chores.missed.push((name.clone(), token));
-                session.waiters.withdraw(name, owner, &mut offers);
-                if entry.pass(name, &self.runtimes, now, &mut offers) != Next::Offered {
-                    let last = FencingToken::new(entry.cohort.turn().token);
-                    let ends = entry.cohort.latest_end();
-                    entry.cohort.end();
-                    chores.release.push((name.clone(), last, ends));
-                }
-            } else if let Some(lease) = entry.cohort.renewal_of_offer(next_beat) {
-                let token = FencingToken::new(entry.cohort.turn().token);
-                chores.renew.push((name.clone(), token, lease));
             }
         }
         chores
@@ -647,21 +616,6 @@ impl Cohorts {
             entry.cohort.end();
             Some(FencingToken::new(entry.cohort.first()))
         })?
-    }
-
-    /// Ends each cohort whose turn is offered and not taken. Returns the token of the turn, and the latest moment at which
-    /// the lease of the grant can end. The calling code has to release the grants.
-    pub(crate) fn end_offered(&self) -> Vec<(LockName, FencingToken, Moment)> {
-        let mut cohorts = lock(&self.entries);
-        let offered = cohorts
-            .iter_mut()
-            .filter(|(_, entry)| entry.cohort.is_offered());
-        let ended = offered.map(|((name, _), entry)| {
-            let (token, ends) = (entry.cohort.turn().token, entry.cohort.latest_end());
-            entry.cohort.end();
-            (name.clone(), FencingToken::new(token), ends)
-        });
-        ended.collect()
     }
 
     /// Returns the newest turn in the cohort whose first member has this token, and the number of members that are

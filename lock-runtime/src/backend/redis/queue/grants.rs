@@ -63,60 +63,15 @@ pub(crate) fn take_up(
     begun
 }
 
-/// Renews the grant of an offer in a task of the engine, because the grant has too little time left for the member of
-/// the cohort to take its turn.
-pub(crate) fn confirm_offer(
-    server: &Arc<Server>,
-    name: LockName,
-    token: u64,
-    lease: Duration,
-) -> BoxFuture<'static, Result<(), BackendError>> {
-    let renewing = server.clone();
-    let confirming = server.context.spawn(async move {
-        let token = FencingToken::new(token);
-        renew(&renewing, &name, token, Extend::To(lease)).await
-    });
-    Box::pin(async move {
-        match confirming.await {
-            // After the renewal, the calling code asks the cohort again whether the member can take its turn.
-            Ok(Ok(Renewed::Until(_) | Renewed::NotHeld)) => Ok(()),
-            Ok(Err(error)) => Err(error),
-            Err(panic) => Err(BackendError::Unreachable(panic.to_string())),
-        }
-    })
-}
-
 /// Carries out the tasks of a heartbeat for the cohorts of a session, as the cohort registry determines them.
-pub(crate) fn carry_out_chores(
-    server: &Arc<Server>,
-    session: &Arc<Session>,
-    now: Moment,
-    next_beat: Moment,
-) {
-    let cohorts = &server.cohorts;
-    let chores = cohorts.heartbeat_chores(session, now, next_beat);
-    for caller in chores.untaken {
-        server.context.runtimes.ask(&server.context, &caller, now);
-    }
-    for (name, token) in chores.missed {
-        tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&name), token, "a waiter did not take its turn in time, so the engine passes the turn on");
-    }
+pub(crate) fn carry_out_chores(server: &Arc<Server>, session: &Arc<Session>, now: Moment) {
+    let chores = server.cohorts.heartbeat_chores(session, now);
     for name in chores.requeue {
         session.requeue(Some(&name));
     }
     for (name, token, until) in chores.release {
         let giving_back = give_back(server.clone(), name.clone(), token, until);
         server.context.spawn(giving_back);
-    }
-    for (name, token, lease) in chores.renew {
-        let server = server.clone();
-        server.clone().context.spawn(async move {
-            let patience = server.now() + lease;
-            let renewing = renew(&server, &name, token, Extend::To(lease));
-            if let Some(Err(error)) = server.context.timeout_at(patience, renewing).await {
-                tracing::debug!(target: TARGET, server = %server.address(), key = %server.key(&name), %token, %error, "an offer was not renewed");
-            }
-        });
     }
 }
 
@@ -366,15 +321,6 @@ pub(crate) fn release_in_background(
         releasing.await;
         drop(task);
     });
-}
-
-/// Gives back the turns that are offered to calls that are not polled, because the client is shut down.
-pub(crate) fn give_back_offered(server: &Arc<Server>) {
-    for (name, token, ends) in server.cohorts.end_offered() {
-        server
-            .context
-            .spawn(give_back(server.clone(), name, token, ends));
-    }
 }
 
 async fn release_until(

@@ -54,7 +54,7 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             let connection = session.latest();
             if next_beat <= now {
                 next_beat = now + HEARTBEAT;
-                carry_out_chores(&server, &session, now, next_beat);
+                carry_out_chores(&server, &session, now);
                 if let Some(connection) = &connection {
                     check_silence(connection, now);
                 }

@@ -242,13 +242,6 @@ impl Waiters {
         waiting.is_some_and(|waiting| waiting.sender.is_some())
     }
 
-    /// Returns the tokio runtime that polled this caller when it joined. The returned value must not be dropped while a
-    /// mutex is locked: with the last handle to a runtime, tokio drops the user's hooks.
-    pub(crate) fn polled(&self, name: &LockName, owner: OwnerId) -> Option<Polled> {
-        let waiters = lock(&self.0);
-        waiters.get(name)?.waiting.get(&owner)?.polled.clone()
-    }
-
     /// Returns whether the runtime that polled this caller does not run.
     pub(crate) fn is_silent(
         &self,
@@ -296,21 +289,25 @@ impl Waiters {
         }
     }
 
-    /// Adds an offer or an error for a caller to `offers`, if the caller is still waiting. Returns the number of offers
-    /// that the caller has missed before, or `None` if the caller is no longer waiting. A caller that was sent an offer
-    /// stays in the list until it has taken or missed its turn.
+    /// Adds an offer or an error for a caller to `offers`. Returns whether the caller is still waiting. A caller that was
+    /// sent an offer stays in the list until it has taken or missed its turn.
     pub(crate) fn resolve(
         &self,
         name: &LockName,
         owner: OwnerId,
         result: OfferResult,
         offers: &mut Offers,
-    ) -> Option<u32> {
+    ) -> bool {
         let mut waiters = lock(&self.0);
-        let list = waiters.get_mut(name)?;
-        let waiting = list.waiting.get_mut(&owner)?;
-        let sender = waiting.sender.take()?;
-        let missed = waiting.request.missed;
+        let Some(list) = waiters.get_mut(name) else {
+            return false;
+        };
+        let Some(waiting) = list.waiting.get_mut(&owner) else {
+            return false;
+        };
+        let Some(sender) = waiting.sender.take() else {
+            return false;
+        };
         let queued = std::mem::take(&mut waiting.queued);
         let listens = !sender.is_closed();
         if listens {
@@ -322,7 +319,7 @@ impl Waiters {
         if list.is_deserted() {
             waiters.remove(name);
         }
-        listens.then_some(missed)
+        listens
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -17,7 +17,6 @@ use crate::{
         protocol::request::{AcquireRequest, Left, Reply},
         queue::{
             cleanup::{Sent, give_up},
-            cohort::Seat,
             grants,
             server::{RETRY_PAUSE, Retry, Server},
         },
@@ -156,8 +155,7 @@ impl RedisAttempt {
         }
         let (node, connection) = self.server.sessions.connected(&self.request.name).await?;
         let session = node.session().clone();
-        let mut request = self.server.acquire_request(&self.request, &session);
-        request.missed = self.state.missed();
+        let request = self.server.acquire_request(&self.request, &session);
         request.set_place(self.state.place().unwrap_or_default());
         let request = Arc::new(request);
         Ok(Some((Sent { session, request }, connection)))
@@ -168,8 +166,8 @@ impl RedisAttempt {
         match step {
             Step::AwaitTurn => return self.turn().await,
             // The future is boxed, so that the caller's future stays small while the caller waits for its turn.
-            Step::TakeTurn(token) | Step::Confirm(token) => {
-                return Box::pin(self.take_turn(token)).await;
+            Step::TakeTurn(token) => {
+                return Ok(Box::pin(self.take_turn(token)).await);
             }
             Step::StartOver => self.start_over(),
             Step::Miss => {
@@ -279,30 +277,18 @@ impl RedisAttempt {
         }))
     }
 
-    /// Asks the cohort to let the caller take its turn. The cohort decides in the same poll in which the caller reads
-    /// the decision, so nothing can pass the turn on in between. If the grant has too little time left, a task of the
-    /// engine renews the grant first. The renewal thus does not depend on when this future is polled.
-    async fn take_turn(&mut self, token: u64) -> Result<Step, BackendError> {
+    /// Takes the turn with this token for the caller.
+    async fn take_turn(&mut self, token: u64) -> Step {
         let sent = self
             .sent
             .as_ref()
             .expect("a caller that was offered a turn has sent a request");
         // When `end` returns, all earlier requests under this owner name have ended.
         sent.request.end().await;
-        loop {
-            let name = &self.request.name;
-            let event = match self.server.cohorts.enter(name, token, self.server.now()) {
-                Seat::Inside(grant) => return Ok(self.settle(Event::Inside(grant))),
-                Seat::Missed => Event::Missed,
-                Seat::Unconfirmed => Event::Unconfirmed,
-            };
-            match self.state.on(event) {
-                Step::Confirm(token) => {
-                    let lease = self.request.lease.time;
-                    grants::confirm_offer(&self.server, name.clone(), token, lease).await?;
-                }
-                step => return Ok(step),
-            }
+        let (name, now) = (&self.request.name, self.server.now());
+        match self.server.cohorts.enter(name, token, now) {
+            Some(grant) => self.settle(Event::Inside(grant)),
+            None => self.state.on(Event::Missed),
         }
     }
 
@@ -324,15 +310,13 @@ impl RedisAttempt {
 
     /// Takes the turn that was offered, and returns its grant. Returns `None` if no turn was offered, or if the caller
     /// has missed its turn. This method is called when the caller's wait is over.
-    async fn take_last_turn(&mut self) -> Result<Option<Grant>, BackendError> {
-        let Some(token) = self.take_offer() else {
-            return Ok(None);
-        };
+    async fn take_last_turn(&mut self) -> Option<Grant> {
+        let token = self.take_offer()?;
         self.state.on(Event::Offered(token));
-        Ok(match self.take_turn(token).await? {
+        match self.take_turn(token).await {
             Step::Return(Answer::Granted(grant)) => Some(grant),
             _ => None,
-        })
+        }
     }
 
     async fn try_once(&mut self) -> Result<Leaving, BackendError> {
@@ -346,7 +330,7 @@ impl RedisAttempt {
     async fn leave_queue(&mut self) -> Result<Option<Leaving>, BackendError> {
         loop {
             if self.state.offer().is_some()
-                && let Some(grant) = self.take_last_turn().await?
+                && let Some(grant) = self.take_last_turn().await
             {
                 return Ok(Some(Leaving::Granted(grant)));
             }
@@ -406,7 +390,7 @@ impl RedisAttempt {
                 }
                 Ok(Left::Held(grant)) => {
                     grants::take_up(&self.server, &session, &request.names.lock, &grant);
-                    return Ok(Some(match self.take_last_turn().await? {
+                    return Ok(Some(match self.take_last_turn().await {
                         Some(grant) => Leaving::Granted(grant),
                         // The caller does not get the lock, because its turn is still to come or has passed. When the
                         // attempt is dropped, its clean-up removes the owner name from the cohort or from the server.

@@ -64,9 +64,6 @@ pub(crate) enum Event {
     Dismissed,
     /// The cohort let the caller take its turn.
     Inside(Grant),
-    /// The turn is still offered to the caller, but the engine has to renew the grant before the caller can take its
-    /// turn.
-    Unconfirmed,
     /// The turn that was offered has been passed on to another member of the cohort, or the server has lost the grant.
     Missed,
     /// Another server stores the lock now, so the caller needs the session with that server.
@@ -94,8 +91,6 @@ pub(crate) enum Step {
     AwaitTurn,
     /// Asks the cohort to let the caller take the turn with this token.
     TakeTurn(u64),
-    /// Lets the engine renew the grant whose turn was offered with this token, and then asks the cohort again.
-    Confirm(u64),
     /// Gives back the turn or the place of the current owner name in the background, and sends a request under a new
     /// owner name.
     StartOver,
@@ -117,8 +112,6 @@ pub(crate) struct AttemptState {
     /// The newest place in the queue that an owner name of this acquisition had. The next owner name takes over this
     /// place.
     place: Option<u64>,
-    /// The number of offers that the acquisition has missed.
-    missed: u32,
     /// Whether a connection broke before the answer to a request under the current owner name came. The server may have
     /// carried out that request.
     unsure: bool,
@@ -132,7 +125,6 @@ impl AttemptState {
         Self {
             phase: Phase::Unsent,
             place: None,
-            missed: 0,
             unsure: false,
             not_carried_out: false,
         }
@@ -140,10 +132,6 @@ impl AttemptState {
 
     pub(crate) fn place(&self) -> Option<u64> {
         self.place
-    }
-
-    pub(crate) fn missed(&self) -> u32 {
-        self.missed
     }
 
     pub(crate) fn is_settled(&self) -> bool {
@@ -214,14 +202,9 @@ impl AttemptState {
                 Phase::Offered(_) => self.settle(Answer::Granted(grant)),
                 _ => Step::Nothing,
             },
-            Event::Unconfirmed => match self.phase {
-                Phase::Offered(token) => Step::Confirm(token),
-                _ => Step::Nothing,
-            },
             Event::Missed => match self.phase {
                 Phase::Offered(_) => {
                     self.phase = Phase::Waiting;
-                    self.missed += 1;
                     Step::Miss
                 }
                 _ => Step::Nothing,
@@ -259,7 +242,6 @@ impl AttemptState {
     /// place in the queue, the new name takes over this place.
     pub(crate) fn again(&mut self, place: Option<u64>) {
         self.phase = Phase::Unsent;
-        self.missed += 1;
         self.start_over(place);
     }
 
@@ -305,7 +287,6 @@ mod tests {
             Event::Offered(1),
             Event::Dismissed,
             Event::Inside(grant(1)),
-            Event::Unconfirmed,
             Event::Missed,
             Event::Moved,
             Event::Unsent,
@@ -405,7 +386,6 @@ mod tests {
         assert_eq!(state.on(Event::Queued), Step::AwaitTurn);
         assert_eq!(state.on(Event::Offered(7)), Step::TakeTurn(7));
         assert_eq!(state.offer(), Some(7));
-        assert_eq!(state.on(Event::Unconfirmed), Step::Confirm(7));
         let inside = Step::Return(Answer::Granted(grant(7)));
         assert_eq!(state.on(Event::Inside(grant(7))), inside);
         assert_eq!(state.offer(), None);
@@ -417,18 +397,16 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_turn_starts_over_and_counts() {
+    fn a_missed_turn_starts_over_once() {
         let mut state = offered();
         assert_eq!(state.on(Event::Missed), Step::Miss);
-        assert_eq!((state.missed(), state.offer()), (1, None));
-        // A repeated event does not count as a second missed turn.
+        assert_eq!(state.offer(), None);
         assert_eq!(state.on(Event::Missed), Step::Nothing);
-        assert_eq!(state.missed(), 1);
     }
 
     #[test]
     fn a_word_of_the_cohort_counts_while_the_offer_stands_alone() {
-        for event in [Event::Inside(grant(7)), Event::Unconfirmed, Event::Missed] {
+        for event in [Event::Inside(grant(7)), Event::Missed] {
             for state in [unsent(), asked(), waiting()] {
                 let mut late = state.clone();
                 assert_eq!(late.on(event.clone()), Step::Nothing, "{event:?}");
@@ -445,10 +423,9 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_lock_starts_over_and_does_not_count() {
+    fn a_moved_lock_starts_over() {
         for mut state in [asked(), waiting(), offered()] {
             assert_eq!(state.on(Event::Moved), Step::StartOver);
-            assert_eq!(state.missed(), 0);
         }
     }
 

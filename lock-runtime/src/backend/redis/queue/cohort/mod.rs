@@ -8,20 +8,19 @@
 //! # Rules
 //! 1. At most one member of a cohort has the turn. The turn is `Offered` to this member, the member holds the lock
 //!    (`Inside`), or the member has left and the lock stays taken (`Retained`).
-//! 2. A member takes its turn by one change of the state in memory, while the member is polled. The change is allowed
-//!    only if the member's offer has not been passed on, and if the grant has enough time left. An answer from the
-//!    server alone never lets a member take its turn.
+//! 2. A member takes its turn by one change of the state in memory. The change is allowed only if the member's offer has
+//!    not been passed on. An answer from the server alone never lets a member take its turn.
 //! 3. A request to the server belongs to the member that had the turn when the request was sent. If this member no
 //!    longer has the turn, the cohort ignores the answer to the request.
-//! 4. The engine passes the turn to the next member if an offer is not taken within a claim (2 s), or within the lease
-//!    if the lease is shorter. If the member has missed offers before, the engine passes the turn on after a shorter
-//!    time.
+//!
+//! The engine takes the turn for the member. If the member's call then does not begin its body in time, the engine
+//! releases the lock for it, and the turn passes to the next member.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
 use lock_core::{
     fencing::FencingToken,
-    lease::{CLAIM, Grant, Moment, claim_after, less_drift},
+    lease::{CLAIM, Grant, Moment, less_drift},
     owner::OwnerId,
 };
 
@@ -40,9 +39,8 @@ pub(crate) struct Turn {
 /// The state of the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
-    /// The turn was offered to the member at `since`, and the member has not taken it yet. The first heartbeat after
-    /// `until` passes the turn to the next member.
-    Offered { since: Moment, until: Moment },
+    /// The turn was offered to the member, and the engine has not taken it for the member yet.
+    Offered,
     /// The member has taken its turn, and holds the lock.
     Inside,
     /// The member has left, and the lock stays taken until the member's minimum hold time is over.
@@ -57,18 +55,6 @@ enum State {
     /// grant, it describes the grant in its answers to these members, and the engine then forms the cohort again. A
     /// suspended cohort is kept until the member that had the turn leaves.
     Suspended,
-}
-
-/// The answer to a member that asks to take its turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seat {
-    /// The member now holds the lock with this grant.
-    Inside(Grant),
-    /// The turn is still offered to the member, but the grant has too little time left. The engine has to renew the
-    /// grant before the member takes its turn.
-    Unconfirmed,
-    /// The turn has been passed on to another member, or the server has lost the grant.
-    Missed,
 }
 
 /// The answer to a member that leaves.
@@ -108,15 +94,6 @@ pub(crate) struct Cohort {
     to_come: VecDeque<OwnerId>,
     /// The local deadline of the grant. Before the local deadline, the server grants the lock to nobody else.
     until: Moment,
-    /// The time that the grant had left when the server last confirmed it for a member to which the turn was offered.
-    /// At first, the value is that of [`GrantSnapshot::confirmed`]. A restart of the lease sets the value, too. The other
-    /// renewals of a holder can only raise the value, up to the lease. A member can take its turn only while the grant
-    /// has at least two thirds of this time left.
-    confirmed: Duration,
-    /// The time, limited by the lease, for which the engine renews the grant of an offered turn: the greatest value that
-    /// `confirmed` has had. Each round trip lessens `confirmed`. Without this value, the grant would become shorter with
-    /// each renewal while the member is not polled, and the next member would get a short lease.
-    renewed_for: Duration,
     /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
     /// earlier no longer change the local deadline.
     restarted: Option<Moment>,
@@ -141,8 +118,6 @@ impl Cohort {
             state: State::Retained, // the lock is taken, and no member has been offered a turn
             to_come: grant.owners.iter().copied().collect(),
             until: grant.until(),
-            confirmed: grant.confirmed().min(grant.lease),
-            renewed_for: grant.confirmed(),
             restarted: None,
             extension: None,
         })
@@ -182,10 +157,7 @@ impl Cohort {
 
     /// Returns whether the cohort is over, so that no member has the turn any longer.
     pub(crate) fn is_over(&self) -> bool {
-        !matches!(
-            self.state,
-            State::Offered { .. } | State::Inside | State::Retained
-        )
+        !matches!(self.state, State::Offered | State::Inside | State::Retained)
     }
 
     pub(crate) fn is_inside(&self, owner: OwnerId) -> bool {
@@ -211,7 +183,7 @@ impl Cohort {
     }
 
     pub(crate) fn is_offered(&self) -> bool {
-        matches!(self.state, State::Offered { .. })
+        matches!(self.state, State::Offered)
     }
 
     /// Returns whether this process learnt of the grant before `moment`.
@@ -231,61 +203,33 @@ impl Cohort {
         Some(Turn { token, owner })
     }
 
-    /// Offers the turn to a member that has missed `missed` offers before. After this call, the previous member no
-    /// longer has the turn.
-    pub(crate) fn offer(&mut self, turn: Turn, missed: u32, now: Moment) {
+    /// Offers the turn to a member. After this call, the previous member no longer has the turn.
+    pub(crate) fn offer(&mut self, turn: Turn) {
         self.turn = turn;
-        let until = now + self.lease.min(claim_after(missed));
-        self.state = State::Offered { since: now, until };
+        self.state = State::Offered;
     }
 
-    /// Lets the member with this token take its turn, if the turn is offered to it and the grant has enough time left.
-    /// This method must be called while the member is polled.
-    pub(crate) fn enter(&mut self, token: u64, now: Moment) -> Seat {
-        let since = match self.state {
-            State::Offered { since, .. } if self.turn.token == token => since,
-            _ => return Seat::Missed,
-        };
-        let left = self.until.since(now);
-        if left.is_zero() || left < self.confirmed * 2 / 3 {
-            return Seat::Unconfirmed;
+    /// Takes the turn for the member with this token, if the turn is offered to it and the local deadline has not passed.
+    pub(crate) fn enter(&mut self, token: u64, now: Moment) -> Option<Grant> {
+        if self.state != State::Offered || self.turn.token != token || self.until <= now {
+            return None;
         }
         self.state = State::Inside;
         let valid_until = self.until.min(now + less_drift(self.lease));
-        Seat::Inside(Grant {
+        Some(Grant {
             token: FencingToken::new(token),
             valid_until: Some(valid_until),
             validity: valid_until.since(now),
             queued: true,
-            handoff: Some(now.since(since)),
+            handoff: Some(Duration::ZERO),
         })
-    }
-
-    /// Returns whether the turn was offered, and the member did not take it in time.
-    pub(crate) fn is_overdue(&self, now: Moment) -> bool {
-        match self.state {
-            State::Offered { until, .. } => until <= now,
-            _ => false,
-        }
-    }
-
-    /// Returns whether the turn was offered at `moment` or earlier, and the member has not taken it yet.
-    pub(crate) fn is_offered_since(&self, moment: Moment) -> bool {
-        matches!(self.state, State::Offered { since, .. } if since <= moment)
-    }
-
-    /// Returns the lease to which the engine has to renew the grant of an offered turn. Returns `None` if the turn is
-    /// not offered, or if the grant will still have enough time left at `soon`.
-    pub(crate) fn renewal_of_offer(&self, soon: Moment) -> Option<Duration> {
-        let short = self.until.since(soon) < self.confirmed * 2 / 3;
-        (self.is_offered() && short).then_some(self.renewed_for.min(self.lease))
     }
 
     /// Returns whether the local deadline has passed while the turn is offered, or while a member holds the lock.
     /// Returns false for a retained lock, because the remaining members then wait for the end of the minimum hold time,
     /// even if the deadline has passed.
     pub(crate) fn is_late(&self, now: Moment) -> bool {
-        matches!(self.state, State::Offered { .. } | State::Inside) && self.until <= now
+        matches!(self.state, State::Offered | State::Inside) && self.until <= now
     }
 
     /// Applies the server's answer to a request of the member with this token. Returns false if the cohort ignores the
@@ -311,16 +255,6 @@ impl Cohort {
         }
         if newest && (answer.restarted || answer.until > self.until) {
             self.until = answer.until;
-            // `confirmed` counts from the moment at which the answer is read, not from the moment at which the request
-            // was sent. A member that is polled right after the answer thus has all of this time left.
-            let left = answer.until.since(now).min(self.lease);
-            self.confirmed = if answer.restarted || self.is_offered() {
-                left
-            } else {
-                // A holder can also check its lease or extend it by a short time. The next member needs more than that.
-                self.confirmed.max(left)
-            };
-            self.renewed_for = self.renewed_for.max(left);
         }
         true
     }
@@ -353,7 +287,6 @@ impl Cohort {
         }
         self.lease = lease;
         self.until = self.until.min(asked + less_drift(lease));
-        self.confirmed = self.confirmed.min(lease);
     }
 
     /// Records that the member with this token restarts the lease with a request that is sent at `asked`. The lease then
@@ -373,7 +306,7 @@ impl Cohort {
             return Departure::Stale;
         }
         match self.state {
-            State::Offered { .. } | State::Inside | State::Retained => Departure::Free,
+            State::Offered | State::Inside | State::Retained => Departure::Free,
             State::Ended => Departure::Ended,
             State::Released => Departure::Stale,
             State::Suspended => Departure::Suspended,

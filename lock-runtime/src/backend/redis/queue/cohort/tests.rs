@@ -19,7 +19,7 @@ fn owner(number: u128) -> OwnerId {
 /// Offers the turn to the next member, and returns that turn.
 fn offer_next(cohort: &mut Cohort, now: Moment) -> Option<Turn> {
     let turn = cohort.next(now)?;
-    cohort.offer(turn, 0, now);
+    cohort.offer(turn);
     Some(turn)
 }
 
@@ -42,7 +42,7 @@ fn offered(owners: u128) -> Cohort {
 
 fn inside(owners: u128) -> Cohort {
     let mut cohort = offered(owners);
-    assert!(matches!(cohort.enter(10, at(1)), Seat::Inside(_)));
+    assert!(cohort.enter(10, at(1)).is_some());
     cohort
 }
 
@@ -73,14 +73,12 @@ fn restarted(until: u32) -> Confirmation {
 fn a_member_enters_on_its_offer_once() {
     let mut cohort = offered(2);
     assert!(cohort.is_offered() && cohort.has_turn(10));
-    let Seat::Inside(grant) = cohort.enter(10, at(1)) else {
-        panic!("the offer is still valid");
-    };
+    let grant = cohort.enter(10, at(1)).expect("the offer is still valid");
     assert_eq!(grant.token, FencingToken::new(10));
     assert!(grant.queued);
     // The grant is valid for a claim (2 s), minus the possible clock drift.
     assert_eq!(grant.valid_until, Some(at(0) + less_drift(CLAIM)));
-    assert_eq!(cohort.enter(10, at(2)), Seat::Missed);
+    assert_eq!(cohort.enter(10, at(2)), None);
     assert!(cohort.is_inside(owner(1)) && !cohort.is_inside(owner(2)));
 }
 
@@ -88,60 +86,9 @@ fn a_member_enters_on_its_offer_once() {
 fn no_token_but_the_offers_enters() {
     let mut cohort = offered(2);
     for stranger in [0, 9, 11, 12] {
-        assert_eq!(cohort.enter(stranger, at(1)), Seat::Missed);
+        assert_eq!(cohort.enter(stranger, at(1)), None);
     }
-    assert!(matches!(cohort.enter(10, at(1)), Seat::Inside(_)));
-}
-
-#[test]
-fn with_less_than_two_thirds_of_the_claim_the_grant_is_confirmed_first() {
-    let mut cohort = offered(1);
-    assert!(matches!(cohort.clone().enter(10, at(663)), Seat::Inside(_)));
-    assert_eq!(cohort.enter(10, at(664)), Seat::Unconfirmed);
-    assert_eq!(
-        cohort.enter(10, at(5000)),
-        Seat::Unconfirmed,
-        "a member cannot take its turn after the deadline"
-    );
-    assert!(cohort.confirm(10, extended(31_000), at(1000)));
-    // The time that the grant has left counts from the moment at which the answer is read. A member that is polled
-    // right after the answer can therefore take its turn, even after a long round trip.
-    assert!(matches!(
-        cohort.clone().enter(10, at(1001)),
-        Seat::Inside(_)
-    ));
-    assert_eq!(
-        cohort.enter(10, at(11_001)),
-        Seat::Unconfirmed,
-        "less than two thirds of the renewed lease is left"
-    );
-}
-
-/// A holder with a fixed lease only checks it. The next member nevertheless needs two thirds of a claim.
-#[test]
-fn a_check_by_a_holder_does_not_lessen_what_the_next_member_needs() {
-    let mut cohort = inside(2);
-    assert!(cohort.confirm(10, extended(1_998), at(1_500)));
-    assert_eq!(cohort.leave(10), Departure::Free);
-    assert_eq!(offer_next(&mut cohort, at(1_501)), Some(turn_of(11, 2)));
-    assert_eq!(cohort.enter(11, at(1_502)), Seat::Unconfirmed);
-    assert_eq!(cohort.renewal_of_offer(at(1_502)), Some(CLAIM));
-}
-
-/// The next member needs two thirds of the renewed lease, and never more than two thirds of the cohort's own lease.
-#[test]
-fn a_renewal_by_a_holder_raises_what_the_next_member_needs_up_to_the_lease() {
-    for (until, missing) in [(30_001, 19_000), (90_001, 19_000)] {
-        let mut cohort = inside(2);
-        assert!(cohort.confirm(10, extended(until), at(1)));
-        assert_eq!(cohort.leave(10), Departure::Free);
-        let turn = offer_next(&mut cohort, at(2));
-        assert_eq!(turn, Some(turn_of(11, 2)));
-        let short = at(until - missing);
-        assert_eq!(cohort.clone().enter(11, short), Seat::Unconfirmed);
-        let enough = at(until - 20_001);
-        assert!(matches!(cohort.enter(11, enough), Seat::Inside(_)));
-    }
+    assert!(cohort.enter(10, at(1)).is_some());
 }
 
 #[test]
@@ -153,8 +100,8 @@ fn turns_pass_in_order_under_rising_tokens() {
             offer_next(&mut cohort, at(10)),
             Some(turn_of(token, number))
         );
-        assert_eq!(cohort.enter(token - 1, at(10)), Seat::Missed);
-        assert!(matches!(cohort.enter(token, at(10)), Seat::Inside(_)));
+        assert_eq!(cohort.enter(token - 1, at(10)), None);
+        assert!(cohort.enter(token, at(10)).is_some());
     }
     assert_eq!(cohort.leave(12), Departure::Free);
     assert_eq!(offer_next(&mut cohort, at(11)), None);
@@ -164,9 +111,9 @@ fn turns_pass_in_order_under_rising_tokens() {
 fn a_member_that_is_passed_over_burns_its_token() {
     let mut cohort = offered(3);
     assert_eq!(offer_next(&mut cohort, at(1)), Some(turn_of(11, 2)));
-    assert_eq!(cohort.enter(10, at(1)), Seat::Missed);
+    assert_eq!(cohort.enter(10, at(1)), None);
     assert_eq!(cohort.leave(10), Departure::Stale);
-    assert!(matches!(cohort.enter(11, at(1)), Seat::Inside(_)));
+    assert!(cohort.enter(11, at(1)).is_some());
 }
 
 #[test]
@@ -182,88 +129,21 @@ fn a_member_that_has_left_does_not_end_the_turn_before() {
 }
 
 #[test]
-fn an_offer_stands_for_a_claim_or_a_shorter_lease() {
-    let cohort = offered(2);
-    assert!(!cohort.is_overdue(at(1999)) && cohort.is_overdue(at(2000)));
-    let mut short = pushed(2, 500 * MS);
-    offer_next(&mut short, at(0));
-    assert!(!short.is_overdue(at(499)) && short.is_overdue(at(500)));
-    assert!(
-        !inside(2).is_overdue(at(60_000)),
-        "a member that holds the lock is never overdue"
-    );
-}
-
-#[test]
-fn an_offer_to_a_member_that_has_missed_one_stands_for_a_tenth_of_a_claim() {
-    let mut cohort = offered(2);
-    let turn = cohort.next(at(0)).unwrap();
-    cohort.offer(turn, 1, at(0));
-    assert!(!cohort.is_overdue(at(199)) && cohort.is_overdue(at(200)));
-}
-
-#[test]
 fn an_offer_passed_on_seats_the_next_and_never_the_first() {
     let mut cohort = offered(2);
     assert_eq!(offer_next(&mut cohort, at(1900)), Some(turn_of(11, 2)));
-    assert!(
-        !cohort.is_overdue(at(2000)),
-        "the second member's offer lasts for a whole claim"
-    );
     // The first member's renewal is answered after that member's turn was passed on.
     assert!(!cohort.confirm(10, extended(31_900), at(1950)));
-    assert_eq!(cohort.enter(10, at(1950)), Seat::Missed);
-    assert_eq!(cohort.enter(11, at(1950)), Seat::Unconfirmed);
+    assert_eq!(cohort.enter(10, at(1950)), None);
     assert!(cohort.confirm(11, extended(31_950), at(1960)));
-    assert!(matches!(cohort.enter(11, at(1961)), Seat::Inside(_)));
+    assert!(cohort.enter(11, at(1961)).is_some());
 }
 
 #[test]
-fn offers_are_kept_fresh() {
+fn no_member_enters_after_the_deadline() {
     let mut cohort = offered(1);
-    assert_eq!(cohort.renewal_of_offer(at(600)), None);
-    assert_eq!(
-        cohort.renewal_of_offer(at(700)),
-        Some(CLAIM),
-        "the grant of an offer is renewed for the length of a claim, not for a lease"
-    );
-    assert!(cohort.confirm(10, extended(2600), at(600)));
-    assert_eq!(cohort.renewal_of_offer(at(1200)), None);
-    assert!(matches!(cohort.enter(10, at(1200)), Seat::Inside(_)));
-    assert_eq!(
-        cohort.renewal_of_offer(at(2000)),
-        None,
-        "after the member has taken its turn, there is no offer to renew"
-    );
-}
-
-/// Each answer is read 100 ms after its request was sent.
-#[test]
-fn the_renewals_of_an_offer_do_not_become_shorter() {
-    let mut cohort = offered(2);
-    for asked in [700, 1_500, 2_300] {
-        assert_eq!(cohort.renewal_of_offer(at(asked)), Some(CLAIM));
-        let answer = Confirmation {
-            asked: at(asked),
-            ..extended(asked + 2_000)
-        };
-        assert!(cohort.confirm(10, answer, at(asked + 100)));
-    }
-}
-
-/// The answer to the restart comes so late that a sixth of the lease is left.
-#[test]
-fn an_offer_after_a_late_restart_is_renewed_for_a_lease() {
-    let mut cohort = inside(2);
-    assert!(cohort.confirm(10, extended(30_001), at(1)));
-    assert!(cohort.confirm(10, restarted(30_000), at(25_000)));
-    assert_eq!(cohort.leave(10), Departure::Free);
-    let turn = offer_next(&mut cohort, at(25_001));
-    assert_eq!(turn, Some(turn_of(11, 2)));
-    assert_eq!(
-        cohort.renewal_of_offer(at(27_000)),
-        Some(Duration::from_secs(30))
-    );
+    assert!(cohort.clone().enter(10, at(1900)).is_some());
+    assert_eq!(cohort.enter(10, at(2000)), None);
 }
 
 #[test]
@@ -332,7 +212,7 @@ fn a_suspended_cohort_seats_nobody() {
     for mut cohort in [offered(3), inside(3)] {
         cohort.suspend();
         assert!(cohort.is_over() && cohort.is_suspended());
-        assert_eq!(cohort.enter(10, at(1)), Seat::Missed);
+        assert_eq!(cohort.enter(10, at(1)), None);
         assert!(!cohort.confirm(10, extended(30_000), at(1)));
         assert_eq!(offer_next(&mut cohort, at(1)), None);
         assert_eq!(cohort.leave(10), Departure::Suspended);
@@ -344,7 +224,7 @@ fn a_suspended_cohort_seats_nobody() {
 fn an_ended_cohort_is_known_until_its_release_is_confirmed() {
     for mut cohort in [offered(2), inside(2)] {
         cohort.end();
-        assert_eq!(cohort.enter(10, at(1)), Seat::Missed);
+        assert_eq!(cohort.enter(10, at(1)), None);
         assert_eq!(
             cohort.leave(10),
             Departure::Ended,
@@ -354,7 +234,7 @@ fn an_ended_cohort_is_known_until_its_release_is_confirmed() {
         cohort.mark_released();
         assert!(cohort.is_released() && cohort.is_over());
         assert_eq!(cohort.leave(10), Departure::Stale);
-        assert_eq!(cohort.enter(10, at(1)), Seat::Missed);
+        assert_eq!(cohort.enter(10, at(1)), None);
     }
 }
 
@@ -364,13 +244,12 @@ fn a_retained_lock_is_nobodys_turn() {
     assert!(cohort.retain(10));
     assert!(!cohort.retain(10), "the lock is retained already");
     assert!(!cohort.retain(11));
-    assert_eq!(cohort.enter(10, at(2)), Seat::Missed);
-    assert_eq!(cohort.enter(11, at(2)), Seat::Missed);
+    assert_eq!(cohort.enter(10, at(2)), None);
+    assert_eq!(cohort.enter(11, at(2)), None);
     assert!(
         cohort.confirm(10, extended(5000), at(2)),
         "a retained lock is still renewed"
     );
-    assert!(!cohort.is_overdue(at(60_000)));
     // The minimum hold time can end after the local deadline. Until the minimum hold time ends, the waiting members do
     // not queue again.
     assert!(!cohort.is_late(at(60_000)));
@@ -396,9 +275,9 @@ fn a_restart_without_an_answer_shortens_the_turn_of_the_next_member() {
     cohort.note_restart(10, at(1), at(30_001));
     cohort.leave(10);
     offer_next(&mut cohort, at(5_000));
-    let Seat::Inside(grant) = cohort.enter(11, at(5_000)) else {
-        panic!("the offer is still valid");
-    };
+    let grant = cohort
+        .enter(11, at(5_000))
+        .expect("the offer is still valid");
     assert!(grant.valid_until.is_some_and(|until| until <= at(30_001)));
 }
 
@@ -412,9 +291,9 @@ fn a_late_answer_to_an_extension_does_not_undo_a_restart() {
     assert!(cohort.confirm(10, extended(60_000), at(2)));
     cohort.leave(10);
     offer_next(&mut cohort, at(5_000));
-    let Seat::Inside(grant) = cohort.enter(11, at(5_000)) else {
-        panic!("the offer is still valid");
-    };
+    let grant = cohort
+        .enter(11, at(5_000))
+        .expect("the offer is still valid");
     assert!(grant.valid_until.is_some_and(|until| until <= at(30_001)));
 }
 
@@ -435,9 +314,7 @@ fn a_member_gets_no_more_than_its_lease() {
     assert!(cohort.confirm(10, extended(90_000), at(1)));
     cohort.leave(10);
     offer_next(&mut cohort, at(2));
-    let Seat::Inside(grant) = cohort.enter(11, at(2)) else {
-        panic!("the offer is still valid");
-    };
+    let grant = cohort.enter(11, at(2)).expect("the offer is still valid");
     assert_eq!(grant.valid_until, Some(at(2) + less_drift(LEASE)));
 }
 

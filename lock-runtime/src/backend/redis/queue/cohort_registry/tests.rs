@@ -1,10 +1,8 @@
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
-    task::{self, Wake},
     thread,
 };
 
-use futures_util::FutureExt;
 use lock_core::{
     backend::Request,
     layout::Layout,
@@ -24,7 +22,7 @@ use crate::{
         },
         session::waiters::OfferResult,
     },
-    background::{Context, TaskRuntime},
+    background::{Context, Polled, TaskRuntime},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -132,7 +130,7 @@ impl Fixture {
     }
 
     fn enter(&self, token: u64, now: Moment) -> bool {
-        matches!(self.cohorts.enter(&self.name, token, now), Seat::Inside(_))
+        self.cohorts.enter(&self.name, token, now).is_some()
     }
 
     /// Applies the answer to a renewal that was requested and answered at `now`. The new deadline is `until`.
@@ -152,8 +150,7 @@ impl Fixture {
     }
 
     fn heartbeat_chores(&self, now: Moment) -> Chores {
-        self.cohorts
-            .heartbeat_chores(&self.session, now, now + 200 * MS)
+        self.cohorts.heartbeat_chores(&self.session, now)
     }
 
     /// Asks a runtime whether it runs, because a caller that it polled earlier has not taken its turn.
@@ -333,9 +330,10 @@ fn a_grant_that_is_shared_again_counts_for_one_lease() {
     // First comes the answer to a request that was sent long before.
     assert_eq!(describe(59_400, 550, 1605), None);
     assert_eq!(describe(58_400, 1600, 1610), Some(8));
-    let Seat::Inside(entered) = fixture.cohorts.enter(&fixture.name, 8, at(1620)) else {
-        panic!("the turn is offered");
-    };
+    let entered = fixture
+        .cohorts
+        .enter(&fixture.name, 8, at(1620))
+        .expect("the turn is offered");
     assert!(
         entered.valid_until.is_some_and(|until| until <= at(2620)),
         "{entered:?}"
@@ -589,27 +587,6 @@ fn a_second_grant_of_a_caller_that_is_offered_its_turn_is_left_to_it() {
     assert!(is_nothing(&fixture.push(9, &[&a], at(1))));
 }
 
-#[test]
-fn an_offer_that_nobody_takes_is_passed_on_and_the_last_one_released() {
-    let fixture = Fixture::new();
-    let (mut a, mut b) = (fixture.member(1), fixture.member(2));
-    fixture.push(7, &[&a, &b], at(0));
-    assert_eq!(a.offered(), Some(7));
-    // The lease is shorter than a claim (2 s), so each offer is valid for one lease. The grant is renewed in time.
-    assert!(fixture.confirm(7, at(1500), at(500)));
-    let chores = fixture.heartbeat_chores(at(1000));
-    assert_eq!(chores.missed, [(fixture.name.clone(), 7)]);
-    assert_eq!(b.offered(), Some(8));
-    assert!(
-        !fixture.enter(7, at(1000)),
-        "the member has missed its turn"
-    );
-    assert!(fixture.confirm(8, at(2400), at(1400)));
-    let chores = fixture.heartbeat_chores(at(2000));
-    assert_eq!(chores.missed.len(), 1);
-    assert_eq!(chores.release.len(), 1);
-}
-
 /// The first member misses its turn, and the runtime of both members is silent, so the engine releases the grant. The grant
 /// has been extended, but the answer is under way, so the server still has the grant after its local deadline. The release
 /// arrives late. Meanwhile no member may enter by this grant.
@@ -624,9 +601,9 @@ fn a_grant_whose_release_is_under_way_is_not_shared_again() {
     let (name, cohorts) = (&fixture.name, &fixture.cohorts);
     fixture.ask(&silent.runtime, at(200));
     cohorts.note_extension(name, token, at(900), at(1900));
+    assert!(fixture.enter(7, at(1)));
     assert!(fixture.confirm(7, at(1200), at(200)));
-    let chores = fixture.heartbeat_chores(at(1100));
-    assert_eq!(chores.release, [(name.clone(), token, at(1900))]);
+    assert!(matches!(cohorts.pass(name, 7, at(1100)), Passed::Ended(7)));
     for now in [1300, 1800, 3800] {
         fixture.heartbeat_chores(at(now));
         assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(now + 50))));
@@ -641,7 +618,7 @@ fn a_grant_whose_release_is_under_way_is_not_shared_again() {
     assert_eq!(cohorts.known(name, token), Known::Over);
     // Every heartbeat removes the cohort, because the session of the cohort may have ended.
     let other = Fixture::new();
-    let beat = |now| cohorts.heartbeat_chores(&other.session, now, now);
+    let beat = |now| cohorts.heartbeat_chores(&other.session, now);
     beat(at(3890));
     assert_eq!(cohorts.known(name, token), Known::Over);
     beat(at(3900));
@@ -753,8 +730,7 @@ fn a_suspended_grant_that_nobody_shares_again_is_released() {
     assert!(matches!(passed, Passed::Ended(7)), "{passed:?}");
 }
 
-/// A member misses its turn. The members behind it whose runtime is silent miss their turns at once, and the next member on
-/// another runtime gets the turn. The heartbeat names the runtime to ask.
+/// The members whose runtime is silent miss their turns, and the next member on another runtime gets the turn.
 #[test]
 fn members_of_a_silent_runtime_are_passed_over() {
     let fixture = Fixture::new();
@@ -762,18 +738,13 @@ fn members_of_a_silent_runtime_are_passed_over() {
     let [a, b, c] = [1, 2, 3].map(|owner| fixture.member_on(owner, &silent.runtime, at(0)));
     let mut d = fixture.member(4);
     fixture.push(7, &[&a, &b, &c, &d], at(0));
-    assert!(fixture.heartbeat_chores(at(100)).untaken.is_empty());
-    let untaken = fixture.heartbeat_chores(at(300)).untaken;
-    let asked: Vec<_> = untaken.iter().map(|caller| caller.on.id()).collect();
-    assert_eq!(asked, [silent.runtime.id()]);
+    assert!(fixture.enter(7, at(1)));
     fixture.ask(&silent.runtime, at(300));
-    assert!(fixture.confirm(7, at(2900), at(900)));
-    let chores = fixture.heartbeat_chores(at(1100));
-    assert_eq!(chores.missed, [(fixture.name.clone(), 7)]);
-    assert!(chores.release.is_empty());
+    let passed = fixture.cohorts.pass(&fixture.name, 7, at(900));
+    assert!(matches!(passed, Passed::On));
     assert_eq!(d.offered(), Some(10));
-    assert!(!fixture.enter(8, at(1101)));
-    assert!(fixture.enter(10, at(1101)));
+    assert!(!fixture.enter(8, at(901)));
+    assert!(fixture.enter(10, at(901)));
 }
 
 /// A runtime that answers is not silent, however late it answers.
@@ -786,10 +757,10 @@ fn members_of_a_runtime_that_answers_are_offered_their_turns() {
     } = Undriven::new();
     let [a, mut b] = [1, 2].map(|owner| fixture.member_on(owner, &runtime, at(0)));
     fixture.push(7, &[&a, &b], at(0));
+    assert!(fixture.enter(7, at(1)));
     fixture.ask(&runtime, at(300));
     tokio.block_on(async { tokio::task::yield_now().await });
-    assert!(fixture.confirm(7, at(2900), at(900)));
-    fixture.heartbeat_chores(at(1100));
+    fixture.cohorts.pass(&fixture.name, 7, at(900));
     assert_eq!(b.offered(), Some(8));
 }
 
@@ -817,7 +788,8 @@ fn a_caller_that_was_polled_after_the_question_is_offered_its_turn() {
     assert!(fixture.enter(8, at(1001)));
 }
 
-/// Callers that were polled after the question do not take their turns, either. They cost one claim together.
+/// Callers that were polled after the question do not take their locks, either, so the runtime is asked again. They cost
+/// one claim together.
 #[test]
 fn a_runtime_that_is_silent_again_costs_one_claim() {
     let fixture = Fixture::new();
@@ -826,13 +798,16 @@ fn a_runtime_that_is_silent_again_costs_one_claim() {
     let [a, b, c] = [1, 2, 3].map(|owner| fixture.member_on(owner, &silent.runtime, at(100)));
     let mut d = fixture.member(4);
     fixture.push(7, &[&a, &b, &c, &d], at(200));
-    let untaken = fixture.heartbeat_chores(at(400)).untaken;
+    assert!(fixture.enter(7, at(201)));
+    let caller = Polled {
+        on: silent.runtime.clone(),
+        at: at(100),
+    };
     let context = Context::of_process();
     for now in [400, 600, 800] {
-        fixture.cohorts.runtimes.ask(context, &untaken[0], at(now));
+        fixture.cohorts.runtimes.ask(context, &caller, at(now));
     }
-    assert!(fixture.confirm(7, at(2900), at(900)));
-    fixture.heartbeat_chores(at(1200));
+    fixture.cohorts.pass(&fixture.name, 7, at(950));
     assert_eq!(d.offered(), Some(10));
 }
 
@@ -878,31 +853,10 @@ fn no_mutex_is_locked_while_the_hooks_of_a_runtime_are_dropped() {
         fixture.push(7, &[&a, &b], at(0));
         assert_eq!(dropped.load(Ordering::Relaxed), 0);
         if is_withdrawn {
-            fixture.heartbeat_chores(at(1000));
+            fixture.session.dismiss_waiters();
         } else {
             fixture.settle(&a);
         }
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
     }
-}
-
-/// The waker of a caller panics when the caller is offered its turn. The heartbeat goes on.
-#[test]
-fn a_waker_that_panics_does_not_end_the_heartbeat() {
-    struct Panics;
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("the waker of a caller panics");
-        }
-    }
-    let fixture = Fixture::new();
-    let (a, mut b) = (fixture.member(1), fixture.member(2));
-    fixture.push(7, &[&a, &b], at(0));
-    let waker = Arc::new(Panics).into();
-    let polled = b.offers.poll_unpin(&mut task::Context::from_waker(&waker));
-    assert!(polled.is_pending());
-    assert!(fixture.confirm(7, at(2900), at(900)));
-    let chores = fixture.heartbeat_chores(at(1100));
-    assert_eq!(chores.missed, [(fixture.name.clone(), 7)]);
-    assert!(fixture.enter(8, at(1101)));
 }
