@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use lock_core::{
     backend::{BackendError, MultiAnswer},
     error::LockError,
-    lease::{CLAIM, LeaseTerms, MIN_RENEWED_LEASE, Renewal},
+    lease::{CLAIM, LeaseTerms, MIN_RENEWED_LEASE, Renewal, claim_after},
 };
 
 use crate::acquire::{
@@ -44,8 +44,9 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
     let enclosing = reentry::enclosing();
     let entering = pin!(async {
         check_nested(&in_order, enclosing.as_ref())?;
+        let mut missed = 0;
         loop {
-            let mut acquisition = MultiAcquisition::new(budget, enclosing.clone());
+            let mut acquisition = MultiAcquisition::new(budget, missed, enclosing.clone());
             let Err(error) = acquisition.enter(&in_order).await else {
                 let entered = Entered::several(acquisition.entries).for_at_least(at_least);
                 let names = spec.iter().map(|spec| &spec.name);
@@ -58,6 +59,8 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
             // If the call has lost a lock that it had taken, the call starts over, because its body has not begun. If
             // the call's `wait` is over, the call fails with `Busy` instead.
             let lost = acquisition.lost_before_the_body(&error, &in_order);
+            let mut taken = acquisition.entries.iter();
+            missed += u32::from(taken.any(|entry| entry.hold().is_given_up()));
             // Unless the server is unreachable, the call waits until the locks that it has taken are released, but no
             // longer than the time to leave after the end of `wait`.
             let answers = !matches!(error, LockError::Unreachable { .. });
@@ -82,6 +85,8 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
 /// The progress of one call that enters several locks.
 struct MultiAcquisition {
     budget: Budget,
+    /// How often the call has not taken locks in time before.
+    missed: u32,
     entries: Vec<Entry>,
     /// The number of `entries` before the latest step. In one step, the call takes one lock or several locks.
     earlier: usize,
@@ -91,9 +96,10 @@ struct MultiAcquisition {
 }
 
 impl MultiAcquisition {
-    fn new(budget: Budget, enclosing: Option<Arc<Frame>>) -> Self {
+    fn new(budget: Budget, missed: u32, enclosing: Option<Arc<Frame>>) -> Self {
         Self {
             budget,
+            missed,
             entries: Vec::new(),
             earlier: 0,
             innermost: enclosing,
@@ -193,7 +199,7 @@ impl MultiAcquisition {
         } else {
             budget.answers_until(first)
         };
-        let (specs, shared) = (spec.to_vec(), first.shared.clone());
+        let (specs, shared, missed) = (spec.to_vec(), first.shared.clone(), self.missed);
         let taking = async move {
             let (first, shared) = (&specs[0], &specs[0].shared);
             let wait = budget.waits_until().since(first.now());
@@ -201,16 +207,11 @@ impl MultiAcquisition {
             let taking = shared.backend.acquire_multi(requests.collect());
             match unless_shut_down(shared, until, taking).await? {
                 Some(Ok(MultiAnswer::Granted(grants))) => {
-                    // The locks are given back if the caller is not polled to take them.
-                    let until = budget.waits_until().max(first.now()) + CLAIM;
+                    let until = first.now() + claim_after(missed);
                     let is_in_process = shared.backend.maintains_leases();
                     let offer = || (!is_in_process).then_some((until, None));
                     let entries = specs.iter().zip(grants);
-                    let entries = entries.map(|(spec, grant)| {
-                        let entry = one::begin(spec, grant, offer());
-                        one::count_acquired(spec, &grant, &entry);
-                        entry
-                    });
+                    let entries = entries.map(|(spec, grant)| one::begin(spec, grant, offer()));
                     Ok(Some(Ok(entries.collect::<Vec<_>>())))
                 }
                 Some(Ok(MultiAnswer::Busy(index))) => Ok(Some(Err(index))),

@@ -25,7 +25,7 @@ use crate::{
         spec::{AcquireSpec, Budget, busy_outside, busy_with_sibling, failed, too_late},
     },
     background::Polled,
-    events::{TARGET, count, metrics},
+    events::{TARGET, count},
     lease::{
         hold::{HoldState, RenewalDemand},
         release::EntryTicket,
@@ -157,13 +157,12 @@ async fn enter_now(
         budget = budget.answered();
         attempt = acquired.attempt;
         missed += u32::from(acquired.is_missed);
-        if let Some((entry, grant)) = acquired.granted {
+        if let Some(entry) = acquired.granted {
             // The future of `confirm` is boxed, because few calls need it. The body of a call with one lock begins in
             // this poll.
             if (is_fresh(&entry) || Box::pin(confirm(spec, budget, &entry)).await?)
                 && (is_one_of_several || entry.hold().begin_body())
             {
-                count_acquired(spec, &grant, &entry);
                 return Ok(entry);
             }
             missed += u32::from(entry.hold().is_given_up());
@@ -254,24 +253,10 @@ pub(crate) fn begin(
     )))
 }
 
-/// Counts and logs that a call has taken its lock.
-pub(crate) fn count_acquired(spec: &AcquireSpec, grant: &Grant, entry: &Entry) {
-    let shared = &spec.shared;
-    count(&shared.counters.acquired);
-    if grant.queued {
-        count(&shared.counters.waited);
-    }
-    if let Some(time) = grant.handoff {
-        let taken = entry.hold().backend().now();
-        metrics::handoff(spec.site.label(), time + taken.since(entry.hold().begun()));
-    }
-    tracing::debug!(target: TARGET, key = %spec.key, token = %grant.token, queued = grant.queued, "acquired");
-}
-
 /// The outcome of an attempt that has not failed.
 struct Acquired {
     /// `None` if the attempt has missed its turn, or if the lock was lost before it was offered to the caller.
-    granted: Option<(Entry, Grant)>,
+    granted: Option<Entry>,
     is_missed: bool,
     /// Queues again at its old place if the call does not take the lock. `None` if the backend has no queue.
     attempt: Option<Box<dyn Attempt>>,
@@ -327,7 +312,7 @@ async fn acquire(
             entry.hold().wait_for_body(spec.now() + offered_for);
         }
         if stands && (is_fresh(&entry) || Box::pin(confirm(spec, budget, &entry)).await?) {
-            acquired.granted = Some((entry, grant));
+            acquired.granted = Some(entry);
         }
         Ok(acquired)
     };

@@ -163,17 +163,10 @@ impl Budget {
 
 /// Returns the error of a caller that did not get its last answer in time. The error is `Busy` only if the server still
 /// answers a check, and the lock is known to have been taken, because an earlier request of this call was answered
-/// (`was_answered`). Otherwise, nothing is known about the lock, and the error is `Unreachable`. A caller that is polled
-/// late has possibly not read its answer, so the check alone decides.
+/// (`was_answered`). Otherwise, nothing is known about the lock, and the error is `Unreachable`.
 pub(crate) async fn too_late(spec: &AcquireSpec, budget: Budget, was_answered: bool) -> LockError {
     let backend = &spec.shared.backend;
-    let limit = if budget.waits() {
-        budget.waits_until()
-    } else {
-        budget.started + spec.try_patience()
-    };
-    let is_polled_late = spec.now() > limit + spec.leave_patience();
-    let is_reachable = (was_answered || budget.was_answered || is_polled_late)
+    let is_reachable = (was_answered || budget.was_answered)
         && !backend.is_cut_off(&spec.name)
         && backend
             .is_answering(Some(&spec.name), spec.leave_patience() / 2)

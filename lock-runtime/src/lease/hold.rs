@@ -91,6 +91,9 @@ pub(crate) struct HoldState {
     pub(crate) terms: LeaseTerms,
     /// The number of replicas that the call asked for which acquired the lock.
     pub(crate) replicas: usize,
+    grant: Grant,
+    /// Whether a body has begun.
+    has_begun: AtomicBool,
     due_entry: DueEntry,
     /// If the hold is released before this moment, the lock stays taken until this moment. The initial value is zero,
     /// so that a release frees the lock at once.
@@ -165,6 +168,8 @@ impl HoldState {
             function,
             terms,
             replicas,
+            grant,
+            has_begun: AtomicBool::new(false),
             due_entry: DueEntry::new(),
             retain_until: AtomicMoment::new(Some(Moment::new(Duration::ZERO))),
             host,
@@ -235,8 +240,29 @@ impl HoldState {
         };
         if !stands {
             self.forget_lease();
+        } else if !self.has_begun.swap(true, Ordering::AcqRel) {
+            self.count_acquired();
         }
         stands
+    }
+
+    /// Counts and logs that a call has taken its lock.
+    fn count_acquired(&self) {
+        let counters = self.counters();
+        count(&counters.acquired);
+        if self.grant.queued {
+            count(&counters.waited);
+        }
+        if let Some(time) = self.grant.handoff {
+            let waited = self.backend().now().since(self.begun());
+            metrics::handoff(self.label, time + waited);
+        }
+        tracing::debug!(target: TARGET, key = %self.key, token = %self.token, queued = self.grant.queued, "acquired");
+    }
+
+    /// Whether a body has begun. A lock that no body has used counts neither as acquired nor as released.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Acquire)
     }
 
     const GIVEN_UP: u64 = 0;
@@ -276,9 +302,14 @@ impl HoldState {
             .is_ok();
         if given_up {
             self.forget_lease();
-            let (ends, latest) = (self.deadline(), self.latest_end());
-            self.backend()
-                .release_in_background(&self.name, self.token, None, ends, latest);
+            let ends = self.deadline().filter(|_| self.has_begun());
+            self.backend().release_in_background(
+                &self.name,
+                self.token,
+                None,
+                ends,
+                self.latest_end(),
+            );
             // The call might never be polled again, so a shutdown must not wait for this hold.
             self.untrack();
             tracing::debug!(target: TARGET, key = %self.key, token = %self.token, "giving the lock back, because the call that holds it is not polled");
@@ -348,7 +379,7 @@ impl HoldState {
         lock(&self.lease).is_claim()
     }
 
-    pub(crate) fn begun(&self) -> Moment {
+    fn begun(&self) -> Moment {
         lock(&self.lease).begun()
     }
 

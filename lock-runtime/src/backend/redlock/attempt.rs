@@ -12,7 +12,7 @@ use lock_core::{
     lease::{Grant, Moment},
     options::Backoff,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinError};
 
 use crate::backend::redlock::{
     agreement::Agreement,
@@ -170,8 +170,8 @@ impl Taken {
     }
 }
 
-/// A round.
-type Asking = BoxFuture<'static, Round>;
+/// A round that runs in a task of the engine.
+type Asking = BoxFuture<'static, Result<Round, JoinError>>;
 
 /// An acquisition of a lock from the nodes of a Redlock.
 pub(crate) struct RedlockAttempt {
@@ -206,15 +206,16 @@ impl RedlockAttempt {
             let (_, asking) = self.asking.get_or_insert_with(|| {
                 self.rounds += 1;
                 let (quorum, request) = (quorum.clone(), request.clone());
-                (
-                    haste,
-                    async move { round(&quorum, &request, haste).await }.boxed(),
-                )
+                let context = quorum.context.clone();
+                let asking = async move { round(&quorum, &request, haste).await };
+                // The round runs on the engine's thread, behind the releases that this thread sends to the nodes.
+                let asking = async move { context.run(asking).await };
+                (haste, asking.boxed())
             });
             let round = asking.await;
             self.asking = None;
             let answer = match round {
-                Round::Granted(taken) if taken.is_young() => {
+                Ok(Round::Granted(taken)) if taken.is_young() => {
                     // The code from here on must not await. At an await, the caller could be dropped after its grants
                     // have become a hold.
                     let queued = self.rounds > 1;
@@ -223,9 +224,10 @@ impl RedlockAttempt {
                         ..taken.become_hold()
                     }));
                 }
-                Round::Granted(_) => continue, // the process was stopped meanwhile
-                Round::Busy => Ok(Answer::Busy),
-                Round::Unreachable(error) => Err(error),
+                Ok(Round::Granted(_)) => continue, // the process was stopped meanwhile
+                Ok(Round::Busy) => Ok(Answer::Busy),
+                Ok(Round::Unreachable(error)) => Err(error),
+                Err(panic) => Err(BackendError::Unreachable(panic.to_string())),
             };
             self.newest = answer.clone().map(|_| ());
             return answer;

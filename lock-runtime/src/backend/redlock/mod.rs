@@ -178,7 +178,14 @@ impl Backend for RedlockBackend {
         let quorum = self.quorum.clone();
         Box::pin(async move {
             loop {
-                let taken = match take_together(quorum.clone(), requests.clone()).await? {
+                let taking = quorum
+                    .context
+                    .run(take_together(quorum.clone(), requests.clone()));
+                let taken = match taking.await {
+                    Ok(taken) => taken?,
+                    Err(panic) => return Err(BackendError::Unreachable(panic.to_string())),
+                };
+                let taken = match taken {
                     Ok(taken) => taken,
                     Err(busy) => return Ok(MultiAnswer::Busy(busy)),
                 };

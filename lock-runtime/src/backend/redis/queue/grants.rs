@@ -307,7 +307,8 @@ pub(crate) fn release_in_background(
     lease_ends: Option<Moment>,
     latest_end: Moment,
 ) {
-    let tracked_until = lease_ends.map_or_else(|| server.now(), |ends| ends.max(latest_end));
+    let tracked_until =
+        lease_ends.map_or_else(|| server.now() + CLAIM, |ends| ends.max(latest_end));
     let task = server.track_release(tracked_until);
     let releasing = release_until(
         server.clone(),
