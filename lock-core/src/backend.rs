@@ -399,7 +399,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// `latest_end`, but at least for a claim (2 s). `latest_end` is the latest end of the lease that any request of the
     /// hold has asked for. It is later than the end of the lease if an answer was not read.
     ///
-    /// A `lease_ends` of `None` means that the lease was lost, or that no body has used the lock. If the backend still has
+    /// A `lease_ends` of `None` means that the lease was lost, or that no call has taken the lock. If the backend still has
     /// the grant, it removes the grant, but the statistics do not count this removal as a release.
     fn release_in_background(
         &self,

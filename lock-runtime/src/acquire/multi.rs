@@ -46,8 +46,11 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
         check_nested(&in_order, enclosing.as_ref())?;
         let mut missed = 0;
         loop {
-            let mut acquisition = MultiAcquisition::new(budget, missed, enclosing.clone());
-            let Err(error) = acquisition.enter(&in_order).await else {
+            let (specs, enclosing) = (in_order.clone(), enclosing.clone());
+            // The engine offers only the complete set of locks.
+            let acquiring = async move { acquire(&specs, budget, missed, enclosing).await };
+            let mut acquisition = shared.carry_out(acquiring).await?;
+            let Err(error) = acquisition.begin_body(&in_order) else {
                 let entered = Entered::several(acquisition.entries).for_at_least(at_least);
                 let names = spec.iter().map(|spec| &spec.name);
                 acquisition.call.show(entered.named(names));
@@ -56,37 +59,60 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
                     .expect("a call enters at least one lock");
                 return Ok((entered, frame));
             };
-            // If the call has lost a lock that it had taken, the call starts over, because its body has not begun. If
-            // the call's `wait` is over, the call fails with `Busy` instead.
-            let lost = acquisition.lost_before_the_body(&error, &in_order);
-            let mut taken = acquisition.entries.iter();
-            missed += u32::from(taken.any(|entry| entry.hold().is_given_up()));
-            // Unless the server is unreachable, the call waits until the locks that it has taken are released, but no
-            // longer than the time to leave after the end of `wait`.
-            let answers = !matches!(error, LockError::Unreachable { .. });
-            if answers && !acquisition.entries.is_empty() {
-                let until = budget.waits_until() + in_order[0].leave_patience();
-                let leaving = Entered::several(acquisition.entries).leave(false);
-                bounded(&shared.backend, until, leaving).await;
+            if acquisition
+                .lost_before_the_body(&error, &in_order)
+                .is_none()
+            {
+                return Err(error);
             }
-            match lost {
-                Some(_) if budget.waits_until() > shared.backend.now() => {
-                    budget = budget.answered();
-                }
-                Some(lost) => return Err(busy_outside(lost, budget, None)),
-                None => return Err(error),
-            }
+            // The call has not begun its body in time, so it asks for the locks again.
+            missed += 1;
+            budget = budget.answered();
         }
     });
     let ((entered, frame), record) = one::counted(&in_order, entering).await?;
     Ok((entered.recorded_by(record), frame))
 }
 
+/// Takes all locks of a call, and waits for their replicas. If the call loses a lock that it has taken, it starts over.
+async fn acquire(
+    specs: &[AcquireSpec],
+    mut budget: Budget,
+    missed: u32,
+    enclosing: Option<Arc<Frame>>,
+) -> Result<MultiAcquisition, LockError> {
+    let backend = &specs[0].shared.backend;
+    loop {
+        let mut acquisition = MultiAcquisition::new(budget, enclosing.clone());
+        let Err(error) = acquisition.enter(specs).await else {
+            let until = backend.now() + claim_after(missed);
+            for entry in &mut acquisition.entries {
+                entry.wait_for_body(until);
+            }
+            return Ok(acquisition);
+        };
+        // If the call has lost a lock that it had taken, the call starts over, because its body has not begun. If the
+        // call's `wait` is over, the call fails with `Busy` instead.
+        let lost = acquisition.lost_before_the_body(&error, specs);
+        // Unless the server is unreachable, the call waits until the locks that it has taken are released, but no longer
+        // than the time to leave after the end of `wait`.
+        let answers = !matches!(error, LockError::Unreachable { .. });
+        if answers && !acquisition.entries.is_empty() {
+            let until = budget.waits_until() + specs[0].leave_patience();
+            let leaving = Entered::several(acquisition.entries).leave(false);
+            bounded(backend, until, leaving).await;
+        }
+        match lost {
+            Some(_) if budget.waits_until() > backend.now() => budget = budget.answered(),
+            Some(lost) => return Err(busy_outside(lost, budget, None)),
+            None => return Err(error),
+        }
+    }
+}
+
 /// The progress of one call that enters several locks.
 struct MultiAcquisition {
     budget: Budget,
-    /// How often the call has not taken locks in time before.
-    missed: u32,
     entries: Vec<Entry>,
     /// The number of `entries` before the latest step. In one step, the call takes one lock or several locks.
     earlier: usize,
@@ -96,10 +122,9 @@ struct MultiAcquisition {
 }
 
 impl MultiAcquisition {
-    fn new(budget: Budget, missed: u32, enclosing: Option<Arc<Frame>>) -> Self {
+    fn new(budget: Budget, enclosing: Option<Arc<Frame>>) -> Self {
         Self {
             budget,
-            missed,
             entries: Vec::new(),
             earlier: 0,
             innermost: enclosing,
@@ -154,10 +179,12 @@ impl MultiAcquisition {
     }
 
     fn push(&mut self, mut entry: Entry) {
-        // The caller might never be polled again while it waits for the other locks. The lock is therefore given back
-        // if the body has not begun one claim (2 s) after the end of `wait`.
+        // The loss of a lock does not count while the call waits for its other locks.
         let until = self.budget.waits_until().max(entry.hold().backend().now());
         entry.wait_for_body(until + CLAIM);
+        if entry.has_begun() {
+            entry.hold().take();
+        }
         let outer = self.innermost.take();
         self.innermost = Some(entry.frame(outer, Some(self.call.clone())));
         self.entries.push(entry);
@@ -199,19 +226,17 @@ impl MultiAcquisition {
         } else {
             budget.answers_until(first)
         };
-        let (specs, shared, missed) = (spec.to_vec(), first.shared.clone(), self.missed);
-        let taking = async move {
-            let (first, shared) = (&specs[0], &specs[0].shared);
-            let wait = budget.waits_until().since(first.now());
-            let requests = specs.iter().map(|spec| spec.request(wait));
-            let taking = shared.backend.acquire_multi(requests.collect());
-            match unless_shut_down(shared, until, taking).await? {
+        let wait = budget.waits_until().since(first.now());
+        let backend = first.shared.backend.clone();
+        let requests = spec.iter().map(|spec| spec.request(wait));
+        let taking = backend.acquire_multi(requests.collect());
+        let taken = self.unless_lost(async {
+            match unless_shut_down(&first.shared, until, taking).await? {
+                // If `unless_lost` then finds that a lock taken earlier is lost, it drops the new entries. Dropping the
+                // entries gives their grants back.
                 Some(Ok(MultiAnswer::Granted(grants))) => {
-                    let until = first.now() + claim_after(missed);
-                    let is_in_process = shared.backend.maintains_leases();
-                    let offer = || (!is_in_process).then_some((until, None));
-                    let entries = specs.iter().zip(grants);
-                    let entries = entries.map(|(spec, grant)| one::begin(spec, grant, offer()));
+                    let entries = spec.iter().zip(grants);
+                    let entries = entries.map(|(spec, grant)| one::begin(spec, grant, None));
                     Ok(Some(Ok(entries.collect::<Vec<_>>())))
                 }
                 Some(Ok(MultiAnswer::Busy(index))) => Ok(Some(Err(index))),
@@ -225,8 +250,7 @@ impl MultiAcquisition {
                 // The request for several locks can take more answers than one, so the check of the server decides.
                 None => Err(too_late(first, budget, true).await),
             }
-        };
-        let taken = self.unless_lost(shared.carry_out(taking));
+        });
         let taken = taken.await?;
         if taken.is_some() {
             self.budget = budget.answered();
@@ -337,16 +361,25 @@ impl MultiAcquisition {
             });
             self.unless_lost(try_join_all(confirms)).await?;
         }
+        Ok(())
+    }
+
+    /// Begins the body, if all locks are still held. This method is called while the caller is polled.
+    fn begin_body(&mut self, spec: &[AcquireSpec]) -> Result<(), LockError> {
         for (entry, spec) in self.entries.iter_mut().zip(spec) {
             if !entry.take_turn() {
-                // The turn has passed to another call, because the body did not begin within `wait` plus a claim (2 s).
-                return Err(busy_with_sibling(spec, budget));
+                // The turn has passed to another call, because the body did not begin in time.
+                return Err(busy_with_sibling(spec, self.budget));
             }
-            if !entry.step_in() {
+            let is_held = match entry.has_begun() {
+                true => entry.hold().is_fresh() && entry.hold().begin_body(),
+                false => entry.step_in(),
+            };
+            if !is_held {
                 return Err(entry.hold().not_held());
             }
         }
-        Ok(())
+        self.not_lost()
     }
 
     fn not_lost(&self) -> Result<(), LockError> {

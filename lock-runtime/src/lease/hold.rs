@@ -92,8 +92,8 @@ pub(crate) struct HoldState {
     /// The number of replicas that the call asked for which acquired the lock.
     pub(crate) replicas: usize,
     grant: Grant,
-    /// Whether a body has begun.
-    has_begun: AtomicBool,
+    /// Whether a call has taken the lock.
+    is_taken: AtomicBool,
     due_entry: DueEntry,
     /// If the hold is released before this moment, the lock stays taken until this moment. The initial value is zero,
     /// so that a release frees the lock at once.
@@ -169,7 +169,7 @@ impl HoldState {
             terms,
             replicas,
             grant,
-            has_begun: AtomicBool::new(false),
+            is_taken: AtomicBool::new(false),
             due_entry: DueEntry::new(),
             retain_until: AtomicMoment::new(Some(Moment::new(Duration::ZERO))),
             host,
@@ -238,16 +238,19 @@ impl HoldState {
             // For an in-process lock, `update_lease` returns `false` if the grant has ended.
             _ => self.update_lease(|_| {}),
         };
-        if !stands {
+        if stands {
+            self.take();
+        } else {
             self.forget_lease();
-        } else if !self.has_begun.swap(true, Ordering::AcqRel) {
-            self.count_acquired();
         }
         stands
     }
 
-    /// Counts and logs that a call has taken its lock.
-    fn count_acquired(&self) {
+    /// Called when a call takes the lock, which the engine has acquired for it. Counts and logs this the first time.
+    pub(crate) fn take(&self) {
+        if self.is_taken.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let counters = self.counters();
         count(&counters.acquired);
         if self.grant.queued {
@@ -260,9 +263,9 @@ impl HoldState {
         tracing::debug!(target: TARGET, key = %self.key, token = %self.token, queued = self.grant.queued, "acquired");
     }
 
-    /// Whether a body has begun. A lock that no body has used counts neither as acquired nor as released.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.has_begun.load(Ordering::Acquire)
+    /// Whether a call has taken the lock. A lock that no call has taken counts neither as acquired nor as released.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.is_taken.load(Ordering::Acquire)
     }
 
     const GIVEN_UP: u64 = 0;
@@ -302,7 +305,7 @@ impl HoldState {
             .is_ok();
         if given_up {
             self.forget_lease();
-            let ends = self.deadline().filter(|_| self.has_begun());
+            let ends = self.deadline().filter(|_| self.is_taken());
             self.backend().release_in_background(
                 &self.name,
                 self.token,

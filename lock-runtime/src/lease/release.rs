@@ -163,7 +163,7 @@ impl Releasing {
         let hold = &self.hold;
         let outcome = match released {
             Released::Released => {
-                if hold.has_begun() {
+                if hold.is_taken() {
                     count(&hold.counters().released);
                 }
                 ReleaseOutcome::Released
@@ -196,11 +196,11 @@ impl UnconfirmedRelease for Releasing {
         let hold = &self.hold;
         let releases = !hold.is_given_up();
         if releases {
-            // `lease_ends` is `None` for a lost lease, and for a lock that no body has used, because giving back such a
+            // `lease_ends` is `None` for a lost lease, and for a lock that no call has taken, because giving back such a
             // grant must not be counted as a release.
             let now = hold.backend().now();
             let ends = hold.deadline().unwrap_or(now + hold.terms.time);
-            let lease_ends = (!hold.is_lost() && hold.has_begun()).then_some(ends);
+            let lease_ends = (!hold.is_lost() && hold.is_taken()).then_some(ends);
             hold.backend().release_in_background(
                 &hold.name,
                 hold.token,
