@@ -59,13 +59,12 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
                     .expect("a call enters at least one lock");
                 return Ok((entered, frame));
             };
-            if acquisition
-                .lost_before_the_body(&error, &in_order)
-                .is_none()
-            {
-                return Err(error);
+            // If the call has not begun its body in time, it asks for the locks again, unless its `wait` is over.
+            match acquisition.lost_before_the_body(&error, &in_order) {
+                Some(_) if budget.waits_until() > shared.backend.now() => {}
+                Some(lost) => return Err(busy_outside(lost, budget, None)),
+                None => return Err(error),
             }
-            // The call has not begun its body in time, so it asks for the locks again.
             missed += 1;
             budget = budget.answered();
         }

@@ -303,6 +303,18 @@ async fn acquire(
         let Some(grant) = grant else {
             return Ok(acquired);
         };
+        let is_silent = polled.as_ref().is_some_and(|polled| {
+            let runtimes = &spec.shared.context.runtimes;
+            runtimes.is_silent(polled, spec.now())
+        });
+        if is_silent {
+            // The other callers of a runtime that does not run are possibly next. Each would keep the lock from callers
+            // that run. Dropping the entry gives the lock back.
+            let until = spec.now();
+            drop(begin(spec, grant, Some((until, polled))));
+            acquired.is_missed = true;
+            return Ok(acquired);
+        }
         let offer = (!is_in_process).then(|| (spec.now() + offered_for, polled));
         let (mut entry, mut stands) = (begin(spec, grant, offer), true);
         // A call with several locks waits for the replicas of all its locks together. The futures are boxed, because few

@@ -18,7 +18,7 @@ use crate::{
         protocol::layout::redisson_channel,
         queue::{
             attempt::{RedisAttempt, try_once},
-            server::Server,
+            server::{RETRY_PAUSE, Server},
         },
         session::{
             Session,
@@ -74,7 +74,7 @@ impl Caller {
             if self.server.is_shutting_down() || self.server.sessions.is_closed() {
                 return Err(BackendError::ShutDown);
             }
-            if callers.take(*number) {
+            if callers.has_turn(*number) {
                 return Ok(true);
             }
             if !self.is_served() {
@@ -273,6 +273,7 @@ impl Attempt for NotifiedAttempt {
                     none => none.insert(Caller::join(server, request).await?),
                 };
                 if !caller.turn().await? {
+                    server.context.sleep(RETRY_PAUSE).await;
                     continue;
                 }
                 let attempt = RedisAttempt::once(server.clone(), request);

@@ -1,9 +1,8 @@
 //! The callers that wait in Redisson's layout, which has no queue, and the turns in which they try to get the lock.
 //!
 //! The callers of one session that wait for one lock take turns: only the caller that has the turn tries to get the
-//! lock. Each release thus causes only one try in each session, however many callers wait in the session. If a caller
-//! does not begin its try in time, the turn is open to the caller that is polled first. A caller that is not polled
-//! therefore does not block the others.
+//! lock. Each release thus causes only one try in each session, however many callers wait in the session. The engine tries
+//! for its callers, so a caller that is not polled does not block the others.
 
 use std::{
     collections::BTreeMap,
@@ -11,10 +10,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{
-    key::LockName,
-    lease::{CLAIM, Moment},
-};
+use lock_core::key::LockName;
 use tokio::sync::Notify;
 
 use crate::{
@@ -25,9 +21,6 @@ use crate::{
 /// The time between two periodic tries to get a lock. Callers try periodically even if no release is announced, because
 /// a holder can crash without a release, and because the message about a release can be lost.
 pub(crate) const TRY_AGAIN: Duration = Duration::from_millis(200);
-/// The time within which a caller that was offered the turn has to begin its try.
-const OFFER_PATIENCE: Duration = Duration::from_millis(100);
-
 /// The number of a caller among the callers that wait for one lock in one session. A caller that joins later has a
 /// higher number.
 pub(crate) type Number = u64;
@@ -36,29 +29,8 @@ pub(crate) type Number = u64;
 #[derive(Debug)]
 pub(crate) struct Seat {
     woken: Arc<Notify>,
-    /// Whether this caller has not been polled since the turn was last opened to all callers.
-    is_late: bool,
     /// Whether the server has told a caller of this lock, since this caller joined, that the lock is taken.
     is_answered: bool,
-}
-
-/// The state of the turn: which caller is allowed to try to get the lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// No caller is allowed to try before the next release or the next periodic try.
-    Resting,
-    /// The caller with this number was offered the turn at this moment.
-    Offered(Number, Moment),
-    /// The caller that is polled first is allowed to try.
-    Open,
-    /// The caller with this number began its try at this moment.
-    Trying(Number, Moment),
-}
-
-impl Turn {
-    pub(crate) fn is_of(self, caller: Number) -> bool {
-        matches!(self, Self::Offered(whom, _) | Self::Trying(whom, _) if whom == caller)
-    }
 }
 
 /// The callers that wait for one lock in one session, and the state of their turn to try.
@@ -66,7 +38,8 @@ impl Turn {
 pub(crate) struct TryQueue {
     seats: BTreeMap<Number, Seat>,
     newest: Number,
-    turn: Turn,
+    /// The caller that has the turn to try; `None` until the next release or the next periodic try.
+    turn: Option<Number>,
     /// Whether a release was announced during the current try. If so, the server may have answered the try before the
     /// release, and the turn is offered again after the try.
     is_stale: bool,
@@ -94,7 +67,7 @@ impl TryQueue {
         Self {
             seats: BTreeMap::new(),
             newest: 0,
-            turn: Turn::Resting,
+            turn: None,
             is_stale: false,
             is_watched: false,
             woken: Vec::new(),
@@ -102,100 +75,68 @@ impl TryQueue {
     }
 
     /// Adds a caller. A caller that is alone in the list is offered the turn at once.
-    pub(crate) fn join(&mut self, now: Moment) -> (Number, Arc<Notify>) {
+    pub(crate) fn join(&mut self) -> (Number, Arc<Notify>) {
         self.newest += 1;
         let woken = Arc::new(Notify::new());
         let seat = Seat {
             woken: woken.clone(),
-            is_late: false,
             is_answered: false,
         };
         self.seats.insert(self.newest, seat);
         if self.seats.len() == 1 {
-            self.offer(now);
+            self.offer();
         }
         (self.newest, woken)
     }
 
-    /// Offers the turn to the first caller whose `is_late` is false. If `is_late` is true for all callers, opens the
-    /// turn to all callers.
-    pub(crate) fn offer(&mut self, now: Moment) {
-        match self.seats.iter().find(|(_, seat)| !seat.is_late) {
-            Some((caller, seat)) => {
-                self.turn = Turn::Offered(*caller, now);
-                self.woken.push(seat.woken.clone());
-            }
-            None => self.open(),
-        }
-    }
-
-    /// Opens the turn to all callers: the caller that is polled first is allowed to try. Each caller counts as late
-    /// until it is polled.
-    pub(crate) fn open(&mut self) {
-        self.turn = Turn::Open;
-        for seat in self.seats.values_mut() {
-            seat.is_late = true;
+    /// Gives the turn to the first caller.
+    fn offer(&mut self) {
+        self.is_stale = false;
+        self.turn = self.seats.first_key_value().map(|(caller, seat)| {
             self.woken.push(seat.woken.clone());
-        }
+            *caller
+        });
     }
 
-    /// Offers the turn to a caller, because the lock may be free. While a caller is trying, only records that the turn
-    /// has to be offered again after this try.
-    pub(crate) fn wake(&mut self, now: Moment) {
+    /// Gives the turn to a caller, because the lock may be free. While a caller is trying, only records that the turn has to
+    /// be given again after this try.
+    pub(crate) fn wake(&mut self) {
         match self.turn {
-            Turn::Resting => self.offer(now),
-            Turn::Offered(..) | Turn::Open => {}
-            Turn::Trying(..) => self.is_stale = true,
+            None => self.offer(),
+            Some(_) => self.is_stale = true,
         }
     }
 
-    /// Opens the turn to all callers if the caller that has the turn does not begin or end its try in time. If no
-    /// caller has the turn, offers the turn to a caller.
-    pub(crate) fn check_turn(&mut self, now: Moment) {
-        match self.turn {
-            Turn::Resting => self.offer(now),
-            Turn::Offered(_, since) if now.since(since) >= OFFER_PATIENCE => self.open(),
-            Turn::Trying(_, since) if now.since(since) >= CLAIM => self.open(),
-            Turn::Offered(..) | Turn::Open | Turn::Trying(..) => {}
+    /// Gives the turn to a caller, unless a caller has it.
+    pub(crate) fn check_turn(&mut self) {
+        if self.turn.is_none() {
+            self.offer();
         }
     }
 
-    /// Begins a try of this caller if the turn is open, or was offered to this caller. Returns whether the try has
-    /// begun. This method must be called while the caller is polled.
-    pub(crate) fn take(&mut self, caller: Number, now: Moment) -> bool {
-        if let Some(seat) = self.seats.get_mut(&caller) {
-            seat.is_late = false;
-        }
-        let takes = match self.turn {
-            Turn::Open => true,
-            Turn::Offered(whom, _) => whom == caller,
-            Turn::Resting | Turn::Trying(..) => false,
-        };
-        if takes {
-            self.turn = Turn::Trying(caller, now);
-            self.is_stale = false;
-        }
-        takes
+    /// Returns whether this caller has the turn to try.
+    pub(crate) fn has_turn(&self, caller: Number) -> bool {
+        self.turn == Some(caller)
     }
 
     /// Ends this caller's try, which found the lock busy.
-    pub(crate) fn end_try(&mut self, caller: Number, now: Moment) {
+    pub(crate) fn end_try(&mut self, caller: Number) {
         for seat in self.seats.values_mut() {
             seat.is_answered = true;
         }
-        if self.turn.is_of(caller) {
-            self.turn = Turn::Resting;
+        if self.has_turn(caller) {
+            self.turn = None;
             if self.is_stale {
-                self.offer(now);
+                self.offer();
             }
         }
     }
 
-    /// Removes a caller that no longer waits. If this caller had the turn, the turn is offered to another caller.
-    pub(crate) fn leave(&mut self, caller: Number, now: Moment) {
+    /// Removes a caller that no longer waits. If this caller had the turn, another caller gets it.
+    pub(crate) fn leave(&mut self, caller: Number) {
         self.seats.remove(&caller);
-        if self.turn.is_of(caller) {
-            self.offer(now);
+        if self.has_turn(caller) {
+            self.offer();
         }
     }
 
@@ -221,15 +162,14 @@ impl Callers {
         (result, Woken(std::mem::take(&mut queue.woken)))
     }
 
-    /// Begins a try of this caller, as [`TryQueue::take`] does.
-    pub(crate) fn take(&self, caller: Number) -> bool {
-        self.changed(|queue| queue.take(caller, self.context.now()))
-            .0
+    /// Returns whether this caller has the turn to try.
+    pub(crate) fn has_turn(&self, caller: Number) -> bool {
+        lock(&self.queue).has_turn(caller)
     }
 
     /// Ends this caller's try, which found the lock busy.
     pub(crate) fn end_try(&self, caller: Number) {
-        self.changed(|queue| queue.end_try(caller, self.context.now()));
+        self.changed(|queue| queue.end_try(caller));
     }
 
     /// Returns whether the server has said since this caller joined that the lock is taken.
@@ -242,7 +182,7 @@ impl Callers {
     }
 
     pub(crate) fn wake(&self) {
-        self.changed(|queue| queue.wake(self.context.now()));
+        self.changed(TryQueue::wake);
     }
 
     /// Wakes all callers. A woken caller checks whether the client is shutting down, and whether its lock has moved to
@@ -272,7 +212,7 @@ impl Callers {
                 let Some(callers) = callers.upgrade() else {
                     return;
                 };
-                callers.changed(|queue| queue.check_turn(context.now()));
+                callers.changed(TryQueue::check_turn);
             }
         });
     }
@@ -328,7 +268,7 @@ impl Subscribers {
             topic.callers.push(callers.clone());
             callers
         });
-        let ((number, woken), offered) = callers.changed(|queue| queue.join(self.context.now()));
+        let ((number, woken), offered) = callers.changed(TryQueue::join);
         let listening = topic.listening.clone();
         drop(topics);
         drop(offered);
@@ -343,7 +283,7 @@ impl Subscribers {
     /// Removes a caller. Returns true if the topic has no other caller.
     pub(crate) fn leave(&self, topic: &str, callers: &Callers, number: Number) -> bool {
         let mut topics = lock(&self.topics);
-        let ((), offered) = callers.changed(|queue| queue.leave(number, self.context.now()));
+        let ((), offered) = callers.changed(|queue| queue.leave(number));
         let is_last = topics.get_mut(topic).is_some_and(|topic| {
             topic.callers.retain(|callers| !callers.is_deserted());
             topic.callers.is_empty()
@@ -409,92 +349,54 @@ impl Subscribers {
 mod tests {
     use super::*;
 
-    const MS: Duration = Duration::from_millis(1);
-
-    fn at(ms: u32) -> Moment {
-        Moment::new(ms * MS)
-    }
-
-    /// Returns a queue of this many callers. The first caller has begun a try.
+    /// Returns a queue of this many callers. The first caller has the turn.
     fn trying(callers: u64) -> TryQueue {
         let mut queue = TryQueue::new();
         for caller in 1..=callers {
-            assert_eq!(queue.join(at(0)).0, caller);
+            assert_eq!(queue.join().0, caller);
         }
-        assert!(queue.take(1, at(0)));
+        assert!(queue.has_turn(1));
         queue
     }
 
-    /// Polls these callers in this order, and returns the callers that begin a try.
-    fn takers(queue: &mut TryQueue, polled: impl IntoIterator<Item = Number>) -> Vec<Number> {
+    /// Returns those of these callers that have the turn.
+    fn takers(queue: &TryQueue, polled: impl IntoIterator<Item = Number>) -> Vec<Number> {
         let polled = polled.into_iter();
-        polled.filter(|caller| queue.take(*caller, at(0))).collect()
+        polled.filter(|caller| queue.has_turn(*caller)).collect()
     }
 
     #[test]
     fn one_tries_at_a_time_and_the_next_one_when_it_leaves() {
         let mut queue = trying(3);
-        assert_eq!(takers(&mut queue, [1, 2, 3]), []);
-        queue.end_try(1, at(0));
-        assert_eq!(takers(&mut queue, [1, 2, 3]), []);
-        queue.wake(at(0));
-        queue.wake(at(0));
-        assert_eq!(takers(&mut queue, [3, 2, 1]), [1]);
-        queue.leave(1, at(0));
-        assert_eq!(takers(&mut queue, [3, 2]), [2]);
-        queue.leave(3, at(0));
-        queue.end_try(2, at(0));
-        queue.check_turn(at(0));
-        assert_eq!(takers(&mut queue, [2]), [2]);
+        assert_eq!(takers(&queue, [1, 2, 3]), [1]);
+        queue.end_try(1);
+        assert_eq!(takers(&queue, [1, 2, 3]), []);
+        queue.wake();
+        queue.wake();
+        assert_eq!(takers(&queue, [3, 2, 1]), [1]);
+        queue.leave(1);
+        assert_eq!(takers(&queue, [3, 2]), [2]);
+        queue.leave(3);
+        queue.end_try(2);
+        queue.check_turn();
+        assert_eq!(takers(&queue, [2]), [2]);
     }
 
     #[test]
     fn a_release_during_a_try_is_not_lost() {
         let mut queue = trying(1);
-        queue.wake(at(0));
-        queue.end_try(1, at(0));
-        assert_eq!(takers(&mut queue, [1]), [1]);
-        queue.end_try(1, at(0));
-        assert_eq!(takers(&mut queue, [1]), []);
-    }
-
-    #[test]
-    fn a_turn_that_is_not_taken_is_open_to_all() {
-        let mut queue = trying(3);
-        queue.end_try(1, at(0));
-        queue.wake(at(0));
-        queue.check_turn(at(99));
-        assert_eq!(takers(&mut queue, [2, 3]), []);
-        queue.check_turn(at(100));
-        assert_eq!(takers(&mut queue, [3, 2]), [3]);
-        // Caller 1 has not been polled since it missed its offer, so the turn is offered to the other callers first.
-        queue.end_try(3, at(100));
-        queue.wake(at(100));
-        assert_eq!(takers(&mut queue, [2]), [2]);
-        queue.leave(2, at(100));
-        assert_eq!(takers(&mut queue, [3]), [3]);
-        queue.leave(3, at(100));
-        assert_eq!(takers(&mut queue, [1]), [1]);
-    }
-
-    #[test]
-    fn a_try_that_stands_still_keeps_the_turn_for_a_claim() {
-        let mut queue = trying(2);
-        queue.check_turn(at(1999));
-        assert_eq!(takers(&mut queue, [2]), []);
-        queue.check_turn(at(2000));
-        assert_eq!(takers(&mut queue, [2, 1]), [2]);
-        // Caller 1 ends its old try late. The new try of caller 2 continues nevertheless.
-        queue.end_try(1, at(2000));
-        queue.leave(1, at(2000));
-        assert_eq!(queue.turn, Turn::Trying(2, at(0)));
+        queue.wake();
+        queue.end_try(1);
+        assert_eq!(takers(&queue, [1]), [1]);
+        queue.end_try(1);
+        assert_eq!(takers(&queue, [1]), []);
     }
 
     #[test]
     fn a_line_that_was_deserted_begins_again() {
         let mut queue = trying(1);
-        queue.leave(1, at(0));
-        queue.join(at(0));
-        assert_eq!(takers(&mut queue, [2]), [2]);
+        queue.leave(1);
+        queue.join();
+        assert_eq!(takers(&queue, [2]), [2]);
     }
 }
