@@ -280,6 +280,7 @@ impl Attempt for NotifiedAttempt {
                 let answer = self.trying.insert(attempt).enter().await?;
                 self.trying = None;
                 if let Answer::Granted(grant) = answer {
+                    self.end_waiting(); // the others need not wait until the caller takes the lock
                     return Ok(Answer::Granted(Grant { queued, ..grant }));
                 }
                 queued = true;
@@ -288,10 +289,6 @@ impl Attempt for NotifiedAttempt {
                 caller.end_try();
             }
         })
-    }
-
-    fn again(&mut self) {
-        self.end_waiting();
     }
 
     /// Tries one last time to get the lock, because the lock may have become free without a message to this session.
