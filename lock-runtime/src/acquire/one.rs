@@ -294,7 +294,7 @@ async fn acquire(
     let (owned, budget) = (spec.clone(), *budget);
     let acquiring = async move {
         let (spec, offered_for) = (&owned, claim_after(missed));
-        let (grant, attempt) = granted(spec, &budget, once, attempt).await?;
+        let (grant, attempt) = granted(spec, &budget, once, attempt, missed > 0).await?;
         let mut acquired = Acquired {
             granted: None,
             is_missed: grant.is_none(),
@@ -332,12 +332,13 @@ async fn acquire(
 }
 
 /// Waits until the backend grants the lock. Returns `None` for the grant if the attempt has missed its turn. A caller that
-/// spins passes no attempt.
+/// spins passes no attempt. `is_again` is set if the caller has missed the lock before.
 async fn granted(
     spec: &AcquireSpec,
     budget: &Budget,
     once: bool,
     attempt: Option<Box<dyn Attempt>>,
+    is_again: bool,
 ) -> Result<(Option<Grant>, Option<Box<dyn Attempt>>), LockError> {
     let now = spec.now();
     let until = if once {
@@ -345,13 +346,19 @@ async fn granted(
     } else {
         budget.waits_until()
     };
-    if until <= now && !once {
+    let is_over = until <= now && !once;
+    if is_over && !is_again {
         return Err(busy_outside(spec, *budget, None));
     }
     let Some(mut attempt) = attempt else {
         let grant = Box::pin(spin(spec, budget)).await?;
         return Ok((Some(grant), None));
     };
+    if is_over {
+        // The caller has missed its lock, and its `wait` has ended meanwhile. If the lock is free, the caller gets it.
+        let grant = Box::pin(leave(spec, budget, attempt)).await?;
+        return Ok((Some(grant), None));
+    }
     let mut entering = attempt.enter();
     let quiet_until = until.min(budget.quiet_until());
     let mut entered = unless_shut_down(&spec.shared, quiet_until, &mut entering).await?;

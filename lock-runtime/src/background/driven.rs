@@ -6,7 +6,7 @@
 //! member of its cohort, so a turn passes without a switch between threads. The caller awaits only the output.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::VecDeque,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -19,12 +19,15 @@ use std::{
 use lock_core::backend::BoxFuture;
 use tracing::Span;
 
-use crate::background::{isolated, lock};
+use crate::background::{engine, isolated, lock};
 
 thread_local! {
     /// The futures that have been woken on this thread and not polled yet; `None` while this thread polls none. A future
     /// that is woken by the poll of another one waits here, so that polls are not nested without a limit.
     static WOKEN: RefCell<Option<VecDeque<Arc<dyn Woken>>>> = const { RefCell::new(None) };
+
+    /// Whether this thread wakes a caller. The waker of a caller can run the caller's body, which can take long.
+    static WAKING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A future that has been woken.
@@ -34,6 +37,11 @@ trait Woken: Send + Sync {
 
 /// Polls a future, and then the futures that its poll wakes.
 fn poll_woken(first: Arc<dyn Woken>) {
+    if WAKING.try_with(Cell::get) == Ok(true) {
+        // The future must not wait until the waker of a caller has returned.
+        engine().spawn(async move { poll_woken(first) });
+        return;
+    }
     let queued = WOKEN.try_with(|woken| match &mut *woken.borrow_mut() {
         Some(woken) => {
             woken.push_back(first.clone());
@@ -51,7 +59,7 @@ fn poll_woken(first: Arc<dyn Woken>) {
     }
     let mut next = Some(first);
     while let Some(woken) = next {
-        woken.poll();
+        isolated(|| woken.poll());
         next = WOKEN.with(|woken| {
             let mut woken = woken.borrow_mut();
             let next = woken.as_mut().and_then(VecDeque::pop_front);
@@ -98,9 +106,12 @@ impl<T: Send + 'static> Woken for Shared<T> {
             let polled = {
                 // The task that this thread polls may have used up the budget that tokio gives to each poll.
                 let future = pin!(tokio::task::unconstrained(work.future.as_mut()));
-                let _span = work.span.enter();
+                // A layer of `tracing` can panic.
+                let span = isolated(|| work.span.enter());
                 let mut cx = Context::from_waker(&waker);
-                catch_unwind(AssertUnwindSafe(|| future.poll(&mut cx)))
+                let polled = catch_unwind(AssertUnwindSafe(|| future.poll(&mut cx)));
+                isolated(|| drop(span));
+                polled
             };
             let output = match polled {
                 Ok(Poll::Pending) => {
@@ -129,7 +140,9 @@ impl<T: Send + 'static> Woken for Shared<T> {
             state.output = Some(output);
             let caller = state.caller.take();
             drop(state);
+            let was_waking = WAKING.try_with(|waking| waking.replace(true));
             isolated(|| caller.map(Waker::wake));
+            let _ = WAKING.try_with(|waking| waking.set(was_waking.unwrap_or_default()));
             return;
         }
     }
@@ -332,6 +345,52 @@ mod tests {
             let _ = (waking.join().unwrap(), again.join().unwrap());
             assert_eq!(drops.load(Ordering::SeqCst), round + 1);
         }
+    }
+
+    /// The waker of a caller runs the caller's body, which waits for another future.
+    #[test]
+    fn a_future_that_is_woken_by_a_caller_s_body_goes_on() {
+        struct Blocks(
+            Mutex<Option<oneshot::Sender<()>>>,
+            Mutex<Option<Driven<()>>>,
+        );
+        impl Wake for Blocks {
+            fn wake(self: Arc<Self>) {
+                let sender = lock(&self.0).take().unwrap();
+                sender.send(()).unwrap();
+                let other = lock(&self.1).take().unwrap();
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .build()
+                    .unwrap();
+                runtime.block_on(other);
+            }
+        }
+        let (first, is_first) = oneshot::channel();
+        let (second, is_second) = oneshot::channel();
+        let mut other = driven(async move { is_second.await.unwrap() });
+        assert!((&mut other).now_or_never().is_none());
+        let mut one = driven(async move { is_first.await.unwrap() });
+        let waker = Arc::new(Blocks(Mutex::new(Some(second)), Mutex::new(Some(other)))).into();
+        let mut cx = Context::from_waker(&waker);
+        assert!(pin!(&mut one).poll(&mut cx).is_pending());
+        first.send(()).unwrap();
+        assert!(one.now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_panic_that_nobody_catches_stops_no_other_future() {
+        struct Panics;
+        impl Woken for Panics {
+            fn poll(self: Arc<Self>) {
+                panic!("planted");
+            }
+        }
+        poll_woken(Arc::new(Panics));
+        let (sender, receiver) = oneshot::channel();
+        let mut driven = driven(async move { receiver.await.unwrap() });
+        assert!((&mut driven).now_or_never().is_none());
+        sender.send(()).unwrap();
+        assert!(driven.now_or_never().is_some());
     }
 
     #[test]

@@ -225,18 +225,13 @@ impl HoldState {
     /// Marks the body as begun. If the lock has already been given back, or its in-process lease has ended, marks the
     /// lease as not held instead, and returns `false`.
     pub(crate) fn begin_body(&self) -> bool {
-        let before = self
-            .unused_until
-            .0
-            .swap(AtomicMoment::NONE, Ordering::AcqRel);
-        let stands = match before {
-            AtomicMoment::NONE => true,
-            Self::GIVEN_UP => {
-                self.unused_until.0.store(before, Ordering::Release);
-                false
-            }
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        let begin = |until| (until != Self::GIVEN_UP).then_some(AtomicMoment::NONE);
+        let stands = match self.unused_until.0.fetch_update(set, fetch, begin) {
+            Ok(AtomicMoment::NONE) => true,
             // For an in-process lock, `update_lease` returns `false` if the grant has ended.
-            _ => self.update_lease(|_| {}),
+            Ok(_) => self.update_lease(|_| {}) && !self.is_lost(),
+            Err(_) => false,
         };
         if stands {
             self.take();
@@ -304,7 +299,6 @@ impl HoldState {
             .compare_exchange(until, Self::GIVEN_UP, order, Ordering::Acquire)
             .is_ok();
         if given_up {
-            self.forget_lease();
             let ends = self.deadline().filter(|_| self.is_taken());
             self.backend().release_in_background(
                 &self.name,
@@ -316,6 +310,7 @@ impl HoldState {
             // The call might never be polled again, so a shutdown must not wait for this hold.
             self.untrack();
             tracing::debug!(target: TARGET, key = %self.key, token = %self.token, "giving the lock back, because the call that holds it is not polled");
+            self.forget_lease(); // this wakes callers, so it comes last
         }
         given_up
     }
