@@ -12,7 +12,7 @@ use futures_util::{
     FutureExt,
     future::{join, join_all},
 };
-use lock_runtime::{Lock, LockClient, LockError, Strategy, distributed_lock};
+use lock_runtime::{Lock, LockClient, LockError, distributed_lock};
 use proptest::prelude::*;
 use support::{
     assert_busy, epsilon, poll_unread,
@@ -289,22 +289,6 @@ async fn a_call_that_is_polled_rarely_enters_or_gives_way() {
             let entered = entered.unwrap();
             assert!(entered < DELAY, "{entered:?}");
         }
-    }
-}
-
-/// A call does not take its lock in time, and is polled again only after its `wait`. The lock is free, so the call enters.
-#[tokio::test]
-async fn a_call_that_missed_its_lock_enters_a_free_lock_after_its_wait() {
-    let store = Store::redis().await;
-    let [client, other] = store.clients().await;
-    for strategy in [Strategy::Handoff, Strategy::Spin] {
-        let lock = client.lock("k").wait(SECOND).strategy(strategy);
-        let mut late = Box::pin(lock.acquire());
-        assert!(!poll_unread(&other, late.as_mut()).await);
-        until(async || other.lock("k").status().await.unwrap().holder.is_some()).await;
-        until_free(&other, "k").await;
-        let entered = late.await;
-        entered.expect("the lock is free").release().await;
     }
 }
 

@@ -335,7 +335,6 @@ impl MultiAcquisition {
                 match replicated(&spec[0], budget, holds).await? {
                     Waited::Replicated => Ok(()),
                     Waited::Lost => Err(first.not_lost().err().unwrap_or_else(|| first.not_held())),
-                    Waited::TooLate => Err(first.not_held()), // the call starts over
                 }
             });
             let waiting = self.unless_lost(try_join_all(replicating));

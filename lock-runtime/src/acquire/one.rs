@@ -11,7 +11,7 @@ use std::{
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Holder, Leaving},
     error::{BusyWith, HeldBy, LockError},
-    lease::{CLAIM, Grant, Moment, claim_after},
+    lease::{Grant, Moment, claim_after},
     options::Strategy,
 };
 
@@ -158,11 +158,8 @@ async fn enter_now(
         attempt = acquired.attempt;
         missed += u32::from(acquired.is_missed);
         if let Some(entry) = acquired.granted {
-            // The future of `confirm` is boxed, because few calls need it. The body of a call with one lock begins in
-            // this poll.
-            if (is_fresh(&entry) || Box::pin(confirm(spec, budget, &entry)).await?)
-                && (is_one_of_several || entry.hold().begin_body())
-            {
+            // The body of a call with one lock begins in this poll.
+            if is_fresh(&entry) && (is_one_of_several || entry.hold().begin_body()) {
                 return Ok(entry);
             }
             missed += u32::from(entry.hold().is_given_up());
@@ -180,25 +177,12 @@ fn is_fresh(entry: &Entry) -> bool {
     entry.hold().is_fresh() && entry.hold().loss().is_none()
 }
 
-/// Extends the lease of an entry to its whole time before the body starts, unless enough of the lease is left. If the
-/// caller reads the answer so late that too little of the lease is left again, extends the lease once more. Returns
-/// `false` if the lease is lost.
-pub(crate) async fn confirm(
-    spec: &AcquireSpec,
-    budget: Budget,
-    entry: &Entry,
-) -> Result<bool, LockError> {
+/// Extends the lease of an entry to its whole time before the lock is offered, unless enough of the lease is left. If the
+/// answer comes so late that too little of the lease is left again, extends the lease once more. Returns `false` if the
+/// lease is lost.
+async fn confirm(spec: &AcquireSpec, budget: Budget, entry: &Entry) -> Result<bool, LockError> {
     let hold = entry.hold();
-    loop {
-        if is_fresh(entry) {
-            return Ok(true);
-        }
-        // The caller might never be polled again to read the answer, so the lock is given back after one claim (2 s).
-        // Giving the lock back does not count as a loss, because the body has not begun. Further confirmations do not
-        // extend this time.
-        if hold.unused_until().is_none() {
-            hold.wait_for_body(spec.now() + CLAIM);
-        }
+    while !is_fresh(entry) {
         if hold.loss().is_some() {
             return Ok(false);
         }
@@ -210,6 +194,7 @@ pub(crate) async fn confirm(
             _ = hold.wait_for_loss() => {}
         }
     }
+    Ok(true)
 }
 
 /// Extends the lease of an enclosing call's hold, if necessary, for a nested call. If the nested call asks for a
@@ -294,7 +279,7 @@ async fn acquire(
     let (owned, budget) = (spec.clone(), *budget);
     let acquiring = async move {
         let (spec, offered_for) = (&owned, claim_after(missed));
-        let (grant, attempt) = granted(spec, &budget, once, attempt, missed > 0).await?;
+        let (grant, attempt) = granted(spec, &budget, once, attempt).await?;
         let mut acquired = Acquired {
             granted: None,
             is_missed: grant.is_none(),
@@ -332,13 +317,12 @@ async fn acquire(
 }
 
 /// Waits until the backend grants the lock. Returns `None` for the grant if the attempt has missed its turn. A caller that
-/// spins passes no attempt. `is_again` is set if the caller has missed the lock before.
+/// spins passes no attempt.
 async fn granted(
     spec: &AcquireSpec,
     budget: &Budget,
     once: bool,
     attempt: Option<Box<dyn Attempt>>,
-    is_again: bool,
 ) -> Result<(Option<Grant>, Option<Box<dyn Attempt>>), LockError> {
     let now = spec.now();
     let until = if once {
@@ -346,19 +330,13 @@ async fn granted(
     } else {
         budget.waits_until()
     };
-    let is_over = until <= now && !once;
-    if is_over && !is_again {
+    if until <= now && !once {
         return Err(busy_outside(spec, *budget, None));
     }
     let Some(mut attempt) = attempt else {
         let grant = Box::pin(spin(spec, budget)).await?;
         return Ok((Some(grant), None));
     };
-    if is_over {
-        // The caller has missed its lock, and its `wait` has ended meanwhile. If the lock is free, the caller gets it.
-        let grant = Box::pin(leave(spec, budget, attempt)).await?;
-        return Ok((Some(grant), None));
-    }
     let mut entering = attempt.enter();
     let quiet_until = until.min(budget.quiet_until());
     let mut entered = unless_shut_down(&spec.shared, quiet_until, &mut entering).await?;

@@ -5,7 +5,7 @@ use std::{pin::pin, sync::Arc};
 
 use futures_util::future::{join_all, select_all};
 use lock_core::{
-    backend::{BackendError, Replicated},
+    backend::Replicated,
     error::LockError,
     lease::{CLAIM, Moment},
     options::{OptionsError, Replicas},
@@ -48,13 +48,10 @@ pub(crate) enum Waited {
     Replicated,
     /// At least one of the grants is lost.
     Lost,
-    /// The caller was polled so late that too little of a lease, or no time for another try, is left.
-    TooLate,
 }
 
 /// Waits until as many replicas as the call needs have the grant of a new entry. Returns the entry, and whether its body
-/// can begin. If not, the call has to wait for the lock again, because the server has lost the grant, or because the
-/// caller was polled too late to read the answers. If too few replicas acknowledge the grant, gives the lock back before
+/// can begin. If not, the call has to wait for the lock again, because the server has lost the grant. If too few replicas acknowledge the grant, gives the lock back before
 /// the call fails.
 pub(crate) async fn with_replicas(
     spec: &AcquireSpec,
@@ -63,17 +60,14 @@ pub(crate) async fn with_replicas(
 ) -> Result<(Entry, bool), LockError> {
     let hold = entry.hold().clone();
     let until = replicas_until(spec, budget);
-    // The caller might never be polled again to read the answer, so the lock is given back if the body has not begun
-    // one claim (2 s) after `until`.
+    // While the engine waits for the replicas, the lock is not offered to the caller.
     hold.wait_for_body(until + CLAIM);
     let waiting = pin!(replicated(spec, budget, vec![hold]));
     let answer = unless_shut_down(&spec.shared, until + 2 * spec.leave_patience(), waiting).await;
     let error = match answer {
         Ok(Some(Ok(Waited::Replicated))) => return Ok((entry, true)),
         Ok(Some(Ok(Waited::Lost))) => return Ok((entry, false)),
-        Ok(Some(Ok(Waited::TooLate))) => busy_outside(spec, budget, None),
         Ok(Some(Err(error))) | Err(error) => error,
-        // If the server answers, the caller was polled too late.
         Ok(None) => too_late(spec, budget, true).await,
     };
     let has_time = budget.waits() && spec.now() < budget.waits_until();
@@ -108,17 +102,15 @@ pub(crate) async fn replicated(
         answered(spec, budget, until, hold.clone().confirm()).await?;
     }
     let until = replicas_until(spec, budget);
-    // Whether enough replicas have acknowledged the grants, and the body could not start only because too little of the
-    // lease was left.
-    let mut were_enough = false;
     loop {
         let replicas = Replicas {
             within: until.since(spec.now()),
             ..spec.terms.replicas
         };
-        let asking = replicate(spec, holds.clone(), replicas);
+        let grants: Vec<_> = holds.iter().map(|hold| (&hold.name, hold.token)).collect();
+        let asking = spec.shared.backend.replicate(&grants, replicas);
         let losses = holds.iter().map(|hold| Box::pin(hold.wait_for_loss()));
-        let (answer, read) = tokio::select! {
+        let answer = tokio::select! {
             biased;
             answered = asking => answered,
             _ = select_all(losses) => return Ok(Waited::Lost),
@@ -134,13 +126,6 @@ pub(crate) async fn replicated(
         if count >= replicas.count && ends.since(now) >= lease * 2 / 3 {
             return Ok(Waited::Replicated);
         }
-        if now >= until && read < until && count >= replicas.count {
-            return Ok(Waited::TooLate); // when the answer came, there was time for another try
-        }
-        if count < replicas.count && were_enough && replicas.within.is_zero() {
-            return Ok(Waited::TooLate); // the caller read the answers to the renewals when no time was left
-        }
-        were_enough |= count >= replicas.count;
         if now >= until || count < replicas.count {
             return Err(LockError::NotReplicated {
                 key: spec.key.clone(),
@@ -157,38 +142,7 @@ pub(crate) async fn replicated(
                 return Ok(Waited::Lost);
             }
         }
-        if spec.now() >= until + spec.leave_patience() {
-            return Ok(Waited::TooLate);
-        }
     }
-}
-
-/// Asks the backend to wait until replicas have acknowledged the grants. Also returns the moment at which the engine
-/// read the answer. Each lock is given back unless its body begins within one claim (2 s) after the answer, because the
-/// caller might never be polled again.
-async fn replicate(
-    spec: &AcquireSpec,
-    holds: Vec<Arc<HoldState>>,
-    replicas: Replicas,
-) -> (Result<Replicated, BackendError>, Moment) {
-    let backend = spec.shared.backend.clone();
-    let is_in_process = backend.maintains_leases();
-    let asking = async move {
-        let grants: Vec<_> = holds.iter().map(|hold| (&hold.name, hold.token)).collect();
-        let answer = backend.replicate(&grants, replicas).await;
-        for hold in &holds {
-            hold.wait_for_body(backend.now() + CLAIM);
-        }
-        (answer, backend.now())
-    };
-    if is_in_process {
-        return asking.await;
-    }
-    let answered = spec.shared.context.run(asking).await;
-    answered.unwrap_or_else(|panic| {
-        let error = BackendError::Unreachable(panic.to_string());
-        (Err(error), spec.now())
-    })
 }
 
 /// Returns the moment until which a call waits for replicas. The wait for replicas is part of the acquisition, so it

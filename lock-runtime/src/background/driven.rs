@@ -26,8 +26,16 @@ thread_local! {
     /// that is woken by the poll of another one waits here, so that polls are not nested without a limit.
     static WOKEN: RefCell<Option<VecDeque<Arc<dyn Woken>>>> = const { RefCell::new(None) };
 
+    /// Whether this thread polls a future of the engine.
+    static IS_DRIVING: Cell<bool> = const { Cell::new(false) };
+
     /// Whether this thread wakes a caller. The waker of a caller can run the caller's body, which can take long.
     static WAKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether this thread polls a future of the engine. Such a future carries out further steps itself.
+pub(crate) fn is_driving() -> bool {
+    IS_DRIVING.try_with(Cell::get).unwrap_or_default()
 }
 
 /// A future that has been woken.
@@ -109,7 +117,9 @@ impl<T: Send + 'static> Woken for Shared<T> {
                 // A layer of `tracing` can panic.
                 let span = isolated(|| work.span.enter());
                 let mut cx = Context::from_waker(&waker);
+                let was_driving = IS_DRIVING.try_with(|driving| driving.replace(true));
                 let polled = catch_unwind(AssertUnwindSafe(|| future.poll(&mut cx)));
+                let _ = IS_DRIVING.try_with(|it| it.set(was_driving.unwrap_or_default()));
                 isolated(|| drop(span));
                 polled
             };

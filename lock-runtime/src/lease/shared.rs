@@ -13,7 +13,8 @@ use lock_core::{backend::Backend, key::LockName, lease::Moment};
 use crate::{
     backend::memory::Link,
     background::{
-        Context, Polled, ShutdownSignal, TaskTracker, TrackedTask, drained, isolated, lock,
+        Context, Polled, ShutdownSignal, TaskTracker, TrackedTask, drained, driven::is_driving,
+        isolated, lock,
     },
     events::{Counters, Hooks, LeaseLoss, LeaseWarning},
     lease::{
@@ -69,7 +70,7 @@ impl Shared {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        if self.backend.maintains_leases() {
+        if self.backend.maintains_leases() || is_driving() {
             steps.await
         } else {
             self.context.drive(steps).await
