@@ -289,7 +289,7 @@ async fn acquire(
             return Ok(acquired);
         };
         let is_silent = polled.as_ref().is_some_and(|polled| {
-            let runtimes = &spec.shared.context.runtimes;
+            let runtimes = spec.shared.context.runtimes();
             runtimes.is_silent(polled, spec.now())
         });
         if is_silent {
@@ -313,6 +313,9 @@ async fn acquire(
         }
         Ok(acquired)
     };
+    if is_one_of_several {
+        return acquiring.await; // a step of the call's acquisition, which `multi` carries out
+    }
     spec.shared.carry_out(acquiring).await
 }
 

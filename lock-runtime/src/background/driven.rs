@@ -19,23 +19,15 @@ use std::{
 use lock_core::backend::BoxFuture;
 use tracing::Span;
 
-use crate::background::{engine, isolated, lock};
+use crate::background::{self as engine, isolated, lock};
 
 thread_local! {
     /// The futures that have been woken on this thread and not polled yet; `None` while this thread polls none. A future
     /// that is woken by the poll of another one waits here, so that polls are not nested without a limit.
     static WOKEN: RefCell<Option<VecDeque<Arc<dyn Woken>>>> = const { RefCell::new(None) };
 
-    /// Whether this thread polls a future of the engine.
-    static IS_DRIVING: Cell<bool> = const { Cell::new(false) };
-
     /// Whether this thread wakes a caller. The waker of a caller can run the caller's body, which can take long.
     static WAKING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Returns whether this thread polls a future of the engine. Such a future carries out further steps itself.
-pub(crate) fn is_driving() -> bool {
-    IS_DRIVING.try_with(Cell::get).unwrap_or_default()
 }
 
 /// A future that has been woken.
@@ -47,7 +39,7 @@ trait Woken: Send + Sync {
 fn poll_woken(first: Arc<dyn Woken>) {
     if WAKING.try_with(Cell::get) == Ok(true) {
         // The future must not wait until the waker of a caller has returned.
-        engine().spawn(async move { poll_woken(first) });
+        engine::engine().spawn(async move { poll_woken(first) });
         return;
     }
     let queued = WOKEN.try_with(|woken| match &mut *woken.borrow_mut() {
@@ -117,9 +109,7 @@ impl<T: Send + 'static> Woken for Shared<T> {
                 // A layer of `tracing` can panic.
                 let span = isolated(|| work.span.enter());
                 let mut cx = Context::from_waker(&waker);
-                let was_driving = IS_DRIVING.try_with(|driving| driving.replace(true));
                 let polled = catch_unwind(AssertUnwindSafe(|| future.poll(&mut cx)));
-                let _ = IS_DRIVING.try_with(|it| it.set(was_driving.unwrap_or_default()));
                 isolated(|| drop(span));
                 polled
             };
@@ -164,6 +154,20 @@ impl<T: Send + 'static> Wake for Shared<T> {
     }
 }
 
+impl engine::Context {
+    /// Carries out `future` for a caller, but independently of when this caller is polled. The first poll of the returned
+    /// future begins `future`. Dropping the returned future drops `future`, or its output.
+    pub(crate) fn drive<F>(&self, future: F) -> Driven<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        #[cfg(feature = "__simulation")]
+        let future = engine::world::while_running(self.world.clone(), 0, future);
+        Driven::new(Box::pin(future))
+    }
+}
+
 /// The output of a future that is polled by whoever wakes it. The first poll begins the future. Dropping this value drops
 /// the future, or its output.
 pub(crate) struct Driven<T: Send + 'static> {
@@ -172,7 +176,7 @@ pub(crate) struct Driven<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Driven<T> {
-    pub(super) fn new(future: BoxFuture<'static, T>) -> Self {
+    fn new(future: BoxFuture<'static, T>) -> Self {
         let state = State {
             work: Some(Work {
                 future,

@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use foldhash::HashMap;
 use lock_core::{backend::BoxFuture, lease::Moment, owner::OwnerId};
 use once_cell::sync::Lazy;
 use redis::ConnectionAddr;
@@ -31,7 +32,7 @@ use self::clock::{BootClock, Clock};
 use tokio_util::sync::CancellationToken;
 pub(crate) use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask};
 
-use self::{driven::Driven, runtimes::Runtimes, socket::Socket};
+use self::socket::Socket;
 pub(crate) mod clock;
 pub(crate) mod driven;
 pub(crate) mod parking;
@@ -117,6 +118,9 @@ pub(crate) fn calling_runtime() -> Option<runtime::Id> {
 /// apart.
 pub(crate) type RuntimeId = (runtime::Id, u32);
 
+/// The runtimes that the engine has asked and that have not answered yet, each with the moment of the question.
+type AskedRuntimes = Arc<Mutex<HashMap<RuntimeId, Moment>>>;
+
 /// A tokio runtime on which the engine spawns tasks: the engine's own runtime, or a runtime that polls callers.
 #[derive(Debug, Clone)]
 pub(crate) struct TaskRuntime {
@@ -200,8 +204,8 @@ pub(crate) struct Context {
     unfinished: Mutex<Vec<BoxFuture<'static, ()>>>,
     /// The first half of the id of the first session.
     first_session: OnceLock<u128>,
-    /// Which runtimes of callers do not run.
-    pub(crate) runtimes: Runtimes,
+    /// The runtimes of callers that the engine has asked whether they run (see [`runtimes`]).
+    asked: AskedRuntimes,
 }
 
 impl fmt::Debug for Context {
@@ -247,7 +251,7 @@ impl Context {
             world: None,
             unfinished: Mutex::default(),
             first_session: OnceLock::new(),
-            runtimes: Runtimes::default(),
+            asked: AskedRuntimes::default(),
         }
     }
 
@@ -360,18 +364,6 @@ impl Context {
             world.abort_with(number, task.abort_handle());
         }
         task
-    }
-
-    /// Carries out `future` for a caller, but independently of when this caller is polled. The first poll of the returned
-    /// future begins `future`. Dropping the returned future drops `future`, or its output.
-    pub(crate) fn drive<F>(&self, future: F) -> Driven<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
-        #[cfg(feature = "__simulation")]
-        let future = world::while_running(self.world.clone(), 0, future);
-        Driven::new(Box::pin(future))
     }
 
     /// Runs `future` on the engine's thread, so that `future` proceeds even if the caller is rarely polled. Dropping

@@ -6,24 +6,26 @@
 //! before the question are offered no turn. A caller that is polled later is offered its turn, because a thread outside of
 //! the runtime's worker threads can poll it: the thread of `block_on`, or that of a blocking call.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
-use foldhash::HashMap;
 use lock_core::lease::Moment;
 
-use crate::background::{Context, Polled, RuntimeId, isolated, lock};
+use crate::background::{AskedRuntimes, Context, Polled, isolated, lock};
 
 /// A runtime counts as silent if it has not answered for this time.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
 /// A question is forgotten after this time, because a runtime that has ended never answers.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
-/// The runtimes that the engine has asked and that have not answered yet, each with the moment of the question.
+/// The runtimes that the engine has asked and that have not answered yet.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Runtimes(Arc<Mutex<HashMap<RuntimeId, Moment>>>);
+pub(crate) struct Runtimes(AskedRuntimes);
+
+impl Context {
+    pub(crate) fn runtimes(&self) -> Runtimes {
+        Runtimes(self.asked.clone())
+    }
+}
 
 impl Runtimes {
     /// Asks the runtime that polled a caller whether it runs. If an answer is still awaited, the question counts from now

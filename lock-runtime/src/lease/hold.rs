@@ -16,7 +16,7 @@ use lock_core::{
     error::{LockError, LossReason},
     fencing::FencingToken,
     key::{LockKey, LockName},
-    lease::{CLAIM, Grant, LeaseTerms, Moment, Renewal},
+    lease::{Grant, LeaseTerms, Moment, Renewal},
 };
 use tokio::sync::Notify;
 use tracing::Span;
@@ -186,16 +186,6 @@ impl HoldState {
             entries: AtomicUsize::new(1),
             turns: Turns::default(),
         });
-        if offer.is_none() && !hold.is_fresh() {
-            // Too little of the lease is left to start the body, so the caller first confirms the lease. Until the body
-            // begins, the end of the lease does not count as a loss. `unused_until` is set before the call of `begun`,
-            // because the engine's thread can notice the end of the lease at any time after that call. The claim (2 s)
-            // counts from the grant, not from the moment at which the caller read the grant.
-            let left = grant.remaining(entered).unwrap_or(grant.validity);
-            let unread = grant.validity.saturating_sub(left);
-            let until = entered + CLAIM.saturating_sub(unread);
-            hold.unused_until.set(Some(until));
-        }
         hold.host.begun(&hold);
         if let Some(until) = hold.unused_until() {
             let polled = offer.and_then(|(_, polled)| polled);

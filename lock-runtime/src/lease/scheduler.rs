@@ -216,7 +216,7 @@ impl RenewalScheduler {
         // With the last handle to a runtime, tokio drops the user's hooks.
         isolated(move || drop(taken));
         for caller in untaken {
-            self.context.runtimes.ask(&self.context, &caller, now);
+            self.context.runtimes().ask(&self.context, &caller, now);
         }
         for hold in late {
             isolated(|| hold.give_up_unused(now));

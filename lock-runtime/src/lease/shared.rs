@@ -13,8 +13,7 @@ use lock_core::{backend::Backend, key::LockName, lease::Moment};
 use crate::{
     backend::memory::Link,
     background::{
-        Context, Polled, ShutdownSignal, TaskTracker, TrackedTask, drained, driven::is_driving,
-        isolated, lock,
+        Context, Polled, ShutdownSignal, TaskTracker, TrackedTask, drained, isolated, lock,
     },
     events::{Counters, Hooks, LeaseLoss, LeaseWarning},
     lease::{
@@ -70,7 +69,7 @@ impl Shared {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        if self.backend.maintains_leases() || is_driving() {
+        if self.backend.maintains_leases() {
             steps.await
         } else {
             self.context.drive(steps).await

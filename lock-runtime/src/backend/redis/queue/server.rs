@@ -104,7 +104,7 @@ impl Server {
             outages,
             server_changed,
             sessions: Arc::new(Topology::new(&context, connectors, server.clone())),
-            cohorts: Cohorts::new(context.runtimes.clone()),
+            cohorts: Cohorts::new(context.runtimes()),
             context,
             counters,
             shutdown: ShutdownSignal::default(),
