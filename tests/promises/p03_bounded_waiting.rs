@@ -60,6 +60,20 @@ async fn a_lock_that_is_granted_within_wait_is_entered_by_a_poll_after_it() {
     .await;
 }
 
+/// In process, only the caller itself notices the end of its `wait`. If the lock is free when the caller is polled then, the
+/// caller enters.
+#[tokio::test]
+async fn a_lock_that_is_free_when_the_end_of_the_wait_is_polled_is_entered() {
+    let client = Store::memory().client().await;
+    let guard = hold(&client, "k").await;
+    let mut late = Box::pin(client.lock("k").wait(100 * MS).acquire());
+    assert!(!poll_once(&mut late).await, "the call did not wait");
+    tokio::time::sleep(300 * MS).await;
+    guard.release().await;
+    let entered = late.await;
+    entered.expect("the lock is free").release().await;
+}
+
 async fn has_waiter(client: &LockClient) -> bool {
     client.lock("k").status().await.unwrap().waiters == 1
 }
