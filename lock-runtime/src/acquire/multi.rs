@@ -59,14 +59,10 @@ pub(crate) async fn enter(spec: Vec<AcquireSpec>) -> Result<(Entered, Arc<Frame>
                     .expect("a call enters at least one lock");
                 return Ok((entered, frame));
             };
-            // If the call has not begun its body in time, it asks for the locks again, unless its `wait` is over.
-            match acquisition.lost_before_the_body(&error, &in_order) {
-                Some(_) if budget.waits_until() > shared.backend.now() => {}
-                Some(lost) => return Err(busy_outside(lost, budget, None)),
-                None => return Err(error),
-            }
+            // The call has not begun its body in time.
             missed += 1;
-            budget = budget.answered();
+            let lost = acquisition.lost_before_the_body(&error, &in_order);
+            budget = started_over(lost, error, budget)?;
         }
     });
     let ((entered, frame), record) = one::counted(&in_order, entering).await?;
@@ -90,8 +86,6 @@ async fn acquire(
             }
             return Ok(acquisition);
         };
-        // If the call has lost a lock that it had taken, the call starts over, because its body has not begun. If the
-        // call's `wait` is over, the call fails with `Busy` instead.
         let lost = acquisition.lost_before_the_body(&error, specs);
         // Unless the server is unreachable, the call waits until the locks that it has taken are released, but no longer
         // than the time to leave after the end of `wait`.
@@ -101,11 +95,21 @@ async fn acquire(
             let leaving = Entered::several(acquisition.entries).leave(false);
             bounded(backend, until, leaving).await;
         }
-        match lost {
-            Some(_) if budget.waits_until() > backend.now() => budget = budget.answered(),
-            Some(lost) => return Err(busy_outside(lost, budget, None)),
-            None => return Err(error),
-        }
+        budget = started_over(lost, error, budget)?;
+    }
+}
+
+/// Lets a call start over if it has lost a lock that it had taken (`lost`), because its body has not begun. If the `wait` of
+/// the call is over, the call fails with `Busy` instead.
+fn started_over(
+    lost: Option<&AcquireSpec>,
+    error: LockError,
+    budget: Budget,
+) -> Result<Budget, LockError> {
+    match lost {
+        Some(lost) if budget.waits_until() > lost.now() => Ok(budget.answered()),
+        Some(lost) => Err(busy_outside(lost, budget, None)),
+        None => Err(error),
     }
 }
 

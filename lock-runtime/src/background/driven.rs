@@ -1,9 +1,9 @@
 //! Futures that the engine carries out for a caller.
 //!
 //! A caller's future is polled late, rarely, or never again. The steps of an acquisition must not depend on that, so they
-//! are a future of their own, which the caller only begins: from then on, whoever wakes the future also polls it. Mostly,
-//! this is the engine's thread, when it has read a reply. A holder that passes its turn on polls the future of the next
-//! member of its cohort, so a turn passes without a switch between threads. The caller awaits only the output.
+//! are a future of their own. The caller only begins this future, and awaits its output. From then on, the thread that wakes
+//! the future also polls it. In most cases, this is the engine's thread, which has read a reply. A holder that passes its
+//! turn on polls the future of the next member of its cohort, so a turn passes without a switch between threads.
 
 use std::{
     cell::{Cell, RefCell},
@@ -19,7 +19,7 @@ use std::{
 use lock_core::backend::BoxFuture;
 use tracing::Span;
 
-use crate::background::{self as engine, isolated, lock};
+use crate::background::{self, engine, isolated, lock};
 
 thread_local! {
     /// The futures that have been woken on this thread and not polled yet; `None` while this thread polls none. A future
@@ -39,7 +39,7 @@ trait Woken: Send + Sync {
 fn poll_woken(first: Arc<dyn Woken>) {
     if WAKING.try_with(Cell::get) == Ok(true) {
         // The future must not wait until the waker of a caller has returned.
-        engine::engine().spawn(async move { poll_woken(first) });
+        engine().spawn(async move { poll_woken(first) });
         return;
     }
     let queued = WOKEN.try_with(|woken| match &mut *woken.borrow_mut() {
@@ -154,7 +154,7 @@ impl<T: Send + 'static> Wake for Shared<T> {
     }
 }
 
-impl engine::Context {
+impl background::Context {
     /// Carries out `future` for a caller, but independently of when this caller is polled. The first poll of the returned
     /// future begins `future`. Dropping the returned future drops `future`, or its output.
     pub(crate) fn drive<F>(&self, future: F) -> Driven<F::Output>
@@ -163,12 +163,12 @@ impl engine::Context {
         F::Output: Send + 'static,
     {
         #[cfg(feature = "__simulation")]
-        let future = engine::world::while_running(self.world.clone(), 0, future);
+        let future = background::world::while_running(self.world.clone(), 0, future);
         Driven::new(Box::pin(future))
     }
 }
 
-/// The output of a future that is polled by whoever wakes it. The first poll begins the future. Dropping this value drops
+/// The output of a future that the thread which wakes it also polls. The first poll begins the future. Dropping this value drops
 /// the future, or its output.
 pub(crate) struct Driven<T: Send + 'static> {
     shared: Arc<Shared<T>>,

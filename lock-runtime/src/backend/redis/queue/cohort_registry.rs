@@ -1,6 +1,5 @@
 //! The cohorts that a client has on one server. A cohort is a group of neighbours in the queue that share one grant.
-//! [`Cohorts`] passes turns to members that are still waiting, withdraws offers that are not taken in time, and
-//! determines when a grant is given back to the server. This file makes the decisions, and [`grants`](super::grants)
+//! [`Cohorts`] passes turns to members that are still waiting, and determines when a grant is given back to the server. This file makes the decisions, and [`grants`](super::grants)
 //! sends the commands.
 //!
 //! A lock usually has one cohort at most. It can have more after a failover in a Redis Cluster: while the session with the
@@ -470,7 +469,7 @@ impl Cohorts {
         chores
     }
 
-    /// Returns whether an ended session still needs its heartbeat. The heartbeat withdraws offered turns, releases suspended
+    /// Returns whether an ended session still needs its heartbeat. The heartbeat ends turns whose grant has run out, releases suspended
     /// cohorts, and removes old cohorts. A member that holds the lock needs no heartbeat.
     pub(crate) fn need_heartbeat(&self, session: &Arc<Session>) -> bool {
         let is_needed = |entry: &Entry| {

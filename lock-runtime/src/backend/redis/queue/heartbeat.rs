@@ -1,5 +1,5 @@
 //! The heartbeat of a session: a periodic task on the engine's thread. The heartbeat probes the locks that callers wait
-//! for, passes on offers that are not taken in time, and gives up a connection that has not answered for 2 s.
+//! for, lets the members of a cohort queue again whose grant has run out, and gives up a connection that has not answered for 2 s.
 //! `HEARTBEAT` and `probe_after` in `session/mod.rs` determine when each lock is probed.
 
 use std::{

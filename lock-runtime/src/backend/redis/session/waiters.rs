@@ -21,8 +21,8 @@ use crate::{
 /// The largest number of callers that one request queues.
 const BATCH_LIMIT: usize = 64;
 
-/// The message to a waiting caller: the token of the turn that the caller is offered, or an error. The caller takes the
-/// offered turn when it is polled next, unless the turn has been passed on by then.
+/// The message to a waiting acquisition: the token of the turn that it is offered, or an error. The engine takes the offered
+/// turn for it, unless the turn has been passed on by then.
 pub(crate) type OfferResult = Result<u64, BackendError>;
 
 /// A caller that has a place in the queue, or whose request is being sent.

@@ -46,7 +46,7 @@ pub(crate) struct RedisAttempt {
     /// false when a request is sent under the current owner name.
     may_hold: bool,
     /// The request under the previous owner name, and a receiver that completes when the clean-up has removed that name
-    /// from the server. Set only if it is possible that the caller has not read the answer to that request.
+    /// from the server. Set only if that request is possibly not answered.
     cleaning: Option<(Arc<AcquireRequest>, oneshot::Receiver<()>)>,
     /// What the server reported about the holder when it refused the lock to the last try under another owner name.
     held_by: Option<Box<HeldBy>>,

@@ -2,18 +2,18 @@
 //! tokio.
 //!
 //! # Rules
-//! 1. Only two events give the caller the lock. One event is the server's grant in the answer to the caller's own
-//!    request. The other event is the confirmation of an offered turn by the caller's cohort, while the caller is
-//!    polled. A cohort consists of waiters that share one grant and take turns.
+//! 1. Only two events give the acquisition the lock. One event is the server's grant in the answer to its own request. The
+//!    other event is that its cohort lets it take an offered turn. A cohort consists of waiters that share one grant and
+//!    take turns.
 //! 2. An acquisition is settled when it has its final answer. It then has no place in the queue and no offered turn to
 //!    give back, and later events do not change it.
 //! 3. If a request is not answered, the server may have granted the lock. If the server then refuses a later request,
 //!    the acquisition fails, but is not settled. If an acquisition is dropped before it is settled, the engine releases
 //!    the lock that the server may have granted.
-//! 4. An owner name is the random name that identifies an acquisition on the server. An acquisition starts over if it
-//!    misses its turn, or needs another session. It then continues under a new owner
-//!    name, which takes over the place of the old name in the queue. Answers to requests under the previous owner name
-//!    have no effect on the new owner name.
+//! 4. An owner name is the random name that identifies an acquisition on the server. An acquisition starts over if it misses
+//!    its turn, needs another session, or is repeated because its caller has not taken the lock in time. It then continues
+//!    under a new owner name, which takes over the place of the old name in the queue. Answers to requests under the
+//!    previous owner name have no effect on the new owner name.
 
 use lock_core::{
     backend::{Answer, BackendError},
@@ -25,7 +25,7 @@ use lock_core::{
 enum Phase {
     /// No request was sent under this owner name.
     Unsent,
-    /// The caller itself, not its session, has sent a request to the server, and has not read the answer.
+    /// The acquisition itself, not its session, has sent a request to the server, and has no answer.
     Asked,
     /// The caller waits for its turn.
     Waiting,
