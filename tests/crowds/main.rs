@@ -120,7 +120,8 @@ async fn a_probe_covers_at_most_100_locks() {
             .expect("a script's keys are counted");
         most = most.max(keys.parse::<usize>().unwrap());
     }
-    assert_eq!(most, 1 + 3 * 100);
+    // How many locks are due together depends on when their callers were queued.
+    assert!((1 + 3 * 20..=1 + 3 * 100).contains(&most), "{most} keys");
     drop(held);
     for entered in waiting.join_all().await {
         entered.unwrap();

@@ -11,6 +11,7 @@ use std::{
     io::{self, Read},
     process,
     sync::{Arc, Mutex},
+    thread,
     time::Duration,
 };
 
@@ -432,7 +433,8 @@ impl Driver {
                     length => self.arrived(&input[..length])?,
                 },
                 () = self.link.wake.notified() => {
-                    // Tasks that are about to send a command can add it to the next write.
+                    // Threads and tasks that are about to send a command can add it to the next write.
+                    thread::yield_now();
                     tokio::task::yield_now().await;
                 }
             }
