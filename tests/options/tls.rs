@@ -4,6 +4,7 @@ use std::{
     env, fs,
     io::Read as _,
     net::TcpListener,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -344,14 +345,15 @@ async fn a_replaced_certificate_is_used_for_the_next_connection() {
 }
 
 /// A service can install any TLS provider for its process, before or after it connects, or none. A client neither uses
-/// nor changes what is installed. Only a new process has no provider yet.
+/// nor changes what is installed. The service can also use another version of rustls. Only a new process has no provider
+/// yet.
 #[tokio::test]
 async fn the_provider_of_the_process_belongs_to_the_service() {
     let authority = Authority::new("authority");
     let Identity { certificate, key } = authority.issue(&[NAME]);
     let server = RedisServer::builder().tls(&certificate, &key);
     let server = server.start().await;
-    for provider in ["none", "aws-lc", "ring"] {
+    for provider in ["none", "aws-lc", "ring", "another version"] {
         for installed in ["before", "after"] {
             let mut service = of_this_test(
                 "tls::service",
@@ -383,6 +385,15 @@ async fn service() {
         let provider = match env::var("SERVICE_PROVIDER").unwrap().as_str() {
             "aws-lc" => aws_lc_rs::default_provider(),
             "ring" => ring::default_provider(),
+            "another version" => {
+                let provider = Arc::new(rustls_ring_next::DEFAULT_PROVIDER);
+                let config = rustls_next::ClientConfig::builder(provider)
+                    .with_root_certificates(rustls_next::RootCertStore::empty())
+                    .with_no_client_auth()
+                    .unwrap();
+                assert!(!config.provider().tls13_cipher_suites.is_empty());
+                return None;
+            }
             _ => return None,
         };
         let name = format!("{provider:?}");

@@ -56,13 +56,21 @@ struct Pending {
     answer: oneshot::Sender<RedisResult<Value>>,
 }
 
+/// Who writes to the socket now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writer {
+    Nobody,
+    /// The driver has taken bytes that it has not written yet.
+    Driver,
+    Caller,
+}
+
 struct State {
     pending: VecDeque<Pending>,
-    try_write: Option<TryWrite>,
+    try_write: Option<Arc<TryWrite>>,
     /// The bytes that the driver has not taken yet.
     unsent: Vec<u8>,
-    /// Whether the driver has taken bytes that it has not written yet.
-    is_writing: bool,
+    writer: Writer,
     /// When a reply last arrived, or a command was sent while no command was under way.
     active: Moment,
     /// When a reply last arrived.
@@ -84,9 +92,9 @@ impl Link {
     fn new(try_write: Option<TryWrite>) -> Self {
         let state = State {
             pending: VecDeque::new(),
-            try_write,
+            try_write: try_write.map(Arc::new),
             unsent: Vec::new(),
-            is_writing: false,
+            writer: Writer::Nobody,
             active: Moment::new(Duration::ZERO),
             replied: Moment::new(Duration::ZERO),
             end: None,
@@ -106,26 +114,32 @@ impl Link {
 
     /// Ends the connection. All commands under way fail.
     fn end(&self, error: RedisError) {
-        let pending = {
+        let (pending, try_write) = {
             let mut state = lock(&self.state);
             state.end.get_or_insert_with(|| error.clone());
-            state.try_write = None; // the socket is open as long as one of its ends
             state.unsent = Vec::new();
-            std::mem::take(&mut state.pending)
+            (std::mem::take(&mut state.pending), state.try_write.take())
         };
+        drop(try_write); // the socket is open as long as one of its ends
         self.wake.notify_one();
         for pending in pending {
             isolated(|| pending.answer.send(Err(error.clone())));
         }
     }
 
-    /// Takes the bytes to write next.
+    /// Takes the bytes that the driver has to write next.
     fn take_unsent(&self) -> RedisResult<Vec<u8>> {
         let mut state = lock(&self.state);
         if let Some(error) = &state.end {
             return Err(error.clone());
         }
-        state.is_writing = !state.unsent.is_empty();
+        if state.writer == Writer::Caller {
+            return Ok(Vec::new()); // the caller wakes the driver afterwards
+        }
+        state.writer = match state.unsent.is_empty() {
+            true => Writer::Nobody,
+            false => Writer::Driver,
+        };
         Ok(std::mem::take(&mut state.unsent))
     }
 }
@@ -252,28 +266,42 @@ impl Wire {
             return Err(error.clone());
         }
         let sent = self.context.now();
-        let is_idle = state.pending.is_empty() && state.unsent.is_empty() && !state.is_writing;
-        if state.pending.is_empty() {
+        let is_alone = state.pending.is_empty();
+        if is_alone {
             state.active = sent;
         }
+        let is_idle = is_alone && state.unsent.is_empty() && state.writer == Writer::Nobody;
         let pending = entries.into_iter().map(|(confirmed_by, answer)| Pending {
             sent,
             confirmed_by,
             answer,
         });
         state.pending.extend(pending);
-        let written = match &state.try_write {
-            // An error of the socket also reaches the driver, which then ends the connection.
-            Some(try_write) if is_idle => try_write(bytes).unwrap_or(0),
-            _ => 0,
-        };
-        if written < bytes.len() {
+        let try_write = state.try_write.clone().filter(|_| is_idle);
+        let Some(try_write) = try_write else {
             let is_first = state.unsent.is_empty();
-            state.unsent.extend_from_slice(&bytes[written..]);
+            state.unsent.extend_from_slice(bytes);
             drop(state);
             if is_first {
                 link.wake.notify_one();
             }
+            return Ok(sent);
+        };
+        state.writer = Writer::Caller;
+        // The system can run the server before the write returns, and then the driver needs the mutex.
+        drop(state);
+        // An error of the socket also reaches the driver, which then ends the connection.
+        let written = try_write(bytes).unwrap_or(0);
+        drop(try_write);
+        let mut state = lock(&link.state);
+        state.writer = Writer::Nobody;
+        if state.end.is_none() {
+            state.unsent.splice(..0, bytes[written..].iter().copied());
+        }
+        let is_rest = !state.unsent.is_empty();
+        drop(state);
+        if is_rest {
+            link.wake.notify_one();
         }
         Ok(sent)
     }
@@ -503,6 +531,7 @@ mod tests {
     use std::{
         io::Write,
         pin::pin,
+        sync::OnceLock,
         task::{self, Wake, Waker},
     };
 
@@ -778,7 +807,7 @@ mod tests {
             .map(|_| pair.wire.send(&echo(&long)).unwrap().1)
             .collect();
         let link = pair.wire.link.clone();
-        while !lock(&link.state).is_writing {
+        while lock(&link.state).writer != Writer::Driver {
             tokio::task::yield_now().await;
         }
         pair.wire.send(&echo(&long)).unwrap();
@@ -836,15 +865,15 @@ mod tests {
         let (write, _unread) = duplex(1); // one byte of HELLO, and nothing more
         let (socket, mut server) = socket(write, Some(try_write));
         let wire = open(socket, &mut server, |_| {}).await;
-        let driver_writes = |writes| {
+        let writes = |writer| {
             let state = lock(&wire.link.state);
-            state.unsent.is_empty() && state.is_writing == writes
+            state.unsent.is_empty() && state.writer == writer
         };
-        while !driver_writes(false) {
+        while !writes(Writer::Nobody) {
             tokio::task::yield_now().await;
         }
         let early = wire.send(&echo("a")).unwrap().1;
-        while !driver_writes(true) {
+        while !writes(Writer::Driver) {
             tokio::task::yield_now().await;
         }
         server.write_all(b"-ERR too long\r\n").await.unwrap();
@@ -852,6 +881,36 @@ mod tests {
         assert!(wire.is_idle());
         wire.send(&echo("b")).unwrap();
         assert_eq!(*lock(&direct), 2, "HELLO and the first command");
+    }
+
+    /// A caller writes without the mutex. A command that is sent meanwhile comes after the rest of its command.
+    #[tokio::test]
+    async fn a_command_comes_after_one_that_a_caller_writes() {
+        let wire = Arc::new(OnceLock::<Wire>::new());
+        let other = wire.clone();
+        let try_write: TryWrite = Box::new(move |bytes| {
+            if let Some(wire) = other.get() {
+                wire.send(&echo("second")).unwrap();
+                assert_eq!(wire.link.take_unsent().unwrap(), b"");
+            }
+            Ok(bytes.len() / 2)
+        });
+        let (write, mut written) = duplex(1 << 10);
+        let (socket, mut server) = socket(write, Some(try_write));
+        let opened = open(socket, &mut server, |_| {}).await;
+        let mut reads = async |expected: &[u8]| {
+            let mut read = vec![0; expected.len()];
+            written.read_exact(&mut read).await.unwrap();
+            assert_eq!(read, expected);
+        };
+        let rest = |command: &Cmd| {
+            let bytes = command.get_packed_command();
+            bytes[bytes.len() / 2..].to_vec()
+        };
+        reads(&rest(redis::cmd("HELLO").arg("3"))).await;
+        wire.get_or_init(|| opened).send(&echo("first")).unwrap();
+        let second = echo("second").get_packed_command();
+        reads(&[rest(&echo("first")), second].concat()).await;
     }
 
     /// Neither a receiver nor a waker that panics ends the connection.
