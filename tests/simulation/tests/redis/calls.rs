@@ -70,6 +70,7 @@ pub(crate) static SCRIPTS: LazyLock<Vec<(&str, String)>> = LazyLock::new(|| {
         ("leave", &[next_token, grant_next, part!("native/leave")]),
         ("probe", &[next_token, grant_next, part!("native/probe")]),
         ("renew", &[part!("native/renew")]),
+        ("dissolve", &[part!("native/dissolve")]),
         ("status", &[part!("native/status")]),
         ("quorum_probe", &[mark, part!("quorum/probe")]),
         ("quorum_admit", &[mark, part!("quorum/admit")]),
@@ -263,6 +264,15 @@ impl Call {
                 vec![grant, lock(other)],
                 text(&[restart, &token, lease, "1", "0"]),
             ),
+            "dissolve" => {
+                let next = OWNERS[(self.owner + 1) % 3];
+                let neighbour = format!("{next}|{session}|{lease}|{wait}|{words}");
+                let place = if place.starts_with('-') { "7" } else { place };
+                (
+                    native[..2].to_vec(),
+                    text(&[&token, owner, &neighbour, place]),
+                )
+            }
             "status" => (native[..2].to_vec(), Vec::new()),
             "quorum_probe" => (vec![mark, fence], text(&[lease, &floor, "run"])),
             "quorum_admit" => (
@@ -300,9 +310,9 @@ pub(crate) fn call() -> impl Strategy<Value = Step> {
         1 => Just(2_usize),
         1 => Just(4_usize),
         2 => Just(5_usize),
-        4 => 0..10_usize,
-        2 => 10..15_usize,
-        2 => 15..SCRIPTS.len()
+        4 => 0..11_usize,
+        2 => 11..16_usize,
+        2 => 16..SCRIPTS.len()
     ];
     let lock = || prop_oneof![4 => Just(0_usize), 1 => 0..3_usize];
     let leases = &["10000", "30000", "500", "250", "0", "-5", "1500.5"];

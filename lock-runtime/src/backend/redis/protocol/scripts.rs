@@ -37,6 +37,7 @@ scripts! {
     LEAVE = NEXT_TOKEN, GRANT_NEXT, include_str!("native/leave.lua");
     PROBE = NEXT_TOKEN, GRANT_NEXT, include_str!("native/probe.lua");
     RENEW = include_str!("native/renew.lua");
+    DISSOLVE = include_str!("native/dissolve.lua");
     STATUS = include_str!("native/status.lua");
     WAITERS = include_str!("native/waiters.lua");
 

@@ -8,12 +8,13 @@
 //! unless the hold of this member is lost.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use lock_core::{
+    backend::Extend,
     fencing::FencingToken,
     key::LockName,
     lease::{CLAIM, Grant, Moment},
@@ -23,7 +24,7 @@ use lock_core::{
 use crate::{
     backend::redis::{
         protocol::grant::GrantSnapshot,
-        queue::cohort::{Cohort, Confirmation, Departure, Turn},
+        queue::cohort::{Cohort, Departure, Turn},
         session::{Session, waiters::Offers},
     },
     background::{lock, runtimes::Runtimes},
@@ -100,6 +101,18 @@ enum Next {
     Silent,
     /// No member is still waiting, or the local deadline of the grant has passed.
     Nobody,
+}
+
+/// The members of a cohort that have to queue again, because the member that has the turn keeps the grant alone.
+#[derive(Debug)]
+pub(crate) struct Dissolved {
+    /// The session in which they wait.
+    pub(crate) session: Arc<Session>,
+    /// The token by which the server identifies the grant.
+    pub(crate) first: FencingToken,
+    /// The member that keeps the grant.
+    pub(crate) owner: OwnerId,
+    pub(crate) others: VecDeque<OwnerId>,
 }
 
 /// The outcome of passing a turn to the next member of a cohort.
@@ -293,9 +306,6 @@ impl Cohorts {
         if let Some(suspended) = cohorts.get(&key) {
             cohort.continue_from(&suspended.cohort);
         }
-        if let Some(lease) = session.waiters.lease_of(name, &grant.owners) {
-            cohort.cap(lease, grant.after());
-        }
         let mut entry = Entry {
             session: session.clone(),
             cohort,
@@ -416,16 +426,6 @@ impl Cohorts {
         Some((token, entry.cohort.latest_end()))
     }
 
-    /// Returns the lease of the cohort in which the member with this token has the turn. Returns `None` if there is no
-    /// such cohort, if the grant certainly ends within one such lease from now, or if no other member is still waiting.
-    pub(crate) fn stretched(&self, name: &LockName, token: u64, now: Moment) -> Option<Duration> {
-        self.with_token(name, token, |entry| {
-            let cohort = &entry.cohort;
-            let stretched = cohort.has_turn(token) && cohort.is_stretched(now);
-            (stretched && entry.has_waiting(name)).then_some(cohort.lease())
-        })?
-    }
-
     /// Determines what the heartbeat of a session has to do for the session's cohorts. If the local deadline of a grant has
     /// passed, the grant's waiting members queue again. Removes a released cohort if no caller of the session waits for its
     /// lock. Removes the replaced and ended cohorts of all sessions whose grants are past. Releases the grant of a suspended
@@ -497,45 +497,70 @@ impl Cohorts {
         }
     }
 
-    /// Records that the member with this token has sent a request at `asked` for a lease that ends at `until`.
-    pub(crate) fn note_extension(
-        &self,
-        name: &LockName,
-        token: FencingToken,
-        asked: Moment,
-        until: Moment,
-    ) {
+    /// Records that the member with this token asks for a lease that ends at `until`.
+    pub(crate) fn note_request(&self, name: &LockName, token: FencingToken, until: Moment) {
         self.with_token(name, token.get(), |entry| {
-            entry.cohort.note_extension(token.get(), asked, until);
+            entry.cohort.note_request(token.get(), until);
         });
     }
 
-    /// Records that the member with this token restarts the lease with a request that is sent at `asked`. The lease then
-    /// ends at `until` at the earliest.
-    pub(crate) fn note_restart(
-        &self,
-        name: &LockName,
-        token: FencingToken,
-        asked: Moment,
-        until: Moment,
-    ) {
-        self.with_token(name, token.get(), |entry| {
-            entry.cohort.note_restart(token.get(), asked, until);
-        });
-    }
-
-    /// Applies the server's answer to a request of the member with this token. Returns false if the cohort ignores the
-    /// answer. The cohort does so if that member no longer has the turn, or if that member holds the lock and the local
-    /// deadline passed before the answer came.
+    /// Applies the answer of the server, which confirms the grant until `until`, to a request of the member with this token.
+    /// Returns false if the cohort ignores the answer. The cohort does so if that member no longer has the turn, or if that
+    /// member holds the lock and the local deadline passed before the answer came.
     pub(crate) fn confirm(
         &self,
         name: &LockName,
         token: FencingToken,
-        answer: Confirmation,
+        until: Moment,
         now: Moment,
     ) -> bool {
-        let confirm = |entry: &mut Entry| entry.cohort.confirm(token.get(), answer, now);
+        let confirm = |entry: &mut Entry| entry.cohort.confirm(token.get(), until, now);
         self.with_token(name, token.get(), confirm).unwrap_or(false)
+    }
+
+    /// Lets the member with this token keep its grant alone, if it wants `lease`, and others wait that want less. From now
+    /// on, no turn passes to these others in memory. Returns `None` if nobody has to queue again.
+    pub(crate) fn dissolve(
+        &self,
+        name: &LockName,
+        token: FencingToken,
+        lease: Duration,
+    ) -> Option<Dissolved> {
+        self.with_token(name, token.get(), |entry| {
+            if !entry.has_waiting(name) {
+                return None;
+            }
+            let others = entry.cohort.dissolve(token.get(), lease);
+            (!others.is_empty()).then(|| Dissolved {
+                session: entry.session.clone(),
+                first: FencingToken::new(entry.cohort.first()),
+                owner: entry.cohort.turn().owner,
+                others,
+            })
+        })?
+    }
+
+    /// Limits an extension to the lease that all members of the cohort want, while others wait.
+    pub(crate) fn shared(&self, name: &LockName, token: FencingToken, extend: Extend) -> Extend {
+        let limited = self.with_token(name, token.get(), |entry| match extend {
+            Extend::To(lease) if entry.has_waiting(name) => {
+                Extend::To(lease.min(entry.cohort.lease()))
+            }
+            extend => extend,
+        });
+        limited.unwrap_or(extend)
+    }
+
+    /// Makes the others members of the cohort again, because the server has refused to let them queue again.
+    pub(crate) fn take_back(
+        &self,
+        name: &LockName,
+        token: FencingToken,
+        others: VecDeque<OwnerId>,
+    ) {
+        self.with_token(name, token.get(), |entry| {
+            entry.cohort.take_back(token.get(), others);
+        });
     }
 
     /// Removes the cohort whose first member has this token, because the server has confirmed the release of its grant.
@@ -580,41 +605,21 @@ impl Cohorts {
 
     /// Returns whether the server has lost the grant of the cohort whose first member has the token `granted`. The
     /// calling code has sent a request at `asked`, and the answer has shown that an owner of this grant has neither a
-    /// place nor a grant on the server. Returns false if the cohort is over, or if this process did not know the grant
-    /// before `asked`.
+    /// place nor a grant on the server. Returns false if the cohort is over, if the owner has queued again because one
+    /// member keeps the grant alone, or if this process did not know the grant before `asked`.
     pub(crate) fn has_lost(&self, name: &LockName, granted: u64, asked: Moment) -> bool {
-        self.with_first(name, granted, |entry| {
-            !entry.cohort.is_over() && entry.cohort.was_known_at(asked)
+        self.with_first(name, granted, |Entry { cohort, .. }| {
+            !cohort.is_over() && !cohort.is_dissolved() && cohort.was_known_at(asked)
         })
         .unwrap_or(false)
     }
 
-    /// Returns the lease of the cohort in which the member with this token has the turn, if other members are still
-    /// waiting. Returns `None` in all other cases.
-    pub(crate) fn lease_of_others(&self, name: &LockName, token: FencingToken) -> Option<Duration> {
+    /// Returns whether other members of the cohort wait until the member with this token has left.
+    pub(crate) fn has_others(&self, name: &LockName, token: FencingToken) -> bool {
         self.with_token(name, token.get(), |entry| {
-            let others = entry.cohort.has_turn(token.get()) && entry.has_waiting(name);
-            others.then(|| entry.cohort.lease())
-        })?
-    }
-
-    /// Keeps the lock taken after the member with this token has left. Returns false if the member with this token does
-    /// not have the turn, or if the lock is retained already.
-    pub(crate) fn retain(&self, name: &LockName, token: FencingToken) -> bool {
-        self.with_token(name, token.get(), |entry| entry.cohort.retain(token.get()))
-            .unwrap_or(false)
-    }
-
-    /// Ends the cohort in which the member with this token has the turn. Returns the token by which the server
-    /// identifies the cohort's grant, or `None` if there is no such cohort.
-    pub(crate) fn end(&self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
-        self.with_token(name, token.get(), |entry| {
-            if !entry.cohort.has_turn(token.get()) {
-                return None;
-            }
-            entry.cohort.end();
-            Some(FencingToken::new(entry.cohort.first()))
-        })?
+            entry.cohort.has_turn(token.get()) && entry.has_waiting(name)
+        })
+        .unwrap_or(false)
     }
 
     /// Returns the newest turn in the cohort whose first member has this token, and the number of members that are

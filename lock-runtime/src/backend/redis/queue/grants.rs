@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{BackendError, BoxFuture, Extend, Released, Renewed, Status, Waiter},
+    backend::{BackendError, BoxFuture, Released, Status, Waiter},
     fencing::FencingToken,
     key::LockName,
     layout::Layout,
@@ -15,15 +15,15 @@ use redis::Value;
 use crate::{
     backend::redis::{
         protocol::{
-            command::{Arg, claim_ms},
+            command::{Answered, Arg, claim_ms},
             grant::{GrantSnapshot, read_owner, short_name},
             request::not_understood,
+            scripts,
             words::{caller, members, read_holder},
         },
         queue::{
-            cohort_registry::{Known, Passed, TakenUp},
-            renew_commands::renew,
-            server::{RETRY_PAUSE, Server},
+            cohort_registry::{Dissolved, Known, Passed, TakenUp},
+            server::Server,
         },
         session::Session,
     },
@@ -76,83 +76,91 @@ pub(crate) fn carry_out_chores(server: &Arc<Server>, session: &Arc<Session>, now
 }
 
 /// Ends the turn of the holder with this token. If another member of the cohort is waiting, that member gets the turn.
-/// Passing the turn on usually needs no command to the server. If the release needs several commands, it runs in a task
-/// of the engine, so that it does not depend on when the caller is polled. If the returned future is dropped, the task goes on beside the release that follows.
-/// Neither of them repeats a command after the other has passed the turn on.
+/// Passing the turn on usually needs no command to the server. If the lock stays taken until `retain_until`, the other
+/// members queue again before, in a task of the engine, so that this does not depend on when the caller is polled.
 pub(crate) async fn release(
     server: &Arc<Server>,
     name: &LockName,
     token: FencingToken,
     retain_until: Option<Moment>,
 ) -> Result<Released, BackendError> {
-    if !needs_steps(server, name, token, retain_until) {
-        return release_turn(server, name, token, retain_until, false).await;
+    let retains = retain_until.is_some_and(|until| until > server.now());
+    if !retains || !server.cohorts.has_others(name, token) {
+        return release_turn(server, name, token, retain_until).await;
     }
-    let releasing = release_in_steps(server.clone(), name.clone(), token, retain_until);
-    let released = server.context.spawn(releasing).await;
+    let (server, name) = (server.clone(), name.clone());
+    let context = server.context.clone();
+    let releasing = async move {
+        dissolve(&server, &name, token, Duration::MAX).await?;
+        release_turn(&server, &name, token, retain_until).await
+    };
+    let released = context.spawn(releasing).await;
     released.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
 }
 
-/// Returns whether the release needs commands before the turn can be passed on: to retain the lock for the minimum hold
-/// while other members of the cohort wait, or to restart a lease that was extended.
-fn needs_steps(
-    server: &Server,
+/// Lets the holder with this token keep its grant alone, if it wants `lease`, and other members of its cohort wait that
+/// want less. The others queue again at their places.
+pub(crate) async fn dissolve(
+    server: &Arc<Server>,
     name: &LockName,
     token: FencingToken,
-    retain_until: Option<Moment>,
-) -> bool {
-    let now = server.now();
-    let retains = retain_until.is_some_and(|until| until > now)
-        && server.cohorts.lease_of_others(name, token).is_some();
-    retains || server.cohorts.stretched(name, token.get(), now).is_some()
+    lease: Duration,
+) -> Result<(), BackendError> {
+    let Some(dissolved) = server.cohorts.dissolve(name, token, lease) else {
+        return Ok(());
+    };
+    // The others get no turn in memory any more, so this does not stop when the holder's call is dropped.
+    let queueing = queue_others(server.clone(), name.clone(), token, dissolved);
+    let queued = server.context.spawn(queueing).await;
+    queued.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
 }
 
-async fn release_in_steps(
+/// Takes the other members out of the grant, and queues them again, with one script.
+async fn queue_others(
     server: Arc<Server>,
     name: LockName,
     token: FencingToken,
-    retain_until: Option<Moment>,
-) -> Result<Released, BackendError> {
-    if let Some(until) = retain_until.filter(|until| *until > server.now())
-        && let Some(lease) = server.cohorts.lease_of_others(&name, token)
-    {
-        return retain(&server, &name, token, until, lease).await;
+    dissolved: Dissolved,
+) -> Result<(), BackendError> {
+    let Dissolved {
+        session,
+        first,
+        owner,
+        others,
+    } = dissolved;
+    let names = server.names(&name);
+    let keys = [names.grant(), names.companion()];
+    let (first, owner) = (first.to_string(), owner.to_string());
+    let entries = session.waiters.entries(&name, &others);
+    let mut args = vec![Arg::Text(&first), Arg::Text(&owner)];
+    for (member, place) in &entries {
+        args.extend([Arg::Text(member), Arg::Text(place)]);
     }
-    while let Some(lease) = server.cohorts.stretched(&name, token.get(), server.now()) {
-        // The grant possibly lasts longer than the lease that the next member of the cohort requested. The lease is
-        // restarted before that member gets the turn, because a later restart could shorten a lease that the member has
-        // extended.
-        match renew(&server, &name, token, Extend::Restart(lease)).await? {
-            Renewed::NotHeld => break,
-            // The server took the restart for a late request, because its clock was set forward. The engine gives up the
-            // connection, and reads the server's time again over the next one.
-            Renewed::Until(until) if until > server.now() + lease => {
-                server
-                    .sessions
-                    .connected(&name)
-                    .await?
-                    .1
-                    .health
-                    .mark_broken();
-                server.context.sleep(RETRY_PAUSE).await;
-            }
-            Renewed::Until(_) => {}
+    let is_wanted = || matches!(server.cohorts.known(&name, token), Known::Turn(_));
+    let queueing = server.run_while(&name, &scripts::DISSOLVE, &keys, &args, &is_wanted);
+    match queueing.await {
+        Ok(Some(Answered {
+            value: Value::Int(1),
+            ..
+        })) => {}
+        // The holder has left, or the server has lost its grant.
+        Ok(_) => session.requeue(Some(&name)),
+        Err(error) => {
+            server.cohorts.take_back(&name, token, others);
+            return Err(error);
         }
     }
-    release_turn(&server, &name, token, retain_until, true).await
+    Ok(())
 }
 
-/// Offers the turn to the next member of the cohort, or releases the grant if no member is waiting. `is_member` is set if
-/// the holder was a member of a cohort when its release began.
+/// Offers the turn to the next member of the cohort, or releases the grant if no member is waiting.
 async fn release_turn(
     server: &Arc<Server>,
     name: &LockName,
     token: FencingToken,
     retain_until: Option<Moment>,
-    is_member: bool,
 ) -> Result<Released, BackendError> {
     let (grant, is_cohort) = match server.cohorts.pass(name, token.get(), server.now()) {
-        Passed::Unknown if is_member => return Ok(Released::NotHeld), // another release has passed the turn on
         Passed::Unknown => (token, false),
         Passed::Ended(first) => (FencingToken::new(first), true),
         Passed::Stale => return Ok(Released::NotHeld),
@@ -231,69 +239,6 @@ pub(crate) fn give_back(
             server.cohorts.forget_turn(&name, token);
         }
         drop(tasks);
-    })
-}
-
-/// The time for which [`retain`] keeps the grant on the server after the minimum hold time. During this time, the next
-/// member can take its turn and renew the grant. If this process ends meanwhile, the next caller waits this much
-/// longer.
-const RETAIN_MARGIN: Duration = Duration::from_millis(200);
-
-/// Keeps the lock taken until `until`, and then offers the turn to the next member. The server keeps the lock taken
-/// until `until` even if this process ends.
-async fn retain(
-    server: &Arc<Server>,
-    name: &LockName,
-    token: FencingToken,
-    until: Moment,
-    lease: Duration,
-) -> Result<Released, BackendError> {
-    let rest = until.since(server.now());
-    // To allow for clock drift, the local deadline comes before the end of the lease, but the deadline must not come
-    // before `until`. The new lease is therefore longer than the time left until `until`.
-    let lease = lease.max(rest + rest / 1000 + RETAIN_MARGIN);
-    let lease_ends = server.now() + lease;
-    match server.cohorts.known(name, token) {
-        Known::Turn(_)
-            if renew(server, name, token, Extend::To(lease)).await? == Renewed::NotHeld =>
-        {
-            return Ok(Released::NotHeld);
-        }
-        _ => {}
-    }
-    if server.cohorts.retain(name, token) {
-        let releasing = release_at(server.clone(), until, name.clone(), token, lease_ends);
-        server.context.spawn(releasing);
-    }
-    Ok(Released::Released)
-}
-
-fn release_at(
-    server: Arc<Server>,
-    moment: Moment,
-    name: LockName,
-    token: FencingToken,
-    lease_ends: Moment,
-) -> BoxFuture<'static, ()> {
-    let task = server.track_acquisition();
-    Box::pin(async move {
-        let ends = lease_ends.max(moment + CLAIM);
-        tokio::select! {
-            biased;
-            () = server.context.sleep_until(moment) => give_back(server.clone(), name, token, ends).await,
-            // The client is shutting down, so no other member of the cohort gets a turn. One command makes the server
-            // retain the lock until `moment`, even without this process.
-            () = server.shutdown.begun() => {
-                if let Some(first) = server.cohorts.end(&name, token) {
-                    let _release = server.track_release(lease_ends);
-                    let retaining = release_grant(&server, &name, first, Some(moment));
-                    if let Some(Ok(_)) = server.context.timeout_at(ends, retaining).await {
-                        server.cohorts.forget(&name, first);
-                    }
-                }
-            }
-        }
-        drop(task);
     })
 }
 

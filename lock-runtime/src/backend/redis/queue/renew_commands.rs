@@ -23,7 +23,7 @@ use crate::backend::redis::{
         command::{Arg, millis},
         request::not_understood,
     },
-    queue::{cohort::Confirmation, cohort_registry::Known, server::Server},
+    queue::{cohort_registry::Known, grants, server::Server},
 };
 
 /// The largest number of grants that one command renews. Even under load, a server renews this many grants in less than
@@ -41,6 +41,8 @@ pub(crate) async fn renew(
     token: FencingToken,
     extend: Extend,
 ) -> Result<Renewed, BackendError> {
+    // A longer lease is not shared. Before the server grants it, the other members of the cohort queue again.
+    grants::dissolve(server, name, token, extend.lease()).await?;
     let one = [ToRenew {
         name,
         token,
@@ -116,7 +118,7 @@ pub(crate) async fn renew_on_node(
         extend,
     };
     let renewed = renew_grants(node, &[grant], extend.is_restart(), &|| true).await?;
-    let until = renewed.and_then(|(until, _)| until.into_iter().next().flatten());
+    let until = renewed.and_then(|until| until.into_iter().next().flatten());
     Ok(until.map_or(Renewed::NotHeld, Renewed::Until))
 }
 
@@ -149,7 +151,7 @@ async fn renew_batch(
     // The server identifies the grant of a cohort only by the token of the cohort's first member. A repeated command
     // must therefore not name the grant for a member that has passed its turn on: it would change the lease of the next
     // member.
-    let (known, confirmed, asked) = loop {
+    let (known, confirmed) = loop {
         let before = known();
         let grants = holders.iter().zip(&before).filter_map(|(one, known)| {
             let token = match known {
@@ -160,7 +162,7 @@ async fn renew_batch(
             Some(GrantToRenew {
                 name: one.name,
                 id: token.to_string(),
-                extend: one.extend,
+                extend: server.cohorts.shared(one.name, one.token, one.extend),
             })
         });
         let grants: Vec<_> = grants.collect();
@@ -178,8 +180,8 @@ async fn renew_batch(
             is_wanted
         };
         let renewing = renew_grants(server, &grants, restart, &is_wanted);
-        if let Some((confirmed, asked)) = renewing.await? {
-            break (before, confirmed, asked);
+        if let Some(confirmed) = renewing.await? {
+            break (before, confirmed);
         }
         if may_move {
             return Err(BackendError::Refused(
@@ -199,30 +201,12 @@ async fn renew_batch(
             (None, Some(until)) => Renewed::Until(until),
             // The cohort ignores the answer if the turn was passed on before the answer arrived.
             (Some(_), Some(until)) => {
-                // If more is left than the member has asked for, an earlier member has extended the lease, and the request
-                // that takes the extension back can still be under way.
-                let counted = match one.extend {
-                    Extend::To(lease) => until.min(asked + less_drift(lease)),
-                    Extend::Check => asked,
-                    Extend::Restart(_) => until,
-                };
-                let cohorts = &server.cohorts;
-                if !restart {
-                    cohorts.note_extension(one.name, one.token, asked, until);
-                }
-                let until = match one.extend {
-                    Extend::Check => until,
-                    Extend::To(_) | Extend::Restart(_) => counted,
-                };
-                let answer = Confirmation {
-                    asked,
-                    until: counted,
-                    restarted: restart,
-                };
-                if cohorts.confirm(one.name, one.token, answer, server.now()) {
-                    Renewed::Until(until)
-                } else {
-                    Renewed::NotHeld
+                match server
+                    .cohorts
+                    .confirm(one.name, one.token, until, server.now())
+                {
+                    true => Renewed::Until(until),
+                    false => Renewed::NotHeld,
                 }
             }
             (Some(first), None) => {
@@ -235,34 +219,27 @@ async fn renew_batch(
     Ok(answers.collect())
 }
 
-/// Records which members of cohorts are about to request other leases. The server may carry out a request whose answer is
-/// lost.
+/// Records which leases members of cohorts are about to request. The server may carry out a request whose answer is lost.
 fn note_requests(server: &Server, holders: &[ToRenew<'_>], known: &[Known]) {
-    let (cohorts, now) = (&server.cohorts, server.now());
+    let now = server.now();
     for (one, known) in holders.iter().zip(known) {
-        match (one.extend, known) {
-            (Extend::To(lease), Known::Turn(_)) => {
-                cohorts.note_extension(one.name, one.token, now, now + lease);
-            }
-            (Extend::Restart(lease), Known::Turn(_)) => {
-                cohorts.note_restart(one.name, one.token, now, now + less_drift(lease));
-            }
-            _ => {}
+        if matches!(known, Known::Turn(_)) {
+            let until = now + one.extend.lease();
+            server.cohorts.note_request(one.name, one.token, until);
         }
     }
 }
 
 /// Extends, restarts or checks grants with a single command. Returns the local deadline of each grant (`None` if the
-/// server no longer has the grant), and the moment at which the command was sent. Returns `None` if `is_wanted` returned
-/// false before the server answered.
+/// server no longer has the grant). Returns `None` if `is_wanted` returned false before the server answered.
 async fn renew_grants(
     server: &Arc<Server>,
     grants: &[GrantToRenew<'_>],
     restart: bool,
     is_wanted: &(dyn Fn() -> bool + Sync),
-) -> Result<Option<(Vec<Option<Moment>>, Moment)>, BackendError> {
+) -> Result<Option<Vec<Option<Moment>>>, BackendError> {
     let Some(first) = grants.first() else {
-        return Ok(Some((Vec::new(), server.now())));
+        return Ok(Some(Vec::new()));
     };
     let keys: Vec<_> = grants.iter().map(|grant| grant.name.as_str()).collect();
     let texts: Vec<_> = grants
@@ -286,5 +263,5 @@ async fn renew_grants(
         let left = u64::try_from(left).ok()?;
         Some(answered.sent + less_drift(Duration::from_millis(left)))
     };
-    Ok(Some((left.into_iter().map(until).collect(), answered.sent)))
+    Ok(Some(left.into_iter().map(until).collect()))
 }

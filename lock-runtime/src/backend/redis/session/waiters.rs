@@ -270,13 +270,25 @@ impl Waiters {
         is_new
     }
 
-    /// Returns the lease that these owners have asked for, if one of them is still waiting. All owners of a grant have asked
-    /// for the same lease.
-    pub(crate) fn lease_of(&self, name: &LockName, owners: &[OwnerId]) -> Option<Duration> {
+    /// Returns the queue entries of these owners that still wait, each with its place. Leaves out owners whose places are not
+    /// known yet: the next probe finds them.
+    pub(crate) fn entries<'a>(
+        &self,
+        name: &LockName,
+        owners: impl IntoIterator<Item = &'a OwnerId>,
+    ) -> Vec<(String, String)> {
         let waiters = lock(&self.0);
-        let list = waiters.get(name)?;
-        let mut waiting = owners.iter().filter_map(|owner| list.waiting.get(owner));
-        waiting.next().map(|waiting| waiting.request.lease)
+        let Some(list) = waiters.get(name) else {
+            return Vec::new();
+        };
+        let waiting = owners
+            .into_iter()
+            .filter_map(|owner| list.waiting.get(owner));
+        let entries = waiting.filter_map(|waiting| {
+            let place = waiting.place()?;
+            Some((waiting.request.member(), place.to_string()))
+        });
+        entries.collect()
     }
 
     /// Records that this is the present grant of each of its owners that is still waiting.

@@ -6,12 +6,14 @@
 //! stores the cohorts, and calls their methods.
 //!
 //! # Rules
-//! 1. At most one member of a cohort has the turn. The turn is `Offered` to this member, the member holds the lock
-//!    (`Inside`), or the member has left and the lock stays taken (`Retained`).
+//! 1. At most one member of a cohort has the turn. The turn is `Offered` to this member, or the member holds the lock
+//!    (`Inside`).
 //! 2. A member takes its turn by one change of the state in memory. The change is allowed only if the member's offer has
 //!    not been passed on. An answer from the server alone never lets a member take its turn.
 //! 3. A request to the server belongs to the member that had the turn when the request was sent. If this member no
 //!    longer has the turn, the cohort ignores the answer to the request.
+//! 4. The members share the grant only while all of them want the same. Before a member asks for a longer lease, or
+//!    leaves a lock that stays taken, the other members queue again ([`dissolve`](Cohort::dissolve)).
 //!
 //! The engine takes the turn for the member. If the member's call then does not begin its body in time, the engine
 //! releases the lock for it, and the turn passes to the next member.
@@ -39,12 +41,12 @@ pub(crate) struct Turn {
 /// The state of the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
+    /// The lock is granted, and no member has been offered a turn yet.
+    Granted,
     /// The turn was offered to the member, and the engine has not taken it for the member yet.
     Offered,
     /// The member has taken its turn, and holds the lock.
     Inside,
-    /// The member has left, and the lock stays taken until the member's minimum hold time is over.
-    Retained,
     /// No member is left, or the server has lost the grant. An ended cohort is kept until the server confirms the
     /// release, or the grant is past, because the release names the grant by the token of the cohort's first member.
     Ended,
@@ -70,17 +72,6 @@ pub(crate) enum Departure {
     Suspended,
 }
 
-/// The server's answer to the renewal or the check of a grant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Confirmation {
-    /// The moment at which the renewal or the check was sent.
-    pub(crate) asked: Moment,
-    /// The local deadline of the grant, calculated from the answer.
-    pub(crate) until: Moment,
-    /// Whether the request restarted the lease. Only a request that restarts the lease can shorten it.
-    pub(crate) restarted: bool,
-}
-
 /// A grant that the members of a cohort share, and the state of their turns.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Cohort {
@@ -94,13 +85,11 @@ pub(crate) struct Cohort {
     to_come: VecDeque<OwnerId>,
     /// The local deadline of the grant. Before the local deadline, the server grants the lock to nobody else.
     until: Moment,
-    /// The moment at which the newest request that restarted the lease was sent. Answers to requests that were sent
-    /// earlier no longer change the local deadline.
-    restarted: Option<Moment>,
-    /// The extensions that were requested after the newest restart of the lease. The value is a pair: the moment of the
-    /// newest request, and the latest end of the lease that any of these requests asked for. The server may have
-    /// carried out a request whose answer was not read.
-    extension: Option<(Moment, Moment)>,
+    /// Whether the member that has the turn keeps the grant alone, because it wants more than the others.
+    is_dissolved: bool,
+    /// The latest end of the lease that is known, or that a member has asked for. The server may have carried out a
+    /// request whose answer was not read.
+    latest_end: Moment,
 }
 
 impl Cohort {
@@ -115,11 +104,11 @@ impl Cohort {
             lease: grant.lease,
             known_since: now,
             turn,
-            state: State::Retained, // the lock is taken, and no member has been offered a turn
+            state: State::Granted,
             to_come: grant.owners.iter().copied().collect(),
             until: grant.until(),
-            restarted: None,
-            extension: None,
+            is_dissolved: false,
+            latest_end: grant.until(),
         })
     }
 
@@ -149,29 +138,31 @@ impl Cohort {
         self.tokens.contains(&token)
     }
 
-    /// Returns whether the member with this token has the turn. A member that has left still has the turn while its
-    /// minimum hold time keeps the lock taken (retained).
+    /// Returns whether the member with this token has the turn.
     pub(crate) fn has_turn(&self, token: u64) -> bool {
         self.turn.token == token && !self.is_over()
     }
 
     /// Returns whether the cohort is over, so that no member has the turn any longer.
     pub(crate) fn is_over(&self) -> bool {
-        !matches!(self.state, State::Offered | State::Inside | State::Retained)
+        !matches!(self.state, State::Granted | State::Offered | State::Inside)
     }
 
     pub(crate) fn is_inside(&self, owner: OwnerId) -> bool {
         self.turn.owner == owner && self.state == State::Inside
     }
 
-    /// Returns whether a member has taken its turn and keeps the lock taken, or whether the release of the grant is not
-    /// confirmed.
+    /// Returns whether a member has taken its turn, or whether the release of the grant is not confirmed.
     pub(crate) fn is_unsettled(&self) -> bool {
-        matches!(self.state, State::Inside | State::Retained | State::Ended)
+        matches!(self.state, State::Inside | State::Ended)
     }
 
     pub(crate) fn is_ended(&self) -> bool {
         self.state == State::Ended
+    }
+
+    pub(crate) fn is_dissolved(&self) -> bool {
+        self.is_dissolved
     }
 
     pub(crate) fn is_released(&self) -> bool {
@@ -226,76 +217,50 @@ impl Cohort {
     }
 
     /// Returns whether the local deadline has passed while the turn is offered, or while a member holds the lock.
-    /// Returns false for a retained lock, because the remaining members then wait for the end of the minimum hold time,
-    /// even if the deadline has passed.
     pub(crate) fn is_late(&self, now: Moment) -> bool {
         matches!(self.state, State::Offered | State::Inside) && self.until <= now
     }
 
-    /// Applies the server's answer to a request of the member with this token. Returns false if the cohort ignores the
-    /// answer. The cohort does so if that member no longer has the turn, or if that member holds the lock and the local
-    /// deadline passed before the answer came.
-    pub(crate) fn confirm(&mut self, token: u64, answer: Confirmation, now: Moment) -> bool {
-        if !answer.restarted {
-            self.note_extension(token, answer.asked, answer.until);
-        } else if self
-            .extension
-            .is_some_and(|(asked, _)| asked <= answer.asked)
-        {
-            self.extension = None;
-        }
+    /// Applies the answer of the server, which confirms the grant until `until`, to a request of the member with this token.
+    /// Returns false if the cohort ignores the answer. The cohort does so if that member no longer has the turn, or if that
+    /// member holds the lock and the local deadline passed before the answer came.
+    pub(crate) fn confirm(&mut self, token: u64, until: Moment, now: Moment) -> bool {
+        self.note_request(token, until);
         if !self.has_turn(token) || (self.state == State::Inside && self.until <= now) {
             return false;
         }
-        let newest = self
-            .restarted
-            .is_none_or(|restarted| restarted <= answer.asked);
-        if answer.restarted {
-            self.restarted = self.restarted.max(Some(answer.asked));
-        }
-        if newest && (answer.restarted || answer.until > self.until) {
-            self.until = answer.until;
-        }
+        self.until = self.until.max(until);
         true
     }
 
-    /// Records that the member with this token has sent a request at `asked` for a lease that ends at `until`.
-    pub(crate) fn note_extension(&mut self, token: u64, asked: Moment, until: Moment) {
+    /// Records that the member with this token asks for a lease that ends at `until`.
+    pub(crate) fn note_request(&mut self, token: u64, until: Moment) {
         if self.contains(token) {
-            self.extend_known(asked, until);
+            self.latest_end = self.latest_end.max(until);
         }
     }
 
-    fn extend_known(&mut self, asked: Moment, until: Moment) {
-        let (newest, longest) = self.extension.unwrap_or((asked, until));
-        self.extension = Some((asked.max(newest), until.max(longest)));
-    }
-
-    /// Continues `before`, the suspended cohort of the same grant. A restart or an extension of the lease by a member that
-    /// has left can still reach the server.
+    /// Continues `before`, the suspended cohort of the same grant. A request of a member that has left can still reach the
+    /// server.
     pub(crate) fn continue_from(&mut self, before: &Self) {
-        self.restarted = before.restarted;
-        self.extension = before.extension;
+        self.latest_end = self.latest_end.max(before.latest_end);
     }
 
-    /// Counts the grant for one lease after `asked`, the moment at which the request was sent whose answer describes the
-    /// grant. `lease` is what the members have asked for. If the server names more, a member that has left has extended
-    /// the lease, and the request that takes the extension back can still be under way.
-    pub(crate) fn cap(&mut self, lease: Duration, asked: Moment) {
-        if self.until > asked + lease {
-            self.extend_known(asked, self.until);
+    /// Lets the member with this token keep the grant alone, if it wants `lease`, which is longer than the lease of the
+    /// others. Returns the others, which have to queue again.
+    pub(crate) fn dissolve(&mut self, token: u64, lease: Duration) -> VecDeque<OwnerId> {
+        if !self.has_turn(token) || lease <= self.lease {
+            return VecDeque::new();
         }
-        self.lease = lease;
-        self.until = self.until.min(asked + less_drift(lease));
+        self.is_dissolved = true;
+        std::mem::take(&mut self.to_come)
     }
 
-    /// Records that the member with this token restarts the lease with a request that is sent at `asked`. The lease then
-    /// ends at `until` at the earliest. The answer can be lost, so the grant counts as shortened from now on, whatever the
-    /// answers to earlier requests say.
-    pub(crate) fn note_restart(&mut self, token: u64, asked: Moment, until: Moment) {
+    /// Takes these members back, because the server has refused to let them queue again.
+    pub(crate) fn take_back(&mut self, token: u64, others: VecDeque<OwnerId>) {
         if self.has_turn(token) {
-            self.restarted = self.restarted.max(Some(asked));
-            self.until = self.until.min(until);
+            self.is_dissolved = false;
+            self.to_come = others;
         }
     }
 
@@ -306,40 +271,22 @@ impl Cohort {
             return Departure::Stale;
         }
         match self.state {
-            State::Offered | State::Inside | State::Retained => Departure::Free,
+            State::Granted | State::Offered | State::Inside => Departure::Free,
             State::Ended => Departure::Ended,
             State::Released => Departure::Stale,
             State::Suspended => Departure::Suspended,
         }
     }
 
-    /// Returns whether the grant possibly lasts longer on the server than one lease from now. This is possible only
-    /// if a member has extended the grant, or has requested an extension and has not read the answer.
-    pub(crate) fn is_stretched(&self, now: Moment) -> bool {
-        self.latest_end() > now + self.lease
-    }
-
-    /// Returns the latest known moment at which the lease can end on the server. This is the local deadline, or the end
-    /// of an extension that was requested after the newest restart of the lease.
+    /// Returns the latest moment at which the lease can end on the server.
     pub(crate) fn latest_end(&self) -> Moment {
-        self.extension
-            .map_or(self.until, |(_, until)| self.until.max(until))
+        self.latest_end
     }
 
     /// Returns whether the server no longer has the grant. A request to release it can be under way until a claim after
     /// the end of the lease.
     pub(crate) fn is_past(&self, now: Moment) -> bool {
-        self.latest_end() + CLAIM <= now
-    }
-
-    /// Keeps the lock taken after the member with this token has left. Returns false if the member with this token does
-    /// not have the turn, or if the lock is retained already.
-    pub(crate) fn retain(&mut self, token: u64) -> bool {
-        let retains = self.has_turn(token) && self.state != State::Retained;
-        if retains {
-            self.state = State::Retained;
-        }
-        retains
+        self.latest_end + CLAIM <= now
     }
 
     /// Ends the cohort. After this call, no member has the turn.
@@ -357,9 +304,9 @@ impl Cohort {
     /// Ends the cohort, so that its grant has to be released by the latest end of the lease that is known, but not before
     /// `at_least`. Returns this moment. Until then, the cohort counts as ended.
     pub(crate) fn end_by(&mut self, at_least: Moment) -> Moment {
-        self.until = self.latest_end().max(at_least);
+        self.latest_end = self.latest_end.max(at_least);
         self.end();
-        self.until
+        self.latest_end
     }
 
     /// Suspends the cohort after its local deadline has passed. The remaining members have to queue again.

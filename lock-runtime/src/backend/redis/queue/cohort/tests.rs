@@ -53,22 +53,6 @@ fn turn_of(token: u64, number: u128) -> Turn {
     }
 }
 
-fn extended(until: u32) -> Confirmation {
-    Confirmation {
-        asked: at(0),
-        until: at(until),
-        restarted: false,
-    }
-}
-
-fn restarted(until: u32) -> Confirmation {
-    Confirmation {
-        asked: at(0),
-        until: at(until),
-        restarted: true,
-    }
-}
-
 #[test]
 fn a_member_enters_on_its_offer_once() {
     let mut cohort = offered(2);
@@ -133,9 +117,9 @@ fn an_offer_passed_on_seats_the_next_and_never_the_first() {
     let mut cohort = offered(2);
     assert_eq!(offer_next(&mut cohort, at(1900)), Some(turn_of(11, 2)));
     // The first member's renewal is answered after that member's turn was passed on.
-    assert!(!cohort.confirm(10, extended(31_900), at(1950)));
+    assert!(!cohort.confirm(10, at(31_900), at(1950)));
     assert_eq!(cohort.enter(10, at(1950)), None);
-    assert!(cohort.confirm(11, extended(31_950), at(1960)));
+    assert!(cohort.confirm(11, at(31_950), at(1960)));
     assert!(cohort.enter(11, at(1961)).is_some());
 }
 
@@ -150,47 +134,23 @@ fn no_member_enters_after_the_deadline() {
 fn an_answer_counts_for_the_turn_that_asked() {
     let mut cohort = inside(2);
     assert!(
-        !cohort.confirm(11, extended(30_000), at(5)),
+        !cohort.confirm(11, at(30_000), at(5)),
         "the second member does not have the turn yet"
     );
-    assert!(cohort.confirm(10, extended(30_000), at(5)));
+    assert!(cohort.confirm(10, at(30_000), at(5)));
     assert_eq!(cohort.until(), at(30_000));
     assert!(
-        cohort.confirm(10, extended(20_000), at(6)),
+        cohort.confirm(10, at(20_000), at(6)),
         "the cohort accepts each answer to the member that has the turn"
     );
-    assert_eq!(cohort.until(), at(30_000), "an extension shortens no lease");
-    assert!(cohort.confirm(10, restarted(10_000), at(7)));
-    assert_eq!(cohort.until(), at(10_000), "a restart can shorten a lease");
+    assert_eq!(cohort.until(), at(30_000), "an answer shortens no lease");
     cohort.leave(10);
     offer_next(&mut cohort, at(8));
     assert!(
-        !cohort.confirm(10, extended(40_000), at(9)),
+        !cohort.confirm(10, at(40_000), at(9)),
         "the first member no longer has the turn"
     );
-    assert_eq!(cohort.until(), at(10_000));
-}
-
-#[test]
-fn an_answer_to_what_was_asked_before_a_restart_lengthens_nothing() {
-    let mut cohort = inside(2);
-    let restart = Confirmation {
-        asked: at(20),
-        ..restarted(10_000)
-    };
-    assert!(cohort.confirm(10, restart, at(30)));
-    let older = Confirmation {
-        asked: at(10),
-        ..extended(60_000)
-    };
-    assert!(cohort.confirm(10, older, at(31)), "the member has the turn");
-    assert_eq!(cohort.until(), at(10_000));
-    let newer = Confirmation {
-        asked: at(40),
-        ..older
-    };
-    assert!(cohort.confirm(10, newer, at(50)));
-    assert_eq!(cohort.until(), at(60_000));
+    assert_eq!(cohort.until(), at(30_000));
 }
 
 #[test]
@@ -198,7 +158,7 @@ fn an_answer_after_the_deadline_revives_nothing() {
     let mut cohort = inside(2);
     let end = at(0) + less_drift(CLAIM);
     assert!(cohort.is_late(end));
-    assert!(!cohort.confirm(10, extended(30_000), end));
+    assert!(!cohort.confirm(10, at(30_000), end));
     assert_eq!(cohort.until(), end);
     assert_eq!(
         offer_next(&mut cohort, end),
@@ -213,7 +173,7 @@ fn a_suspended_cohort_seats_nobody() {
         cohort.suspend();
         assert!(cohort.is_over() && cohort.is_suspended());
         assert_eq!(cohort.enter(10, at(1)), None);
-        assert!(!cohort.confirm(10, extended(30_000), at(1)));
+        assert!(!cohort.confirm(10, at(30_000), at(1)));
         assert_eq!(offer_next(&mut cohort, at(1)), None);
         assert_eq!(cohort.leave(10), Departure::Suspended);
         assert_eq!(cohort.leave(11), Departure::Stale);
@@ -230,7 +190,7 @@ fn an_ended_cohort_is_known_until_its_release_is_confirmed() {
             Departure::Ended,
             "the cohort has ended, so the calling code sends the release again"
         );
-        assert!(!cohort.confirm(10, extended(30_000), at(1)));
+        assert!(!cohort.confirm(10, at(30_000), at(1)));
         cohort.mark_released();
         assert!(cohort.is_released() && cohort.is_over());
         assert_eq!(cohort.leave(10), Departure::Stale);
@@ -239,79 +199,45 @@ fn an_ended_cohort_is_known_until_its_release_is_confirmed() {
 }
 
 #[test]
-fn a_retained_lock_is_nobodys_turn() {
-    let mut cohort = inside(2);
-    assert!(cohort.retain(10));
-    assert!(!cohort.retain(10), "the lock is retained already");
-    assert!(!cohort.retain(11));
-    assert_eq!(cohort.enter(10, at(2)), None);
-    assert_eq!(cohort.enter(11, at(2)), None);
+fn a_member_that_wants_more_keeps_the_grant_alone() {
+    let mut cohort = inside(3);
     assert!(
-        cohort.confirm(10, extended(5000), at(2)),
-        "a retained lock is still renewed"
+        cohort.dissolve(10, LEASE).is_empty(),
+        "the others want as much"
     );
-    // The minimum hold time can end after the local deadline. Until the minimum hold time ends, the waiting members do
-    // not queue again.
-    assert!(!cohort.is_late(at(60_000)));
-    assert_eq!(cohort.leave(10), Departure::Free);
+    assert!(cohort.dissolve(11, 2 * LEASE).is_empty(), "not its turn");
+    let others = cohort.dissolve(10, LEASE + MS);
+    assert_eq!(others, [owner(2), owner(3)]);
+    assert!(cohort.is_dissolved() && cohort.to_come().is_empty());
+    assert_eq!(cohort.next(at(2)), None);
+    assert!(cohort.has_turn(10));
+    // The server has refused to queue the others again.
+    cohort.take_back(11, others.clone());
+    assert!(cohort.is_dissolved());
+    cohort.take_back(10, others);
+    assert!(!cohort.is_dissolved());
     assert_eq!(offer_next(&mut cohort, at(3)), Some(turn_of(11, 2)));
 }
 
+/// The answer to the renewal is lost. Until the lease that was asked for has ended, the server can have the grant.
 #[test]
-fn a_stretched_grant_is_seen() {
+fn a_request_without_an_answer_makes_the_grant_last_longer() {
     let mut cohort = inside(2);
-    assert!(!cohort.is_stretched(at(1)));
-    assert!(cohort.confirm(10, extended(60_000), at(1)));
-    assert!(cohort.is_stretched(at(1)));
-    assert!(cohort.confirm(10, restarted(30_001), at(1)));
-    assert!(!cohort.is_stretched(at(1)));
-}
-
-/// The answer to the restart is lost, and so much time has passed that the grant counts as stretched no longer.
-#[test]
-fn a_restart_without_an_answer_shortens_the_turn_of_the_next_member() {
-    let mut cohort = inside(2);
-    assert!(cohort.confirm(10, extended(60_000), at(1)));
-    cohort.note_restart(10, at(1), at(30_001));
-    cohort.leave(10);
-    offer_next(&mut cohort, at(5_000));
-    let grant = cohort
-        .enter(11, at(5_000))
-        .expect("the offer is still valid");
-    assert!(grant.valid_until.is_some_and(|until| until <= at(30_001)));
-}
-
-/// The answer to the extension comes after the restart was sent, and the answer to the restart is lost.
-#[test]
-fn a_late_answer_to_an_extension_does_not_undo_a_restart() {
-    let mut cohort = inside(2);
-    assert!(cohort.confirm(10, extended(30_000), at(0)));
-    cohort.note_extension(10, at(0), at(60_000));
-    cohort.note_restart(10, at(1), at(30_001));
-    assert!(cohort.confirm(10, extended(60_000), at(2)));
-    cohort.leave(10);
-    offer_next(&mut cohort, at(5_000));
-    let grant = cohort
-        .enter(11, at(5_000))
-        .expect("the offer is still valid");
-    assert!(grant.valid_until.is_some_and(|until| until <= at(30_001)));
-}
-
-/// The extension was sent after the restart, over another connection. The server can carry out the extension last.
-#[test]
-fn a_restart_does_not_end_a_later_extension() {
-    let mut cohort = inside(2);
-    cohort.note_extension(10, at(5), at(60_005));
-    // The answer to an earlier extension does not hide the later one.
-    assert!(cohort.confirm(10, extended(60_000), at(6)));
-    assert!(cohort.confirm(10, restarted(30_001), at(6)));
-    assert!(cohort.is_stretched(at(6)));
+    cohort.note_request(12, at(90_000));
+    assert_eq!(cohort.latest_end(), cohort.until());
+    cohort.note_request(10, at(60_000));
+    assert_eq!(cohort.latest_end(), at(60_000));
+    let mut again = pushed(2, LEASE);
+    again.continue_from(&cohort);
+    assert_eq!(again.latest_end(), at(60_000));
+    assert_eq!(again.end_by(at(1)), at(60_000));
+    assert!(!again.is_past(at(60_000)) && again.is_past(at(60_000) + CLAIM));
 }
 
 #[test]
 fn a_member_gets_no_more_than_its_lease() {
     let mut cohort = inside(2);
-    assert!(cohort.confirm(10, extended(90_000), at(1)));
+    assert!(cohort.confirm(10, at(90_000), at(1)));
     cohort.leave(10);
     offer_next(&mut cohort, at(2));
     let grant = cohort.enter(11, at(2)).expect("the offer is still valid");

@@ -6,7 +6,7 @@ use std::{
 use lock_core::{
     backend::Request,
     layout::Layout,
-    lease::{LeaseTerms, Renewal, less_drift},
+    lease::{LeaseTerms, Renewal},
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -135,13 +135,8 @@ impl Fixture {
 
     /// Applies the answer to a renewal that was requested and answered at `now`. The new deadline is `until`.
     fn confirm(&self, token: u64, until: Moment, now: Moment) -> bool {
-        let answer = Confirmation {
-            asked: now,
-            until,
-            restarted: false,
-        };
         let token = FencingToken::new(token);
-        self.cohorts.confirm(&self.name, token, answer, now)
+        self.cohorts.confirm(&self.name, token, until, now)
     }
 
     /// Removes this member from the waiters of the session, as the member's acquisition does when it is settled.
@@ -301,49 +296,34 @@ fn a_suspended_grant_that_the_server_still_has_is_shared_again() {
     assert_eq!(b.offered(), Some(8));
 }
 
-/// A member has extended the lease to 60 s, and has left. The request that restarts the lease is still under way when the
-/// other members share the grant again.
+/// A member that wants a longer lease keeps the grant alone. Turns pass to nobody in memory, and answers that describe the
+/// grant as it was do not change that.
 #[test]
-fn a_grant_that_is_shared_again_counts_for_one_lease() {
+fn a_member_that_wants_more_is_the_last_one() {
     let fixture = Fixture::new();
-    let [a, mut b, c] = [1, 2, 3].map(|owner| fixture.member(owner));
+    let [a, b, c] = [1, 2, 3].map(|owner| fixture.member(owner));
     fixture.push(7, &[&a, &b, &c], at(0));
     assert!(fixture.enter(7, at(1)));
     fixture.settle(&a);
-    assert!(fixture.confirm(7, at(60_000), at(100)));
-    let token = FencingToken::new(7);
-    let restarted = (at(500), at(500) + less_drift(LEASE));
-    fixture
-        .cohorts
-        .note_restart(&fixture.name, token, restarted.0, restarted.1);
-    assert_eq!(fixture.heartbeat_chores(at(1600)).requeue.len(), 1);
-    let owners = [&a, &b, &c]
-        .map(|member| member.owner().to_string())
-        .join(" ");
-    let text = format!("7|60000|{}|{owners}", fixture.session.session_id);
-    let mut describe = |left, asked, now| {
-        let grant = GrantSnapshot::parse(&text, left, at(asked)).unwrap();
-        let (session, name) = (&fixture.session, &fixture.name);
-        fixture.cohorts.take_up(session, name, &grant, at(now));
-        b.offered()
-    };
-    // First comes the answer to a request that was sent long before.
-    assert_eq!(describe(59_400, 550, 1605), None);
-    assert_eq!(describe(58_400, 1600, 1610), Some(8));
-    let entered = fixture
-        .cohorts
-        .enter(&fixture.name, 8, at(1620))
-        .expect("the turn is offered");
-    assert!(
-        entered.valid_until.is_some_and(|until| until <= at(2620)),
-        "{entered:?}"
-    );
-    let stretched = fixture.cohorts.stretched(&fixture.name, 8, at(1630));
-    assert_eq!(stretched, Some(LEASE));
-    // If this member leaves, its release is repeated until the extended lease has ended.
-    let token = FencingToken::new(8);
-    let ends = fixture.cohorts.latest_end(&fixture.name, token);
-    assert!(ends >= Some(at(59_000)), "{ends:?}");
+    let (name, cohorts, token) = (&fixture.name, &fixture.cohorts, FencingToken::new(7));
+    assert!(cohorts.dissolve(name, token, LEASE).is_none());
+    let dissolved = cohorts.dissolve(name, token, 2 * LEASE).unwrap();
+    assert_eq!((dissolved.first, dissolved.owner), (token, a.owner()));
+    assert_eq!(dissolved.others, [b.owner(), c.owner()]);
+    assert!(cohorts.dissolve(name, token, 3 * LEASE).is_none());
+    assert!(!cohorts.has_others(name, token));
+    assert!(is_nothing(&fixture.describe(7, &[&a, &b, &c], at(20))));
+    // Both are on their way to the queue, so their absence does not mean that the grant is lost.
+    assert!(!cohorts.has_lost(name, 7, at(20)));
+    let entries = fixture.session.waiters.entries(name, &dissolved.others);
+    let places: Vec<_> = entries.iter().map(|(_, place)| place.as_str()).collect();
+    assert_eq!(places, ["2", "3"]);
+    assert_eq!(entries[1].0, c.request.member());
+    // The server has refused to queue them.
+    cohorts.take_back(name, token, dissolved.others);
+    assert!(cohorts.has_others(name, token) && cohorts.has_lost(name, 7, at(20)));
+    cohorts.dissolve(name, token, Duration::MAX).unwrap();
+    assert!(matches!(cohorts.pass(name, 7, at(30)), Passed::Ended(7)));
 }
 
 /// The first release of a member, whose caller no longer waits for it, has made the other members queue again. The second
@@ -600,7 +580,7 @@ fn a_grant_whose_release_is_under_way_is_not_shared_again() {
     let token = FencingToken::new(7);
     let (name, cohorts) = (&fixture.name, &fixture.cohorts);
     fixture.ask(&silent.runtime, at(200));
-    cohorts.note_extension(name, token, at(900), at(1900));
+    cohorts.note_request(name, token, at(1900));
     assert!(fixture.enter(7, at(1)));
     assert!(fixture.confirm(7, at(1200), at(200)));
     assert!(matches!(cohorts.pass(name, 7, at(1100)), Passed::Ended(7)));
