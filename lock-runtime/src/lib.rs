@@ -47,6 +47,7 @@ mod events;
 mod guard;
 mod in_current_hold;
 mod lease;
+mod limits;
 mod lock;
 mod multi_lock;
 mod options;

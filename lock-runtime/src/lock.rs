@@ -14,16 +14,12 @@ use lock_core::{
 };
 
 use crate::{
-    acquire::{
-        Locks,
-        deadline::bounded,
-        one, reentry,
-        spec::{AcquireSpec, TRY_PATIENCE},
-    },
+    acquire::{Locks, deadline::bounded, one, reentry, spec::AcquireSpec},
     background::Context,
     call::Run,
     events::TARGET,
     guard::LockGuard,
+    limits,
     options::{ClientHandle, Settings, option_setters},
     patience,
 };
@@ -253,7 +249,7 @@ impl Lock {
         })
     }
 
-    /// Sends a request about the lock to the backend. Waits at most `wait` for the answer, or [`TRY_PATIENCE`] if `wait`
+    /// Sends a request about the lock to the backend. Waits at most `wait` for the answer, or [`limits::TRY_PATIENCE`] if `wait`
     /// is zero.
     async fn ask<T>(
         &self,
@@ -271,7 +267,7 @@ impl Lock {
         // With a `wait` of zero, a call makes one attempt. The answer to this attempt takes time, too.
         let wait = options.wait.unwrap_or(client.defaults.wait);
         let patience = if is_one_attempt(wait) {
-            patience::for_answer(TRY_PATIENCE, backend.round_trip(&name))
+            patience::for_answer(limits::TRY_PATIENCE, backend.round_trip(&name))
         } else {
             wait
         };

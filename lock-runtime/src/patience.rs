@@ -5,8 +5,9 @@
 //! cannot answer within some of these numbers. So the wait lasts for the number, but at least for a few of the round trips
 //! that the line has shown: [`ROUND_TRIPS`] for one command, [`CONNECT_ROUND_TRIPS`] for a connection. The line has shown
 //! the shortest round trip of the four newest replies. A reply to a slow command, or one that the engine's thread reads late,
-//! looks like a long round trip; the shortest of several replies, and [`LONGEST`], bound the effect of such replies.
+//! looks like a long round trip; the shortest of several replies, and [`limits::LONGEST_ROUND_TRIP`], bound the effect of such replies.
 
+use crate::limits;
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     time::Duration,
@@ -18,8 +19,6 @@ const ROUND_TRIPS: u32 = 4;
 /// The number of round trips for which a try to connect lasts at least. The try itself takes up to seven: one for TCP,
 /// two for TLS, one for the login, and three for the commands that prepare a connection.
 const CONNECT_ROUND_TRIPS: u32 = 10;
-/// The longest round trip that counts. The waits do not grow with a longer one.
-const LONGEST: Duration = Duration::from_secs(1);
 /// The number of replies that count.
 const REPLIES: usize = 4;
 
@@ -62,7 +61,7 @@ impl Line {
     pub(crate) fn round_trip(&self) -> Duration {
         let newest = self.newest.iter().map(|one| one.load(Ordering::Relaxed));
         let shortest = newest.min().filter(|nanos| *nanos != u64::MAX);
-        Duration::from_nanos(shortest.unwrap_or_default()).min(LONGEST)
+        Duration::from_nanos(shortest.unwrap_or_default()).min(limits::LONGEST_ROUND_TRIP)
     }
 }
 
@@ -103,6 +102,6 @@ mod tests {
         for _ in 0..4 {
             line.note(5000 * MS);
         }
-        assert_eq!(line.round_trip(), LONGEST);
+        assert_eq!(line.round_trip(), limits::LONGEST_ROUND_TRIP);
     }
 }

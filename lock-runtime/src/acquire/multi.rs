@@ -1,7 +1,7 @@
 //! Acquires several locks. Every call takes its locks in the order of their names, so two calls with several locks
 //! never deadlock.
 
-use std::{collections::BTreeMap, future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::Future, pin::pin, sync::Arc};
 
 use futures_util::future::try_join_all;
 use lock_core::{
@@ -19,12 +19,7 @@ use crate::acquire::{
     spec::{AcquireSpec, Budget, busy_outside, busy_with_sibling, failed, too_late},
 };
 use crate::lease::hold::HoldState;
-
-/// The time that is added to a lease which is too short to be renewed, while the call waits for its other locks. If the
-/// process crashes during this wait, the lock stays taken for this time beyond the lease that the call asked for.
-/// According to the fault matrix (`docs/faults.md`), a crash blocks a lock for at most 250 ms beyond its lease, so this
-/// time is shorter than 250 ms.
-const RENEWAL_MARGIN: Duration = Duration::from_millis(200);
+use crate::limits;
 
 /// Enters several locks of one client, within the `wait` of the call.
 ///
@@ -278,7 +273,7 @@ impl MultiAcquisition {
         // While the call waits for its other locks, a lease that is too short to be renewed is made longer.
         let lease = spec.terms.lease.time;
         let meanwhile = LeaseTerms {
-            time: lease.max(MIN_RENEWED_LEASE.min(lease + RENEWAL_MARGIN)),
+            time: lease.max(MIN_RENEWED_LEASE.min(lease + limits::RENEWAL_MARGIN)),
             renewal: Renewal::WhileHeld {
                 max_hold: Some(budget.waits_until().since(spec.now())),
             },

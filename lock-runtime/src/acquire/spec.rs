@@ -12,16 +12,8 @@ use lock_core::{
 
 use crate::{
     lease::{scheduler::Renewals, shared::Shared},
-    patience,
+    limits, patience,
 };
-
-/// How long an attempt that never queues waits for the answer of a near server ([`patience`]).
-pub(crate) const TRY_PATIENCE: Duration = Duration::from_millis(900);
-/// How long a caller that leaves the queue at the end of its `wait` waits for the answer of a near server ([`patience`]).
-const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
-
-/// How long a call waits before the engine reports the wait.
-const LONG_WAIT: Duration = Duration::from_secs(10);
 
 /// The description of an annotated function that the attribute creates at compile time.
 #[derive(Debug)]
@@ -92,13 +84,19 @@ impl AcquireSpec {
 
     /// How long an attempt that never queues waits for the server's answer.
     pub(crate) fn try_patience(&self) -> Duration {
-        patience::for_answer(TRY_PATIENCE, self.shared.backend.round_trip(&self.name))
+        patience::for_answer(
+            limits::TRY_PATIENCE,
+            self.shared.backend.round_trip(&self.name),
+        )
     }
 
     /// How long a caller that leaves the queue at the end of its `wait` waits for the server's answer. If no answer
     /// arrives within half of this time, the caller checks for the other half whether the server answers at all.
     pub(crate) fn leave_patience(&self) -> Duration {
-        patience::for_answer(LEAVE_PATIENCE, self.shared.backend.round_trip(&self.name))
+        patience::for_answer(
+            limits::LEAVE_PATIENCE,
+            self.shared.backend.round_trip(&self.name),
+        )
     }
 }
 
@@ -135,7 +133,7 @@ impl Budget {
 
     /// The moment at which the engine reports that the call still waits.
     pub(crate) fn quiet_until(self) -> Moment {
-        self.started + LONG_WAIT
+        self.started + limits::LONG_WAIT
     }
 
     /// Whether the call waits for a lock that is not free.

@@ -52,15 +52,11 @@ use crate::{
         watched::Watched,
     },
     events::{Counters, count},
+    limits,
 };
 
 /// The clock of the calling runtime.
 const CLOCK: TokioClock = TokioClock;
-
-/// The time for which a grant stays in the registry after its local deadline. At the deadline, the call drops the body
-/// whose lease is lost. The body therefore ends before the next holder's body starts, unless the runtime is too busy to
-/// poll the call within this time.
-const MARGIN: Duration = Duration::from_millis(2);
 
 /// The registries that clients share by name. A registry exists as long as one of its clients exists.
 static REGISTRIES: Lazy<Mutex<HashMap<String, Weak<Registry>>>> = Lazy::new(Mutex::default);
@@ -354,7 +350,7 @@ impl Registry {
             }
             let grants = requests.iter().map(|request| {
                 let until = end(request.lease);
-                let ends = until.map(|until| until + MARGIN);
+                let ends = until.map(|until| until + limits::MEMORY_MARGIN);
                 let slot = locks.entry(request.name.clone()).or_default();
                 Grant {
                     token: slot.grant(
@@ -503,7 +499,7 @@ impl MemoryAttempt {
             {
                 // The owner takes its offer, so the owner's lease begins now.
                 let until = end(request.lease);
-                held.until = until.map(|until| until + MARGIN);
+                held.until = until.map(|until| until + limits::MEMORY_MARGIN);
                 let now = CLOCK.now();
                 let handoff = (held.stage == Stage::Offered).then(|| now.since(held.since));
                 (held.since, held.stage) = (now, Stage::Entered);
@@ -513,7 +509,7 @@ impl MemoryAttempt {
             }
             if slot.held.is_none() && slot.queue.is_empty() {
                 let until = end(request.lease);
-                let ends = until.map(|until| until + MARGIN);
+                let ends = until.map(|until| until + limits::MEMORY_MARGIN);
                 let origin = origin(request, application);
                 let token = slot.grant(request.owner, origin, ends, Stage::Entered, common);
                 return View::Granted(token, until, None);
@@ -721,12 +717,17 @@ impl Backend for MemoryBackend {
                     let until = CLOCK.now() + extend.lease();
                     match extend {
                         Extend::Check | Extend::To(_) => {
-                            held.until = held.until.map(|old| old.max(until + MARGIN));
-                            Renewed::Until(held.until.map_or(until, |ends| ends - MARGIN))
+                            held.until =
+                                held.until.map(|old| old.max(until + limits::MEMORY_MARGIN));
+                            Renewed::Until(
+                                held.until
+                                    .map_or(until, |ends| ends - limits::MEMORY_MARGIN),
+                            )
                         }
                         Extend::Restart(lease) => {
                             // A lease of `Duration::MAX` has no end, so the grant lasts as long as its hold.
-                            held.until = (lease < Duration::MAX).then_some(until + MARGIN);
+                            held.until =
+                                (lease < Duration::MAX).then_some(until + limits::MEMORY_MARGIN);
                             slot.nudge(common);
                             Renewed::Until(until)
                         }

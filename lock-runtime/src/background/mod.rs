@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken as TrackedTask};
 
 use self::socket::Socket;
+use crate::limits;
 pub(crate) mod clock;
 pub(crate) mod driven;
 pub(crate) mod parking;
@@ -41,10 +42,6 @@ pub(crate) mod socket;
 pub(crate) mod watched;
 #[cfg(feature = "__simulation")]
 pub(crate) mod world;
-
-/// The time for which the engine waits before it first polls a background release. Most background releases are
-/// confirmed within that time.
-const HANDOFF_DELAY: Duration = Duration::from_millis(5);
 
 /// A signal that a shutdown has begun. Each poll of an acquisition checks the signal, so the check must be cheap: it
 /// locks no mutex, unlike the check of a [`CancellationToken`].
@@ -384,7 +381,7 @@ impl Context {
         task.await
     }
 
-    /// Polls a future that no caller awaits. The engine collects such futures for [`HANDOFF_DELAY`] before it first polls
+    /// Polls a future that no caller awaits. The engine collects such futures for [`limits::HANDOFF_DELAY`] before it first polls
     /// them, because most of them are ready after this delay. Waking the engine's thread for each future separately would
     /// cost more than all other work for the futures.
     pub(crate) fn finish(self: &Arc<Self>, future: BoxFuture<'static, ()>) {
@@ -393,7 +390,7 @@ impl Context {
         if unfinished.len() == 1 {
             let context = self.clone();
             self.spawn(async move {
-                time::sleep(HANDOFF_DELAY).await;
+                time::sleep(limits::HANDOFF_DELAY).await;
                 for future in std::mem::take(&mut *lock(&context.unfinished)) {
                     context.spawn(future);
                 }

@@ -6,16 +6,10 @@
 //! before the question are offered no turn. A caller that is polled later is offered its turn, because a thread outside of
 //! the runtime's worker threads can poll it: the thread of `block_on`, or that of a blocking call.
 
-use std::time::Duration;
-
 use lock_core::lease::Moment;
 
 use crate::background::{AskedRuntimes, Context, Polled, isolated, lock};
-
-/// A runtime counts as silent if it has not answered for this time.
-const SILENT_AFTER: Duration = Duration::from_millis(500);
-/// A question is forgotten after this time, because a runtime that has ended never answers.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+use crate::limits;
 
 /// The runtimes that the engine has asked and that have not answered yet.
 #[derive(Debug, Default, Clone)]
@@ -54,7 +48,7 @@ impl Runtimes {
     /// Returns whether each runtime has answered.
     pub(crate) fn have_answered(&self, now: Moment) -> bool {
         let mut asked = lock(&self.0);
-        asked.retain(|_, since| now < *since + FORGOTTEN_AFTER);
+        asked.retain(|_, since| now < *since + limits::FORGOTTEN_AFTER);
         asked.is_empty()
     }
 
@@ -62,6 +56,6 @@ impl Runtimes {
     /// the runtime has not answered.
     pub(crate) fn is_silent(&self, caller: &Polled, now: Moment) -> bool {
         let since = lock(&self.0).get(&caller.on.id()).copied();
-        since.is_some_and(|since| caller.at <= since && since + SILENT_AFTER <= now)
+        since.is_some_and(|since| caller.at <= since && since + limits::SILENT_AFTER <= now)
     }
 }

@@ -23,7 +23,6 @@ use crate::{
             RedisBackend, RedisConfig,
             transport::{
                 access::Access,
-                connection::OPEN_PATIENCE,
                 connector::{Destination, Needs, Place},
                 credentials::{Credentials, Provider},
             },
@@ -36,6 +35,7 @@ use crate::{
     connect_error::ConnectError,
     events::{Counters, Hook, Hooks, LeaseLoss, LeaseWarning, metrics},
     lease::{scheduler::Renewals, shared::Shared},
+    limits,
     options::ClientHandle,
 };
 
@@ -45,8 +45,6 @@ use crate::backend::redis::transport::{pem::Pem, tls::TlsSettings};
 /// The URL scheme of the in-process backend. Clients of this process share their locks if their URLs have the same name
 /// after the scheme. A client whose URL has no name shares its locks with no other client.
 const MEMORY_SCHEME: &str = "memory:";
-/// The pause after a failed try of [`connect_within`](LockClientBuilder::connect_within).
-const CONNECT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Collects the settings of a [`LockClient`], and connects it.
 ///
@@ -527,7 +525,7 @@ impl LockClientBuilder {
     pub async fn connect(self) -> Result<LockClient, ConnectError> {
         let patience = match self.defaults.wait {
             // The calls of this client make one attempt. The server nevertheless needs time to answer.
-            wait if is_one_attempt(wait) => OPEN_PATIENCE,
+            wait if is_one_attempt(wait) => limits::OPEN_PATIENCE,
             wait => wait,
         };
         let unconnected = self.open()?;
@@ -562,11 +560,11 @@ impl LockClientBuilder {
         loop {
             let left = until.since(context.now());
             // A far server needs many round trips, and a server that hangs must not use up the whole time.
-            let limit = left.min(OPEN_PATIENCE.max(left / 2));
+            let limit = left.min(limits::OPEN_PATIENCE.max(left / 2));
             let Err(error) = unconnected.backend.connect(limit).await else {
                 return Ok(unconnected.into_client());
             };
-            let next = context.now() + CONNECT_PAUSE;
+            let next = context.now() + limits::CONNECT_PAUSE;
             if !error.may_pass() || next >= until {
                 return Err(error);
             }

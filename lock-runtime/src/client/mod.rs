@@ -18,20 +18,13 @@ use crate::{
     connect_error::{ConnectError, URL_VARIABLE},
     events::{Stats, TARGET},
     lease::{scheduler::Renewals, shared::Shared},
+    limits,
     lock::Lock,
     multi_lock::MultiLock,
     options::ClientHandle,
     patience,
     scan::LockScan,
 };
-
-/// How long a shutdown waits for acquisitions in progress to end.
-const WAITING_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a shutdown waits for a server that does not answer while locks are held.
-const HELD_PATIENCE: Duration = Duration::from_secs(10);
-/// The time between two checks whether the server answers, while a shutdown waits. Each check of a near server also has
-/// this time limit.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 static INSTALLED: OnceCell<LockClient> = OnceCell::new();
 
@@ -322,7 +315,7 @@ impl LockClient {
         };
         // The wait for refused calls has a time limit, because a refused call ends only when its task polls it, which
         // might never happen.
-        let refused = bounded(backend, begun + WAITING_PATIENCE, nobody_waits).await;
+        let refused = bounded(backend, begun + limits::WAITING_PATIENCE, nobody_waits).await;
         registry.give_up_unused();
         let silent_since = Mutex::default();
         tokio::select! {
@@ -335,14 +328,14 @@ impl LockClient {
         // If the refused calls have used up their time, the server has possibly been silent since then.
         let silent_since = lock(&silent_since).unwrap_or_else(|| match refused {
             Some(()) => backend.now(),
-            None => backend.now() - WAITING_PATIENCE,
+            None => backend.now() - limits::WAITING_PATIENCE,
         });
-        backend.close(silent_since + HELD_PATIENCE).await;
+        backend.close(silent_since + limits::HELD_PATIENCE).await;
         tracing::debug!(target: TARGET, "lock client shut down");
     }
 
     /// Completes once it is useless to wait for the servers that store held locks. This is the case if each of these
-    /// servers has been silent for [`HELD_PATIENCE`], or is silent when the last of its leases ends. While all of these
+    /// servers has been silent for [`limits::HELD_PATIENCE`], or is silent when the last of its leases ends. While all of these
     /// servers are silent, stores in `silent_since` the moment at which the last of them stopped answering. Never
     /// completes for in-process locks.
     async fn silent_while_held(&self, silent_since: &Mutex<Option<Moment>>) {
@@ -363,7 +356,7 @@ impl LockClient {
             // How long the shutdown still waits for each shard whose server is silent.
             let left = |shard: &u16, rest| {
                 let since = *silent.get(shard)?;
-                Some((since + HELD_PATIENCE).since(now).min(rest))
+                Some((since + limits::HELD_PATIENCE).since(now).min(rest))
             };
             let left: Vec<_> = held
                 .iter()
@@ -378,11 +371,15 @@ impl LockClient {
                 .flatten()
                 .copied()
                 .filter(|left| !left.is_zero());
-            let pause = bounds.min().unwrap_or(ASK_AGAIN).min(ASK_AGAIN);
+            let pause = bounds
+                .min()
+                .unwrap_or(limits::ASK_AGAIN)
+                .min(limits::ASK_AGAIN);
             let asking = held.iter().zip(&left).map(|((_, (name, _)), left)| {
                 let name = name.as_ref();
                 let round_trip = name.map(|name| backend.round_trip(name));
-                let within = patience::for_answer(ASK_AGAIN, round_trip.unwrap_or_default());
+                let within =
+                    patience::for_answer(limits::ASK_AGAIN, round_trip.unwrap_or_default());
                 // The shutdown does not wait longer for a silent server than for as long as the server's locks last.
                 let within = left.map_or(within, |left| within.min(left).max(pause));
                 backend.is_answering(name, within)

@@ -31,12 +31,8 @@ use crate::{
         policy::{self, Plan},
         siblings::Turns,
     },
+    limits,
 };
-
-/// How long one poll of a body can take before the engine warns.
-pub(crate) const LONG_POLL: Duration = Duration::from_secs(2);
-/// The least time between the loss of a lease and the end of its body that is reported.
-const LATE_END: Duration = Duration::from_millis(100);
 
 /// The functions that a hold needs from its client.
 pub(crate) trait HoldHost: fmt::Debug + Send + Sync {
@@ -649,7 +645,7 @@ impl HoldState {
         reason
     }
 
-    /// Reports that the body ends only now, if its lease was lost [`LATE_END`] ago or earlier.
+    /// Reports that the body ends only now, if its lease was lost [`limits::LATE_END`] ago or earlier.
     pub(crate) fn report_late_end(&self) {
         if !self.is_lost() || !self.is_in_use() {
             return;
@@ -658,17 +654,17 @@ impl HoldState {
             return;
         };
         let late = self.backend().now().since(lost_at);
-        if late >= LATE_END {
+        if late >= limits::LATE_END {
             tracing::warn!(target: TARGET, key = %self.key, function = self.function, token = %self.token,
                 "the body has ended {:.1} s after its lease was lost", late.as_secs_f64());
         }
     }
 
-    /// Warns once that a poll of the body has lasted for [`LONG_POLL`].
+    /// Warns once that a poll of the body has lasted for [`limits::LONG_POLL`].
     pub(crate) fn warn_of_long_poll(&self) {
         if !self.blocked_warned.swap(true, Ordering::AcqRel) {
             self.span().in_scope(|| tracing::warn!(target: TARGET, key = %self.key, function = self.function, token = %self.token,
-                "the body was not polled for {} s, because it blocks its thread: it cannot notice the loss of its lease", LONG_POLL.as_secs()));
+                "the body was not polled for {} s, because it blocks its thread: it cannot notice the loss of its lease", limits::LONG_POLL.as_secs()));
         }
     }
 

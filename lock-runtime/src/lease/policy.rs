@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
+use crate::limits;
 use lock_core::{
     backend::Extend,
     lease::{LeaseTerms, Moment, Renewal},
 };
-
-/// The age of a hold at which the engine confirms a grant that still lasts only for its claim (2 s). If a hold
-/// ends before this age, the engine sends no command to confirm the grant.
-const CONFIRM_AFTER: Duration = Duration::from_millis(100);
 
 /// The minimum number of equally spaced moments in a third of a lease. Due times are rounded down to these moments, so
 /// that many holds are due at the same moment and share renewal commands.
@@ -114,7 +111,7 @@ pub(crate) fn first_due(
 ) -> Moment {
     let due = next_due(lease, deadline, renews || claim, now);
     if claim {
-        due.min(now + CONFIRM_AFTER)
+        due.min(now + limits::CONFIRM_AFTER)
     } else {
         due
     }

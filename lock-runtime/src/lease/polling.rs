@@ -4,7 +4,6 @@
 use std::{
     cell::OnceCell,
     sync::{Arc, Mutex, Weak},
-    time::Duration,
 };
 
 use once_cell::sync::Lazy;
@@ -12,11 +11,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     background::{engine, isolated, lock, parking::Parking},
-    lease::hold::{HoldState, LONG_POLL},
+    lease::hold::HoldState,
+    limits,
 };
-
-/// The time between two looks at the threads.
-const LOOK: Duration = Duration::from_millis(500);
 
 /// The threads that have polled a body, and the engine's task that watches them.
 static WATCH: Lazy<Watch> = Lazy::new(|| {
@@ -115,13 +112,13 @@ async fn watch() {
             threads.iter().all(|thread| lock(&thread.0).is_none())
         };
         WATCH.parking.park(is_idle).await;
-        sleep(LOOK).await;
+        sleep(limits::POLL_LOOK).await;
         for thread in WATCH.threads() {
             let long = {
                 let mut polled = lock(&thread.0);
                 polled.as_mut().and_then(|polled| {
                     let seen = *polled.seen.get_or_insert_with(Instant::now);
-                    (seen.elapsed() >= LONG_POLL).then(|| polled.hold.clone())
+                    (seen.elapsed() >= limits::LONG_POLL).then(|| polled.hold.clone())
                 })
             };
             if let Some(hold) = long {

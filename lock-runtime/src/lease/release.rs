@@ -8,7 +8,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::Poll,
-    time::Duration,
 };
 
 use lock_core::{backend::Released, error::LossReason};
@@ -16,10 +15,8 @@ use lock_core::{backend::Released, error::LossReason};
 use crate::{
     events::{TARGET, count},
     lease::hold::{HoldState, UnconfirmedRelease},
+    limits,
 };
-
-/// How long a caller waits for its release to be confirmed. After this time, the release continues in the background.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The outcome of releasing a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +108,7 @@ impl EntryTicket {
         let answer = match std::future::poll_fn(|cx| Poll::Ready(release.as_mut().poll(cx))).await {
             Poll::Ready(answer) => Some(answer),
             Poll::Pending => {
-                let patience = hold.host().context().now() + RELEASE_PATIENCE;
+                let patience = hold.host().context().now() + limits::RELEASE_PATIENCE;
                 let release_behind: Weak<Releasing> = Arc::downgrade(&releasing);
                 hold.host().awaits_release(release_behind, patience);
                 hold.host().context().timeout_at(patience, release).await

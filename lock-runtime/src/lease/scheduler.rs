@@ -10,7 +10,6 @@ use std::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use futures_util::FutureExt;
@@ -29,22 +28,8 @@ use crate::{
         hold::{HoldState, UnconfirmedRelease},
         policy,
     },
+    limits,
 };
-
-/// How long the engine waits before it tries a failed renewal or check again. If the local deadline of one of the holds
-/// comes first, the wait ends at that deadline.
-const RETRY_AFTER: Duration = Duration::from_millis(100);
-
-/// How long a caller can leave its lock untaken before the engine asks the caller's runtime whether it runs.
-const ASK_AFTER: Duration = Duration::from_millis(200);
-
-/// How long the engine waits for the answer to a renewal before the renewal counts as failed. After this time, the
-/// engine still accepts the answer.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
-
-/// After the server has changed, the engine checks its holds in groups, each as large as one command allows. This is the
-/// pause between two groups, so that clients with very many holds do not overload the server.
-const CHECK_PAUSE: Duration = Duration::from_millis(5);
 
 /// The scheduler of one client's renewals and checks. The scheduler also watches the releases that are not confirmed
 /// yet.
@@ -153,13 +138,13 @@ impl RenewalScheduler {
     fn check_all(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         let (now, group) = (self.context.now(), self.backend.renewal_batch());
-        lock(&self.schedule).bring_all_forward(now, group, CHECK_PAUSE);
+        lock(&self.schedule).bring_all_forward(now, group, limits::GROUP_PAUSE);
     }
 
     /// Gives the lock of a hold back if its body has not begun by `until`. Soon asks the runtime that has polled the caller
     /// whether it runs.
     pub(crate) fn watch_offer(&self, hold: &Arc<HoldState>, until: Moment, polled: Option<Polled>) {
-        let ask_at = self.context.now() + ASK_AFTER;
+        let ask_at = self.context.now() + limits::ASK_RUNTIME_AFTER;
         let mut taken = Vec::new();
         let mut offers = lock(&self.offers);
         if offers.offers.len() == offers.offers.capacity() {
@@ -473,7 +458,7 @@ async fn renew_together(scheduler: Arc<RenewalScheduler>, mut holds: Vec<Arc<Hol
         let Some(deadline) = first_deadline(holds.iter()) else {
             return;
         };
-        let retry = scheduler.context.now() + RETRY_AFTER;
+        let retry = scheduler.context.now() + limits::RENEW_AGAIN;
         scheduler.context.sleep_until(retry.min(deadline)).await;
     }
 }
@@ -492,7 +477,7 @@ async fn answers(
     let mut is_awaited = false;
     loop {
         let deadline = first_deadline(sent.iter().map(|sent| &sent.hold))?;
-        let patience = asked_at + ANSWER_PATIENCE;
+        let patience = asked_at + limits::RENEWAL_PATIENCE;
         let until = if is_awaited {
             deadline
         } else {

@@ -20,10 +20,8 @@ use crate::{
         hold::{HoldHost, HoldState, UnconfirmedRelease},
         scheduler::RenewalScheduler,
     },
+    limits,
 };
-
-/// The least time between two reports of long waits for the same lock.
-const REPORT_AGAIN: Duration = Duration::from_secs(10);
 
 /// The state that all clones of a client share.
 pub(crate) struct Shared {
@@ -146,7 +144,7 @@ impl HoldHost for Shared {
 pub(crate) struct HoldRegistry {
     /// The newest hold of each lock.
     newest: Mutex<HashMap<LockName, Weak<HoldState>>>,
-    /// When a long wait for each lock was last reported. Reports older than [`REPORT_AGAIN`] are removed.
+    /// When a long wait for each lock was last reported. Reports older than [`limits::REPORT_AGAIN`] are removed.
     reported: Mutex<HashMap<LockName, Moment>>,
     /// Tracks the holds that have not been released, including lost holds.
     holds: TaskTracker,
@@ -221,10 +219,10 @@ impl HoldRegistry {
     }
 
     /// Returns whether a call that has waited for a long time may report this now. If many calls of this client wait for
-    /// one lock, only one of them reports it in [`REPORT_AGAIN`].
+    /// one lock, only one of them reports it in [`limits::REPORT_AGAIN`].
     pub(crate) fn may_report_wait(&self, name: &LockName, now: Moment) -> bool {
         let mut reported = lock(&self.reported);
-        reported.retain(|_, at| now.since(*at) < REPORT_AGAIN);
+        reported.retain(|_, at| now.since(*at) < limits::REPORT_AGAIN);
         if reported.contains_key(name) {
             return false;
         }

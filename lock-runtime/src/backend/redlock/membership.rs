@@ -18,13 +18,9 @@ use crate::{
     },
     connect_error::ConnectError,
     events::TARGET,
+    limits,
 };
 
-/// The time for which a connecting client waits for the remaining nodes after it has connected to a majority.
-const STRAGGLER_PATIENCE: Duration = Duration::from_secs(1);
-/// The pause between two probes while some nodes have no mark, but other nodes have a mark. A probe reads the marks of
-/// all nodes.
-const MIXED_PAUSE: Duration = Duration::from_millis(50);
 /// The largest number of probes while some nodes have no mark, but other nodes have a mark.
 const MIXED_PROBES: usize = 3;
 /// The shortest and the longest pause between two probes of nodes that have lost their state.
@@ -91,7 +87,7 @@ pub(crate) async fn connect(quorum: &Arc<Quorum>, patience: Duration) -> Result<
             }
         }
         if reached.len() == quorum.majority() {
-            until = until.min(quorum.context.now() + STRAGGLER_PATIENCE);
+            until = until.min(quorum.context.now() + limits::STRAGGLER_PATIENCE);
         }
     }
     drop(connecting);
@@ -151,7 +147,7 @@ async fn begin(quorum: &Quorum) {
             join_all(lost.map(|(node, since)| node.admit(since, Duration::ZERO, longest))).await;
         } else {
             // Another client may be writing the first marks of the nodes right now.
-            quorum.context.sleep(MIXED_PAUSE).await;
+            quorum.context.sleep(limits::RETRY_PAUSE).await;
         }
     }
 }

@@ -32,26 +32,18 @@ use crate::{
             cleanup::{Sent, clean_up},
             server::Server,
         },
-        transport::{
-            call_error::CallError,
-            connection::{Connection, OPEN_PATIENCE},
-            connector::Destination,
-        },
+        transport::{call_error::CallError, connection::Connection, connector::Destination},
     },
     background::{Context, TrackedTask, lock, watched::Watched},
     connect_error::ConnectError,
     events::{Counters, TARGET},
+    limits,
 };
 
 /// The key of a node's mark. A node that loses its state loses this key too.
 const MARK: &str = "lock:fence:whole";
 /// The reason why a node without a mark is not counted.
 pub(crate) const LOST: &str = "it has started without its state, and is not counted yet";
-/// The time limit for a node to answer a request about its mark.
-const MARK_PATIENCE: Duration = Duration::from_millis(500);
-/// The time for which a request to a node is valid after it was sent. A node that reads the request after this time
-/// does not carry it out.
-const REQUEST_LIFE: Duration = Duration::from_secs(1);
 
 /// Records why a command was not answered or not carried out, and returns the error. The calling code does not repeat
 /// the command, because a Redlock relies on its other nodes instead.
@@ -208,7 +200,7 @@ impl Node {
             match node
                 .server
                 .context
-                .timeout_at(node.server.now() + OPEN_PATIENCE, asking)
+                .timeout_at(node.server.now() + limits::OPEN_PATIENCE, asking)
                 .await
             {
                 Some(asked) => asked,
@@ -231,7 +223,7 @@ impl Node {
     /// Reads the node's mark. If the node has its state and `lease` is longer than the longest lease in the mark,
     /// raises the longest lease in the mark to `lease`.
     pub(crate) async fn probe(self: &Arc<Self>, lease: Duration) -> Result<Standing, BackendError> {
-        let until = self.server.now() + MARK_PATIENCE;
+        let until = self.server.now() + limits::ASK_PATIENCE;
         let reading = async {
             let connection = self.fit().await?;
             self.read_mark(&connection, lease).await
@@ -293,7 +285,7 @@ impl Node {
         age: Duration,
         longest: Duration,
     ) -> Result<bool, BackendError> {
-        let until = self.server.now() + MARK_PATIENCE;
+        let until = self.server.now() + limits::ASK_PATIENCE;
         let admitting = async {
             let connection = self.server.sessions.only().connection().await?;
             let (since, age, longest) = (since.to_string(), millis(age), millis(longest));
@@ -329,7 +321,7 @@ impl Node {
             Arg::Text(&token),
             Arg::Text(&tail),
             Arg::Text(&lease),
-            Arg::At(self.server.now() + REQUEST_LIFE),
+            Arg::At(self.server.now() + limits::REQUEST_LIFE),
         ];
         let keys = [
             self.server.names(name).grant().to_owned(),
@@ -480,7 +472,7 @@ impl NodeAttempt {
             task: server.track_acquisition(),
         });
         let connection = &sent.connection;
-        let life_ends = server.now() + REQUEST_LIFE;
+        let life_ends = server.now() + limits::REQUEST_LIFE;
         let keys = [asked.names.grant(), FENCE, MARK];
         let not_after = connection.server_micros(life_ends).to_string();
         let (tail, lease) = (asked.tail(connection), millis(asked.lease));

@@ -32,13 +32,8 @@ use crate::{
     },
     background::{Context, TrackedTask, lock, watched::Watched},
     events::{Counters, TARGET, count},
+    limits,
 };
-
-/// The time limit for a node to report the status of a lock.
-const STATUS_PATIENCE: Duration = Duration::from_millis(500);
-/// The time for which the engine still accepts the answers of the remaining nodes after a majority has decided. A
-/// shutdown waits no longer than this time for the remaining answers.
-const REST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The reason why a node is not asked to renew a grant.
 const UNSETTLED: &str = "an earlier request to it is not settled yet";
@@ -338,7 +333,9 @@ impl Quorum {
                 async move {
                     // While a node can still lose its grant because the engine gives it back, the node does not count.
                     let settled = node.settled(owner);
-                    let settled = context.timeout_at(before + REST_PATIENCE, settled).await;
+                    let settled = context
+                        .timeout_at(before + limits::STRAGGLER_PATIENCE, settled)
+                        .await;
                     let extend = match (settled, extend) {
                         (None, _) => return Err(BackendError::Unreachable(UNSETTLED.into())),
                         // A later request may have extended the lease in the meantime.
@@ -391,7 +388,7 @@ impl Quorum {
         mut answers: Renewals,
         until: Moment,
     ) {
-        let patience = until.min(self.context.now() + REST_PATIENCE);
+        let patience = until.min(self.context.now() + limits::STRAGGLER_PATIENCE);
         while let Some(Some(answer)) = self.context.timeout_at(patience, answers.next()).await {
             match answer {
                 Ok((node, Renewed::NotHeld)) => missing.push(node),
@@ -478,7 +475,7 @@ impl Quorum {
         // The remaining nodes must release the lock even if a majority answers that the lock is not held. An earlier
         // release may have reached only that majority.
         if !answers.is_empty() {
-            let unneeded = self.context.now() + REST_PATIENCE;
+            let unneeded = self.context.now() + limits::STRAGGLER_PATIENCE;
             let tasks = self.track_releases(unneeded);
             let context = self.context.clone();
             self.context.spawn(async move {
@@ -547,7 +544,7 @@ impl Quorum {
 
     /// Returns the holder that a majority of the nodes names, if there is one.
     pub(crate) async fn status(&self, name: &LockName) -> Result<Status, BackendError> {
-        let until = self.context.now() + STATUS_PATIENCE;
+        let until = self.context.now() + limits::ASK_PATIENCE;
         let mut answers: FuturesUnordered<_> = self
             .servers()
             .map(|server| answer_by(&self.context, until, grants::status(server, name)))

@@ -17,7 +17,7 @@ use self::rights::{CHECK_CHANNEL, REDISSON_CHANNELS, advice, missing_rights};
 use crate::{
     backend::redis::transport::{
         call_error::CallError,
-        connection::{Connection, OPEN_PATIENCE, field},
+        connection::{Connection, field},
         connector::{Connector, ServerCheck},
         credentials::NO_CREDENTIALS,
         refusal::with_missing_right,
@@ -25,6 +25,7 @@ use crate::{
         shard_channels::Subscribed,
     },
     connect_error::ConnectError,
+    limits,
 };
 
 /// A problem that the check of a server has found.
@@ -157,9 +158,6 @@ fn is_of_tls(error: &RedisError) -> bool {
     }
 }
 
-/// The time limit for the check whether the server answers without TLS.
-const TLS_PATIENCE: Duration = Duration::from_millis(250);
-
 /// Checks the server before a session connects, if such a check is pending.
 pub(crate) async fn check_first(
     connector: &Connector,
@@ -191,7 +189,7 @@ pub(crate) async fn check(
     // line. Part of the time limit is therefore reserved for a request without TLS.
     let asks = asks_for_tls(connector);
     let patience = if asks {
-        patience.saturating_sub(TLS_PATIENCE)
+        patience.saturating_sub(limits::TLS_PATIENCE)
     } else {
         patience
     };
@@ -305,7 +303,7 @@ async fn is_sentinel(connector: &Connector) -> bool {
     };
     let answer = connector
         .context
-        .timeout_at(connector.context.now() + OPEN_PATIENCE, asking)
+        .timeout_at(connector.context.now() + limits::OPEN_PATIENCE, asking)
         .await;
     let mode = answer
         .flatten()
@@ -334,7 +332,7 @@ async fn speaks_plainly(connector: &Connector) -> bool {
     };
     let answer = connector
         .context
-        .timeout_at(connector.context.now() + TLS_PATIENCE, asking)
+        .timeout_at(connector.context.now() + limits::TLS_PATIENCE, asking)
         .await;
     // Some servers with TLS answer a command without TLS with an error in plain text. The server is therefore treated
     // as a server without TLS only if its answer begins like a reply of Redis to `PING`.

@@ -8,11 +8,7 @@ use once_cell::sync::Lazy;
 use redis::Value;
 
 use crate::backend::redis::transport::connection::Connection;
-
-/// How late a request can reach the server and still take effect. A request for a lock that names a time limit takes
-/// effect until the end of the caller's `wait` plus this time. A command that restarts leases takes effect until the
-/// moment at which it was sent plus this time.
-pub(crate) const LATE_SLACK: Duration = Duration::from_secs(1);
+use crate::limits;
 
 /// An argument of a script.
 pub(crate) enum Arg<'a> {
@@ -43,7 +39,7 @@ impl Arg<'_> {
             // of a lease needs no time limit.
             Self::Restart if connection.may_kill => "restart|".into(),
             Self::Restart => {
-                let end = now + LATE_SLACK;
+                let end = now + limits::LATE_SLACK;
                 format!("restart|{}", connection.server_micros(end)).into()
             }
         }

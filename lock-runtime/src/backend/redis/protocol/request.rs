@@ -21,7 +21,7 @@ use redis::{FromRedisValue, Value};
 use crate::{
     backend::redis::{
         protocol::{
-            command::{LATE_SLACK, claim_ms, millis, whole_millis},
+            command::{claim_ms, millis, whole_millis},
             grant::GrantSnapshot,
             layout::{Names, Scripts},
             words::{Since, members, read_holder, word},
@@ -29,6 +29,7 @@ use crate::{
         transport::{call_error::CallError, connection::Connection},
     },
     background::{Context, TaskTracker, TrackedTask, drained, lock},
+    limits,
 };
 
 /// The usual length of a queue entry and of a grant, in bytes. A text of this capacity seldom has to grow while it is
@@ -280,7 +281,7 @@ impl AcquireRequest {
 
     /// Returns the latest moment at which the requests sent so far can still have an effect.
     pub(crate) fn run_out(&self) -> Moment {
-        self.context.now() + self.wait + self.lease.max(CLAIM) + LATE_SLACK
+        self.context.now() + self.wait + self.lease.max(CLAIM) + limits::LATE_SLACK
     }
 
     /// Returns the server time after which a request does nothing, or an empty string if there is no such limit. A
@@ -291,7 +292,7 @@ impl AcquireRequest {
         if connection.may_kill {
             String::new()
         } else {
-            let end = self.context.now() + self.wait + LATE_SLACK;
+            let end = self.context.now() + self.wait + limits::LATE_SLACK;
             connection.server_micros(end).to_string()
         }
     }

@@ -10,12 +10,13 @@ use crate::{
         protocol::request::{AcquireRequest, Left},
         queue::{
             grants::{give_back, take_up},
-            server::{RETRY_PAUSE, Server},
+            server::Server,
         },
         session::Session,
         transport::{call_error::CallError, connection::Connection},
     },
     events::TARGET,
+    limits,
 };
 
 /// The newest request of an acquisition, and the session that sends it.
@@ -24,9 +25,6 @@ pub(crate) struct Sent {
     pub(crate) session: Arc<Session>,
     pub(crate) request: Arc<AcquireRequest>,
 }
-
-/// The time limit for one try to clean up over a new connection.
-const NEW_CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Waits until the server can no longer carry out requests that were sent over a broken connection. After a connection
 /// has broken, the server can still read and carry out requests that the client sent before. The session closes the broken
@@ -106,7 +104,7 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, gone: oneshot::Send
         }
     }
     let until = request.run_out();
-    let mut backoff = RETRY_PAUSE;
+    let mut backoff = limits::RETRY_PAUSE;
     while server.now() < until && !server.sessions.is_closed() {
         let leaving = async {
             if !settled {
@@ -125,7 +123,7 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, gone: oneshot::Send
             // limit.
             (settled || next.may_kill).then_some(())
         };
-        let patience = server.now() + server.patience(name, NEW_CONNECTION_PATIENCE);
+        let patience = server.now() + server.patience(name, limits::CLEANUP_PATIENCE);
         if let Some(Some(())) = server.context.timeout_at(patience, leaving).await {
             return;
         }

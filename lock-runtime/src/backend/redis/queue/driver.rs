@@ -9,10 +9,11 @@ use lock_core::key::LockName;
 use crate::backend::redis::{
     protocol::grant::Message,
     queue::{enqueue::enqueue, grants::take_up, heartbeat::beat, server::Server},
-    session::{Driver, HEARTBEAT, Session},
+    session::{Driver, Session},
     transport::connection::Pushed,
 };
 use crate::events::TARGET;
+use crate::limits;
 
 /// The maximum number of characters that are logged of a message that the client does not understand.
 const LOGGED_AT_MOST: usize = 100;
@@ -25,7 +26,7 @@ impl Driver for Server {
             let beating = || AssertUnwindSafe(beat(session.clone(), server.clone()));
             // The user's code can panic here: a layer of `tracing`, or the waker of a caller.
             while beating().catch_unwind().await.is_err() {
-                context.sleep(HEARTBEAT).await;
+                context.sleep(limits::HEARTBEAT).await;
             }
         });
     }

@@ -16,15 +16,13 @@ use crate::backend::redis::{
     queue::{
         cleanup::until_closed,
         grants::take_up,
-        server::{RETRY_PAUSE, Retry, Server},
+        server::{Retry, Server},
     },
     session::{Session, waiters::Offers},
     transport::{call_error::CallError, connection::Connection},
 };
 use crate::events::TARGET;
-
-/// The time for which a request waits for more callers to join it, while earlier callers of its session are queued.
-const BATCH_WINDOW: Duration = Duration::from_millis(1);
+use crate::limits;
 
 /// Starts a task that sends the unsent requests of all waiters for this lock. Does nothing if such a task is running.
 pub(crate) fn enqueue(server: &Arc<Server>, session: &Arc<Session>, name: &LockName) {
@@ -66,7 +64,7 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
                 }
                 waiters.put_back(&name, &batch);
                 if retry == Retry::Later {
-                    server.context.sleep(RETRY_PAUSE).await;
+                    server.context.sleep(limits::RETRY_PAUSE).await;
                 }
             }
             Err(error) => {
@@ -79,14 +77,14 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
     }
 }
 
-/// Waits up to [`BATCH_WINDOW`] for more callers to share the request. As long as callers of this session are queued,
+/// Waits up to [`limits::BATCH_WINDOW`] for more callers to share the request. As long as callers of this session are queued,
 /// they get the lock before the new callers, so the wait does not delay the turns of the new callers. The wait has only
 /// one cost: a caller of another process that queues in the meantime gets an earlier place.
 async fn until_batch_ready(server: &Server, session: &Session, name: &LockName) {
     // Yields, so that callers that are about to queue for this lock can run first.
     tokio::task::yield_now().await;
     if let Some(ready) = session.waiters.batch_ready(name) {
-        let deadline = server.now() + BATCH_WINDOW;
+        let deadline = server.now() + limits::BATCH_WINDOW;
         let _ = server.context.timeout_at(deadline, ready).await;
     }
 }

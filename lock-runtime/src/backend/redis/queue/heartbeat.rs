@@ -1,6 +1,6 @@
 //! The heartbeat of a session: a periodic task on the engine's thread. The heartbeat probes the locks that callers wait
 //! for, lets the members of a cohort queue again whose grant has run out, and gives up a connection that has not answered for 2 s.
-//! `HEARTBEAT` and `probe_after` in `session/mod.rs` determine when each lock is probed.
+//! `limits::HEARTBEAT` and `probe_after` in `session/mod.rs` determine when each lock is probed.
 
 use std::{
     sync::{Arc, Weak},
@@ -21,19 +21,14 @@ use crate::backend::redis::{
         grants::{carry_out_chores, take_up},
         server::Server,
     },
-    session::{HEARTBEAT, Session},
+    session::Session,
     transport::connection::Connection,
 };
 use crate::events::{TARGET, count, metrics};
+use crate::limits;
 
-/// The time after which the engine gives up a connection that has unanswered commands, and that brings no answer.
-const SILENCE: Duration = Duration::from_secs(2);
 /// The largest number of locks that one probe covers.
 const PROBE_BATCH: usize = 100;
-/// A session probes on average at most one lock in this time. If the callers of a session wait for more than 1,300
-/// locks, the heartbeat therefore probes each lock less often than every 200 ms. The server needs up to 7 µs to probe
-/// one lock, so the probes of a session take at most a twentieth of the server's time.
-const PROBE_SHARE: Duration = Duration::from_micros(150);
 
 /// Runs the heartbeat until the session has ended or the backend is dropped. The heartbeat sleeps while the session is idle.
 pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
@@ -53,7 +48,7 @@ pub(crate) async fn beat(session: Weak<Session>, server: Weak<Server>) {
             let now = server.now();
             let connection = session.latest();
             if next_beat <= now {
-                next_beat = now + HEARTBEAT;
+                next_beat = now + limits::HEARTBEAT;
                 carry_out_chores(&server, &session, now);
                 if let Some(connection) = &connection {
                     check_silence(connection, now);
@@ -86,10 +81,10 @@ fn probe_due(
     connection: Arc<Connection>,
     now: Moment,
 ) -> Option<Moment> {
-    // With many locks, the time between two probes of a lock is longer than `HEARTBEAT`, to limit the load on the
+    // With many locks, the time between two probes of a lock is longer than `limits::HEARTBEAT`, to limit the load on the
     // server.
     let locks = u32::try_from(session.waiters.locks()).unwrap_or(u32::MAX);
-    let period = HEARTBEAT.max(PROBE_SHARE.saturating_mul(locks));
+    let period = limits::HEARTBEAT.max(limits::PROBE_SHARE.saturating_mul(locks));
     let mut due = session.waiters.due(now, now + period, PROBE_BATCH);
     let is_full = due.len() == PROBE_BATCH;
     let shard = |request: &Arc<AcquireRequest>| server.sessions.shard(&request.names.lock);
@@ -101,15 +96,15 @@ fn probe_due(
         context.spawn(async move { probe(&server, &session, &connection, &due, period).await });
     }
     if is_full {
-        Some(now + PROBE_SHARE * PROBE_BATCH as u32)
+        Some(now + limits::PROBE_SHARE * PROBE_BATCH as u32)
     } else {
         session.waiters.next_probe()
     }
 }
 
-/// Gives up a connection that has unanswered commands, and that has brought no answer for [`SILENCE`].
+/// Gives up a connection that has unanswered commands, and that has brought no answer for [`limits::SILENCE`].
 fn check_silence(connection: &Connection, now: Moment) {
-    if connection.silent_for(now) > connection.patience(SILENCE) {
+    if connection.silent_for(now) > connection.patience(limits::SILENCE) {
         connection.health.mark_lost("no answer");
     }
 }
@@ -187,7 +182,7 @@ fn take_in(
             );
             // A hold of this session can end without a release, for instance if its body outlasts a fixed lease. The
             // lock is therefore probed again when the lease ends.
-            if Duration::from_millis(left) < HEARTBEAT {
+            if Duration::from_millis(left) < limits::HEARTBEAT {
                 session.probe_after(name, asked + Duration::from_millis(left));
             }
             if let Some(grant) = GrantSnapshot::parse(&grant, left, asked)

@@ -18,10 +18,11 @@ use crate::backend::redis::{
     queue::{
         attempt::{RedisAttempt, state::Event},
         cleanup::Sent,
-        server::{RETRY_PAUSE, Retry, Server},
+        server::{Retry, Server},
     },
     transport::{call_error::CallError, connection::Connection},
 };
+use crate::limits;
 
 /// Gives back the locks that the attempts may have been granted. Waits until these locks are given back, so that the
 /// next attempts do not find them taken.
@@ -108,7 +109,7 @@ pub(crate) async fn acquire_multi(
             }
             Err(error) => match server.note_failure(error) {
                 Ok(Retry::Now) => unsure = true,
-                Ok(Retry::Later) => server.context.sleep(RETRY_PAUSE).await,
+                Ok(Retry::Later) => server.context.sleep(limits::RETRY_PAUSE).await,
                 Err(error) => {
                     for attempt in &mut attempts {
                         if !unsure {

@@ -1,10 +1,7 @@
 //! Acquisitions with the strategy `notify`, the wait of Redisson's layout, which has no queue. A release publishes a
 //! message, and one caller of each subscribed session tries to get the lock.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::sync::{Arc, Weak};
 
 use futures_util::FutureExt;
 use lock_core::{
@@ -18,19 +15,14 @@ use crate::{
         protocol::layout::redisson_channel,
         queue::{
             attempt::{RedisAttempt, try_once},
-            server::{RETRY_PAUSE, Server},
+            server::Server,
         },
-        session::{
-            Session,
-            subscribers::{Joined, TRY_AGAIN},
-        },
+        session::{Session, subscribers::Joined},
         transport::{call_error::CallError, connection::Connection, shard_channels::Subscribed},
     },
     background::TrackedTask,
+    limits,
 };
-
-/// The time limit for ending a session's subscription.
-const FORGET_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A caller that waits for a release.
 struct Caller {
@@ -97,7 +89,7 @@ impl Caller {
     /// have missed a release, so one of its callers tries again. If the server does not answer soon, the subscribing
     /// task continues after this method has returned.
     async fn listen(&self) -> Result<(), BackendError> {
-        let patience = self.server.context.now() + TRY_AGAIN;
+        let patience = self.server.context.now() + limits::TRY_AGAIN;
         let connecting = self.session.connection();
         let connecting = self.server.context.timeout_at(patience, connecting);
         let Some(Ok(connection)) = connecting.await else {
@@ -138,7 +130,7 @@ impl Caller {
 
     /// Ends the session's subscription, after the last caller has left.
     async fn fall_silent(self) {
-        let until = self.server.context.now() + FORGET_PATIENCE;
+        let until = self.server.context.now() + limits::CLEANUP_PATIENCE;
         let silent = async {
             // A caller that joins in the meantime waits until this mutex is unlocked.
             let mut listening = self.joined.listening.lock().await;
@@ -273,7 +265,7 @@ impl Attempt for NotifiedAttempt {
                     none => none.insert(Caller::join(server, request).await?),
                 };
                 if !caller.turn().await? {
-                    server.context.sleep(RETRY_PAUSE).await;
+                    server.context.sleep(limits::RETRY_PAUSE).await;
                     continue;
                 }
                 let attempt = RedisAttempt::once(server.clone(), request);

@@ -25,14 +25,11 @@ use crate::backend::redis::{
     },
     queue::{cohort_registry::Known, grants, server::Server},
 };
+use crate::limits;
 
 /// The largest number of grants that one command renews. Even under load, a server renews this many grants in less than
 /// a millisecond.
 pub(crate) const BATCH_LIMIT: usize = 100;
-
-/// How long each renewal may take that is sent by itself after a command for several grants has failed. The renewals
-/// without an answer are then sent again.
-const SINGLE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Extends, restarts or checks the lease of the holder with this token.
 pub(crate) async fn renew(
@@ -91,7 +88,7 @@ async fn renew_shard(
         Ok(answers) => answers.into_iter().map(Ok).collect(),
         Err(BackendError::Refused(_)) if holders.len() > 1 => {
             // A server of a cluster that does not answer must not keep back the answers of the others.
-            let patience = server.now() + SINGLE_PATIENCE;
+            let patience = server.now() + limits::COMMAND_PATIENCE;
             let each = holders.iter().map(async |one| {
                 let renewing = renew(server, one.name, one.token, one.extend);
                 let renewed = server.context.timeout_at(patience, renewing).await;

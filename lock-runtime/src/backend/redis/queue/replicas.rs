@@ -25,22 +25,15 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
 use crate::backend::redis::{
     protocol::request::not_understood,
-    queue::{
-        cohort_registry::Known,
-        server::{RETRY_PAUSE, Server},
-    },
+    queue::{cohort_registry::Known, server::Server},
     topology::node::Node,
     transport::{call_error::CallError, connection::Connection, wait_connections::WaitConnection},
 };
-
-/// The time for which a call waits for the server's answer after the time limit of the command `WAIT` has passed.
-const ANSWER_PATIENCE: Duration = Duration::from_millis(200);
-/// The time between two checks that a server of a Redis Cluster still stores the grants of a waiting call.
-const CHECK_PAUSE: Duration = Duration::from_millis(500);
+use crate::limits;
 
 /// Asks the server to wait until enough of its replicas have acknowledged these grants, for at most the time
 /// `replicas.within`. If the request fails, asks again until the server answers or refuses the request. Gives up
-/// [`ANSWER_PATIENCE`] after the end of this time.
+/// [`limits::LEAVE_PATIENCE`] after the end of this time.
 pub(crate) async fn replicate(
     server: &Arc<Server>,
     grants: &[(&LockName, FencingToken)],
@@ -68,7 +61,7 @@ pub(crate) async fn replicate(
     let mut answer = pin!(asked.answer());
     let context = &server.context;
     let name = asked.grants[0].name;
-    let patience = server.patience(name, ANSWER_PATIENCE);
+    let patience = server.patience(name, limits::LEAVE_PATIENCE);
     let answered = context.timeout_at(until + patience, answer.as_mut());
     if let Some(answered) = answered.await {
         return answered;
@@ -161,7 +154,7 @@ impl Asked<'_> {
                 _ => self.grants.len(),
             };
             self.server.note_failure(error)?;
-            self.server.context.sleep(RETRY_PAUSE).await;
+            self.server.context.sleep(limits::RETRY_PAUSE).await;
         }
     }
 
@@ -201,7 +194,8 @@ impl Asked<'_> {
         let lost =
             || CallError::Broken("the lock is moving to a server without a connection".into());
         let context = &self.server.context;
-        let connecting = context.timeout_at(context.now() + CHECK_PAUSE, sessions.redirected(&to));
+        let connecting =
+            context.timeout_at(context.now() + limits::SLOT_PAUSE, sessions.redirected(&to));
         let (node, connection) = connecting.await.and_then(Result::ok).ok_or_else(lost)?;
         let is_moving = true;
         let place = Place {
@@ -241,7 +235,7 @@ impl Asked<'_> {
             return std::future::pending().await;
         }
         loop {
-            self.server.context.sleep(CHECK_PAUSE).await;
+            self.server.context.sleep(limits::SLOT_PAUSE).await;
             if let Err(failure) = self.check(place, grants).await {
                 return failure;
             }
@@ -301,7 +295,8 @@ impl Asked<'_> {
         };
         // The time of the first request is only an estimate of a round trip, and can be much too long.
         let rest = self.until.since(answered);
-        let round_trips = (round_trips * answered.since(sent)).min(ANSWER_PATIENCE.max(rest / 4));
+        let round_trips =
+            (round_trips * answered.since(sent)).min(limits::LEAVE_PATIENCE.max(rest / 4));
         let limit = rest.saturating_sub(round_trips);
         let mut wait = redis::cmd("WAIT");
         let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1);

@@ -9,10 +9,11 @@ use lock_core::{
 
 use crate::backend::redis::{
     protocol::request::not_understood,
-    queue::server::{RETRY_PAUSE, Retry, Server},
+    queue::server::{Retry, Server},
     topology::node::Node,
     transport::{call_error::CallError, connection::Connection},
 };
+use crate::limits;
 
 /// The number of keys that a server examines in one step. A server examines about a million keys in a second, and
 /// serves no other client during a step, so a step takes about 0.2 ms.
@@ -126,7 +127,7 @@ impl Scan for ServerScan {
 /// Waits before the walk repeats a step that a server has not carried out.
 async fn pause(server: &Server, error: CallError) -> Result<(), BackendError> {
     if server.note_failure(error)? == Retry::Later {
-        server.context.sleep(RETRY_PAUSE).await;
+        server.context.sleep(limits::RETRY_PAUSE).await;
     }
     Ok(())
 }

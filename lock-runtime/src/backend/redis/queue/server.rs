@@ -36,18 +36,15 @@ use crate::{
     background::{Context, ShutdownSignal, TaskTracker, TrackedTask, drained, lock},
     connect_error::ConnectError,
     events::Counters,
-    patience,
+    limits, patience,
 };
-
-/// The pause before the client repeats a command that the server could not carry out.
-pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// When to repeat a command that was not carried out, or whose answer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// Repeat the command at once, over another connection. The server may have carried out the command.
     Now,
-    /// Repeat the command after [`RETRY_PAUSE`]. The server has not carried out the command.
+    /// Repeat the command after [`limits::RETRY_PAUSE`]. The server has not carried out the command.
     Later,
 }
 
@@ -256,7 +253,7 @@ impl Server {
                     let Ok((_, connection)) = connecting.await else {
                         // The slot map no longer contains the server to which the command was redirected, or the client
                         // is closed.
-                        self.context.sleep(RETRY_PAUSE).await;
+                        self.context.sleep(limits::RETRY_PAUSE).await;
                         continue;
                     };
                     (connection, true)
@@ -279,7 +276,7 @@ impl Server {
                 Err(CallError::Ask(to)) => redirect = Some(Box::new(to)),
                 Err(error) => match self.note_failure(error)? {
                     Retry::Now => again = true,
-                    Retry::Later => self.context.sleep(RETRY_PAUSE).await,
+                    Retry::Later => self.context.sleep(limits::RETRY_PAUSE).await,
                 },
             }
         }

@@ -30,7 +30,7 @@ use crate::{
         preflight::{Failure, check_first},
         protocol::{grant, request::AcquireRequest},
         transport::{
-            connection::{self, Connection, Identity, Pushed},
+            connection::{Connection, Identity, Pushed},
             connector::Connector,
             health::Health,
             outage::{Cause, SessionPresence},
@@ -38,25 +38,17 @@ use crate::{
     },
     background::{Context, isolated, parking::Parking, watched::Watched},
     events::TARGET,
+    limits,
 };
 
 pub(crate) mod subscribers;
 pub(crate) mod waiters;
 
-/// The period of the heartbeat, and the longest time between two probes of a lock that callers wait for. A session
-/// whose callers wait for very many locks probes each of these locks less often.
-pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
 /// The pause after the first failed try to connect, and the longest pause between two tries.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 /// The time limit for the first try to connect to a near server, and the longest limit. While the server does not answer,
 /// the limit doubles with each try.
-const OPEN_PATIENCE: (Duration, Duration) = (connection::OPEN_PATIENCE, Duration::from_secs(8));
-/// The time for which a new connection has to last before the outage counts as over. This time applies only if the
-/// session gave up the previous connection because its server was no longer a master, or because a request came too
-/// late.
-const TRIAL: Duration = Duration::from_secs(1);
-/// A lock is probed this long after the expected end of its lease, so that the lease has ended on the server, too.
-const LEASE_ENDED: Duration = Duration::from_millis(1);
+const OPEN_PATIENCE: (Duration, Duration) = (limits::OPEN_PATIENCE, Duration::from_secs(8));
 
 /// Receives the events of a session, and decides which requests the session sends.
 pub(crate) trait Driver: Send + Sync {
@@ -251,7 +243,7 @@ impl Session {
     /// Schedules a probe of the lock right after the end of its holder's lease, but at the latest one heartbeat from
     /// now.
     pub(crate) fn probe_after(&self, name: &LockName, holder_ends: Moment) {
-        let at = (holder_ends + LEASE_ENDED).min(self.context.now() + HEARTBEAT);
+        let at = (holder_ends + limits::LEASE_ENDED).min(self.context.now() + limits::HEARTBEAT);
         if self.waiters.probe_at(name, at) {
             self.earlier.notify_one();
         }
@@ -398,7 +390,11 @@ impl Ending {
                     // A replica accepts connections, too. If the server of the previous connection was no longer a
                     // master, the new connection can lead to the same server. The new connection therefore ends the
                     // outage only if it lasts.
-                    let trial = if demoted { TRIAL } else { Duration::ZERO };
+                    let trial = if demoted {
+                        limits::TRIAL
+                    } else {
+                        Duration::ZERO
+                    };
                     let is_trial_over = self.connector.context.sleep(trial);
                     tokio::select! {
                         biased;

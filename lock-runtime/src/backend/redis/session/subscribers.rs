@@ -7,7 +7,6 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, Weak},
-    time::Duration,
 };
 
 use lock_core::key::LockName;
@@ -16,11 +15,9 @@ use tokio::sync::Notify;
 use crate::{
     backend::redis::transport::connection::Connection,
     background::{Context, lock},
+    limits,
 };
 
-/// The time between two periodic tries to get a lock. Callers try periodically even if no release is announced, because
-/// a holder can crash without a release, and because the message about a release can be lost.
-pub(crate) const TRY_AGAIN: Duration = Duration::from_millis(200);
 /// The number of a caller among the callers that wait for one lock in one session. A caller that joins later has a
 /// higher number.
 pub(crate) type Number = u64;
@@ -208,7 +205,7 @@ impl Callers {
         let context = self.context.clone();
         self.context.spawn(async move {
             loop {
-                context.sleep(TRY_AGAIN).await;
+                context.sleep(limits::TRY_AGAIN).await;
                 let Some(callers) = callers.upgrade() else {
                     return;
                 };

@@ -6,7 +6,6 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use foldhash::HashMap;
@@ -16,6 +15,7 @@ use tokio::sync::oneshot;
 use crate::{
     backend::redis::protocol::request::AcquireRequest,
     background::{Polled, isolated, lock, runtimes::Runtimes},
+    limits,
 };
 
 /// The largest number of callers that one request queues.
@@ -88,9 +88,6 @@ impl WaitList {
 #[derive(Default)]
 pub(crate) struct Waiters(Mutex<BTreeMap<LockName, WaitList>>, Probes);
 
-/// The time after which a probe is due again that was due while requests for its lock were being sent.
-const SENDING: Duration = Duration::from_millis(10);
-
 /// The scheduled probes. The earliest probe is on top of the heap. An entry of the heap is valid only if the field
 /// `probe` of the lock's [`WaitList`] has the same moment.
 #[derive(Default)]
@@ -151,7 +148,7 @@ impl Waiters {
             // While requests for this lock are being sent, the lock is not probed. A probe could report that the server
             // has lost a caller, although this caller is about to queue again.
             let again = if list.sending {
-                now + SENDING
+                now + limits::PROBE_AGAIN
             } else {
                 due.push(first.clone());
                 next

@@ -36,19 +36,9 @@ use crate::{
     },
     background::{Context, lock, watched::Watched},
     events::TARGET,
+    limits,
 };
 
-/// The time limit for the answers of the servers to `CLUSTER SLOTS`. It is also the time limit for the checks of the
-/// remaining primaries, once more than half of the primaries have passed the check.
-const ASK_PATIENCE: Duration = Duration::from_millis(500);
-/// The time limit for the remaining answers to `CLUSTER SLOTS`, after more than half of the servers have answered. A
-/// server that is cut off from the others may have an old slot map, so a single answer does not suffice.
-const REST_PATIENCE: Duration = Duration::from_millis(50);
-/// The time after which the engine reads the slot map again while a caller waits for a slot that no server stores.
-const UNSERVED_PAUSE: Duration = Duration::from_millis(500);
-/// The time for which the engine keeps the session with a server that stores no slot, counted from the newest `ASK`
-/// redirection to that server. A slot is moving to that server, so the server will probably soon store a slot.
-const ASKED_FOR: Duration = Duration::from_secs(10);
 /// The shortest and the longest time between two tries to read the slot map. The time doubles while the slot map does
 /// not change.
 const READ_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
@@ -152,7 +142,7 @@ impl Cluster {
             if self.known_node(name).is_none() {
                 self.outdated.notify_one();
             }
-            let patience = self.context.now() + UNSERVED_PAUSE;
+            let patience = self.context.now() + limits::SLOT_PAUSE;
             let found = self.context.timeout_at(patience, self.map.until(find));
             if let Some(found) = found.await {
                 return found;
@@ -304,7 +294,7 @@ impl Cluster {
                     node.connector().note_checked();
                     usable += 1;
                     if 2 * usable > nodes.len() {
-                        until = until.min(self.context.now() + ASK_PATIENCE);
+                        until = until.min(self.context.now() + limits::ASK_PATIENCE);
                     }
                 }
                 // A primary that cannot be reached now can answer later, or the cluster can replace it, so the check
@@ -348,7 +338,7 @@ impl Cluster {
                 .any(|known| known == seed.server_address())
         });
         let asked = nodes.iter().map(|node| node.connector()).chain(others);
-        let mut until = self.context.now() + ASK_PATIENCE;
+        let mut until = self.context.now() + limits::ASK_PATIENCE;
         let mut answers: FuturesUnordered<_> = asked.map(|server| self.ask(server)).collect();
         let (asked, mut heard) = (answers.len(), 0);
         let (mut newest, mut failure): (Option<View>, _) = (None, None);
@@ -357,7 +347,7 @@ impl Cluster {
                 Ok(view) => {
                     heard += 1;
                     if 2 * heard > asked {
-                        until = until.min(self.context.now() + REST_PATIENCE);
+                        until = until.min(self.context.now() + limits::SLOTS_REST);
                     }
                     if newest.as_ref().is_none_or(|now| now.newness < view.newness) {
                         newest = Some(view);
@@ -417,7 +407,8 @@ impl Cluster {
                 }
             }
             let now = self.context.now();
-            map.asked.retain(|_, asked| now < *asked + ASKED_FOR);
+            map.asked
+                .retain(|_, asked| now < *asked + limits::ASKED_FOR);
             for address in map.asked.keys() {
                 if let Some(node) = before.nodes.get(address) {
                     nodes.entry(address.clone()).or_insert_with(|| node.clone());

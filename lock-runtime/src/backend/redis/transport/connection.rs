@@ -29,9 +29,6 @@ use crate::{
     patience::{self, Line},
 };
 
-/// The time limit for one try to connect to a near server.
-pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(1);
-
 /// The token floor for a server that another server can replace: the greatest number that a script reads exactly. Every
 /// token is below this floor, so each grant raises the token counter to the server's time. Two such servers can both
 /// grant a lock, one after the other or at the same time. Their tokens then rise in the order of the grants, as far as

@@ -18,20 +18,14 @@ use crate::{
     backend::redis::transport::wire::Wire,
     background::{Context, lock},
     events::TARGET,
+    limits,
 };
 
 /// The code of the error that is returned if the provider returns no credentials.
 pub(crate) const NO_CREDENTIALS: &str = "NOCREDENTIALS";
-/// The time limit for one call of the provider.
-const CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// How many calls of a provider can block their threads at the same time. The engine cannot stop a call that blocks,
 /// and needs threads for other work, too.
 const BLOCKED_AT_MOST: usize = 4;
-/// The maximum age of an unused answer of the provider. If the answer is older, the next connection calls the provider
-/// again.
-const UNCLAIMED_FOR: Duration = Duration::from_secs(5);
-/// The time limit for the answer to `AUTH`.
-const AUTH_PATIENCE: Duration = Duration::from_secs(1);
 /// The shortest and the longest pause before a failed login is repeated.
 const LOGIN_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 
@@ -110,7 +104,9 @@ type Call = Shared<BoxFuture<'static, Answer>>;
 /// Returns whether a connection can still use an answer of the provider.
 fn is_fresh((at, answer): &Answer, now: Moment) -> bool {
     let valid_for = answer.as_ref().ok().and_then(|answer| answer.valid_for);
-    let limit = valid_for.map_or(UNCLAIMED_FOR, |time| UNCLAIMED_FOR.min(time / 5 * 4));
+    let limit = valid_for.map_or(limits::UNCLAIMED_FOR, |time| {
+        limits::UNCLAIMED_FOR.min(time / 5 * 4)
+    });
     *at + limit >= now
 }
 
@@ -203,8 +199,8 @@ impl Provider {
         let (ask, threads) = (self.ask.clone(), self.threads.clone());
         let context = context.clone();
         let asking = async move {
-            let no_answer = || Err(format!("no answer within {CALL_PATIENCE:?}"));
-            let until = context.now() + CALL_PATIENCE;
+            let no_answer = || Err(format!("no answer within {:?}", limits::PROVIDER_PATIENCE));
+            let until = context.now() + limits::PROVIDER_PATIENCE;
             let answering = async {
                 let thread = threads.acquire_owned().await;
                 let (engine, clock) = (context.handle().clone(), context.clone());
@@ -212,7 +208,9 @@ impl Provider {
                 // leases.
                 let asking = context.handle().spawn_blocking(move || {
                     let _thread = thread;
-                    let asking = || engine.block_on(timeout(CALL_PATIENCE, async { ask().await }));
+                    let asking = || {
+                        engine.block_on(timeout(limits::PROVIDER_PATIENCE, async { ask().await }))
+                    };
                     let answer = match catch_unwind(AssertUnwindSafe(asking)) {
                         Ok(answer) => answer.unwrap_or_else(|_| no_answer()),
                         Err(_) => Err("the provider has panicked".into()),
@@ -252,7 +250,7 @@ impl Provider {
                 let mut auth = redis::cmd("AUTH");
                 auth.arg(&obtained.credentials.user);
                 auth.arg(&obtained.credentials.password);
-                let until = context.now() + AUTH_PATIENCE;
+                let until = context.now() + limits::COMMAND_PATIENCE;
                 let answered = context.timeout_at(until, auth.exec_async(&mut wire)).await;
                 answered.unwrap_or_else(|| {
                     Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())

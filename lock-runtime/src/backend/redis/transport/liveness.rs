@@ -9,10 +9,7 @@ use std::{
 use lock_core::lease::Moment;
 
 use crate::background::{Context, lock, watched::Watched};
-
-/// The time for which a server counts as not ready after it could not carry out a command. A caller repeats a failed
-/// command much sooner. If the repeated command also fails, this time starts again.
-const NOT_READY_AGE: Duration = Duration::from_secs(1);
+use crate::limits;
 
 /// The moment at which the server last failed to carry out a command, or `None` if it has never failed.
 #[derive(Debug, Default)]
@@ -24,7 +21,7 @@ impl Readiness {
     }
 
     pub(crate) fn is_ready(&self, now: Moment) -> bool {
-        lock(&self.0).is_none_or(|noted| now.since(noted) >= NOT_READY_AGE)
+        lock(&self.0).is_none_or(|noted| now.since(noted) >= limits::NOT_READY_AGE)
     }
 }
 

@@ -12,12 +12,7 @@ use lock_core::lease::Moment;
 
 use crate::background::{Context, lock};
 use crate::events::{TARGET, metrics};
-
-/// The maximum age of an error that is reported as the reason for an unanswered command.
-const ERROR_AGE: Duration = Duration::from_secs(5);
-
-/// The time after which an outage that lasts is logged again.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
+use crate::limits;
 
 /// The reason why a session has no connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +63,7 @@ impl State {
         let since = *self.since.get_or_insert(now);
         if let Some((at, before)) = &self.told {
             let is_new = matches!(cause, Cause::Refused(_)) && cause != before;
-            if !is_new && now.since(*at) < TELL_AGAIN {
+            if !is_new && now.since(*at) < limits::TELL_AGAIN {
                 return None;
             }
         }
@@ -138,10 +133,10 @@ impl Outages {
         lock(&self.state).last_error = Some((self.context.now(), error));
     }
 
-    /// Returns the newest error, unless it is older than [`ERROR_AGE`].
+    /// Returns the newest error, unless it is older than [`limits::ERROR_AGE`].
     pub(crate) fn last_error(&self) -> Option<String> {
         let (seen, error) = lock(&self.state).last_error.clone()?;
-        (self.context.now().since(seen) < ERROR_AGE).then_some(error)
+        (self.context.now().since(seen) < limits::ERROR_AGE).then_some(error)
     }
 
     /// Returns whether a session has lost its connection or could not make one, and has not connected since then.

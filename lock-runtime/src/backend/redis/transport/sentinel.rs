@@ -5,7 +5,6 @@
 use std::{
     fmt, io,
     sync::{Arc, Mutex, Weak},
-    time::Duration,
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -19,17 +18,9 @@ use crate::{
     backend::redis::transport::{access::Access, wire::Arrival},
     background::{Context, lock, watched::Watched},
     events::TARGET,
+    limits,
 };
 
-/// The time limit for the answer of one Sentinel.
-const ASK_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a client waits for the answers of the other Sentinels after the first Sentinel has answered.
-const REST_PATIENCE: Duration = Duration::from_millis(200);
-/// The time for which the Sentinels can disagree after a failover. Sentinels send one another the newest configuration
-/// every 2 s.
-const SETTLED: Duration = Duration::from_secs(3);
-/// The pause before the client replaces a lost connection to a Sentinel.
-const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// The channel on which a Sentinel announces a new primary.
 const SWITCHED: &str = "+switch-master";
 
@@ -98,7 +89,7 @@ impl Sentinels {
     /// few other Sentinels answer.
     pub(crate) async fn primary(&self, context: &Arc<Context>) -> RedisResult<ConnectionAddr> {
         let moved_to = self.moved_to.get().clone();
-        let mut until = context.now() + ASK_PATIENCE;
+        let mut until = context.now() + limits::ASK_PATIENCE;
         let mut answers = self.answers(context, until);
         let (mut votes, mut failure) = (Votes::default(), None);
         while let Some(Some(answer)) = context.timeout_at(until, answers.next()).await {
@@ -110,7 +101,7 @@ impl Sentinels {
                     if let Some(address) = votes.majority(self.sentinels.len()) {
                         return Ok(address);
                     }
-                    until = until.min(context.now() + REST_PATIENCE);
+                    until = until.min(context.now() + limits::SENTINELS_REST);
                 }
                 // An error that a Sentinel returned is preferred, because it says more about the cause than a failed
                 // connection does.
@@ -145,12 +136,12 @@ impl Sentinels {
     }
 
     /// Finds out whether there is a new primary about which this client has missed the message. Uses only an address
-    /// that more than half of the Sentinels name, and still name after [`SETTLED`]. If a message arrives in the
+    /// that more than half of the Sentinels name, and still name after [`limits::SENTINELS_SETTLED`]. If a message arrives in the
     /// meantime, the address in the message is used instead.
     async fn catch_up(&self, context: &Arc<Context>) {
         let moved_to = self.moved_to.get().clone();
         let agreed = async || {
-            let until = context.now() + ASK_PATIENCE;
+            let until = context.now() + limits::ASK_PATIENCE;
             let mut answers = self.answers(context, until);
             let mut votes = Votes::default();
             while let Some(answer) = answers.next().await {
@@ -162,7 +153,7 @@ impl Sentinels {
         if first.is_none() || first == moved_to {
             return;
         }
-        context.sleep(SETTLED).await;
+        context.sleep(limits::SENTINELS_SETTLED).await;
         if agreed().await == first {
             self.moved_to.replace_if(|now| *now == moved_to, first);
         }
@@ -301,7 +292,7 @@ async fn listen_to(
             subscribe.arg(SWITCHED).exec_async(&mut wire).await?;
             Ok::<_, RedisError>(wire)
         };
-        let until = context.now() + ASK_PATIENCE;
+        let until = context.now() + limits::ASK_PATIENCE;
         if let Some(Ok(_wire)) = context.timeout_at(until, listening).await {
             // The client may have missed a message while it had no connection to the Sentinel.
             if !std::mem::take(&mut is_first)
@@ -312,6 +303,6 @@ async fn listen_to(
             lost.notified().await;
         }
         is_first = false;
-        context.sleep(RECONNECT_PAUSE).await;
+        context.sleep(limits::SENTINEL_PAUSE).await;
     }
 }

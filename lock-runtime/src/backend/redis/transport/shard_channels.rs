@@ -13,7 +13,6 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use redis::{
@@ -29,10 +28,8 @@ use crate::{
         wire::{Arrival, Wire},
     },
     background::{Context, lock},
+    limits,
 };
-
-/// The time limit for connecting, and for the server's answer to each command.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The answer to a request to subscribe to a shard channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,12 +205,12 @@ impl ShardConnection {
     }
 }
 
-/// Waits for an answer for at most [`PATIENCE`].
+/// Waits for an answer for at most [`limits::COMMAND_PATIENCE`].
 async fn within<T>(
     context: &Context,
     asking: impl Future<Output = Result<T, RedisError>>,
 ) -> Result<T, RedisError> {
-    let until = context.now() + PATIENCE;
+    let until = context.now() + limits::COMMAND_PATIENCE;
     match context.timeout_at(until, asking).await {
         Some(answer) => answer,
         None => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),

@@ -18,13 +18,14 @@ use crate::{
         queue::{
             cleanup::{Sent, give_up},
             grants,
-            server::{RETRY_PAUSE, Retry, Server},
+            server::{Retry, Server},
         },
         session::waiters::OfferResult,
         transport::connection::Connection,
     },
     background::{Polled, TrackedTask},
     events::TARGET,
+    limits,
 };
 
 pub(crate) mod state;
@@ -174,7 +175,7 @@ impl RedisAttempt {
                 self.start_over();
                 return Ok(Step::Return(Answer::Missed));
             }
-            Step::AskLater => self.server.context.sleep(RETRY_PAUSE).await,
+            Step::AskLater => self.server.context.sleep(limits::RETRY_PAUSE).await,
             Step::Ask | Step::AskOnce | Step::Nothing | Step::Return(_) | Step::Fail(_) => {}
         }
         self.ask().await
@@ -399,7 +400,7 @@ impl RedisAttempt {
                 }
                 Err(error) => {
                     if self.server.note_failure(error)? == Retry::Later {
-                        self.server.context.sleep(RETRY_PAUSE).await;
+                        self.server.context.sleep(limits::RETRY_PAUSE).await;
                     }
                 }
             }
