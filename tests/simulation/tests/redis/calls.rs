@@ -270,7 +270,7 @@ impl Call {
                 let place = if place.starts_with('-') { "7" } else { place };
                 (
                     native[..2].to_vec(),
-                    text(&[&token, owner, &neighbour, place]),
+                    text(&[&token, owner, lease, &neighbour, place]),
                 )
             }
             "status" => (native[..2].to_vec(), Vec::new()),

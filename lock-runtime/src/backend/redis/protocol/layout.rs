@@ -180,7 +180,7 @@ static NATIVE: Scripts = Scripts {
     renew: &scripts::RENEW,
     status: &scripts::STATUS,
     waiters: Some(&scripts::WAITERS),
-    others: &[&scripts::QUEUE, &scripts::PROBE],
+    others: &[&scripts::QUEUE, &scripts::PROBE, &scripts::DISSOLVE],
 };
 
 static REDISSON: Scripts = Scripts {

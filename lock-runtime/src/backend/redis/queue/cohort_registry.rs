@@ -86,6 +86,20 @@ impl Entry {
         self.cohort.to_come().iter().filter(waits).count()
     }
 
+    /// The server describes the grant with these owners. If its member keeps the grant alone, and some of the others still
+    /// wait, the server has lost the script that queued them: returns the token of the member.
+    fn dissolve_again(&mut self, name: &LockName, owners: &[OwnerId]) -> Option<FencingToken> {
+        let turn = self.cohort.turn();
+        if !self.cohort.is_dissolved() || self.cohort.is_queueing() {
+            return None;
+        }
+        let waits = |owner: &&OwnerId| self.session.waiters.waits(name, **owner);
+        let others = owners.iter().filter(waits).copied().collect();
+        self.cohort.queue_again(others);
+        let queueing = self.cohort.is_queueing();
+        queueing.then(|| FencingToken::new(turn.token))
+    }
+
     fn has_waiting(&self, name: &LockName) -> bool {
         let waits = |owner: &OwnerId| self.session.waiters.waits(name, *owner);
         self.cohort.to_come().iter().any(waits)
@@ -163,6 +177,8 @@ pub(crate) struct TakenUp {
     pub(crate) give_back: Option<(FencingToken, Moment)>,
     /// Whether the grant is new to this process, and a waiter was offered a turn.
     pub(crate) begun: bool,
+    /// The token of a member that keeps the grant alone, if the server still describes the grant with other members.
+    pub(crate) dissolve: Option<FencingToken>,
 }
 
 /// Returns the cohorts of a lock, ordered by their tokens.
@@ -300,6 +316,11 @@ impl Cohorts {
         let mut offers = Offers::default();
         let mut cohorts = lock(&self.entries);
         if !may_begin(&mut cohorts, session, name, grant, now) {
+            if !grant.is_pushed
+                && let Some(entry) = cohorts.get_mut(&(name.clone(), grant.first))
+            {
+                chores.dissolve = entry.dissolve_again(name, &grant.owners);
+            }
             return chores;
         }
         let key = (name.clone(), grant.first);
@@ -518,19 +539,18 @@ impl Cohorts {
         self.with_token(name, token.get(), confirm).unwrap_or(false)
     }
 
-    /// Lets the member with this token keep its grant alone, if it wants `lease`, and others wait that want less. From now
-    /// on, no turn passes to these others in memory. Returns `None` if nobody has to queue again.
+    /// Lets the member with this token keep its grant alone, if others wait that want less than `lease`; `None` stands for
+    /// more than any lease. Returns `None` if nobody has to queue again.
     pub(crate) fn dissolve(
         &self,
         name: &LockName,
         token: FencingToken,
-        lease: Duration,
+        lease: Option<Duration>,
     ) -> Option<Dissolved> {
         self.with_token(name, token.get(), |entry| {
-            if !entry.has_waiting(name) {
-                return None;
-            }
-            let others = entry.cohort.dissolve(token.get(), lease);
+            let more = lease.is_none_or(|lease| lease > entry.cohort.lease());
+            let wants_more = more && entry.has_waiting(name);
+            let others = entry.cohort.dissolve(token.get(), wants_more).clone();
             (!others.is_empty()).then(|| Dissolved {
                 session: entry.session.clone(),
                 first: FencingToken::new(entry.cohort.first()),
@@ -540,27 +560,33 @@ impl Cohorts {
         })?
     }
 
+    /// Records that the server has queued the other members of the cohort again in which the member with this token has the
+    /// turn.
+    pub(crate) fn has_queued(&self, name: &LockName, token: FencingToken) {
+        self.with_token(name, token.get(), |entry| {
+            entry.cohort.has_queued(token.get());
+        });
+    }
+
+    /// Whether other members have to queue again before the member with this token leaves: because the server has not
+    /// queued them yet, or because the lock then stays taken (`retains`).
+    pub(crate) fn dissolves(&self, name: &LockName, token: FencingToken, retains: bool) -> bool {
+        self.with_token(name, token.get(), |entry| {
+            let others = entry.cohort.is_queueing() || (retains && entry.has_waiting(name));
+            others && entry.cohort.has_turn(token.get())
+        })
+        .unwrap_or(false)
+    }
+
     /// Limits an extension to the lease that all members of the cohort want, while others wait.
     pub(crate) fn shared(&self, name: &LockName, token: FencingToken, extend: Extend) -> Extend {
         let limited = self.with_token(name, token.get(), |entry| match extend {
-            Extend::To(lease) if entry.has_waiting(name) => {
+            Extend::To(lease) if entry.cohort.is_queueing() || entry.has_waiting(name) => {
                 Extend::To(lease.min(entry.cohort.lease()))
             }
             extend => extend,
         });
         limited.unwrap_or(extend)
-    }
-
-    /// Makes the others members of the cohort again, because the server has refused to let them queue again.
-    pub(crate) fn take_back(
-        &self,
-        name: &LockName,
-        token: FencingToken,
-        others: VecDeque<OwnerId>,
-    ) {
-        self.with_token(name, token.get(), |entry| {
-            entry.cohort.take_back(token.get(), others);
-        });
     }
 
     /// Removes the cohort whose first member has this token, because the server has confirmed the release of its grant.
@@ -610,14 +636,6 @@ impl Cohorts {
     pub(crate) fn has_lost(&self, name: &LockName, granted: u64, asked: Moment) -> bool {
         self.with_first(name, granted, |Entry { cohort, .. }| {
             !cohort.is_over() && !cohort.is_dissolved() && cohort.was_known_at(asked)
-        })
-        .unwrap_or(false)
-    }
-
-    /// Returns whether other members of the cohort wait until the member with this token has left.
-    pub(crate) fn has_others(&self, name: &LockName, token: FencingToken) -> bool {
-        self.with_token(name, token.get(), |entry| {
-            entry.cohort.has_turn(token.get()) && entry.has_waiting(name)
         })
         .unwrap_or(false)
     }

@@ -1,21 +1,28 @@
 //! Accepts, renews, passes on, retains and releases grants. The [cohort registry](super::cohort_registry) makes the
 //! decisions, and this file sends the commands.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use lock_core::{
-    backend::{BackendError, BoxFuture, Released, Status, Waiter},
+    backend::{BackendError, BoxFuture, Released, Renewed, Status, Waiter},
     fencing::FencingToken,
     key::LockName,
     layout::Layout,
-    lease::{CLAIM, Moment},
+    lease::{CLAIM, Moment, less_drift},
+    owner::OwnerId,
 };
 use redis::Value;
 
 use crate::{
     backend::redis::{
         protocol::{
-            command::{Answered, Arg, claim_ms},
+            command::{Arg, claim_ms, millis},
             grant::{GrantSnapshot, read_owner, short_name},
             request::not_understood,
             scripts,
@@ -51,6 +58,7 @@ pub(crate) fn take_up(
         requeue,
         give_back: unused,
         begun,
+        dissolve: again,
     } = server.cohorts.take_up(session, name, grant, server.now());
     for session in requeue {
         session.requeue(Some(name));
@@ -59,6 +67,12 @@ pub(crate) fn take_up(
         server
             .context
             .spawn(give_back(server.clone(), name.clone(), token, until));
+    }
+    if let Some(token) = again {
+        let (server, name) = (server.clone(), name.clone());
+        server.context.clone().spawn(async move {
+            let _ = dissolve(&server, &name, token, Some(Duration::ZERO)).await;
+        });
     }
     begun
 }
@@ -76,8 +90,8 @@ pub(crate) fn carry_out_chores(server: &Arc<Server>, session: &Arc<Session>, now
 }
 
 /// Ends the turn of the holder with this token. If another member of the cohort is waiting, that member gets the turn.
-/// Passing the turn on usually needs no command to the server. If the lock stays taken until `retain_until`, the other
-/// members queue again before, in a task of the engine, so that this does not depend on when the caller is polled.
+/// Passing the turn on usually needs no command to the server. If the other members have to queue again before, this is
+/// done in a task of the engine, so that it does not depend on when the caller is polled.
 pub(crate) async fn release(
     server: &Arc<Server>,
     name: &LockName,
@@ -85,43 +99,48 @@ pub(crate) async fn release(
     retain_until: Option<Moment>,
 ) -> Result<Released, BackendError> {
     let retains = retain_until.is_some_and(|until| until > server.now());
-    if !retains || !server.cohorts.has_others(name, token) {
+    if !server.cohorts.dissolves(name, token, retains) {
         return release_turn(server, name, token, retain_until).await;
     }
     let (server, name) = (server.clone(), name.clone());
     let context = server.context.clone();
     let releasing = async move {
-        dissolve(&server, &name, token, Duration::MAX).await?;
+        let lease = (!retains).then_some(Duration::ZERO);
+        // If the server refuses this, it decides about the release as well.
+        let _ = dissolve(&server, &name, token, lease).await;
         release_turn(&server, &name, token, retain_until).await
     };
     let released = context.spawn(releasing).await;
     released.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
 }
 
-/// Lets the holder with this token keep its grant alone, if it wants `lease`, and other members of its cohort wait that
-/// want less. The others queue again at their places.
+/// Lets the holder with this token keep its grant alone, if other members of its cohort wait that want less than `lease`;
+/// `None` stands for more than any lease. One script extends the lease to `lease`, and queues the others again at their
+/// places. Returns `None` if nobody has to queue again.
 pub(crate) async fn dissolve(
     server: &Arc<Server>,
     name: &LockName,
     token: FencingToken,
-    lease: Duration,
-) -> Result<(), BackendError> {
+    lease: Option<Duration>,
+) -> Result<Option<Renewed>, BackendError> {
     let Some(dissolved) = server.cohorts.dissolve(name, token, lease) else {
-        return Ok(());
+        return Ok(None);
     };
     // The others get no turn in memory any more, so this does not stop when the holder's call is dropped.
-    let queueing = queue_others(server.clone(), name.clone(), token, dissolved);
+    let lease = lease.unwrap_or_default();
+    let queueing = queue_others(server.clone(), name.clone(), token, dissolved, lease);
     let queued = server.context.spawn(queueing).await;
-    queued.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())))
+    let queued = queued.unwrap_or_else(|panic| Err(BackendError::Unreachable(panic.to_string())));
+    queued.map(Some)
 }
 
-/// Takes the other members out of the grant, and queues them again, with one script.
 async fn queue_others(
     server: Arc<Server>,
     name: LockName,
     token: FencingToken,
     dissolved: Dissolved,
-) -> Result<(), BackendError> {
+    lease: Duration,
+) -> Result<Renewed, BackendError> {
     let Dissolved {
         session,
         first,
@@ -129,28 +148,56 @@ async fn queue_others(
         others,
     } = dissolved;
     let names = server.names(&name);
-    let keys = [names.grant(), names.companion()];
-    let (first, owner) = (first.to_string(), owner.to_string());
-    let entries = session.waiters.entries(&name, &others);
-    let mut args = vec![Arg::Text(&first), Arg::Text(&owner)];
-    for (member, place) in &entries {
-        args.extend([Arg::Text(member), Arg::Text(place)]);
-    }
-    let is_wanted = || matches!(server.cohorts.known(&name, token), Known::Turn(_));
-    let queueing = server.run_while(&name, &scripts::DISSOLVE, &keys, &args, &is_wanted);
-    match queueing.await {
-        Ok(Some(Answered {
-            value: Value::Int(1),
-            ..
-        })) => {}
-        // The holder has left, or the server has lost its grant.
-        Ok(_) => session.requeue(Some(&name)),
-        Err(error) => {
-            server.cohorts.take_back(&name, token, others);
-            return Err(error);
+    let (grant, owner, wanted) = (first.to_string(), owner.to_string(), millis(lease));
+    let has_turn = || matches!(server.cohorts.known(&name, token), Known::Turn(_));
+    let mut is_first = true;
+    while has_turn() {
+        // While the slot of the lock moves, only a script with one key is carried out.
+        let is_alone = !is_first && server.sessions.is_cluster();
+        // Members can have left since the last try.
+        let entries = match is_alone {
+            true => Vec::new(),
+            false => session.waiters.entries(&name, &others),
+        };
+        let keys = [names.grant(), names.companion()];
+        let keys = if is_alone { &keys[..1] } else { &keys };
+        let mut args = vec![Arg::Text(&grant), Arg::Text(&owner), Arg::Text(&wanted)];
+        for (member, place) in &entries {
+            args.extend([Arg::Text(member), Arg::Text(place)]);
         }
+        let tries = AtomicUsize::new(0);
+        let is_wanted = || tries.fetch_add(1, Ordering::Relaxed) == 0 && has_turn();
+        if !lease.is_zero() {
+            let until = server.now() + lease;
+            server.cohorts.note_request(&name, token, until);
+        }
+        let queueing = server.run_while(&name, &scripts::DISSOLVE, keys, &args, &is_wanted);
+        let Some(answered) = queueing.await? else {
+            is_first = false;
+            continue;
+        };
+        let left: i64 =
+            redis::from_redis_value(answered.value).map_err(|error| not_understood(&error))?;
+        let Ok(left) = u64::try_from(left) else {
+            server.lose_cohort(&name, first.get());
+            return Ok(Renewed::NotHeld);
+        };
+        server.cohorts.has_queued(&name, token);
+        let waits = |owner: &&OwnerId| session.waiters.waits(&name, **owner);
+        if entries.len() < others.iter().filter(waits).count() {
+            session.requeue(Some(&name)); // the places of some others were not known
+        }
+        let until = answered.sent + less_drift(Duration::from_millis(left));
+        return Ok(
+            match server.cohorts.confirm(&name, token, until, server.now()) {
+                true => Renewed::Until(until),
+                false => Renewed::NotHeld,
+            },
+        );
     }
-    Ok(())
+    // The holder has left, and its release lets the others enter.
+    session.requeue(Some(&name));
+    Ok(Renewed::NotHeld)
 }
 
 /// Offers the turn to the next member of the cohort, or releases the grant if no member is waiting.

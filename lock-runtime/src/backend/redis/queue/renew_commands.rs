@@ -38,8 +38,11 @@ pub(crate) async fn renew(
     token: FencingToken,
     extend: Extend,
 ) -> Result<Renewed, BackendError> {
-    // A longer lease is not shared. Before the server grants it, the other members of the cohort queue again.
-    grants::dissolve(server, name, token, extend.lease()).await?;
+    // A longer lease is not shared, so the other members of the cohort queue again.
+    let dissolved = grants::dissolve(server, name, token, Some(extend.lease())).await?;
+    if let (Some(renewed), Extend::To(_)) = (dissolved, extend) {
+        return Ok(renewed);
+    }
     let one = [ToRenew {
         name,
         token,

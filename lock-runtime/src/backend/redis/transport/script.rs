@@ -85,12 +85,16 @@ fn gives(name: &str, reply: &Value) -> bool {
         ("acquire", Value::Int(token)) => *token > 1,
         ("acquire" | "leave", Value::Array(fields)) => begins_with_text(fields),
         ("release" | "retain", Value::Int(number)) => matches!(number, 0 | 1),
+        ("dissolve", Value::Int(_)) => true,
         ("renew", Value::Array(left)) => left.iter().all(|left| matches!(left, Value::Int(_))),
         ("queue", Value::Array(fields)) => {
             begins_with_text(fields) || matches!(fields.first(), Some(Value::Nil))
         }
         ("probe", Value::Array(found)) => found.iter().all(|it| matches!(it, Value::Array(_))),
-        ("acquire" | "leave" | "release" | "retain" | "renew" | "queue" | "probe", _) => false,
+        (
+            "acquire" | "leave" | "release" | "retain" | "renew" | "dissolve" | "queue" | "probe",
+            _,
+        ) => false,
         _ => true,
     }
 }
@@ -126,6 +130,7 @@ mod tests {
             ("LEAVE", &[2]),
             ("QUEUE", &[2, 3]),
             ("RENEW", &[4]),
+            ("DISSOLVE", &[0, 1]),
             ("PROBE", &[5]),
         ] {
             let script = Script::new(name, &[]);

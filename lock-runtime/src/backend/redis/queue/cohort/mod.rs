@@ -87,6 +87,8 @@ pub(crate) struct Cohort {
     until: Moment,
     /// Whether the member that has the turn keeps the grant alone, because it wants more than the others.
     is_dissolved: bool,
+    /// The members that have to queue again for this reason.
+    queueing: VecDeque<OwnerId>,
     /// The latest end of the lease that is known, or that a member has asked for. The server may have carried out a
     /// request whose answer was not read.
     latest_end: Moment,
@@ -108,6 +110,7 @@ impl Cohort {
             to_come: grant.owners.iter().copied().collect(),
             until: grant.until(),
             is_dissolved: false,
+            queueing: VecDeque::new(),
             latest_end: grant.until(),
         })
     }
@@ -246,22 +249,34 @@ impl Cohort {
         self.latest_end = self.latest_end.max(before.latest_end);
     }
 
-    /// Lets the member with this token keep the grant alone, if it wants `lease`, which is longer than the lease of the
-    /// others. Returns the others, which have to queue again.
-    pub(crate) fn dissolve(&mut self, token: u64, lease: Duration) -> VecDeque<OwnerId> {
-        if !self.has_turn(token) || lease <= self.lease {
-            return VecDeque::new();
+    /// Returns the members that have to queue again, so that the member with this token keeps the grant alone. If that member
+    /// `wants_more` than the others, these are all others. From then on, no turn passes to them in memory. They are returned
+    /// until [`has_queued`](Self::has_queued) is called.
+    pub(crate) fn dissolve(&mut self, token: u64, wants_more: bool) -> &VecDeque<OwnerId> {
+        if self.has_turn(token) && wants_more {
+            self.is_dissolved = true;
+            self.queueing.extend(self.to_come.drain(..));
         }
-        self.is_dissolved = true;
-        std::mem::take(&mut self.to_come)
+        &self.queueing
     }
 
-    /// Takes these members back, because the server has refused to let them queue again.
-    pub(crate) fn take_back(&mut self, token: u64, others: VecDeque<OwnerId>) {
-        if self.has_turn(token) {
-            self.is_dissolved = false;
-            self.to_come = others;
+    /// Records that the server has queued the other members again.
+    pub(crate) fn has_queued(&mut self, token: u64) {
+        if self.turn.token == token {
+            self.queueing.clear();
         }
+    }
+
+    /// Records that the server has lost the end of a cohort: it describes the grant with these members, which still wait.
+    pub(crate) fn queue_again(&mut self, others: VecDeque<OwnerId>) {
+        if self.is_dissolved && !self.is_over() {
+            self.queueing = others;
+        }
+    }
+
+    /// Whether members have to queue again, and the server has not queued them yet.
+    pub(crate) fn is_queueing(&self) -> bool {
+        !self.queueing.is_empty()
     }
 
     /// Returns what the engine has to do when the member with this token leaves, or declines the turn that it was
@@ -293,12 +308,14 @@ impl Cohort {
     pub(crate) fn end(&mut self) {
         self.state = State::Ended;
         self.to_come.clear();
+        self.queueing.clear();
     }
 
     /// Records that the server has confirmed the release of the cohort's grant.
     pub(crate) fn mark_released(&mut self) {
         self.state = State::Released;
         self.to_come.clear();
+        self.queueing.clear();
     }
 
     /// Ends the cohort, so that its grant has to be released by the latest end of the lease that is known, but not before
@@ -313,5 +330,6 @@ impl Cohort {
     pub(crate) fn suspend(&mut self) {
         self.state = State::Suspended;
         self.to_come.clear();
+        self.queueing.clear();
     }
 }

@@ -201,22 +201,23 @@ fn an_ended_cohort_is_known_until_its_release_is_confirmed() {
 #[test]
 fn a_member_that_wants_more_keeps_the_grant_alone() {
     let mut cohort = inside(3);
-    assert!(
-        cohort.dissolve(10, LEASE).is_empty(),
-        "the others want as much"
-    );
-    assert!(cohort.dissolve(11, 2 * LEASE).is_empty(), "not its turn");
-    let others = cohort.dissolve(10, LEASE + MS);
-    assert_eq!(others, [owner(2), owner(3)]);
+    assert!(cohort.dissolve(10, false).is_empty());
+    assert!(cohort.dissolve(11, true).is_empty(), "not its turn");
+    assert_eq!(*cohort.dissolve(10, true), [owner(2), owner(3)]);
     assert!(cohort.is_dissolved() && cohort.to_come().is_empty());
     assert_eq!(cohort.next(at(2)), None);
     assert!(cohort.has_turn(10));
-    // The server has refused to queue the others again.
-    cohort.take_back(11, others.clone());
-    assert!(cohort.is_dissolved());
-    cohort.take_back(10, others);
-    assert!(!cohort.is_dissolved());
-    assert_eq!(offer_next(&mut cohort, at(3)), Some(turn_of(11, 2)));
+    // Until the server has queued them, whoever needs it asks again.
+    assert_eq!(*cohort.dissolve(10, false), [owner(2), owner(3)]);
+    cohort.has_queued(11);
+    assert!(cohort.is_queueing());
+    cohort.has_queued(10);
+    assert!(!cohort.is_queueing() && cohort.is_dissolved());
+    // A failover has lost the script.
+    cohort.queue_again([owner(3)].into());
+    assert_eq!(*cohort.dissolve(10, false), [owner(3)]);
+    cohort.end();
+    assert!(!cohort.is_queueing());
 }
 
 /// The answer to the renewal is lost. Until the lease that was asked for has ended, the server can have the grant.

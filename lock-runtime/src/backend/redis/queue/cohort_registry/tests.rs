@@ -306,12 +306,18 @@ fn a_member_that_wants_more_is_the_last_one() {
     assert!(fixture.enter(7, at(1)));
     fixture.settle(&a);
     let (name, cohorts, token) = (&fixture.name, &fixture.cohorts, FencingToken::new(7));
-    assert!(cohorts.dissolve(name, token, LEASE).is_none());
-    let dissolved = cohorts.dissolve(name, token, 2 * LEASE).unwrap();
+    let dissolve = |lease| cohorts.dissolve(name, token, lease);
+    assert!(dissolve(Some(LEASE)).is_none());
+    assert!(cohorts.dissolves(name, token, true) && !cohorts.dissolves(name, token, false));
+    let longer = Extend::To(2 * LEASE);
+    assert_eq!(cohorts.shared(name, token, longer), Extend::To(LEASE));
+    let dissolved = dissolve(Some(2 * LEASE)).unwrap();
     assert_eq!((dissolved.first, dissolved.owner), (token, a.owner()));
     assert_eq!(dissolved.others, [b.owner(), c.owner()]);
-    assert!(cohorts.dissolve(name, token, 3 * LEASE).is_none());
-    assert!(!cohorts.has_others(name, token));
+    // Until the server has queued them, a release and another extension do it first.
+    assert!(cohorts.dissolves(name, token, false));
+    assert_eq!(cohorts.shared(name, token, longer), Extend::To(LEASE));
+    assert_eq!(dissolve(Some(LEASE)).unwrap().others, dissolved.others);
     assert!(is_nothing(&fixture.describe(7, &[&a, &b, &c], at(20))));
     // Both are on their way to the queue, so their absence does not mean that the grant is lost.
     assert!(!cohorts.has_lost(name, 7, at(20)));
@@ -319,11 +325,18 @@ fn a_member_that_wants_more_is_the_last_one() {
     let places: Vec<_> = entries.iter().map(|(_, place)| place.as_str()).collect();
     assert_eq!(places, ["2", "3"]);
     assert_eq!(entries[1].0, c.request.member());
-    // The server has refused to queue them.
-    cohorts.take_back(name, token, dissolved.others);
-    assert!(cohorts.has_others(name, token) && cohorts.has_lost(name, 7, at(20)));
-    cohorts.dissolve(name, token, Duration::MAX).unwrap();
-    assert!(matches!(cohorts.pass(name, 7, at(30)), Passed::Ended(7)));
+    cohorts.has_queued(name, token);
+    assert!(dissolve(None).is_none() && !cohorts.dissolves(name, token, true));
+    assert_eq!(cohorts.shared(name, token, longer), longer);
+    assert!(is_nothing(&fixture.describe(7, &[&a], at(30))));
+    // The server has lost the script: it describes the grant as it was.
+    let again = fixture.describe(7, &[&a, &b, &c], at(40)).dissolve;
+    assert_eq!(again, Some(token));
+    assert_eq!(
+        dissolve(Some(Duration::ZERO)).unwrap().others,
+        dissolved.others
+    );
+    assert!(matches!(cohorts.pass(name, 7, at(50)), Passed::Ended(7)));
 }
 
 /// The first release of a member, whose caller no longer waits for it, has made the other members queue again. The second
