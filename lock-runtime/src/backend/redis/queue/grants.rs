@@ -165,8 +165,9 @@ async fn queue_others(
         for (member, place) in &entries {
             args.extend([Arg::Text(member), Arg::Text(place)]);
         }
+        // The second time is for a server that has forgotten the script.
         let tries = AtomicUsize::new(0);
-        let is_wanted = || tries.fetch_add(1, Ordering::Relaxed) == 0 && has_turn();
+        let is_wanted = || tries.fetch_add(1, Ordering::Relaxed) < 2 && has_turn();
         if !lease.is_zero() {
             let until = server.now() + lease;
             server.cohorts.note_request(&name, token, until);
