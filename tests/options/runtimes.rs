@@ -884,12 +884,13 @@ fn a_client_that_cannot_connect_again_is_told_why() {
         for word in line.split(' ') {
             command.arg(word);
         }
-        admin.block_on(ask::<redis::Value>(&mut redis, &command));
+        admin.block_on(ask::<redis::Value>(&mut redis, &command))
     };
     // The other connection is that of `run`.
     admin.block_on(until(async || server.client_count().await == 2));
     run("CONFIG SET maxclients 1");
-    run("CLIENT KILL TYPE pubsub");
+    // The client subscribes to its channel a moment after it has connected.
+    while run("CLIENT KILL TYPE pubsub") != redis::Value::Int(1) {}
     let lock = client.lock("k").wait(300 * MS);
     let refused = admin.block_on(lock.acquire());
     assert!(
