@@ -17,27 +17,38 @@ use crate::fixture::{MS, NAME, NAMESPACE, SECOND, client, row, token, until};
 #[tokio::test]
 async fn row_28_a_primary_is_promoted_again() {
     row(28, async |_| {
-        let mut cluster = ClusterServers::with_replicas(3).await;
-        let [idle, other] = [client(&cluster.url()).await, client(&cluster.url()).await];
-        let slot = cluster.slot_of(NAME).await;
-        let first = cluster.primary_of(slot).await;
-        let second = cluster.replica_of(first);
-        let before = token(&idle).await;
-        cluster.until_replicated("{faults:k}:replicated").await;
-        cluster.promote(second, slot).await;
-        cluster.until_in_sync(first).await;
-        cluster.cut_off(first, second).await;
-        let between = token(&other).await;
-        assert!(between > before, "{between}, {before}");
-        cluster.servers[second].kill();
-        cluster.servers[first].continue_process();
-        cluster.promote(first, slot).await;
-        let connections = idle.stats().connections;
-        let after = token(&idle).await;
-        assert!(after > between, "{after}, {between}");
-        assert_eq!(idle.stats().connections, connections);
+        // On a busy machine, the idle client can have connected again, which makes the case another one.
+        for _ in 0..5 {
+            if promoted_again().await {
+                return;
+            }
+        }
+        panic!("the idle client always connects again");
     })
     .await;
+}
+
+/// Returns whether the idle client has used its old connection to the primary that is promoted again.
+async fn promoted_again() -> bool {
+    let mut cluster = ClusterServers::with_replicas(3).await;
+    let [idle, other] = [client(&cluster.url()).await, client(&cluster.url()).await];
+    let slot = cluster.slot_of(NAME).await;
+    let first = cluster.primary_of(slot).await;
+    let second = cluster.replica_of(first);
+    let before = token(&idle).await;
+    cluster.until_replicated("{faults:k}:replicated").await;
+    cluster.promote(second, slot).await;
+    cluster.until_in_sync(first).await;
+    cluster.cut_off(first, second).await;
+    let between = token(&other).await;
+    assert!(between > before, "{between}, {before}");
+    cluster.servers[second].kill();
+    cluster.servers[first].continue_process();
+    cluster.promote(first, slot).await;
+    let connections = idle.stats().connections;
+    let after = token(&idle).await;
+    assert!(after > between, "{after}, {between}");
+    idle.stats().connections == connections
 }
 
 /// Row 28 of `docs/faults.md`: a replica replaces a primary whose process is stopped, and grants a lock. When the old
