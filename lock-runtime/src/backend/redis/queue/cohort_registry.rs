@@ -86,15 +86,16 @@ impl Entry {
         self.cohort.to_come().iter().filter(waits).count()
     }
 
-    /// The server describes the grant with these owners. If its member keeps the grant alone, and some of the others still
-    /// wait, the server has lost the script that queued them: returns the token of the member.
+    /// The server describes the grant with these owners. If its member keeps the grant alone, and some of the owners behind
+    /// it still wait, the server has lost the script that queued them: returns the token of the member.
     fn dissolve_again(&mut self, name: &LockName, owners: &[OwnerId]) -> Option<FencingToken> {
         let turn = self.cohort.turn();
         if !self.cohort.is_dissolved() || self.cohort.is_queueing() {
             return None;
         }
         let waits = |owner: &&OwnerId| self.session.waiters.waits(name, **owner);
-        let others = owners.iter().filter(waits).copied().collect();
+        let behind = owners.iter().skip_while(|owner| **owner != turn.owner);
+        let others = behind.skip(1).filter(waits).copied().collect();
         self.cohort.queue_again(others);
         let queueing = self.cohort.is_queueing();
         queueing.then(|| FencingToken::new(turn.token))

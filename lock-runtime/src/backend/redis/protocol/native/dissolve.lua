@@ -1,17 +1,19 @@
--- Lets one member of a cohort keep the grant alone, with its token, and queues the other members again at their places.
+-- Lets one member of a cohort keep the grant alone, and queues the members behind it again at their places. The members
+-- before it have left. They stay in the grant, so that the tokens of its owners do not change.
 --
--- KEYS: grant, queue. Without the queue, the other members are only taken out of the grant: while a slot moves to another
+-- KEYS: grant, queue. Without the queue, the members behind it are only taken out of the grant: while a slot moves to another
 -- server of a cluster, the servers refuse scripts with several keys.
 --
 -- ARGV:
 -- 1. token of the grant
 -- 2. the owner that keeps the grant
 -- 3. the lease that this owner wants, in ms; the lease is extended if less is left (0: not extended)
--- 4. for each other member: its queue entry (`owner|session_id|lease|wait|words`), and then its place
+-- 4. for each member behind it: its queue entry (`owner|session_id|lease|wait|words`), and then its place
 local held = redis.call('GET', KEYS[1])
 local token, longest, session_id, owners, rest = string.match(held or '', '^(%d+)|(%d+)|([^|]+)|([%x ]+)(|.*)$')
 local left = redis.call('PTTL', KEYS[1])
-if token ~= ARGV[1] or not string.find(owners, ARGV[2], 1, true) or left == 0 then
+local _, last = string.find(owners or '', ARGV[2], 1, true)
+if token ~= ARGV[1] or not last or left == 0 then
   return -1 -- the lock is not held with this token, or not by this owner: nothing was changed
 end
 if left < 0 or left > tonumber(longest) then
@@ -22,7 +24,8 @@ if tonumber(ARGV[3]) > left then
   longest = left > tonumber(longest) and ARGV[3] or longest
 end
 redis.call('PEXPIRE', KEYS[1], left) -- a server that is out of memory allows SET only after PEXPIRE
-redis.call('SET', KEYS[1], table.concat({ token, longest, session_id, ARGV[2] }, '|') .. rest, 'PX', left)
+owners = string.sub(owners, 1, last)
+redis.call('SET', KEYS[1], table.concat({ token, longest, session_id, owners }, '|') .. rest, 'PX', left)
 local entries, wait = {}, 0
 for i = 4, #ARGV, 2 do
   entries[#entries + 1] = ARGV[i + 1]
