@@ -146,8 +146,6 @@ async fn cut_in_the_middle(cut: impl AsyncFn(&Fixture)) -> Duration {
     // Over the new connection, the members repeat their requests, and learn that the cohort still has its grant.
     let status = async || fixture.behind.lock("k").status().await.unwrap();
     assert_eq!(status().await.waiters, MEMBERS - 2 + 1);
-    let extended = second.guard.extend(20 * SECOND).await.unwrap();
-    assert!(extended > 15 * SECOND, "{extended:?}");
     assert_eq!(second.guard.loss(), None);
     assert_eq!(
         until_cohort(&fixture.server, MEMBERS).await.token,
