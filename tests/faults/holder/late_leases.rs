@@ -5,7 +5,7 @@ use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
     task::{Context, Poll, Waker},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::future::try_join_all;
@@ -133,7 +133,15 @@ async fn a_try_whose_lock_is_not_taken_in_time_is_busy() {
     let store = Store::redis().await;
     let client = connected(&store).await;
     let lock = client.lock("k").lease(SECOND).wait(Duration::ZERO);
-    match polled_after(4 * SECOND, lock.acquire()).await {
+    let tried = loop {
+        let began = Instant::now();
+        match polled_after(4 * SECOND, lock.acquire()).await {
+            // On a busy machine, the answer can come before the first poll has ended.
+            Ok(guard) if began.elapsed() < SECOND => _ = guard.release().await,
+            tried => break tried,
+        }
+    };
+    match tried {
         Err(LockError::Busy { key, waited, .. }) => {
             assert_eq!(key.as_str(), "k");
             assert!(
