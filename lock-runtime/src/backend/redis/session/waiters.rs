@@ -268,7 +268,7 @@ impl Waiters {
     }
 
     /// Returns the queue entries of these owners that still wait, each with its place. Leaves out owners whose places are not
-    /// known yet: the next probe finds them.
+    /// known yet.
     pub(crate) fn entries<'a>(
         &self,
         name: &LockName,

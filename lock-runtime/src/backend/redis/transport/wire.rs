@@ -56,7 +56,7 @@ struct Pending {
     answer: oneshot::Sender<RedisResult<Value>>,
 }
 
-/// Who writes to the socket now.
+/// The present writer of the socket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writer {
     Nobody,

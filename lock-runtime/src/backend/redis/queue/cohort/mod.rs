@@ -267,7 +267,7 @@ impl Cohort {
         }
     }
 
-    /// Records that the server has lost the end of a cohort: it describes the grant with these members, which still wait.
+    /// Records that these members have to queue again, because the server has lost the script that queued them.
     pub(crate) fn queue_again(&mut self, others: VecDeque<OwnerId>) {
         if self.is_dissolved && !self.is_over() {
             self.queueing = others;

@@ -207,7 +207,7 @@ fn a_member_that_wants_more_keeps_the_grant_alone() {
     assert!(cohort.is_dissolved() && cohort.to_come().is_empty());
     assert_eq!(cohort.next(at(2)), None);
     assert!(cohort.has_turn(10));
-    // Until the server has queued them, whoever needs it asks again.
+    // They are returned until the server has queued them.
     assert_eq!(*cohort.dissolve(10, false), [owner(2), owner(3)]);
     cohort.has_queued(11);
     assert!(cohort.is_queueing());
