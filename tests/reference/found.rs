@@ -39,3 +39,15 @@ fn a_call_that_is_shut_down_on_its_way_in_has_lost_nothing() {
         Step::ShutDown(1),
     ]);
 }
+
+/// A defect of the test: the answer to an abandoned call came before the call was dropped. The client then checked the
+/// older hold of the lock, and found that its key had expired.
+#[test]
+fn an_abandoned_call_has_no_answer() {
+    let abandoned = Step::Abandon { client: 1, key: A };
+    run(vec![
+        Step::Begin(0, Spec::patient(1, A)),
+        Step::Expire(A),
+        abandoned,
+    ]);
+}

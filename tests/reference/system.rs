@@ -176,17 +176,23 @@ impl System {
                     strategy: self.store.strategies()[0],
                     ..Spec::patient(*client, *key)
                 };
-                let mut call = Call::new(&self.clients[*client], &spec, model.rules.own_clock);
+                let mut call = Some(Call::new(
+                    &self.clients[*client],
+                    &spec,
+                    model.rules.own_clock,
+                ));
+                // An answer between the poll and the drop would begin a hold, and the client would then check whether an
+                // older hold of the lock has been lost.
+                let mut abandon = || call.take().expect("one call is abandoned once").poll();
                 if model.rules.own_clock {
-                    call.poll();
+                    abandon();
                 } else {
-                    let polling = poll_fn(|_| {
-                        call.poll();
+                    let abandoning = poll_fn(|_| {
+                        abandon();
                         Poll::Ready(())
                     });
-                    poll_unread(&self.clients[*client], pin!(polling)).await;
+                    poll_unread(&self.clients[*client], pin!(abandoning)).await;
                 }
-                drop(call);
                 self.answered(*client).await;
             }
             Step::Release(id) => self.leave(*id).await,
