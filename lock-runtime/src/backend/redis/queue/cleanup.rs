@@ -46,9 +46,8 @@ pub(crate) async fn clean_up(server: Arc<Server>, sent: Sent) {
     give_up(server, sent, gone).await;
 }
 
-/// Removes everything that an abandoned acquisition may have left on the server. If the acquisition was offered a turn,
-/// gives this turn back. If it was offered no turn, or if a request of the caller is unanswered, sends a request to
-/// leave. The server carries out the requests of a connection in order, so the request to leave goes over the connection
+/// Removes everything that an abandoned acquisition may have left on the server. If the acquisition has a turn, gives this
+/// turn back. If it has none, or if a request of the caller is unanswered, sends a request to leave. The server carries out the requests of a connection in order, so the request to leave goes over the connection
 /// of the unanswered request. If that connection breaks, the request to leave goes over the next one, after the server has
 /// closed the first one.
 ///
@@ -75,7 +74,7 @@ pub(crate) async fn give_up(server: Arc<Server>, sent: Sent, gone: oneshot::Send
     // The server can carry out an unanswered request until the server has closed the connection of this request.
     let mut settled = request.is_answered();
     let name = &request.names.lock;
-    if let Some((token, ends)) = server.cohorts.offered_to(name, request.owner) {
+    if let Some((token, ends)) = server.cohorts.turn_of(name, request.owner) {
         give_back(server.clone(), name.clone(), token, ends).await;
         if settled {
             return;

@@ -25,7 +25,7 @@ use crate::{
     backend::redis::{
         protocol::grant::GrantSnapshot,
         queue::cohort::{Cohort, Departure, Turn},
-        session::{Session, waiters::Offers},
+        session::{Session, waiters::Told},
     },
     background::{lock, runtimes::Runtimes},
 };
@@ -53,28 +53,21 @@ struct Entry {
 type Entries = BTreeMap<(LockName, u64), Entry>;
 
 impl Entry {
-    /// Offers the turn to the next member that is still waiting, by an entry in `offers`. A member whose runtime is silent
-    /// misses its turn at once: at its next poll, it queues again at its old place.
-    fn pass(
-        &mut self,
-        name: &LockName,
-        runtimes: &Runtimes,
-        now: Moment,
-        offers: &mut Offers,
-    ) -> Next {
+    /// Passes the turn to the next member that is still waiting, and tells it by an entry in `told`. A member whose runtime is
+    /// silent misses its turn: at its next poll, it queues again at its old place.
+    fn pass(&mut self, name: &LockName, runtimes: &Runtimes, now: Moment, told: &mut Told) -> Next {
         let mut next = Next::Nobody;
         while let Some(turn) = self.cohort.next(now) {
             let waiters = &self.session.waiters;
             let is_silent =
                 !runtimes.have_answered(now) && waiters.is_silent(name, turn.owner, runtimes, now);
-            if waiters.resolve(name, turn.owner, Ok(turn.token), offers) {
+            if waiters.tell(name, turn.owner, Ok(()), told) {
                 if is_silent {
-                    waiters.withdraw(name, turn.owner, offers);
                     next = Next::Silent;
                     continue;
                 }
-                self.cohort.offer(turn);
-                return Next::Offered;
+                self.cohort.enter(turn);
+                return Next::Inside;
             }
         }
         next
@@ -110,8 +103,8 @@ impl Entry {
 /// The outcome of the search for the next member of a cohort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// A member was offered the turn.
-    Offered,
+    /// A member has the turn.
+    Inside,
     /// Members are still waiting, but their runtimes do not run.
     Silent,
     /// No member is still waiting, or the local deadline of the grant has passed.
@@ -135,7 +128,7 @@ pub(crate) struct Dissolved {
 pub(crate) enum Passed {
     /// This process knows no cohort that contains the token.
     Unknown,
-    /// The turn was offered to the next member of the cohort.
+    /// The next member of the cohort has the turn.
     On,
     /// The member that leaves no longer has the turn.
     Stale,
@@ -176,7 +169,7 @@ pub(crate) struct TakenUp {
     /// The token of a turn that has to be given back because no member takes it, and the latest moment at which the
     /// lease of its grant can end.
     pub(crate) give_back: Option<(FencingToken, Moment)>,
-    /// Whether the grant is new to this process, and a waiter was offered a turn.
+    /// Whether the grant is new to this process, and a waiter has got the turn.
     pub(crate) begun: bool,
     /// The token of a member that keeps the grant alone, if the server still describes the grant with other members.
     pub(crate) dissolve: Option<FencingToken>,
@@ -287,10 +280,12 @@ impl Cohorts {
             .map(change)
     }
 
-    /// Takes the turn with this token for its member, if the turn is still offered to it.
-    pub(crate) fn enter(&self, name: &LockName, token: u64, now: Moment) -> Option<Grant> {
-        let enter = |entry: &mut Entry| entry.cohort.enter(token, now);
-        self.with_token(name, token, enter)?
+    /// Returns the grant by which this owner has the turn. Returns `None` if it does not have the turn, if the server has
+    /// usually lost the grant, or if the local deadline has passed.
+    pub(crate) fn grant_of(&self, name: &LockName, owner: OwnerId, now: Moment) -> Option<Grant> {
+        let mut cohorts = lock(&self.entries);
+        let mut present = of_lock(&mut cohorts, name).filter(|entry| entry.replaced.is_none());
+        present.find_map(|entry| entry.cohort.grant_of(owner, now))
     }
 
     /// Creates the cohort of a grant that the server pushed, or described in an answer, unless this cohort or a later
@@ -314,7 +309,7 @@ impl Cohorts {
         let Some(mut cohort) = Cohort::new(grant, now) else {
             return chores;
         };
-        let mut offers = Offers::default();
+        let mut told = Told::default();
         let mut cohorts = lock(&self.entries);
         if !may_begin(&mut cohorts, session, name, grant, now) {
             if !grant.is_pushed
@@ -338,19 +333,18 @@ impl Cohorts {
             session.waiters.set_grant(name, &grant.owners, grant.first);
         }
         let is_known = cohorts.contains_key(&key);
-        let next = entry.pass(name, &self.runtimes, now, &mut offers);
-        let passed = next == Next::Offered;
+        let next = entry.pass(name, &self.runtimes, now, &mut told);
+        let passed = next == Next::Inside;
         chores.begun = passed && !is_known;
         if let ([owner], Next::Nobody) = (&grant.owners[..], next) {
-            // The only owner of the grant could not be offered its turn. Either the deadline of the grant has passed,
-            // or one of four cases applies:
+            // The only owner of the grant could not get its turn. Either the deadline of the grant has passed, or one of
+            // three cases applies:
             // - The owner has left. Its clean-up has possibly ended before the grant, because the queue of a promoted
             //   replica can be outdated. A grant that was pushed is therefore given back, like that of a whole cohort.
             // - The owner already holds the lock by this grant, because the answer to its own request granted the lock.
             //   The server pushes no such grant.
             // - The owner holds the lock with an older token, because the server has granted the lock to the owner
             //   twice. The server's second grant is given back.
-            // - The owner is offered a turn by an older grant. The owner's next request describes the present grant.
             let twice = |other: &mut Entry| {
                 other.cohort.is_inside(*owner) && other.cohort.first() < grant.first
             };
@@ -358,11 +352,7 @@ impl Cohorts {
                 chores.give_back = Some((FencingToken::new(grant.first), grant.until()));
                 return chores;
             }
-            let offered = |other: &mut Entry| {
-                other.cohort.is_offered() && other.cohort.turn().owner == *owner
-            };
-            let has_left = grant.is_pushed && !of_lock(&mut cohorts, name).any(offered);
-            if !has_left && !session.waiters.waits(name, *owner) {
+            if !grant.is_pushed && !session.waiters.waits(name, *owner) {
                 return chores;
             }
         }
@@ -389,7 +379,7 @@ impl Cohorts {
 
     /// Passes the turn to the next member when the member with this token leaves.
     pub(crate) fn pass(&self, name: &LockName, token: u64, now: Moment) -> Passed {
-        let mut offers = Offers::default();
+        let mut told = Told::default();
         let mut cohorts = lock(&self.entries);
         let Some(entry) = of_token(&mut cohorts, name, token) else {
             return Passed::Unknown;
@@ -415,7 +405,7 @@ impl Cohorts {
             entry.cohort.end();
             return Passed::Ended(first);
         }
-        if entry.pass(name, &self.runtimes, now, &mut offers) == Next::Offered {
+        if entry.pass(name, &self.runtimes, now, &mut told) == Next::Inside {
             return Passed::On;
         }
         if entry.has_waiting(name) {
@@ -433,17 +423,14 @@ impl Cohorts {
         self.with_token(name, token.get(), |entry| entry.cohort.latest_end())
     }
 
-    /// Returns the token of the turn that is offered to this owner, and the latest moment at which the lease of its grant
-    /// can end, if there is such a turn.
-    pub(crate) fn offered_to(
+    /// Returns the token of the turn that this owner has, and the latest moment at which the lease of its grant can end.
+    pub(crate) fn turn_of(
         &self,
         name: &LockName,
         owner: OwnerId,
     ) -> Option<(FencingToken, Moment)> {
         let mut cohorts = lock(&self.entries);
-        let offered =
-            |entry: &&mut Entry| entry.cohort.is_offered() && entry.cohort.turn().owner == owner;
-        let entry = of_lock(&mut cohorts, name).rfind(offered)?;
+        let entry = of_lock(&mut cohorts, name).rfind(|entry| entry.cohort.is_inside(owner))?;
         let token = FencingToken::new(entry.cohort.turn().token);
         Some((token, entry.cohort.latest_end()))
     }
@@ -454,7 +441,6 @@ impl Cohorts {
     /// cohort whose last member has left, if nobody shares the grant again.
     pub(crate) fn heartbeat_chores(&self, session: &Arc<Session>, now: Moment) -> Chores {
         let mut chores = Chores::default();
-        let mut offers = Offers::default();
         let mut cohorts = lock(&self.entries);
         // The session of a member that has left may be idle, so each session does this for all sessions.
         for ((name, _), entry) in cohorts.iter_mut() {
@@ -480,10 +466,6 @@ impl Cohorts {
                 continue;
             }
             if entry.cohort.is_late(now) && entry.has_waiting(name) {
-                if entry.cohort.is_offered() {
-                    let owner = entry.cohort.turn().owner;
-                    session.waiters.withdraw(name, owner, &mut offers);
-                }
                 entry.cohort.suspend();
                 chores.requeue.push(name.clone());
             }
@@ -498,14 +480,14 @@ impl Cohorts {
             let cohort = &entry.cohort;
             match cohort.is_suspended() {
                 true => entry.left.is_some(),
-                false => cohort.is_offered() || cohort.is_over(),
+                false => cohort.is_over(),
             }
         };
         let cohorts = lock(&self.entries);
         let mut ours = cohorts
             .values()
             .filter(|entry| Arc::ptr_eq(&entry.session, session));
-        // A caller that still waits can be offered a turn.
+        // A caller that still waits can get a turn.
         !session.waiters.is_empty() || ours.any(is_needed)
     }
 

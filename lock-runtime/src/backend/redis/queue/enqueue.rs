@@ -18,7 +18,7 @@ use crate::backend::redis::{
         grants::take_up,
         server::{Retry, Server},
     },
-    session::{Session, waiters::Offers},
+    session::{Session, waiters::Told},
     transport::{call_error::CallError, connection::Connection},
 };
 use crate::events::TARGET;
@@ -68,9 +68,9 @@ async fn send_all(server: Arc<Server>, session: Arc<Session>, name: LockName) {
                 }
             }
             Err(error) => {
-                let mut offers = Offers::default();
+                let mut told = Told::default();
                 for request in &batch {
-                    waiters.resolve(&name, request.owner, Err(error.clone()), &mut offers);
+                    waiters.tell(&name, request.owner, Err(error.clone()), &mut told);
                 }
             }
         }

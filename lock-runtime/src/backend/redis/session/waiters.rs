@@ -21,9 +21,9 @@ use crate::{
 /// The largest number of callers that one request queues.
 const BATCH_LIMIT: usize = 64;
 
-/// The message to a waiting acquisition: the token of the turn that it is offered, or an error. The engine takes the offered
-/// turn for it, unless the turn has been passed on by then.
-pub(crate) type OfferResult = Result<u64, BackendError>;
+/// The message to an acquisition that its wait is over: its turn has come, or its request has failed. Whether it has the turn
+/// when it reads the message is up to its cohort.
+pub(crate) type Turned = Result<(), BackendError>;
 
 /// A caller that has a place in the queue, or whose request is being sent.
 struct Waiting {
@@ -32,13 +32,11 @@ struct Waiting {
     polled: Option<Polled>,
     /// Whether [`WaitList::queued`] counts this caller.
     queued: bool,
-    /// Sends the caller its offer or an error; `None` after the caller was sent one of them.
-    sender: Option<oneshot::Sender<OfferResult>>,
+    sender: oneshot::Sender<Turned>,
 }
 
 impl Waiting {
     fn place(&self) -> Option<u64> {
-        self.sender.as_ref()?;
         self.request.place()
     }
 }
@@ -47,7 +45,7 @@ impl Waiting {
 #[derive(Default)]
 struct WaitList {
     waiting: HashMap<OwnerId, Waiting>,
-    /// The number of callers in `waiting` that have a place in the queue, and have not been sent an offer.
+    /// The number of callers in `waiting` that have a place in the queue.
     queued: usize,
     /// Dropped to signal that the next request has to be sent at once, without waiting for more callers to share the
     /// request.
@@ -159,14 +157,14 @@ impl Waiters {
         due
     }
 
-    /// Adds a waiting caller to the list. A caller is added before its request is sent, because the offer of a turn can
-    /// arrive together with the reply. The returned flag is true if no other caller of the session waits for the lock,
+    /// Adds a waiting caller to the list. A caller is added before its request is sent, because its turn can come together
+    /// with the reply. The returned flag is true if no other caller of the session waits for the lock,
     /// and the caller has no place in the queue yet. If the flag is true, the caller sends its own request.
     pub(crate) fn join(
         &self,
         request: &Arc<AcquireRequest>,
         polled: Option<Polled>,
-    ) -> (oneshot::Receiver<OfferResult>, bool) {
+    ) -> (oneshot::Receiver<Turned>, bool) {
         let (sender, receiver) = oneshot::channel();
         let mut waiters = lock(&self.0);
         let list = waiters.entry(request.names.lock.clone()).or_default();
@@ -175,7 +173,7 @@ impl Waiters {
             request: request.clone(),
             polled,
             queued: request.place().is_some(),
-            sender: Some(sender),
+            sender,
         };
         list.waiting.insert(request.owner, waiting);
         list.queued += usize::from(request.place().is_some());
@@ -196,7 +194,6 @@ impl Waiters {
         for (request, place) in places {
             if let Some(list) = &mut list
                 && let Some(waiting) = list.waiting.get_mut(&request.owner)
-                && waiting.sender.is_some()
                 && !std::mem::replace(&mut waiting.queued, true)
             {
                 list.queued += 1;
@@ -205,38 +202,35 @@ impl Waiters {
         }
     }
 
-    /// Removes the caller with this owner name, because the caller no longer waits for its turn. Its entry is dropped with
-    /// `offers`.
-    pub(crate) fn withdraw(&self, name: &LockName, owner: OwnerId, offers: &mut Offers) {
+    fn take(&self, name: &LockName, owner: OwnerId) -> Option<Waiting> {
         let mut waiters = lock(&self.0);
-        let Some(list) = waiters.get_mut(name) else {
-            return;
-        };
-        if let Some(waiting) = list.waiting.remove(&owner) {
+        let list = waiters.get_mut(name)?;
+        let waiting = list.waiting.remove(&owner);
+        if let Some(waiting) = &waiting {
             list.one_less_queued(waiting.queued);
-            offers.withdrawn.push(waiting);
         }
         if list.is_deserted() {
             waiters.remove(name);
         }
+        waiting
     }
 
     /// Removes the caller of this request, because the caller no longer waits for its turn.
     pub(crate) fn remove(&self, request: &AcquireRequest) {
-        let mut offers = Offers::default();
-        self.withdraw(&request.names.lock, request.owner, &mut offers);
+        let waiting = self.take(&request.names.lock, request.owner);
+        isolated(|| drop(waiting));
     }
 
-    /// Returns whether any caller of the session waits for this lock, or has been offered a turn.
+    /// Returns whether any caller of the session waits for this lock.
     pub(crate) fn are_at(&self, name: &LockName) -> bool {
         lock(&self.0).contains_key(name)
     }
 
-    /// Returns whether this caller is still waiting, and has not been sent an offer or an error.
+    /// Returns whether this caller is still waiting.
     pub(crate) fn waits(&self, name: &LockName, owner: OwnerId) -> bool {
         let waiters = lock(&self.0);
-        let waiting = waiters.get(name).and_then(|list| list.waiting.get(&owner));
-        waiting.is_some_and(|waiting| waiting.sender.is_some())
+        let list = waiters.get(name);
+        list.is_some_and(|list| list.waiting.contains_key(&owner))
     }
 
     /// Returns whether the runtime that polled this caller does not run.
@@ -298,36 +292,19 @@ impl Waiters {
         }
     }
 
-    /// Adds an offer or an error for a caller to `offers`. Returns whether the caller is still waiting. A caller that was
-    /// sent an offer stays in the list until it has taken or missed its turn.
-    pub(crate) fn resolve(
+    /// Removes a caller, and adds the message that its wait is over to `told`. Returns whether the caller was still waiting.
+    pub(crate) fn tell(
         &self,
         name: &LockName,
         owner: OwnerId,
-        result: OfferResult,
-        offers: &mut Offers,
+        message: Turned,
+        told: &mut Told,
     ) -> bool {
-        let mut waiters = lock(&self.0);
-        let Some(list) = waiters.get_mut(name) else {
+        let Some(waiting) = self.take(name, owner) else {
             return false;
         };
-        let Some(waiting) = list.waiting.get_mut(&owner) else {
-            return false;
-        };
-        let Some(sender) = waiting.sender.take() else {
-            return false;
-        };
-        let queued = std::mem::take(&mut waiting.queued);
-        let listens = !sender.is_closed();
-        if listens {
-            offers.made.push((sender, result));
-        } else {
-            offers.withdrawn.extend(list.waiting.remove(&owner));
-        }
-        list.one_less_queued(queued);
-        if list.is_deserted() {
-            waiters.remove(name);
-        }
+        let listens = !waiting.sender.is_closed();
+        told.0.push((waiting, message));
         listens
     }
 
@@ -345,21 +322,17 @@ impl Waiters {
         }
     }
 
-    /// Removes the waiters for the locks that `is_meant` selects, except waiters that were offered a turn. The removed
-    /// waiters get no result: each waiter's receiver reports that its sender was dropped. The removed waiters wake in
-    /// the order of their places in the queue. Waiters without a place wake last, in the order of their requests.
+    /// Removes the waiters for the locks that `is_meant` selects. The removed waiters get no result: each waiter's receiver
+    /// reports that its sender was dropped. The removed waiters wake in the order of their places in the queue. Waiters
+    /// without a place wake last, in the order of their requests.
     pub(crate) fn dismiss(&self, is_meant: impl Fn(&LockName) -> bool) {
         let mut dismissed = Vec::new();
         lock(&self.0).retain(|name, list| {
             if is_meant(name) {
                 let waiting = std::mem::take(&mut list.waiting);
-                let (meant, offered): (HashMap<_, _>, _) = waiting
-                    .into_iter()
-                    .partition(|(_, waiting)| waiting.sender.is_some());
-                list.waiting = offered;
                 list.queued = 0;
                 list.batch_ready = None;
-                dismissed.push(list.in_order(meant));
+                dismissed.push(list.in_order(waiting));
             }
             !list.is_deserted()
         });
@@ -439,9 +412,7 @@ impl Waiters {
         while batch.len() < BATCH_LIMIT
             && let Some(owner) = list.unsent.pop_front()
         {
-            if let Some(waiting) = list.waiting.get(&owner)
-                && waiting.sender.is_some()
-            {
+            if let Some(waiting) = list.waiting.get(&owner) {
                 batch.push(waiting.request.clone());
             }
         }
@@ -468,24 +439,17 @@ impl Waiters {
     }
 }
 
-/// Offers and errors for callers, and the entries of callers that no longer wait. The offers are sent, and the entries are
-/// dropped, when this value is dropped. A function that locks a mutex declares this value first, so that the mutex is
-/// unlocked before: the waker of a caller can poll the caller at once, on this thread, and the last handle to a runtime
-/// drops the user's hooks.
+/// Messages to callers whose wait is over. They are sent when this value is dropped. A function that locks a mutex declares
+/// this value first, so that the mutex is unlocked before: the waker of a caller can poll the caller at once, on this thread,
+/// and the last handle to a runtime drops the user's hooks.
 #[derive(Default)]
-pub(crate) struct Offers {
-    made: Vec<(oneshot::Sender<OfferResult>, OfferResult)>,
-    withdrawn: Vec<Waiting>,
-}
+pub(crate) struct Told(Vec<(Waiting, Turned)>);
 
-impl Drop for Offers {
+impl Drop for Told {
     fn drop(&mut self) {
-        for (sender, result) in self.made.drain(..) {
+        for (waiting, message) in self.0.drain(..) {
             // If the caller has left meanwhile, its clean-up gives the turn back.
-            isolated(|| sender.send(result));
-        }
-        for waiting in self.withdrawn.drain(..) {
-            isolated(|| drop(waiting));
+            isolated(move || drop(waiting.sender.send(message)));
         }
     }
 }

@@ -6,7 +6,6 @@ use std::{sync::Arc, time::Duration};
 use lock_core::{
     backend::{Answer, Attempt, BackendError, BoxFuture, Leaving, Request},
     error::HeldBy,
-    fencing::FencingToken,
     lease::Grant,
 };
 use tokio::sync::oneshot;
@@ -20,7 +19,7 @@ use crate::{
             grants,
             server::{Retry, Server},
         },
-        session::waiters::OfferResult,
+        session::waiters::Turned,
         transport::connection::Connection,
     },
     background::{Polled, TrackedTask},
@@ -38,8 +37,8 @@ pub(crate) struct RedisAttempt {
     /// The newest request under the current owner name, and the session that sends this request. `None` before the
     /// owner's first request.
     pub(crate) sent: Option<Sent>,
-    /// Receives the offer of a turn for this caller. The receiver is created before the caller is queued.
-    offers: Option<oneshot::Receiver<OfferResult>>,
+    /// Completes when this caller's turn comes. The receiver is created before the caller is queued.
+    turn: Option<oneshot::Receiver<Turned>>,
     /// While this task exists, a shutdown of the client waits for this attempt and its clean-up. `None` before the
     /// first request.
     pub(crate) task: Option<TrackedTask>,
@@ -64,7 +63,7 @@ impl RedisAttempt {
             request,
             state: AttemptState::new(),
             sent: None,
-            offers: None,
+            turn: None,
             task: None,
             may_hold: false,
             cleaning: None,
@@ -93,10 +92,10 @@ impl RedisAttempt {
     }
 
     /// Continues under a new owner name, which takes over the place of the old owner name in the queue. A late answer
-    /// to a request under the old name has no effect on the new name. A background task gives back the turn that was
-    /// offered to the old name, or removes the old name from the queue.
+    /// to a request under the old name has no effect on the new name. A background task gives back the turn of the old name,
+    /// or removes the old name from the queue.
     pub(crate) fn start_over(&mut self) {
-        self.offers = None;
+        self.turn = None;
         let mut place = None;
         if let Some(old) = self.sent.take() {
             place = old.request.place();
@@ -165,11 +164,7 @@ impl RedisAttempt {
     /// Carries out a step, and returns the next step. The returned future can be dropped at any await without harm.
     async fn carry_out(&mut self, step: Step) -> Result<Step, BackendError> {
         match step {
-            Step::AwaitTurn => return self.turn().await,
-            // The future is boxed, so that the caller's future stays small while the caller waits for its turn.
-            Step::TakeTurn(token) => {
-                return Ok(Box::pin(self.take_turn(token)).await);
-            }
+            Step::AwaitTurn => return self.await_turn().await,
             Step::StartOver => self.start_over(),
             Step::Miss => {
                 self.start_over();
@@ -193,9 +188,9 @@ impl RedisAttempt {
         }
         self.sent = Some(sent.clone());
         self.may_hold = false;
-        if self.offers.is_none() && !self.request.wait.is_zero() {
-            let (offers, alone) = session.waiters.join(request, self.polled.clone());
-            self.offers = Some(offers);
+        if self.turn.is_none() && !self.request.wait.is_zero() {
+            let (turn, alone) = session.waiters.join(request, self.polled.clone());
+            self.turn = Some(turn);
             session.watch();
             if !alone {
                 session.enqueue(&request.names.lock);
@@ -207,8 +202,8 @@ impl RedisAttempt {
         request.carry(&connection);
         let reply = request.acquire(&connection).await;
         if let Ok(Reply::Granted(_) | Reply::Busy) = reply {
-            // The answer to a request of the session can describe the same grant. The caller no longer waits, so it is not
-            // offered this grant again.
+            // The answer to a request of the session can describe the same grant. The caller no longer waits, so it does not
+            // get this grant again.
             session.waiters.remove(request);
             // When `end` returns, all earlier requests under this owner name have ended.
             request.end().await;
@@ -219,7 +214,7 @@ impl RedisAttempt {
         Ok(match reply {
             Ok(Reply::Granted(grant)) => self.settle(Event::Granted(grant)),
             Ok(Reply::Busy) => self.settle(Event::Busy),
-            Ok(Reply::Held(grant)) if self.offers.is_none() => {
+            Ok(Reply::Held(grant)) if self.turn.is_none() => {
                 self.settle(Event::Granted(grant.sole()))
             }
             Ok(Reply::Held(grant)) => {
@@ -238,9 +233,9 @@ impl RedisAttempt {
                 connection.health.mark_demoted();
                 self.state.on(Event::NotReady)
             }
-            // Without `offers`, the caller is not queued. The session sends requests only for queued callers, so this
+            // Without `turn`, the caller is not queued. The session sends requests only for queued callers, so this
             // caller has no other unanswered request.
-            Err(error) if error.is_not_carried_out() && self.offers.is_none() => {
+            Err(error) if error.is_not_carried_out() && self.turn.is_none() => {
                 self.server.note_failure(error)?;
                 self.state.on(Event::NotCarriedOut)
             }
@@ -262,59 +257,37 @@ impl RedisAttempt {
         })
     }
 
-    /// Awaits the offer of a turn.
-    async fn turn(&mut self) -> Result<Step, BackendError> {
-        let offers = self
-            .offers
+    /// Awaits the caller's turn.
+    async fn await_turn(&mut self) -> Result<Step, BackendError> {
+        let turn = self
+            .turn
             .as_mut()
-            .expect("a waiting caller has a receiver for offers");
-        let offered = offers.await;
-        self.offers = None;
-        Ok(self.state.on(match offered {
-            Ok(Ok(token)) => Event::Offered(token),
-            Ok(Err(error)) => Event::Refused(error),
-            Err(_) if self.server.is_shutting_down() => return Err(BackendError::ShutDown),
-            Err(_) => Event::Dismissed,
-        }))
-    }
-
-    /// Takes the turn with this token for the caller.
-    async fn take_turn(&mut self, token: u64) -> Step {
-        let sent = self
-            .sent
-            .as_ref()
-            .expect("a caller that was offered a turn has sent a request");
-        // When `end` returns, all earlier requests under this owner name have ended.
-        sent.request.end().await;
-        let (name, now) = (&self.request.name, self.server.now());
-        match self.server.cohorts.enter(name, token, now) {
-            Some(grant) => self.settle(Event::Inside(grant)),
-            None => self.state.on(Event::Missed),
+            .expect("a waiting caller has a receiver for its turn");
+        let turned = turn.await;
+        self.turn = None;
+        match turned {
+            Ok(Ok(())) => Ok(Box::pin(self.take_turn())
+                .await
+                .unwrap_or_else(|| self.state.on(Event::Missed))),
+            Ok(Err(error)) => Ok(self.state.on(Event::Refused(error))),
+            Err(_) if self.server.is_shutting_down() => Err(BackendError::ShutDown),
+            Err(_) => Ok(self.state.on(Event::Dismissed)),
         }
     }
 
-    /// Stops receiving offers. Returns the token of an offer that was made but not used, if there is one.
-    fn take_offer(&mut self) -> Option<u64> {
-        let offers = self.offers.take();
-        let received = self.state.offer().or_else(|| {
-            let mut offers = offers?;
-            offers.close();
-            offers.try_recv().ok()?.ok()
-        });
-        received.or_else(|| {
-            // Another thread may have recorded an offer that it has not sent yet.
-            let owner = self.sent.as_ref()?.request.owner;
-            let offered = self.server.cohorts.offered_to(&self.request.name, owner)?;
-            Some(offered.0.get())
-        })
+    /// Takes the turn that the caller has. Returns `None` if it has none.
+    async fn take_turn(&mut self) -> Option<Step> {
+        let request = &self.sent.as_ref()?.request;
+        // When `end` returns, all earlier requests under this owner name have ended.
+        request.end().await;
+        let (name, now) = (&request.names.lock, self.server.now());
+        let grant = self.server.cohorts.grant_of(name, request.owner, now)?;
+        Some(self.settle(Event::Granted(grant)))
     }
 
-    /// Takes the turn that was offered, and returns its grant. Returns `None` if no turn was offered, or if the caller
-    /// has missed its turn. This method is called when the caller's wait is over.
+    /// Takes the turn of a caller whose wait is over, and returns its grant. Returns `None` if it has none.
     async fn take_last_turn(&mut self) -> Option<Grant> {
-        let token = self.take_offer()?;
-        self.state.on(Event::Offered(token));
-        match self.take_turn(token).await {
+        match self.take_turn().await? {
             Step::Return(Answer::Granted(grant)) => Some(grant),
             _ => None,
         }
@@ -330,9 +303,7 @@ impl RedisAttempt {
     /// to another server.
     async fn leave_queue(&mut self) -> Result<Option<Leaving>, BackendError> {
         loop {
-            if self.state.offer().is_some()
-                && let Some(grant) = self.take_last_turn().await
-            {
+            if let Some(grant) = self.take_last_turn().await {
                 return Ok(Some(Leaving::Granted(grant)));
             }
             let Some(Sent { session, request }) = self.sent.clone() else {
@@ -368,11 +339,12 @@ impl RedisAttempt {
                     return Ok(Some(Leaving::Granted(grant)));
                 }
                 Ok(Left::Out { was_queued }) => {
-                    // The server has neither a place nor a grant for the caller. If the caller was offered a turn, the
-                    // server has therefore lost the grant of that turn.
-                    if let Some(token) = self.take_offer() {
-                        let token = FencingToken::new(token);
-                        grants::lose(&self.server, &request.names.lock, token);
+                    // The server has neither a place nor a grant for the caller. If the caller has a turn, the server has
+                    // therefore lost the grant of that turn.
+                    session.waiters.remove(&request);
+                    let name = &request.names.lock;
+                    if let Some((token, _)) = self.server.cohorts.turn_of(name, request.owner) {
+                        grants::lose(&self.server, name, token);
                     }
                     return Ok(Some(match self.settle(Event::Left { was_queued }) {
                         Step::AskOnce => self.try_once().await?,
@@ -380,7 +352,7 @@ impl RedisAttempt {
                     }));
                 }
                 Ok(Left::Held(grant)) if self.request.wait.is_zero() => {
-                    // The attempt has not joined the waiters of its session, so nobody offers it a turn. If too little
+                    // The attempt has not joined the waiters of its session, so it gets no turn. If too little
                     // of the lease is left, the lease is confirmed before the body begins.
                     let grant = Grant {
                         validity: self.request.lease.time,
@@ -452,7 +424,7 @@ impl Attempt for RedisAttempt {
         if self.state.is_settled() {
             let sent = self.sent.take();
             self.state.again(sent.and_then(|sent| sent.request.place()));
-            self.offers = None;
+            self.turn = None;
             self.request.owner = self.server.context.new_owner();
         }
     }
@@ -475,11 +447,9 @@ impl Attempt for RedisAttempt {
     }
 
     fn was_answered(&self) -> bool {
-        // A place and an offer come from the server. An answer that grants the lock ends the attempt.
+        // A place comes from the server. An answer that grants the lock ends the attempt.
         let place = self.sent.as_ref().and_then(|sent| sent.request.place());
-        place.or(self.state.place()).is_some()
-            || self.state.offer().is_some()
-            || self.held_by().is_some()
+        place.or(self.state.place()).is_some() || self.held_by().is_some()
     }
 
     fn held_by(&self) -> Option<Box<HeldBy>> {

@@ -3,10 +3,9 @@
 //!
 //! # Rules
 //! 1. Only two events give the acquisition the lock. One event is the server's grant in the answer to its own request. The
-//!    other event is that its cohort lets it take an offered turn. A cohort consists of waiters that share one grant and
-//!    take turns.
-//! 2. An acquisition is settled when it has its final answer. It then has no place in the queue and no offered turn to
-//!    give back, and later events do not change it.
+//!    other event is its turn in a cohort. A cohort consists of waiters that share one grant and take turns.
+//! 2. An acquisition is settled when it has its final answer. It then has no place in the queue and no turn to give back, and
+//!    later events do not change it.
 //! 3. If a request is not answered, the server may have granted the lock. If the server then refuses a later request,
 //!    the acquisition fails, but is not settled. If an acquisition is dropped before it is settled, the engine releases
 //!    the lock that the server may have granted.
@@ -29,9 +28,7 @@ enum Phase {
     Asked,
     /// The caller waits for its turn.
     Waiting,
-    /// The caller was offered the turn with this token, and has neither taken nor missed the turn.
-    Offered(u64),
-    /// The acquisition has its final answer, and has neither a place in the queue nor an offered turn to give back.
+    /// The acquisition has its final answer, and has neither a place in the queue nor a turn to give back.
     Settled,
 }
 
@@ -42,7 +39,7 @@ pub(crate) enum Event {
     Asks,
     /// The session sends the caller's request, in a batch with the requests of other callers.
     Joins,
-    /// The answer to the caller's own request grants the lock.
+    /// The answer to the caller's own request grants the lock, or the caller has its turn in a cohort.
     Granted(Grant),
     /// The answer to the caller's own request says that the lock is not free, and that the caller is not queued.
     Busy,
@@ -58,13 +55,10 @@ pub(crate) enum Event {
     Broken,
     /// The server refuses the acquisition's request, with this error.
     Refused(BackendError),
-    /// The cohort has offered the caller the turn with this token.
-    Offered(u64),
-    /// The session has removed the caller from its list of waiters without offering the caller a turn.
+    /// The session has removed the caller from its list of waiters, and has given it no turn.
     Dismissed,
-    /// The cohort let the caller take its turn.
-    Inside(Grant),
-    /// The turn that was offered has been passed on to another member of the cohort, or the server has lost the grant.
+    /// The caller's turn has come, and has passed: the caller's runtime did not run, the server has lost the grant, or its
+    /// local deadline has passed.
     Missed,
     /// Another server stores the lock now, so the caller needs the session with that server.
     Moved,
@@ -87,10 +81,8 @@ pub(crate) enum Step {
     AskLater,
     /// Tries once to get the lock under a new owner name, without queueing.
     AskOnce,
-    /// Awaits the offer of a turn.
+    /// Awaits the caller's turn.
     AwaitTurn,
-    /// Asks the cohort to let the caller take the turn with this token.
-    TakeTurn(u64),
     /// Gives back the turn or the place of the current owner name in the background, and sends a request under a new
     /// owner name.
     StartOver,
@@ -136,14 +128,6 @@ impl AttemptState {
 
     pub(crate) fn is_settled(&self) -> bool {
         self.phase == Phase::Settled
-    }
-
-    /// Returns the token of an offered turn that the caller has neither taken nor missed.
-    pub(crate) fn offer(&self) -> Option<u64> {
-        match self.phase {
-            Phase::Offered(token) => Some(token),
-            _ => None,
-        }
     }
 
     /// Returns whether a refusal of the caller's own request proves that the acquisition left nothing on the server.
@@ -193,22 +177,8 @@ impl AttemptState {
                 }
                 Step::Fail(error)
             }
-            Event::Offered(token) => {
-                self.phase = Phase::Offered(token);
-                Step::TakeTurn(token)
-            }
             Event::Dismissed => Step::Ask,
-            Event::Inside(grant) => match self.phase {
-                Phase::Offered(_) => self.settle(Answer::Granted(grant)),
-                _ => Step::Nothing,
-            },
-            Event::Missed => match self.phase {
-                Phase::Offered(_) => {
-                    self.phase = Phase::Waiting;
-                    Step::Miss
-                }
-                _ => Step::Nothing,
-            },
+            Event::Missed => Step::Miss,
             Event::Moved => Step::StartOver,
             Event::Unsent => {
                 self.phase = Phase::Settled;
@@ -284,9 +254,7 @@ mod tests {
             Event::NotCarriedOut,
             Event::Broken,
             Event::Refused(refused()),
-            Event::Offered(1),
             Event::Dismissed,
-            Event::Inside(grant(1)),
             Event::Missed,
             Event::Moved,
             Event::Unsent,
@@ -314,10 +282,6 @@ mod tests {
 
     fn waiting() -> AttemptState {
         after(&[Event::Joins])
-    }
-
-    fn offered() -> AttemptState {
-        after(&[Event::Joins, Event::Offered(7)])
     }
 
     #[test]
@@ -365,15 +329,11 @@ mod tests {
 
     #[test]
     fn nothing_but_an_answer_or_its_turn_lets_it_in() {
-        for state in [unsent(), asked(), waiting(), offered()] {
+        for state in [unsent(), asked(), waiting()] {
             for event in all_events() {
                 let step = state.clone().on(event.clone());
                 let is_in = matches!(step, Step::Return(Answer::Granted(_)));
-                let may = match event {
-                    Event::Granted(_) => true,
-                    Event::Inside(_) => state.offer().is_some(),
-                    _ => false,
-                };
+                let may = matches!(event, Event::Granted(_));
                 assert_eq!(is_in, may, "{state:?} {event:?}");
             }
         }
@@ -384,11 +344,9 @@ mod tests {
         let mut state = unsent();
         state.on(Event::Asks);
         assert_eq!(state.on(Event::Queued), Step::AwaitTurn);
-        assert_eq!(state.on(Event::Offered(7)), Step::TakeTurn(7));
-        assert_eq!(state.offer(), Some(7));
         let inside = Step::Return(Answer::Granted(grant(7)));
-        assert_eq!(state.on(Event::Inside(grant(7))), inside);
-        assert_eq!(state.offer(), None);
+        assert_eq!(state.on(Event::Granted(grant(7))), inside);
+        assert!(state.is_settled());
     }
 
     #[test]
@@ -397,34 +355,15 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_turn_starts_over_once() {
-        let mut state = offered();
+    fn a_missed_turn_leaves_something_to_give_back() {
+        let mut state = waiting();
         assert_eq!(state.on(Event::Missed), Step::Miss);
-        assert_eq!(state.offer(), None);
-        assert_eq!(state.on(Event::Missed), Step::Nothing);
-    }
-
-    #[test]
-    fn a_word_of_the_cohort_counts_while_the_offer_stands_alone() {
-        for event in [Event::Inside(grant(7)), Event::Missed] {
-            for state in [unsent(), asked(), waiting()] {
-                let mut late = state.clone();
-                assert_eq!(late.on(event.clone()), Step::Nothing, "{event:?}");
-                assert_eq!(late, state, "{event:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_newer_offer_replaces_the_one_before() {
-        let mut state = offered();
-        assert_eq!(state.on(Event::Offered(8)), Step::TakeTurn(8));
-        assert_eq!(state.offer(), Some(8));
+        assert!(!state.is_settled());
     }
 
     #[test]
     fn a_moved_lock_starts_over() {
-        for mut state in [asked(), waiting(), offered()] {
+        for mut state in [asked(), waiting()] {
             assert_eq!(state.on(Event::Moved), Step::StartOver);
         }
     }
@@ -477,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_caller_that_has_left_is_settled() {
-        for mut state in [asked(), waiting(), offered()] {
+        for mut state in [asked(), waiting()] {
             assert_eq!(state.on(Event::Left { was_queued: true }), Step::Nothing);
             assert!(state.is_settled());
         }
@@ -487,7 +426,7 @@ mod tests {
     fn a_caller_that_leaves_and_has_no_place_tries_once() {
         let left = Event::Left { was_queued: false };
         assert_eq!(waiting().on(Event::Unsent), Step::AskOnce);
-        for mut state in [unsent(), asked(), waiting(), offered()] {
+        for mut state in [unsent(), asked(), waiting()] {
             assert_eq!(state.on(left.clone()), Step::AskOnce);
             assert!(state.is_settled());
         }

@@ -6,17 +6,16 @@
 //! stores the cohorts, and calls their methods.
 //!
 //! # Rules
-//! 1. At most one member of a cohort has the turn. The turn is `Offered` to this member, or the member holds the lock
-//!    (`Inside`).
-//! 2. A member takes its turn by one change of the state in memory. The change is allowed only if the member's offer has
-//!    not been passed on. An answer from the server alone never lets a member take its turn.
+//! 1. At most one member of a cohort has the turn, and holds the lock by it.
+//! 2. A member gets its turn by one change of the state in memory. An answer from the server alone never lets a member
+//!    take its turn.
 //! 3. A request to the server belongs to the member that had the turn when the request was sent. If this member no
 //!    longer has the turn, the cohort ignores the answer to the request.
 //! 4. The members share the grant only while all of them want the same. Before a member asks for a longer lease, or
 //!    leaves a lock that stays taken, the other members queue again ([`dissolve`](Cohort::dissolve)).
 //!
-//! The engine takes the turn for the member. If the member's call then does not begin its body in time, the engine
-//! releases the lock for it, and the turn passes to the next member.
+//! If the call of a member that has the turn does not begin its body in time, the engine releases the lock for it, and the
+//! turn passes to the next member.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -41,11 +40,9 @@ pub(crate) struct Turn {
 /// The state of the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
-    /// The lock is granted, and no member has been offered a turn yet.
+    /// The lock is granted, and no member has had its turn yet.
     Granted,
-    /// The turn was offered to the member, and the engine has not taken it for the member yet.
-    Offered,
-    /// The member has taken its turn, and holds the lock.
+    /// A member has the turn, and holds the lock.
     Inside,
     /// No member is left, or the server has lost the grant. An ended cohort is kept until the server confirms the
     /// release, or the grant is past, because the release names the grant by the token of the cohort's first member.
@@ -62,7 +59,7 @@ enum State {
 /// The answer to a member that leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Departure {
-    /// The turn is free, and has to be offered to the next member of the cohort.
+    /// The turn is free, and passes to the next member of the cohort.
     Free,
     /// The cohort has ended, and the server has not confirmed the release yet.
     Ended,
@@ -148,14 +145,14 @@ impl Cohort {
 
     /// Returns whether the cohort is over, so that no member has the turn any longer.
     pub(crate) fn is_over(&self) -> bool {
-        !matches!(self.state, State::Granted | State::Offered | State::Inside)
+        !matches!(self.state, State::Granted | State::Inside)
     }
 
     pub(crate) fn is_inside(&self, owner: OwnerId) -> bool {
         self.turn.owner == owner && self.state == State::Inside
     }
 
-    /// Returns whether a member has taken its turn, or whether the release of the grant is not confirmed.
+    /// Returns whether a member has the turn, or whether the release of the grant is not confirmed.
     pub(crate) fn is_unsettled(&self) -> bool {
         matches!(self.state, State::Inside | State::Ended)
     }
@@ -176,10 +173,6 @@ impl Cohort {
         self.state == State::Suspended
     }
 
-    pub(crate) fn is_offered(&self) -> bool {
-        matches!(self.state, State::Offered)
-    }
-
     /// Returns whether this process learnt of the grant before `moment`.
     pub(crate) fn was_known_at(&self, moment: Moment) -> bool {
         self.known_since < moment
@@ -187,7 +180,7 @@ impl Cohort {
 
     /// Removes the first of the members whose turn is still to come, and returns this member with its token. Returns
     /// `None` if no such member is left, if the local deadline of the grant has passed, or if the cohort is over. The
-    /// calling code offers the member its turn, unless the member has left.
+    /// calling code gives the member its turn, unless the member has left.
     pub(crate) fn next(&mut self, now: Moment) -> Option<Turn> {
         if self.is_over() || self.until <= now {
             return None;
@@ -197,21 +190,21 @@ impl Cohort {
         Some(Turn { token, owner })
     }
 
-    /// Offers the turn to a member. After this call, the previous member no longer has the turn.
-    pub(crate) fn offer(&mut self, turn: Turn) {
+    /// Lets a member have the turn. After this call, the previous member no longer has it.
+    pub(crate) fn enter(&mut self, turn: Turn) {
         self.turn = turn;
-        self.state = State::Offered;
+        self.state = State::Inside;
     }
 
-    /// Takes the turn for the member with this token, if the turn is offered to it and the local deadline has not passed.
-    pub(crate) fn enter(&mut self, token: u64, now: Moment) -> Option<Grant> {
-        if self.state != State::Offered || self.turn.token != token || self.until <= now {
+    /// Returns the grant by which this member holds the lock; `None` if it does not have the turn, or if the local deadline has
+    /// passed.
+    pub(crate) fn grant_of(&self, owner: OwnerId, now: Moment) -> Option<Grant> {
+        if !self.is_inside(owner) || self.until <= now {
             return None;
         }
-        self.state = State::Inside;
         let valid_until = self.until.min(now + less_drift(self.lease));
         Some(Grant {
-            token: FencingToken::new(token),
+            token: FencingToken::new(self.turn.token),
             valid_until: Some(valid_until),
             validity: valid_until.since(now),
             queued: true,
@@ -219,9 +212,9 @@ impl Cohort {
         })
     }
 
-    /// Returns whether the local deadline has passed while the turn is offered, or while a member holds the lock.
+    /// Returns whether the local deadline has passed while a member holds the lock.
     pub(crate) fn is_late(&self, now: Moment) -> bool {
-        matches!(self.state, State::Offered | State::Inside) && self.until <= now
+        self.state == State::Inside && self.until <= now
     }
 
     /// Applies the answer of the server, which confirms the grant until `until`, to a request of the member with this token.
@@ -279,14 +272,13 @@ impl Cohort {
         !self.queueing.is_empty()
     }
 
-    /// Returns what the engine has to do when the member with this token leaves, or declines the turn that it was
-    /// offered.
+    /// Returns what the engine has to do when the member with this token leaves.
     pub(crate) fn leave(&mut self, token: u64) -> Departure {
         if self.turn.token != token {
             return Departure::Stale;
         }
         match self.state {
-            State::Granted | State::Offered | State::Inside => Departure::Free,
+            State::Granted | State::Inside => Departure::Free,
             State::Ended => Departure::Ended,
             State::Released => Departure::Stale,
             State::Suspended => Departure::Suspended,

@@ -16,10 +16,10 @@ fn owner(number: u128) -> OwnerId {
     OwnerId::from_u128(number)
 }
 
-/// Offers the turn to the next member, and returns that turn.
-fn offer_next(cohort: &mut Cohort, now: Moment) -> Option<Turn> {
+/// Passes the turn to the next member, and returns that turn.
+fn pass(cohort: &mut Cohort, now: Moment) -> Option<Turn> {
     let turn = cohort.next(now)?;
-    cohort.offer(turn);
+    cohort.enter(turn);
     Some(turn)
 }
 
@@ -33,16 +33,10 @@ fn pushed(owners: u128, lease: Duration) -> Cohort {
     Cohort::new(&grant, at(0)).expect("a cohort")
 }
 
-fn offered(owners: u128) -> Cohort {
-    let mut cohort = pushed(owners, LEASE);
-    let turn = offer_next(&mut cohort, at(0));
-    assert_eq!(turn, Some(turn_of(10, 1)));
-    cohort
-}
-
 fn inside(owners: u128) -> Cohort {
-    let mut cohort = offered(owners);
-    assert!(cohort.enter(10, at(1)).is_some());
+    let mut cohort = pushed(owners, LEASE);
+    let turn = pass(&mut cohort, at(0));
+    assert_eq!(turn, Some(turn_of(10, 1)));
     cohort
 }
 
@@ -54,25 +48,18 @@ fn turn_of(token: u64, number: u128) -> Turn {
 }
 
 #[test]
-fn a_member_enters_on_its_offer_once() {
-    let mut cohort = offered(2);
-    assert!(cohort.is_offered() && cohort.has_turn(10));
-    let grant = cohort.enter(10, at(1)).expect("the offer is still valid");
+fn the_member_that_has_the_turn_has_a_grant() {
+    let cohort = inside(2);
+    assert!(cohort.has_turn(10) && !cohort.has_turn(11));
+    let grant = cohort.grant_of(owner(1), at(1)).expect("its turn");
     assert_eq!(grant.token, FencingToken::new(10));
     assert!(grant.queued);
     // The grant is valid for a claim (2 s), minus the possible clock drift.
     assert_eq!(grant.valid_until, Some(at(0) + less_drift(CLAIM)));
-    assert_eq!(cohort.enter(10, at(2)), None);
     assert!(cohort.is_inside(owner(1)) && !cohort.is_inside(owner(2)));
-}
-
-#[test]
-fn no_token_but_the_offers_enters() {
-    let mut cohort = offered(2);
-    for stranger in [0, 9, 11, 12] {
-        assert_eq!(cohort.enter(stranger, at(1)), None);
+    for stranger in [2, 3] {
+        assert_eq!(cohort.grant_of(owner(stranger), at(1)), None);
     }
-    assert!(cohort.enter(10, at(1)).is_some());
 }
 
 #[test]
@@ -80,24 +67,22 @@ fn turns_pass_in_order_under_rising_tokens() {
     let mut cohort = inside(3);
     for (token, number) in [(11, 2), (12, 3)] {
         assert_eq!(cohort.leave(token - 1), Departure::Free);
-        assert_eq!(
-            offer_next(&mut cohort, at(10)),
-            Some(turn_of(token, number))
-        );
-        assert_eq!(cohort.enter(token - 1, at(10)), None);
-        assert!(cohort.enter(token, at(10)).is_some());
+        assert_eq!(pass(&mut cohort, at(10)), Some(turn_of(token, number)));
+        assert_eq!(cohort.grant_of(owner(number - 1), at(10)), None);
+        let grant = cohort.grant_of(owner(number), at(10)).expect("its turn");
+        assert_eq!(grant.token.get(), token);
     }
     assert_eq!(cohort.leave(12), Departure::Free);
-    assert_eq!(offer_next(&mut cohort, at(11)), None);
+    assert_eq!(pass(&mut cohort, at(11)), None);
 }
 
 #[test]
 fn a_member_that_is_passed_over_burns_its_token() {
-    let mut cohort = offered(3);
-    assert_eq!(offer_next(&mut cohort, at(1)), Some(turn_of(11, 2)));
-    assert_eq!(cohort.enter(10, at(1)), None);
+    let mut cohort = pushed(3, LEASE);
+    assert_eq!(cohort.next(at(1)), Some(turn_of(10, 1)));
+    assert_eq!(pass(&mut cohort, at(1)), Some(turn_of(11, 2)));
+    assert_eq!(cohort.grant_of(owner(1), at(1)), None);
     assert_eq!(cohort.leave(10), Departure::Stale);
-    assert!(cohort.enter(11, at(1)).is_some());
 }
 
 #[test]
@@ -105,7 +90,7 @@ fn a_member_that_has_left_does_not_end_the_turn_before() {
     let mut cohort = inside(2);
     assert_eq!(cohort.leave(10), Departure::Free);
     assert_eq!(cohort.next(at(1)), Some(turn_of(11, 2)));
-    // The second member could not be offered its turn, and no further member is left. The cohort still stores the turn
+    // The second member no longer waits, and no further member is left. The cohort still stores the turn
     // of the first member. Each time the first member leaves, it learns that the cohort has ended.
     cohort.end();
     assert_eq!(cohort.leave(10), Departure::Ended);
@@ -113,21 +98,21 @@ fn a_member_that_has_left_does_not_end_the_turn_before() {
 }
 
 #[test]
-fn an_offer_passed_on_seats_the_next_and_never_the_first() {
-    let mut cohort = offered(2);
-    assert_eq!(offer_next(&mut cohort, at(1900)), Some(turn_of(11, 2)));
+fn a_turn_passed_on_seats_the_next_and_never_the_first() {
+    let mut cohort = inside(2);
+    assert_eq!(pass(&mut cohort, at(1900)), Some(turn_of(11, 2)));
     // The first member's renewal is answered after that member's turn was passed on.
     assert!(!cohort.confirm(10, at(31_900), at(1950)));
-    assert_eq!(cohort.enter(10, at(1950)), None);
+    assert_eq!(cohort.grant_of(owner(1), at(1950)), None);
     assert!(cohort.confirm(11, at(31_950), at(1960)));
-    assert!(cohort.enter(11, at(1961)).is_some());
+    assert!(cohort.grant_of(owner(2), at(1961)).is_some());
 }
 
 #[test]
-fn no_member_enters_after_the_deadline() {
-    let mut cohort = offered(1);
-    assert!(cohort.clone().enter(10, at(1900)).is_some());
-    assert_eq!(cohort.enter(10, at(2000)), None);
+fn no_member_has_a_grant_after_the_deadline() {
+    let cohort = inside(1);
+    assert!(cohort.grant_of(owner(1), at(1900)).is_some());
+    assert_eq!(cohort.grant_of(owner(1), at(2000)), None);
 }
 
 #[test]
@@ -145,7 +130,7 @@ fn an_answer_counts_for_the_turn_that_asked() {
     );
     assert_eq!(cohort.until(), at(30_000), "an answer shortens no lease");
     cohort.leave(10);
-    offer_next(&mut cohort, at(8));
+    pass(&mut cohort, at(8));
     assert!(
         !cohort.confirm(10, at(40_000), at(9)),
         "the first member no longer has the turn"
@@ -161,7 +146,7 @@ fn an_answer_after_the_deadline_revives_nothing() {
     assert!(!cohort.confirm(10, at(30_000), end));
     assert_eq!(cohort.until(), end);
     assert_eq!(
-        offer_next(&mut cohort, end),
+        pass(&mut cohort, end),
         None,
         "the grant has no time left for the next member"
     );
@@ -169,12 +154,12 @@ fn an_answer_after_the_deadline_revives_nothing() {
 
 #[test]
 fn a_suspended_cohort_seats_nobody() {
-    for mut cohort in [offered(3), inside(3)] {
+    for mut cohort in [pushed(3, LEASE), inside(3)] {
         cohort.suspend();
         assert!(cohort.is_over() && cohort.is_suspended());
-        assert_eq!(cohort.enter(10, at(1)), None);
+        assert_eq!(cohort.grant_of(owner(1), at(1)), None);
         assert!(!cohort.confirm(10, at(30_000), at(1)));
-        assert_eq!(offer_next(&mut cohort, at(1)), None);
+        assert_eq!(pass(&mut cohort, at(1)), None);
         assert_eq!(cohort.leave(10), Departure::Suspended);
         assert_eq!(cohort.leave(11), Departure::Stale);
     }
@@ -182,9 +167,9 @@ fn a_suspended_cohort_seats_nobody() {
 
 #[test]
 fn an_ended_cohort_is_known_until_its_release_is_confirmed() {
-    for mut cohort in [offered(2), inside(2)] {
+    for mut cohort in [pushed(2, LEASE), inside(2)] {
         cohort.end();
-        assert_eq!(cohort.enter(10, at(1)), None);
+        assert_eq!(cohort.grant_of(owner(1), at(1)), None);
         assert_eq!(
             cohort.leave(10),
             Departure::Ended,
@@ -194,7 +179,7 @@ fn an_ended_cohort_is_known_until_its_release_is_confirmed() {
         cohort.mark_released();
         assert!(cohort.is_released() && cohort.is_over());
         assert_eq!(cohort.leave(10), Departure::Stale);
-        assert_eq!(cohort.enter(10, at(1)), None);
+        assert_eq!(cohort.grant_of(owner(1), at(1)), None);
     }
 }
 
@@ -240,14 +225,14 @@ fn a_member_gets_no_more_than_its_lease() {
     let mut cohort = inside(2);
     assert!(cohort.confirm(10, at(90_000), at(1)));
     cohort.leave(10);
-    offer_next(&mut cohort, at(2));
-    let grant = cohort.enter(11, at(2)).expect("the offer is still valid");
+    pass(&mut cohort, at(2));
+    let grant = cohort.grant_of(owner(2), at(2)).expect("its turn");
     assert_eq!(grant.valid_until, Some(at(2) + less_drift(LEASE)));
 }
 
 #[test]
 fn what_was_known_before_a_question_is_told_apart() {
-    let cohort = offered(1);
+    let cohort = inside(1);
     assert!(!cohort.was_known_at(at(0)) && cohort.was_known_at(at(1)));
     assert!(cohort.contains(10) && !cohort.contains(11));
 }

@@ -10,7 +10,7 @@ use lock_core::{
 };
 use tokio::{
     runtime::{Builder, Runtime},
-    sync::oneshot::{Receiver, error::TryRecvError},
+    sync::oneshot::Receiver,
 };
 
 use super::*;
@@ -20,7 +20,7 @@ use crate::{
             layout::{Names, Scripts},
             request::AcquireRequest,
         },
-        session::waiters::OfferResult,
+        session::waiters::Turned,
     },
     background::{Context, Polled, TaskRuntime},
 };
@@ -42,20 +42,12 @@ struct Fixture {
 /// A waiting caller.
 struct Member {
     request: Arc<AcquireRequest>,
-    offers: Receiver<OfferResult>,
+    turned: Receiver<Turned>,
 }
 
 impl Member {
     fn owner(&self) -> OwnerId {
         self.request.owner
-    }
-
-    /// Returns the token of a turn that was offered to this member since the last call.
-    fn offered(&mut self) -> Option<u64> {
-        match self.offers.try_recv() {
-            Ok(offered) => Some(offered.unwrap()),
-            Err(TryRecvError::Empty | TryRecvError::Closed) => None,
-        }
     }
 }
 
@@ -102,11 +94,11 @@ impl Fixture {
             "test/host/1".into(),
         );
         let request = Arc::new(request);
-        let (offers, _) = self.session.waiters.join(&request, polled);
+        let (turned, _) = self.session.waiters.join(&request, polled);
         self.session
             .waiters
             .queued(&self.name, &[(&*request, owner as u64)]);
-        Member { request, offers }
+        Member { request, turned }
     }
 
     fn grant(&self, first: u64, members: &[&Member], now: Moment) -> GrantSnapshot {
@@ -129,8 +121,21 @@ impl Fixture {
         self.cohorts.take_up(&self.session, &self.name, &grant, now)
     }
 
-    fn enter(&self, token: u64, now: Moment) -> bool {
-        self.cohorts.enter(&self.name, token, now).is_some()
+    /// Returns the token of the turn that this member has, if it was told of it since the last call.
+    fn turn(&self, member: &mut Member) -> Option<u64> {
+        let Ok(told) = member.turned.try_recv() else {
+            return None;
+        };
+        told.unwrap();
+        let turn = self.cohorts.turn_of(&self.name, member.owner());
+        turn.map(|(token, _)| token.get())
+    }
+
+    fn is_inside(&self, token: u64, now: Moment) -> bool {
+        let turn = |entry: &mut Entry| entry.cohort.turn().owner;
+        let owner = self.cohorts.with_token(&self.name, token, turn);
+        let grant = owner.and_then(|owner| self.cohorts.grant_of(&self.name, owner, now));
+        grant.is_some_and(|grant| grant.token.get() == token)
     }
 
     /// Applies the answer to a renewal that was requested and answered at `now`. The new deadline is `until`.
@@ -185,13 +190,16 @@ fn a_pushed_grant_offers_its_turns_in_order() {
     let fixture = Fixture::new();
     let (mut a, mut b) = (fixture.member(1), fixture.member(2));
     assert!(is_nothing(&fixture.push(7, &[&a, &b], at(0))));
-    assert_eq!((a.offered(), b.offered()), (Some(7), None));
-    assert!(fixture.enter(7, at(1)));
+    assert_eq!(
+        (fixture.turn(&mut a), fixture.turn(&mut b)),
+        (Some(7), None)
+    );
+    assert!(fixture.is_inside(7, at(1)));
     fixture.settle(&a);
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(2));
     assert!(matches!(passed, Passed::On));
-    assert_eq!(b.offered(), Some(8));
-    assert!(fixture.enter(8, at(3)));
+    assert_eq!(fixture.turn(&mut b), Some(8));
+    assert!(fixture.is_inside(8, at(3)));
     fixture.settle(&b);
     let passed = fixture.cohorts.pass(&fixture.name, 8, at(4));
     assert!(matches!(passed, Passed::Ended(7)));
@@ -203,7 +211,10 @@ fn a_member_that_has_left_is_passed_over() {
     let (mut a, mut b) = (fixture.member(1), fixture.member(2));
     fixture.settle(&a);
     assert!(is_nothing(&fixture.push(7, &[&a, &b], at(0))));
-    assert_eq!((a.offered(), b.offered()), (None, Some(8)));
+    assert_eq!(
+        (fixture.turn(&mut a), fixture.turn(&mut b)),
+        (None, Some(8))
+    );
 }
 
 #[test]
@@ -231,7 +242,7 @@ fn a_grant_of_another_session_is_ignored() {
         .cohorts
         .take_up(&fixture.session, &fixture.name, &grant, at(0));
     assert!(is_nothing(&taken_up));
-    assert_eq!(a.offered(), None);
+    assert_eq!(fixture.turn(&mut a), None);
 }
 
 #[test]
@@ -244,7 +255,7 @@ fn a_grant_whose_time_is_over_lets_its_members_queue_again() {
         .cohorts
         .take_up(&fixture.session, &fixture.name, &grant, late);
     assert_eq!(taken_up.requeue.len(), 1);
-    assert_eq!(a.offered(), None);
+    assert_eq!(fixture.turn(&mut a), None);
 }
 
 #[test]
@@ -252,10 +263,10 @@ fn a_repeated_push_changes_nothing() {
     let fixture = Fixture::new();
     let (mut a, mut b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a, &b], at(0));
-    assert_eq!(a.offered(), Some(7));
-    assert!(fixture.enter(7, at(1)));
+    assert_eq!(fixture.turn(&mut a), Some(7));
+    assert!(fixture.is_inside(7, at(1)));
     assert!(is_nothing(&fixture.push(7, &[&a, &b], at(2))));
-    assert_eq!(b.offered(), None, "another member is inside");
+    assert_eq!(fixture.turn(&mut b), None, "another member is inside");
 }
 
 /// Simulates an attacker that receives all grant messages, and repeats them while another process holds the lock.
@@ -264,8 +275,8 @@ fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
     let fixture = Fixture::new();
     let (mut a, mut b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a, &b], at(0));
-    assert_eq!(a.offered(), Some(7));
-    assert!(fixture.enter(7, at(1)));
+    assert_eq!(fixture.turn(&mut a), Some(7));
+    assert!(fixture.is_inside(7, at(1)));
     fixture.settle(&a);
     // The first member is still inside when the lease ends, so the second member queues again.
     let chores = fixture.heartbeat_chores(at(1100));
@@ -278,11 +289,11 @@ fn a_push_that_is_repeated_after_its_grant_was_forgotten_seats_nobody() {
         // At last, the registry removes the cohort of the grant.
         fixture.heartbeat_chores(at(now));
         assert!(is_nothing(&fixture.push(7, &[&a, &b], at(now))));
-        assert_eq!(b.offered(), None, "the grant is over");
+        assert_eq!(fixture.turn(&mut b), None, "the grant is over");
     }
     // A newer grant is still accepted.
     fixture.push(9, &[&b], at(14_000));
-    assert_eq!(b.offered(), Some(9));
+    assert_eq!(fixture.turn(&mut b), Some(9));
 }
 
 #[test]
@@ -290,10 +301,10 @@ fn a_suspended_grant_that_the_server_still_has_is_shared_again() {
     let fixture = Fixture::new();
     let (mut a, mut b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a, &b], at(0));
-    assert_eq!(a.offered(), Some(7));
+    assert_eq!(fixture.turn(&mut a), Some(7));
     assert_eq!(fixture.heartbeat_chores(at(1100)).requeue.len(), 1);
     fixture.describe(7, &[&a, &b], at(1200));
-    assert_eq!(b.offered(), Some(8));
+    assert_eq!(fixture.turn(&mut b), Some(8));
 }
 
 /// A member that wants a longer lease keeps the grant alone. Turns pass to nobody in memory, and answers that describe the
@@ -303,7 +314,7 @@ fn a_member_that_wants_more_is_the_last_one() {
     let fixture = Fixture::new();
     let [a, b, c] = [1, 2, 3].map(|owner| fixture.member(owner));
     fixture.push(7, &[&a, &b, &c], at(0));
-    assert!(fixture.enter(7, at(1)));
+    assert!(fixture.is_inside(7, at(1)));
     fixture.settle(&a);
     let (name, cohorts, token) = (&fixture.name, &fixture.cohorts, FencingToken::new(7));
     let dissolve = |lease| cohorts.dissolve(name, token, lease);
@@ -347,8 +358,8 @@ fn a_second_release_of_a_member_does_not_end_a_grant_that_is_shared_again() {
         let fixture = Fixture::new();
         let (mut a, mut b) = (fixture.member(1), fixture.member(2));
         fixture.push(7, &[&a, &b], at(0));
-        assert_eq!(a.offered(), Some(7));
-        assert!(fixture.enter(7, at(1)));
+        assert_eq!(fixture.turn(&mut a), Some(7));
+        assert!(fixture.is_inside(7, at(1)));
         fixture.settle(&a);
         if is_suspended {
             fixture.heartbeat_chores(at(1100));
@@ -365,7 +376,7 @@ fn a_second_release_of_a_member_does_not_end_a_grant_that_is_shared_again() {
         let known = fixture.cohorts.known(&fixture.name, token);
         assert!(matches!(known, Known::Over), "{known:?}");
         fixture.describe(7, &[&a, &b], at(1400));
-        assert_eq!(b.offered(), Some(8));
+        assert_eq!(fixture.turn(&mut b), Some(8));
         assert!(matches!(again(), Passed::Stale));
     }
 }
@@ -375,14 +386,14 @@ fn a_newer_grant_replaces_one_that_the_server_has_lost() {
     let fixture = Fixture::new();
     let (mut a, b, mut c) = (fixture.member(1), fixture.member(2), fixture.member(3));
     fixture.push(7, &[&a, &b], at(0));
-    assert_eq!(a.offered(), Some(7));
+    assert_eq!(fixture.turn(&mut a), Some(7));
     let taken_up = fixture.push(20, &[&c], at(10));
     assert_eq!(
         taken_up.requeue.len(),
         1,
         "the members of the replaced grant queue again"
     );
-    assert_eq!(c.offered(), Some(20));
+    assert_eq!(fixture.turn(&mut c), Some(20));
     // A late answer that describes the older grant is ignored.
     assert!(is_nothing(&fixture.describe(7, &[&b], at(20))));
 }
@@ -394,21 +405,21 @@ fn a_member_that_is_inside_outlasts_a_grant_of_an_old_primary() {
     let fixture = Fixture::new();
     let (mut a, mut b, c) = (fixture.member(1), fixture.member(2), fixture.member(3));
     fixture.push(7, &[&a, &b], at(0));
-    assert_eq!(a.offered(), Some(7));
-    assert!(fixture.enter(7, at(1)));
+    assert_eq!(fixture.turn(&mut a), Some(7));
+    assert!(fixture.is_inside(7, at(1)));
     fixture.settle(&a);
     let taken_up = fixture.push(20, &[&c], at(10));
     assert_eq!(taken_up.requeue.len(), 1, "the second member queues again");
     // While a member of the newer grant has the turn, the older grant stays replaced.
     assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(11))));
-    assert!(fixture.enter(20, at(12)));
+    assert!(fixture.is_inside(20, at(12)));
     fixture.settle(&c);
     let pass = |token, now| fixture.cohorts.pass(&fixture.name, token, now);
     assert!(matches!(pass(20, at(13)), Passed::Ended(20)));
     fixture.cohorts.forget(&fixture.name, FencingToken::new(20));
     // The first member is still inside, so nobody else gets a turn, and the grant is not given back.
     assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(14))));
-    assert_eq!(b.offered(), None, "another member is inside");
+    assert_eq!(fixture.turn(&mut b), None, "another member is inside");
     let known = |token| {
         fixture
             .cohorts
@@ -416,7 +427,7 @@ fn a_member_that_is_inside_outlasts_a_grant_of_an_old_primary() {
     };
     assert!(matches!(known(7), Known::Turn(7)));
     assert!(matches!(pass(7, at(15)), Passed::On));
-    assert_eq!(b.offered(), Some(8));
+    assert_eq!(fixture.turn(&mut b), Some(8));
 }
 
 /// The server loses its data, and its clock is set back, so its tokens begin again at a lower number.
@@ -425,21 +436,21 @@ fn a_described_grant_with_a_lower_token_counts_after_the_known_grant_is_over() {
     let fixture = Fixture::new();
     let (a, mut b) = (fixture.member(1), fixture.member(2));
     fixture.push(20, &[&a], at(0));
-    assert!(fixture.enter(20, at(1)));
+    assert!(fixture.is_inside(20, at(1)));
     fixture.settle(&a);
     // The request was sent before the grant was known, or the grant is not over.
     assert!(is_nothing(&fixture.describe(7, &[&b], at(0))));
     assert!(is_nothing(&fixture.describe(7, &[&b], at(2))));
-    assert_eq!(b.offered(), None);
+    assert_eq!(fixture.turn(&mut b), None);
     fixture.cohorts.lose(&fixture.name, 20);
     assert!(
         is_nothing(&fixture.push(7, &[&b], at(3))),
         "a message can be late"
     );
-    assert_eq!(b.offered(), None);
+    assert_eq!(fixture.turn(&mut b), None);
     fixture.describe(7, &[&b], at(3));
-    assert_eq!(b.offered(), Some(7));
-    assert!(fixture.enter(7, at(4)));
+    assert_eq!(fixture.turn(&mut b), Some(7));
+    assert!(fixture.is_inside(7, at(4)));
 }
 
 /// A member of a replaced grant that leaves does not pass its turn on, because the server has usually lost the grant.
@@ -449,19 +460,19 @@ fn a_replaced_grant_passes_no_turn_on() {
     let fixture = Fixture::new();
     let (a, mut b, mut c) = (fixture.member(1), fixture.member(2), fixture.member(3));
     fixture.push(7, &[&a, &b], at(0));
-    assert!(fixture.enter(7, at(1)));
+    assert!(fixture.is_inside(7, at(1)));
     fixture.settle(&a);
     fixture.push(20, &[&c], at(10));
-    assert_eq!(c.offered(), Some(20));
-    assert!(fixture.enter(20, at(11)));
+    assert_eq!(fixture.turn(&mut c), Some(20));
+    assert!(fixture.is_inside(20, at(11)));
     // The request was sent before the other grant came.
     assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(10))));
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(12));
     assert!(matches!(passed, Passed::Ended(7)));
-    assert_eq!(b.offered(), None);
+    assert_eq!(fixture.turn(&mut b), None);
     // The server describes the older grant too late.
     assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(13))));
-    assert_eq!(b.offered(), None);
+    assert_eq!(fixture.turn(&mut b), None);
 }
 
 /// Only an answer to a request that was sent after the replacement shows that the server still has the grant.
@@ -470,7 +481,7 @@ fn an_answer_that_was_requested_before_the_replacement_does_not_reverse_it() {
     let fixture = Fixture::new();
     let (a, mut b, c) = (fixture.member(1), fixture.member(2), fixture.member(3));
     fixture.push(7, &[&a, &b], at(0));
-    assert!(fixture.enter(7, at(1)));
+    assert!(fixture.is_inside(7, at(1)));
     fixture.settle(&a);
     assert!(fixture.confirm(7, at(5000), at(5)));
     fixture.push(20, &[&c], at(10));
@@ -481,7 +492,7 @@ fn an_answer_that_was_requested_before_the_replacement_does_not_reverse_it() {
     fixture.describe(7, &[&a, &b], at(10));
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(3101));
     assert!(matches!(passed, Passed::Ended(7)));
-    assert_eq!(b.offered(), None);
+    assert_eq!(fixture.turn(&mut b), None);
 }
 
 /// A grant of which no member waits is given back, and does not replace the other grants.
@@ -495,7 +506,7 @@ fn a_grant_that_nobody_takes_replaces_no_other_grant() {
         fixture.member(4),
     );
     fixture.push(7, &[&a, &b], at(0));
-    assert!(fixture.enter(7, at(1)));
+    assert!(fixture.is_inside(7, at(1)));
     for left in [&a, &c, &d] {
         fixture.settle(left);
     }
@@ -503,7 +514,7 @@ fn a_grant_that_nobody_takes_replaces_no_other_grant() {
     assert!(taken_up.requeue.is_empty() && taken_up.give_back.is_some());
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(12));
     assert!(matches!(passed, Passed::On));
-    assert_eq!(b.offered(), Some(8));
+    assert_eq!(fixture.turn(&mut b), Some(8));
 }
 
 #[test]
@@ -511,7 +522,7 @@ fn a_replaced_grant_is_forgotten_a_claim_after_its_deadline() {
     let fixture = Fixture::new();
     let (a, b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a], at(0));
-    assert!(fixture.enter(7, at(1)));
+    assert!(fixture.is_inside(7, at(1)));
     fixture.settle(&a);
     fixture.push(20, &[&b], at(10));
     fixture.heartbeat_chores(at(1100));
@@ -525,8 +536,8 @@ fn an_owner_that_is_inside_gives_a_second_grant_back() {
     let fixture = Fixture::new();
     let mut a = fixture.member(1);
     fixture.push(7, &[&a], at(0));
-    assert_eq!(a.offered(), Some(7));
-    assert!(fixture.enter(7, at(1)));
+    assert_eq!(fixture.turn(&mut a), Some(7));
+    assert!(fixture.is_inside(7, at(1)));
     let taken_up = fixture.push(9, &[&a], at(2));
     let (token, _) = taken_up.give_back.expect("the grant is given back");
     assert_eq!(token.get(), 9);
@@ -556,7 +567,7 @@ fn a_pushed_grant_of_a_call_that_has_ended_is_given_back() {
     assert_eq!(token.get(), 7);
     // The server then grants the lock to the next waiter.
     assert!(is_nothing(&fixture.push(8, &[&b], at(1))));
-    assert_eq!(b.offered(), Some(8));
+    assert_eq!(fixture.turn(&mut b), Some(8));
 }
 
 /// A caller is dismissed when its slot moves. If the slot moves back, the caller queues again under the same owner name.
@@ -568,16 +579,11 @@ fn a_grant_that_is_given_back_does_not_seat_its_returning_owner() {
     assert!(fixture.push(7, &[&a], at(0)).give_back.is_some());
     let mut again = fixture.member(1);
     assert!(is_nothing(&fixture.describe(7, &[&again], at(1))));
-    assert_eq!(again.offered(), None, "the grant is being released");
-}
-
-#[test]
-fn a_second_grant_of_a_caller_that_is_offered_its_turn_is_left_to_it() {
-    let fixture = Fixture::new();
-    let mut a = fixture.member(1);
-    fixture.push(7, &[&a], at(0));
-    assert_eq!(a.offered(), Some(7));
-    assert!(is_nothing(&fixture.push(9, &[&a], at(1))));
+    assert_eq!(
+        fixture.turn(&mut again),
+        None,
+        "the grant is being released"
+    );
 }
 
 /// The first member misses its turn, and the runtime of both members is silent, so the engine releases the grant. The grant
@@ -589,25 +595,25 @@ fn a_grant_whose_release_is_under_way_is_not_shared_again() {
     let silent = Undriven::new();
     let [mut a, b] = [1, 2].map(|owner| fixture.member_on(owner, &silent.runtime, at(0)));
     fixture.push(7, &[&a, &b], at(0));
-    assert_eq!(a.offered(), Some(7));
+    assert_eq!(fixture.turn(&mut a), Some(7));
     let token = FencingToken::new(7);
     let (name, cohorts) = (&fixture.name, &fixture.cohorts);
     fixture.ask(&silent.runtime, at(200));
     cohorts.note_request(name, token, at(1900));
-    assert!(fixture.enter(7, at(1)));
+    assert!(fixture.is_inside(7, at(1)));
     assert!(fixture.confirm(7, at(1200), at(200)));
     assert!(matches!(cohorts.pass(name, 7, at(1100)), Passed::Ended(7)));
     for now in [1300, 1800, 3800] {
         fixture.heartbeat_chores(at(now));
         assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(now + 50))));
-        assert!(!fixture.enter(8, at(now + 50)));
+        assert!(!fixture.is_inside(8, at(now + 50)));
         let passed = cohorts.pass(name, 7, at(now + 50));
         assert!(matches!(passed, Passed::Ended(7)), "{passed:?}");
     }
     // A newer grant does not change this.
     let mut c = fixture.member(3);
     fixture.push(20, &[&c], at(3870));
-    assert_eq!(c.offered(), Some(20));
+    assert_eq!(fixture.turn(&mut c), Some(20));
     assert_eq!(cohorts.known(name, token), Known::Over);
     // Every heartbeat removes the cohort, because the session of the cohort may have ended.
     let other = Fixture::new();
@@ -624,11 +630,11 @@ fn an_answer_for_a_turn_that_has_passed_counts_for_nobody() {
     let fixture = Fixture::new();
     let (mut a, mut b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a, &b], at(0));
-    assert_eq!(a.offered(), Some(7));
-    assert!(fixture.enter(7, at(1)));
+    assert_eq!(fixture.turn(&mut a), Some(7));
+    assert!(fixture.is_inside(7, at(1)));
     fixture.settle(&a);
     fixture.cohorts.pass(&fixture.name, 7, at(2));
-    assert_eq!(b.offered(), Some(8));
+    assert_eq!(fixture.turn(&mut b), Some(8));
     assert!(!fixture.confirm(7, at(30_000), at(3)));
     let token = FencingToken::new(7);
     assert!(matches!(
@@ -662,10 +668,10 @@ fn the_first_member_that_has_left_does_not_confirm_the_release() {
     let (a, b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a, &b], at(0));
     let pass = |token| fixture.cohorts.pass(&fixture.name, token, at(3));
-    assert!(fixture.enter(7, at(1)));
+    assert!(fixture.is_inside(7, at(1)));
     fixture.settle(&a);
     assert!(matches!(pass(7), Passed::On));
-    assert!(fixture.enter(8, at(2)));
+    assert!(fixture.is_inside(8, at(2)));
     fixture.settle(&b);
     assert!(matches!(pass(8), Passed::Ended(7)));
     // The background release of the first member is confirmed after the second member has left.
@@ -685,7 +691,7 @@ fn a_second_release_after_a_late_answer_is_stale() {
     let fixture = Fixture::new();
     let (a, b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a, &b], at(0));
-    assert!(fixture.enter(7, at(1)));
+    assert!(fixture.is_inside(7, at(1)));
     fixture.settle(&a);
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(1200));
     assert!(matches!(passed, Passed::Late(_)), "{passed:?}");
@@ -705,7 +711,7 @@ fn a_suspended_grant_that_nobody_shares_again_is_released() {
     let fixture = Fixture::new();
     let (a, mut b) = (fixture.member(1), fixture.member(2));
     fixture.push(7, &[&a, &b], at(0));
-    assert!(fixture.enter(7, at(1)));
+    assert!(fixture.is_inside(7, at(1)));
     fixture.settle(&a);
     assert_eq!(fixture.heartbeat_chores(at(1100)).requeue.len(), 1);
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(1200));
@@ -718,7 +724,7 @@ fn a_suspended_grant_that_nobody_shares_again_is_released() {
     assert_eq!(token.get(), 7);
     // An answer from before the release does not begin the cohort again.
     assert!(is_nothing(&fixture.describe(7, &[&a, &b], at(3350))));
-    assert_eq!(b.offered(), None);
+    assert_eq!(fixture.turn(&mut b), None);
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(3400));
     assert!(matches!(passed, Passed::Ended(7)), "{passed:?}");
 }
@@ -731,13 +737,13 @@ fn members_of_a_silent_runtime_are_passed_over() {
     let [a, b, c] = [1, 2, 3].map(|owner| fixture.member_on(owner, &silent.runtime, at(0)));
     let mut d = fixture.member(4);
     fixture.push(7, &[&a, &b, &c, &d], at(0));
-    assert!(fixture.enter(7, at(1)));
+    assert!(fixture.is_inside(7, at(1)));
     fixture.ask(&silent.runtime, at(300));
     let passed = fixture.cohorts.pass(&fixture.name, 7, at(900));
     assert!(matches!(passed, Passed::On));
-    assert_eq!(d.offered(), Some(10));
-    assert!(!fixture.enter(8, at(901)));
-    assert!(fixture.enter(10, at(901)));
+    assert_eq!(fixture.turn(&mut d), Some(10));
+    assert!(!fixture.is_inside(8, at(901)));
+    assert!(fixture.is_inside(10, at(901)));
 }
 
 /// A runtime that answers is not silent, however late it answers.
@@ -750,11 +756,11 @@ fn members_of_a_runtime_that_answers_are_offered_their_turns() {
     } = Undriven::new();
     let [a, mut b] = [1, 2].map(|owner| fixture.member_on(owner, &runtime, at(0)));
     fixture.push(7, &[&a, &b], at(0));
-    assert!(fixture.enter(7, at(1)));
+    assert!(fixture.is_inside(7, at(1)));
     fixture.ask(&runtime, at(300));
     tokio.block_on(async { tokio::task::yield_now().await });
     fixture.cohorts.pass(&fixture.name, 7, at(900));
-    assert_eq!(b.offered(), Some(8));
+    assert_eq!(fixture.turn(&mut b), Some(8));
 }
 
 /// A probe finds the grant of a member whose runtime is silent. The grant is given back at once.
@@ -777,8 +783,8 @@ fn a_caller_that_was_polled_after_the_question_is_offered_its_turn() {
     fixture.ask(&silent.runtime, at(0));
     let [a, b] = [(1, 0), (2, 1)].map(|(n, ms)| fixture.member_on(n, &silent.runtime, at(ms)));
     fixture.push(7, &[&a, &b], at(1000));
-    assert!(!fixture.enter(7, at(1001)));
-    assert!(fixture.enter(8, at(1001)));
+    assert!(!fixture.is_inside(7, at(1001)));
+    assert!(fixture.is_inside(8, at(1001)));
 }
 
 /// Callers that were polled after the question do not take their locks, either, so the runtime is asked again. They cost
@@ -791,7 +797,7 @@ fn a_runtime_that_is_silent_again_costs_one_claim() {
     let [a, b, c] = [1, 2, 3].map(|owner| fixture.member_on(owner, &silent.runtime, at(100)));
     let mut d = fixture.member(4);
     fixture.push(7, &[&a, &b, &c, &d], at(200));
-    assert!(fixture.enter(7, at(201)));
+    assert!(fixture.is_inside(7, at(201)));
     let caller = Polled {
         on: silent.runtime.clone(),
         at: at(100),
@@ -801,7 +807,7 @@ fn a_runtime_that_is_silent_again_costs_one_claim() {
         fixture.cohorts.runtimes.ask(context, &caller, at(now));
     }
     fixture.cohorts.pass(&fixture.name, 7, at(950));
-    assert_eq!(d.offered(), Some(10));
+    assert_eq!(fixture.turn(&mut d), Some(10));
 }
 
 /// A question to a runtime that has ended is forgotten after some time.
@@ -831,7 +837,12 @@ fn no_mutex_is_locked_while_the_hooks_of_a_runtime_are_dropped() {
             self.1.fetch_add(1, Ordering::Relaxed);
         }
     }
-    for is_withdrawn in [true, false] {
+    let ends: [fn(&Fixture, &[&Member]); 3] = [
+        |fixture, _| fixture.session.dismiss_waiters(),
+        |fixture, members| fixture.settle(members[0]),
+        |fixture, members| drop(fixture.push(7, members, at(0))),
+    ];
+    for end in ends {
         let (fixture, dropped) = (Arc::new(Fixture::new()), Arc::new(AtomicUsize::new(0)));
         let hook = Hook(fixture.clone(), dropped.clone());
         let tokio = Builder::new_current_thread()
@@ -843,13 +854,8 @@ fn no_mutex_is_locked_while_the_hooks_of_a_runtime_are_dropped() {
         let polled = tokio.block_on(async { Context::of_process().polled() });
         let (a, b) = (fixture.join(1, polled), fixture.member(2));
         drop(tokio);
-        fixture.push(7, &[&a, &b], at(0));
         assert_eq!(dropped.load(Ordering::Relaxed), 0);
-        if is_withdrawn {
-            fixture.session.dismiss_waiters();
-        } else {
-            fixture.settle(&a);
-        }
+        end(&fixture, &[&a, &b]);
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
     }
 }
