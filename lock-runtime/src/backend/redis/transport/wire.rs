@@ -908,6 +908,9 @@ mod tests {
             bytes[bytes.len() / 2..].to_vec()
         };
         reads(&rest(redis::cmd("HELLO").arg("3"))).await;
+        while lock(&opened.link.state).writer != Writer::Nobody {
+            tokio::task::yield_now().await; // the driver has not noticed yet that it has written everything
+        }
         wire.get_or_init(|| opened).send(&echo("first")).unwrap();
         let second = echo("second").get_packed_command();
         reads(&[rest(&echo("first")), second].concat()).await;
