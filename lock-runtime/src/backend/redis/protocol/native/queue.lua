@@ -43,7 +43,7 @@ for i = 5, #ARGV, 2 do
   if held and string.find(held, owner, 1, true) then
     -- An earlier request was carried out, so this owner has already been granted the lock.
     places[#places + 1] = string.find(ARGV[i + 1], '^%d') and ARGV[i + 1]
-      or string.format('%.0f', before_all(KEYS[2], now) - (#ARGV - i))
+      or string.format('%.0f', before_all(KEYS[2], now, ARGV[i + 1]) - (#ARGV - i))
   else
     local score = ARGV[i + 1]
     if score ~= '' and tonumber(score) < 0 then
